@@ -1,0 +1,116 @@
+"""The errors that users meet: one class per reaction of the caller.
+
+==========================  =====================================================
+class                       what the caller does about it
+==========================  =====================================================
+``ConfigurationError``      mends the arguments; nothing has run yet
+``StateError``              mends the trainer's ``state_dict``
+``TrainerError``            reads the traceback of the trial; others went on
+``StorageError``            mends the store or database and runs again
+``CorruptCheckpointError``  nothing: the state is trained again
+``ClusterError``            mends the cluster and runs again
+``InternalError``           reports a bug
+==========================  =====================================================
+
+All are picklable with their attributes, because they travel between processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class DasktuneError(Exception):
+    """Base of every error that dasktune raises on purpose."""
+
+
+class ConfigurationError(DasktuneError, ValueError):
+    """What was asked for cannot be done; refused before anything ran.
+
+    Parameters
+    ----------
+    problems
+        One sentence per problem, each saying what must hold and what came. All the
+        problems that were found are reported at once.
+    """
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__(*problems)
+        self.problems = problems
+
+    def __str__(self) -> str:
+        if len(self.problems) == 1:
+            return self.problems[0]
+        return "\n".join(f"- {problem}" for problem in self.problems)
+
+
+class StateError(DasktuneError, TypeError):
+    """A trainer's state holds a value that cannot be stored.
+
+    Parameters
+    ----------
+    path
+        Where in the state the value is, such as ``state['optimizer'][0]``.
+    reason
+        What must hold and what came.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+class TrainerError(DasktuneError):
+    """User code failed while it built, trained, evaluated, saved or loaded.
+
+    Parameters
+    ----------
+    message
+        The last line of the failure.
+    traceback
+        The whole traceback as text, empty if there is none.
+    """
+
+    def __init__(self, message: str, traceback: str = "") -> None:
+        super().__init__(message, traceback)
+        self.message, self.traceback = message, traceback
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class StorageError(DasktuneError):
+    """A checkpoint store or database cannot be used as it is."""
+
+
+class CorruptCheckpointError(StorageError):
+    """A checkpoint is missing, cut short or altered; its state must be trained again."""
+
+
+class ClusterError(DasktuneError):
+    """The Dask cluster cannot run the study as it is."""
+
+
+class InternalError(DasktuneError):
+    """An invariant of dasktune itself does not hold: a bug, please report it."""
+
+
+def refuse(problems: Iterable[str]) -> None:
+    """Raise one `ConfigurationError` with all the problems, if there are any."""
+    found = tuple(problems)
+    if found:
+        raise ConfigurationError(*found)
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    """Say that a name is unknown, and list the known ones.
+
+    Examples
+    --------
+    >>> unknown("metric", "acc", ["loss", "accuracy"])
+    "unknown metric 'acc'; known: accuracy, loss"
+    """
+    return f"unknown {kind} {name!r}; known: {', '.join(sorted(known)) or '(none)'}"

@@ -1,0 +1,147 @@
+"""The words that every other part uses: values, reports, decisions, trial states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from dasktune.errors import ConfigurationError
+
+Step = int
+"""One logical training iteration: the one unit of progress."""
+
+Value = int | float | bool | str | None
+"""What a trainer sees of a hyper-parameter at one step."""
+
+Metrics = Mapping[str, float]
+"""Metric values of one state by name."""
+
+
+class ValueFunction(Protocol):
+    """A hyper-parameter as a pure function of the step.
+
+    `dasktune.sequences.Sequence` is the implementation; the graph and the tuners need
+    no more than this.
+    """
+
+    @property
+    def end(self) -> int | None:
+        """Number of steps it is defined for; None if it never ends."""
+
+    def __call__(self, step: Step) -> Value:
+        """Return the value at `step`, counted from 0."""
+
+    def constant_until(self, step: Step) -> int | None:
+        """Return the first later step at which the value may differ; None if never."""
+
+
+Sequences = Mapping[str, ValueFunction]
+"""The hyper-parameters of one trial by name."""
+
+
+class Direction(Enum):
+    """Whether a metric is better when it is larger or smaller."""
+
+    MAXIMIZE = "maximize"
+    MINIMIZE = "minimize"
+
+    @classmethod
+    def parse(cls, text: str | Direction) -> Direction:
+        """Return the direction of that name.
+
+        Raises
+        ------
+        ConfigurationError
+            If the name is neither ``maximize`` nor ``minimize``.
+        """
+        try:
+            return cls(text)
+        except ValueError:
+            raise ConfigurationError(
+                f"direction must be 'maximize' or 'minimize', got {text!r}"
+            ) from None
+
+    def better(self, first: float, second: float) -> bool:
+        """Return whether `first` is strictly better than `second`; NaN never is."""
+        return first > second if self is Direction.MAXIMIZE else first < second
+
+
+class TrialState(Enum):
+    """The state of a trial; names and meaning are Optuna's, and PAUSED."""
+
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    COMPLETE = "COMPLETE"
+    PRUNED = "PRUNED"
+    FAIL = "FAIL"
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the trial takes no more reports."""
+        return self not in (TrialState.RUNNING, TrialState.PAUSED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The metrics of one trial after `step` steps of training, durable and final."""
+
+    trial: int
+    step: Step
+    metrics: Metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Register:
+    """Make a trial known, before and apart from asking for its training.
+
+    Parameters
+    ----------
+    trial
+        Its number in the study, counted from 0.
+    sequences
+        Its hyper-parameters; each must be defined for `max_steps` steps.
+    max_steps
+        How far it may be trained: branch points up to here are known from now on.
+    params
+        What was sampled, by name; JSON values.
+    """
+
+    trial: int
+    sequences: Sequences
+    max_steps: Step
+    params: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extend:
+    """Ask for a trial to be trained up to step `until` and reported there."""
+
+    trial: int
+    until: Step
+    priority: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """End a trial: withdraw what is asked for it."""
+
+    trial: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """Change the priority of what is asked for a trial; higher goes first."""
+
+    trial: int
+    priority: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """End the tuner: what is paused becomes pruned."""
+
+
+Decision = Register | Extend | Stop | Rank | Finish
+"""All that a tuner can do (DESIGN 5)."""
