@@ -1,0 +1,575 @@
+"""A trainer's state as one JSON document and one flat buffer, and back; never a pickle.
+
+`encode` copies a state out of the hands of the training code: what is not a tensor becomes
+JSON, and all tensors lie one after the other in a single ``uint8`` array, because an object
+store is fast for one large object and slow for many small ones. `decode` builds fresh
+objects from the two. Nothing in a document names code, so a checkpoint from a stranger can
+be wrong, but cannot run anything.
+
+The document::
+
+    {"format": "dasktune-state", "version": 1, "nbytes": 4608,
+     "tensors": [{"name": "state['model']['fc.weight']", "kind": "torch", "dtype": "float32",
+                  "shape": [10, 64], "offset": 0, "nbytes": 2560}, ...],
+     "state": {"dict": [["epoch", 3], ["model", {"ordered": [[["fc.weight", {"tensor": 0}]]]}]]}}
+
+A JSON null, boolean, number, string or array stands for itself. Anything else is an object
+with one key that says what it is: ``dict``, ``ordered``, ``tuple``, ``set``, ``size``
+(torch.Size), ``tensor`` (index into ``tensors``), ``int`` (hexadecimal, beyond 53 bits),
+``float`` and ``complex`` (their bytes in hexadecimal, so that every NaN survives).
+
+A tensor's bytes are in C order of its axes as listed in ``order`` (absent: as they are), so
+Fortran arrays and channels-last tensors come back with their strides: sums depend on them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import math
+import struct
+import sys
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dasktune.errors import CorruptCheckpointError, StateError, StorageError
+
+Json = Any
+"""What `json.dumps` takes with ``allow_nan=False``."""
+
+Buffer = NDArray[np.uint8]
+"""One-dimensional bytes."""
+
+Path = tuple[object, ...]
+"""The keys that lead from the state to a value in it."""
+
+_FORMAT, _VERSION = "dasktune-state", 1
+_ALIGNMENT = 64
+_MAX_DEPTH = 100
+_EXACT_INT = 2**53
+_NUMPY_KINDS = "biufcmMSUV"
+_TORCH_DTYPES = frozenset(
+    ["bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"]
+    + ["float16", "bfloat16", "float32", "float64", "complex32", "complex64", "complex128"]
+    + ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"]
+)
+_SUPPORTED = (
+    "a state may hold None, bool, int, float, complex, str, bytes, list, tuple, set, dict, "
+    "OrderedDict, NumPy arrays and scalars, dense torch tensors and torch.Size"
+)
+_HINTS = (
+    ("state_dict", "store its state_dict()"),
+    ("get_state", "store its get_state()"),
+    ("bit_generator", "store its bit_generator.state"),
+    ("getstate", "store its getstate()"),
+)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Snapshot:
+    """A copy of a state, ready to be stored.
+
+    Parameters
+    ----------
+    document
+        All that is not a tensor, and where each tensor lies; JSON.
+    data
+        The bytes of all tensors.
+    """
+
+    document: dict[str, Json]
+    data: Buffer
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes of the tensors."""
+        return int(self.data.nbytes)
+
+    @cached_property
+    def digest(self) -> str:
+        """BLAKE2b-128 of the document and the data; computed when first asked for."""
+        return digest_of(self.document, self.data)
+
+
+def digest_of(document: Mapping[str, Json], data: Buffer) -> str:
+    """Return the BLAKE2b-128 of a canonical document and its data, in hexadecimal."""
+    text = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+    found = hashlib.blake2b(len(text).to_bytes(8, "big") + text, digest_size=16)
+    found.update(np.ascontiguousarray(data).data)
+    return found.hexdigest()
+
+
+def encode(state: object) -> Snapshot:
+    """Return a copy of a state; what happens to the state afterwards does not reach it.
+
+    Equal arrays in the same memory (tied weights) are stored once. Other objects that occur
+    twice, and arrays that overlap, become separate copies.
+
+    Raises
+    ------
+    StateError
+        If the state holds a value that cannot be stored; it names where.
+
+    Examples
+    --------
+    >>> snapshot = encode({"epoch": 3, "weights": np.arange(3.0)})
+    >>> decode(snapshot.document, snapshot.data)
+    {'epoch': 3, 'weights': array([0., 1., 2.])}
+    """
+    writer = _Writer()
+    tree = writer.node(state, ())
+    data = np.zeros(writer.end, np.uint8)
+    for tensor, source in zip(writer.tensors, writer.sources, strict=True):
+        _copy_into(data, tensor, source)
+    document = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "nbytes": writer.end,
+        "tensors": [tensor.to_json() for tensor in writer.tensors],
+        "state": tree,
+    }
+    return Snapshot(document=document, data=data)
+
+
+def decode(document: Mapping[str, Json], data: Buffer) -> Any:
+    """Return the state that a document and its data describe.
+
+    Arrays are fresh and writable, torch tensors lie on the CPU. The document is not trusted;
+    that the data are those which were written is the business of `digest_of`.
+
+    Raises
+    ------
+    CorruptCheckpointError
+        If the document is not one that `encode` writes, or does not fit the data.
+    StorageError
+        If the state holds torch tensors and torch is not installed.
+    """
+    try:
+        return _Reader(document, data).value(document["state"], 0)
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+        struct.error,
+    ) as error:
+        raise CorruptCheckpointError(
+            f"document of the state cannot be read: {type(error).__name__}: {error}"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tensor:
+    """Where one tensor lies in the buffer, and what it is.
+
+    `kind` is ``numpy``, ``scalar`` (of NumPy), ``bytes`` or ``torch``; `order` lists the
+    axes from the slowest to the fastest in memory, and is empty for C order.
+    """
+
+    name: str
+    kind: str
+    dtype: Json
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+    order: tuple[int, ...] = ()
+    requires_grad: bool = False
+
+    def to_json(self) -> dict[str, Json]:
+        document: dict[str, Json] = {
+            "name": self.name,
+            "kind": self.kind,
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            "offset": self.offset,
+            "nbytes": self.nbytes,
+        }
+        if self.order:
+            document["order"] = list(self.order)
+        if self.requires_grad:
+            document["requires_grad"] = True
+        return document
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Json]) -> _Tensor:
+        tensor = cls(
+            **{**document, "shape": tuple(document["shape"])}
+            | ({"order": tuple(document["order"])} if "order" in document else {})
+        )
+        for number in (*tensor.shape, tensor.offset, tensor.nbytes):
+            if type(number) is not int or number < 0:
+                raise ValueError(f"{tensor.name}: sizes must be integers >= 0, got {number!r}")
+        if tensor.order and sorted(tensor.order) != list(range(len(tensor.shape))):
+            raise ValueError(f"{tensor.name}: order must be a permutation of the axes")
+        return tensor
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        return tuple(self.shape[axis] for axis in self.order) or self.shape
+
+    def check_size(self, itemsize: int) -> None:
+        if self.nbytes != math.prod(self.shape) * itemsize:
+            raise ValueError(
+                f"{self.name}: {self.shape} of {self.dtype} does not take {self.nbytes} bytes"
+            )
+
+
+class _Writer:
+    """Turns a state into nodes, and lays out its tensors as it meets them."""
+
+    def __init__(self) -> None:
+        self.end = 0
+        self.tensors: list[_Tensor] = []
+        self.sources: list[Any] = []
+        self._known: dict[tuple[object, ...], int] = {}
+
+    def node(self, value: Any, path: Path) -> Json:
+        kind = type(value)
+        if kind in _SCALAR_NODES:
+            return _SCALAR_NODES[kind](value)
+        if len(path) > _MAX_DEPTH:
+            raise StateError(_text(path), f"must be nested at most {_MAX_DEPTH} deep")
+        if kind is list:
+            return self._items(value, path)
+        if kind is tuple:
+            return {"tuple": self._items(value, path)}
+        if kind is dict:
+            return {"dict": self._pairs(value, path)}
+        if kind is OrderedDict:
+            return {"ordered": self._ordered(value, path)}
+        if kind is set:
+            return {"set": self._members(value, path)}
+        if kind is bytes:
+            return self._add(value, path, "bytes", "|u1", shape=(len(value),), itemsize=1)
+        if kind is np.ndarray:
+            return self._numpy(value, path, "numpy")
+        if isinstance(value, np.generic):
+            return self._numpy(np.asarray(value), path, "scalar")
+        return self._torch(value, path)
+
+    def _items(self, values: list[Any] | tuple[Any, ...], path: Path) -> Json:
+        return [self.node(value, (*path, index)) for index, value in enumerate(values)]
+
+    def _pairs(self, values: Mapping[Any, Any], path: Path) -> Json:
+        return [
+            [_key_node(key, path), self.node(value, (*path, key))] for key, value in values.items()
+        ]
+
+    def _ordered(self, values: Any, path: Path) -> Json:
+        """Keep what a torch module notes beside its state: the versions of its parts."""
+        node = [self._pairs(values, path)]
+        if hasattr(values, "_metadata"):
+            node.append(self.node(values._metadata, (*path, "_metadata")))
+        return node
+
+    def _members(self, values: set[Any], path: Path) -> Json:
+        """Sort by spelling: the order of a set differs between processes."""
+        return sorted((_key_node(value, path) for value in values), key=json.dumps)
+
+    def _numpy(self, value: NDArray[Any], path: Path, kind: str) -> Json:
+        dtype = value.dtype
+        if dtype.hasobject or dtype.kind not in _NUMPY_KINDS or dtype.itemsize == 0:
+            raise StateError(_text(path), f"arrays of dtype {dtype} cannot be stored")
+        spelling = np.lib.format.dtype_to_descr(dtype)
+        if np.lib.format.descr_to_dtype(spelling) != dtype:
+            raise StateError(_text(path), f"arrays of dtype {dtype} cannot be stored")
+        where = value.__array_interface__["data"][0] if value.size else id(value)
+        return self._add(
+            value,
+            path,
+            kind,
+            spelling,
+            shape=value.shape,
+            itemsize=dtype.itemsize,
+            order=() if value.flags.c_contiguous else _axis_order(value.strides),
+            memory=(kind, where, dtype, value.shape, value.strides) if kind == "numpy" else None,
+        )
+
+    def _torch(self, value: Any, path: Path) -> Json:
+        torch = sys.modules.get("torch")  # a state cannot hold tensors of what was never imported
+        if torch is None or not isinstance(value, torch.Tensor | torch.Size):
+            raise StateError(_text(path), _refusal(value))
+        if type(value) is torch.Size:
+            return {"size": list(value)}
+        dtype = str(value.dtype).removeprefix("torch.")
+        problem = _torch_problem(torch, value, dtype)
+        if problem:
+            raise StateError(_text(path), problem)
+        where = value.data_ptr() if value.numel() else id(value)
+        flags = (value.requires_grad, value.is_conj(), value.is_neg())
+        return self._add(
+            value.detach(),
+            path,
+            "torch",
+            dtype,
+            shape=tuple(value.shape),
+            itemsize=value.element_size(),
+            order=() if value.is_contiguous() else _axis_order(value.stride()),
+            memory=(value.device, where, dtype, value.shape, value.stride(), *flags),
+            requires_grad=value.requires_grad,
+        )
+
+    def _add(
+        self,
+        source: Any,
+        path: Path,
+        kind: str,
+        dtype: Json,
+        *,
+        shape: tuple[int, ...],
+        itemsize: int,
+        order: tuple[int, ...] = (),
+        memory: tuple[object, ...] | None = None,
+        requires_grad: bool = False,
+    ) -> Json:
+        """Give a tensor its place, or find the one it has because its memory is known."""
+        index = len(self.tensors)
+        if memory is not None:
+            known = self._known.setdefault(memory, index)
+            if known != index:
+                return {"tensor": known}
+        tensor = _Tensor(
+            name=_text(path),
+            kind=kind,
+            dtype=dtype,
+            shape=shape,
+            offset=-(-self.end // _ALIGNMENT) * _ALIGNMENT,
+            nbytes=math.prod(shape) * itemsize,
+            order=order,
+            requires_grad=requires_grad,
+        )
+        self.tensors.append(tensor)
+        self.sources.append(source)
+        self.end = tensor.offset + tensor.nbytes
+        return {"tensor": index}
+
+
+class _Reader:
+    """Builds a state from nodes; every node is checked, because it may be anyone's."""
+
+    def __init__(self, document: Mapping[str, Json], data: Buffer) -> None:
+        if (document["format"], document["version"]) != (_FORMAT, _VERSION):
+            raise ValueError(
+                f"format must be {_FORMAT} version {_VERSION}, "
+                f"got {document['format']!r} version {document['version']!r}"
+            )
+        if document["nbytes"] != data.nbytes:
+            raise ValueError(f"{document['nbytes']} bytes expected, got {data.nbytes}")
+        self._data = data
+        self._tensors = [_Tensor.from_json(tensor) for tensor in document["tensors"]]
+        self._built: dict[int, Any] = {}
+        self._check_places()
+        self._readers: dict[str, Callable[[Json, int], Any]] = {
+            "dict": lambda node, depth: dict(self._pairs(node, depth)),
+            "ordered": self._ordered,
+            "tuple": lambda node, depth: tuple(self._items(node, depth)),
+            "set": lambda node, depth: {_key(item) for item in node},
+            "size": lambda node, depth: _torch_module().Size(node),
+            "tensor": self._tensor,
+        }
+
+    def value(self, node: Json, depth: int) -> Any:
+        if depth > _MAX_DEPTH:
+            raise ValueError(f"nested more than {_MAX_DEPTH} deep")
+        if type(node) is list:
+            return self._items(node, depth)
+        if type(node) is dict and len(node) == 1:
+            ((tag, payload),) = node.items()
+            if tag in self._readers:
+                return self._readers[tag](payload, depth)
+        return _scalar(node)
+
+    def _check_places(self) -> None:
+        """Refuse tensors that overlap: a small file could fill the memory."""
+        end = 0
+        for tensor in self._tensors:
+            if tensor.offset < end or tensor.offset + tensor.nbytes > self._data.nbytes:
+                raise ValueError(f"{tensor.name}: does not lie in its own part of the data")
+            end = tensor.offset + tensor.nbytes
+
+    def _items(self, nodes: Json, depth: int) -> list[Any]:
+        return [self.value(node, depth + 1) for node in nodes]
+
+    def _pairs(self, nodes: Json, depth: int) -> list[tuple[Any, Any]]:
+        return [(_key(key), self.value(node, depth + 1)) for key, node in nodes]
+
+    def _ordered(self, node: Json, depth: int) -> OrderedDict[Any, Any]:
+        pairs, *metadata = node
+        values = OrderedDict(self._pairs(pairs, depth))
+        for extra in metadata:
+            values.__dict__["_metadata"] = self.value(extra, depth + 1)
+        return values
+
+    def _tensor(self, index: Json, depth: int) -> Any:
+        if type(index) is not int or not 0 <= index < len(self._tensors):
+            raise ValueError(f"tensor {index!r} is not one of {len(self._tensors)}")
+        if index not in self._built:
+            self._built[index] = _build(self._data, self._tensors[index])
+        return self._built[index]
+
+
+def _copy_into(data: Buffer, tensor: _Tensor, source: Any) -> None:
+    """Write the bytes of a tensor to its place in the buffer."""
+    part = data[tensor.offset : tensor.offset + tensor.nbytes]
+    if tensor.kind == "bytes":
+        part[:] = np.frombuffer(source, np.uint8)
+    elif tensor.kind == "torch":
+        target = _torch_module().from_numpy(part).view(source.dtype).view(tensor.stored_shape)
+        target.copy_(source.permute(tensor.order or tuple(range(source.dim()))))
+    else:
+        target = np.ndarray(tensor.stored_shape, source.dtype, buffer=part)
+        target[...] = source.transpose(tensor.order or range(source.ndim))
+
+
+def _build(data: Buffer, tensor: _Tensor) -> Any:
+    """Return a fresh object with the bytes of a tensor."""
+    part = data[tensor.offset : tensor.offset + tensor.nbytes]
+    if tensor.kind == "torch":
+        return _build_torch(part, tensor)
+    if tensor.kind not in ("numpy", "scalar", "bytes"):
+        raise ValueError(f"{tensor.name}: unknown kind {tensor.kind!r}")
+    dtype = np.lib.format.descr_to_dtype(_tuples(tensor.dtype))
+    if dtype.hasobject or dtype.kind not in _NUMPY_KINDS or dtype.itemsize == 0:
+        raise ValueError(f"{tensor.name}: dtype {dtype} is not allowed")
+    tensor.check_size(dtype.itemsize)
+    if tensor.kind == "bytes":
+        return part.tobytes()
+    array = np.ndarray(tensor.stored_shape, dtype, buffer=part).copy()
+    if tensor.order:
+        array = array.transpose(np.argsort(tensor.order))
+    return array[()] if tensor.kind == "scalar" else array
+
+
+def _build_torch(part: Buffer, tensor: _Tensor) -> Any:
+    """Let torch allocate: its kernels may round differently where memory is not aligned."""
+    torch = _torch_module()
+    if tensor.dtype not in _TORCH_DTYPES:
+        raise ValueError(f"{tensor.name}: dtype {tensor.dtype!r} is not allowed")
+    dtype = getattr(torch, tensor.dtype)
+    tensor.check_size(dtype.itemsize)
+    value = torch.empty(tensor.stored_shape, dtype=dtype)
+    value.view(-1).view(torch.uint8).numpy()[:] = part
+    if tensor.order:
+        value = value.permute(*np.argsort(tensor.order).tolist())
+    return value.requires_grad_() if tensor.requires_grad else value
+
+
+def _torch_module() -> Any:
+    try:
+        return importlib.import_module("torch")
+    except ImportError as error:
+        raise StorageError(
+            "the state holds torch tensors, and torch is not installed: "
+            "pip install 'dasktune[torch]'"
+        ) from error
+
+
+def _torch_problem(torch: Any, value: Any, dtype: str) -> str:
+    """Say why a torch tensor cannot be stored; empty if it can."""
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        return f"tensors must be plain, got the subclass {_type_name(value)}; {_SUPPORTED}"
+    if value.layout != torch.strided or value.device.type == "meta":
+        return f"tensors must be dense, got layout {value.layout} on {value.device}"
+    if dtype not in _TORCH_DTYPES:
+        return f"tensors of dtype {value.dtype} cannot be stored"
+    return ""
+
+
+def _axis_order(strides: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the axes from the slowest to the fastest in memory."""
+    return tuple(sorted(range(len(strides)), key=lambda axis: -abs(strides[axis])))
+
+
+def _float_node(value: float) -> Json:
+    return value if math.isfinite(value) else {"float": struct.pack("<d", value).hex()}
+
+
+def _int_node(value: int) -> Json:
+    return value if -_EXACT_INT <= value <= _EXACT_INT else {"int": hex(value)}
+
+
+_SCALAR_NODES: dict[type, Callable[[Any], Json]] = {
+    type(None): lambda value: value,
+    bool: lambda value: value,
+    str: lambda value: value,
+    int: _int_node,
+    float: _float_node,
+    complex: lambda value: {"complex": struct.pack("<dd", value.real, value.imag).hex()},
+}
+
+_SCALAR_READERS: dict[str, Callable[[str], Any]] = {
+    "int": lambda text: int(text, 16),
+    "float": lambda text: struct.unpack("<d", bytes.fromhex(text))[0],
+    "complex": lambda text: complex(*struct.unpack("<dd", bytes.fromhex(text))),
+}
+
+
+def _scalar(node: Json) -> Any:
+    if node is None or type(node) in (bool, str, int, float):
+        return node
+    ((tag, payload),) = node.items()
+    if tag not in _SCALAR_READERS:
+        raise ValueError(f"unknown kind of value {tag!r}")
+    return _SCALAR_READERS[tag](payload)
+
+
+def _key_node(key: object, path: Path) -> Json:
+    """Return the node of a dictionary's key or a set's member."""
+    kind = type(key)
+    if kind in _SCALAR_NODES:
+        return _SCALAR_NODES[kind](key)
+    if isinstance(key, tuple) and kind is tuple and len(path) <= _MAX_DEPTH:
+        return {"tuple": [_key_node(item, (*path, index)) for index, item in enumerate(key)]}
+    raise StateError(
+        _text(path),
+        "keys and members of sets must be None, bool, int, float, complex, str or tuples of "
+        f"those, got {_type_name(key)} {key!r:.80}",
+    )
+
+
+def _key(node: Json) -> Any:
+    if type(node) is dict and "tuple" in node:
+        return tuple(_key(item) for item in node["tuple"])
+    return _scalar(node)
+
+
+def _tuples(description: Json) -> Json:
+    """Return a dtype's description with the tuples that JSON turned into arrays."""
+    if not isinstance(description, list):
+        return description
+    return [
+        (name, _tuples(dtype), *(tuple(shape) for shape in rest))
+        for name, dtype, *rest in description
+    ]
+
+
+def _refusal(value: object) -> str:
+    name = _type_name(value)
+    if isinstance(value, defaultdict):
+        return f"{name} holds a function and cannot be stored; store dict(...) of it"
+    for attribute, hint in _HINTS:
+        if hasattr(value, attribute):
+            return f"{name} cannot be stored; {hint}"
+    return f"{name} cannot be stored; {_SUPPORTED}"
+
+
+def _type_name(value: object) -> str:
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else _qualified(kind)
+
+
+def _qualified(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _text(path: Path) -> str:
+    return "state" + "".join(f"[{key!r}]" for key in path)
