@@ -1,0 +1,69 @@
+"""Where two sequences part: the question that merging trials asks again and again."""
+
+from __future__ import annotations
+
+from dasktune.errors import ConfigurationError
+from dasktune.sequences.core import Sequence
+from dasktune.sequences.values import same
+from dasktune.types import Step
+
+
+def first_difference(a: Sequence, b: Sequence, start: Step, stop: Step) -> Step:
+    """Return the first step in ``[start, stop)`` at which `a` and `b` differ, else `stop`.
+
+    They differ where their values are unequal or of different type; ``-0.0`` equals
+    ``0.0``. What is written alike is not computed, and a run in which both are constant
+    costs one comparison; so only two different formulas that keep giving equal values
+    are followed step by step.
+
+    Raises
+    ------
+    ConfigurationError
+        If one of them ends before `stop`, or a value overflows.
+
+    Examples
+    --------
+    >>> from dasktune.sequences import Constant, Exponential, MultiStep
+    >>> first_difference(Constant(0.1), MultiStep(0.1, [90], gamma=0.1), 0, 120)
+    90
+    >>> first_difference(Constant(0.1), Exponential(0.1, gamma=0.95), 0, 120)
+    1
+    """
+    for sequence in (a, b):
+        if sequence.end is not None and sequence.end < stop:
+            raise ConfigurationError(
+                f"stop must be <= {sequence.end}, the end of {sequence!r}, got {stop}"
+            )
+    if a == b:
+        return max(start, stop)
+    step = start
+    while step < stop:
+        first, first_origin, first_end = a.leaf_at(step)
+        second, second_origin, second_end = b.leaf_at(step)
+        limit = min(end for end in (first_end, second_end, stop) if end is not None)
+        if first_origin != second_origin or first != second:
+            found = _leaf_difference(first, first_origin, second, second_origin, step, limit)
+            if found < limit:
+                return found
+        step = limit
+    return step
+
+
+def _leaf_difference(
+    first: Sequence,
+    first_origin: Step,
+    second: Sequence,
+    second_origin: Step,
+    step: Step,
+    limit: Step,
+) -> Step:
+    while step < limit:
+        mine, yours = step - first_origin, step - second_origin
+        if not same(first(mine), second(yours)):
+            return step
+        changes = (
+            (first_origin, first.constant_until(mine)),
+            (second_origin, second.constant_until(yours)),
+        )
+        step = min([limit, *(origin + until for origin, until in changes if until is not None)])
+    return limit

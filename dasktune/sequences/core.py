@@ -1,0 +1,391 @@
+"""The algebra of sequences: what one is, ending it (``seq[:n]``), joining two (``a >> b``).
+
+A sequence is a value: two that are written alike are equal, have one hash and one JSON
+document. Its canonical text is its `repr`, which evaluates back to it.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from dataclasses import dataclass, field, fields
+from typing import ClassVar
+
+from dasktune.errors import ConfigurationError
+from dasktune.sequences.values import plain, whole
+from dasktune.types import Step, Value
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+class Sequence(ABC):
+    """A hyper-parameter as a pure function of the step.
+
+    Calling it gives the value at one step, `values` those at many by the very same scalar
+    formula. Steps count from 0; asking beyond the end is an error.
+    """
+
+    __slots__ = ("_text",)
+
+    positional: ClassVar[int] = 1
+    """How many arguments `repr` writes without their names."""
+
+    @property
+    def end(self) -> int | None:
+        """Number of steps it is defined for; None if it never ends."""
+        return None
+
+    @abstractmethod
+    def formula(self, step: Step) -> Value:
+        """Return the value at `step`; does not check the step or the value."""
+
+    @abstractmethod
+    def constant_until(self, step: Step) -> int | None:
+        """Return the first later step at which the value may differ; None if never.
+
+        The answer comes from the form of the sequence, not from computed values, and
+        never lies beyond `end`.
+        """
+
+    def boundaries(self, start: Step, stop: Step) -> tuple[Step, ...]:
+        """Return the steps strictly between `start` and `stop` that divide it in pieces.
+
+        These are the changes of piecewise constant values and the joints of ``>>``: the
+        steps at which trials are likely to part. A value that changes at every step has
+        none.
+        """
+        return ()
+
+    def leaf_at(self, step: Step) -> tuple[Sequence, Step, int | None]:
+        """Return the family member that rules at `step`, where it began, where it ends."""
+        return self, 0, self.end
+
+    def leaves(self) -> tuple[Sequence, ...]:
+        """Return what it is joined of, in order; itself if it is not joined."""
+        return (self,)
+
+    def arguments(self) -> dict[str, object]:
+        """Return the arguments that construct it, by name."""
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.init}  # type: ignore[arg-type]
+
+    def __call__(self, step: Step) -> Value:
+        """Return the value at `step`.
+
+        Raises
+        ------
+        ConfigurationError
+            If the step is no int, negative or beyond the end, or if the value overflows.
+        """
+        step = self._checked(step)
+        try:
+            value = self.formula(step)
+        except OverflowError:
+            value = math.inf
+        if type(value) is float and not math.isfinite(value):
+            raise ConfigurationError(f"{self!r} overflows at step {step}")
+        return value
+
+    def values(self, start: Step, stop: Step) -> list[Value]:
+        """Return the values at the steps from `start` up to, not including, `stop`.
+
+        ``values(start, stop)[i]`` equals ``self(start + i)`` bit for bit.
+
+        Raises
+        ------
+        ConfigurationError
+            As for a call.
+        """
+        start, stop = whole("start", start, at_least=0), whole("stop", stop, at_least=0)
+        found: list[Value] = []
+        step = start
+        while step < stop:
+            change = self.constant_until(self._checked(step))
+            after = stop if change is None else min(change, stop)
+            found += [self(step)] * (after - step)
+            step = after
+        return found
+
+    def __rshift__(self, other: object) -> Sequence:
+        """Return the sequence that goes on with `other`, from its step 0, where this ends.
+
+        Raises
+        ------
+        ConfigurationError
+            If this sequence has no end.
+        """
+        return Joined((*self.leaves(), *as_sequence(other).leaves()))
+
+    def __getitem__(self, key: slice) -> Sequence:
+        """Return ``self[:n]``: the same sequence, ended at step `n`.
+
+        Raises
+        ------
+        ConfigurationError
+            If the key is anything but ``[:n]``, or `n` is below 1 or beyond the end.
+        """
+        if not isinstance(key, slice) or key.start not in (None, 0) or key.step not in (None, 1):
+            raise ConfigurationError(f"a sequence can only be cut as seq[:n], got [{key!r}]")
+        if key.stop is None:
+            return self
+        stop = whole("n of seq[:n]", key.stop, at_least=1)
+        if self.end is not None and stop > self.end:
+            raise ConfigurationError(
+                f"n of seq[:n] must be <= {self.end}, where it ends, got {stop}"
+            )
+        return self if stop == self.end else self._ended(stop)
+
+    def to_json(self) -> dict[str, object]:
+        """Return a JSON document that `sequence_from_json` turns back into it.
+
+        Examples
+        --------
+        >>> Constant(64).to_json()
+        {'family': 'Constant', 'value': 64}
+        """
+        document: dict[str, object] = {"family": type(self).__name__}
+        for name, value in self.arguments().items():
+            document[name] = list(value) if isinstance(value, tuple) else value
+        return document
+
+    def sparkline(self, stop: Step, width: int = 60) -> str:
+        """Return a line of bars: the values of the first `stop` steps, at most `width` wide.
+
+        Raises
+        ------
+        ConfigurationError
+            If a value is no number.
+
+        Examples
+        --------
+        >>> (Constant(1)[:2] >> Constant(8)[:2] >> Constant(4)).sparkline(6)
+        '▁▁██▄▄'
+        """
+        width = min(whole("width", width, at_least=1), whole("stop", stop, at_least=1))
+        picked = [self(column * stop // width) for column in range(width)]
+        heights = [value for value in picked if isinstance(value, int | float)]
+        if len(heights) < width:
+            raise ConfigurationError(f"only numbers can be drawn, got {self!r}")
+        low, high = min(heights), max(heights)
+        # Halved, because the span of two finite floats may overflow.
+        span = (high / 2 - low / 2) or 1.0
+        return "".join(_BARS[int((value / 2 - low / 2) / span * 7)] for value in heights)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, Sequence) and repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+    def __repr__(self) -> str:
+        """Return the canonical text; made once, since equality and hash rest on it."""
+        try:
+            return self._text
+        except AttributeError:
+            object.__setattr__(self, "_text", self._canonical())
+            return self._text
+
+    _text: str
+
+    def _canonical(self) -> str:
+        words = []
+        for position, (name, value) in enumerate(self.arguments().items()):
+            text = repr(list(value) if isinstance(value, tuple) else value)
+            words.append(text if position < self.positional else f"{name}={text}")
+        return f"{type(self).__name__}({', '.join(words)})"
+
+    def _ended(self, stop: Step) -> Sequence:
+        return Ended(self, stop)
+
+    def _checked(self, step: Step) -> Step:
+        if type(step) is not int or step < 0:
+            step = whole("step", step, at_least=0)
+        if self.end is not None and step >= self.end:
+            raise ConfigurationError(f"step must be < {self.end}, the end of {self!r}, got {step}")
+        return step
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Constant(Sequence):
+    """The same value at every step: ``f(t) = value``. It never ends.
+
+    Parameters
+    ----------
+    value
+        An int, float, bool, str or None; its type is kept.
+
+    Examples
+    --------
+    >>> Constant(64).values(0, 3), Constant("adam")(7)
+    ([64, 64, 64], 'adam')
+    >>> Constant(1) == Constant(1.0)
+    False
+    """
+
+    value: Value
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", plain(self.value))
+
+    def formula(self, step: Step) -> Value:
+        """Return the value."""
+        return self.value
+
+    def constant_until(self, step: Step) -> int | None:
+        """Return None: it never changes."""
+        return None
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Ended(Sequence):
+    """A family member that ends at `stop`; written ``sequence[:stop]``.
+
+    Examples
+    --------
+    >>> Constant(64)[:3]
+    Constant(64)[:3]
+    >>> Constant(64)[:3].end
+    3
+    """
+
+    sequence: Sequence
+    stop: Step
+
+    def __post_init__(self) -> None:
+        if isinstance(self.sequence, Ended | Joined):
+            raise ConfigurationError(f"only a family member can be wrapped, got {self.sequence!r}")
+        # The families that can overflow grow: a last value that is finite speaks for all.
+        self.sequence(whole("stop", self.stop, at_least=1) - 1)
+
+    @property
+    def end(self) -> int:
+        """Number of steps it is defined for."""
+        return self.stop
+
+    def formula(self, step: Step) -> Value:
+        """Return the value of what was cut."""
+        return self.sequence.formula(step)
+
+    def constant_until(self, step: Step) -> int:
+        """Return the next change of what was cut, or the end."""
+        change = self.sequence.constant_until(step)
+        return self.stop if change is None else min(change, self.stop)
+
+    def boundaries(self, start: Step, stop: Step) -> tuple[Step, ...]:
+        """Return the dividing steps of what was cut, up to the end."""
+        return self.sequence.boundaries(start, min(stop, self.stop))
+
+    def leaf_at(self, step: Step) -> tuple[Sequence, Step, int | None]:
+        """Return what was cut, and the new end."""
+        return self.sequence, 0, self.stop
+
+    def to_json(self) -> dict[str, object]:
+        """Return a JSON document that `sequence_from_json` turns back into it."""
+        return {"family": "Ended", "sequence": self.sequence.to_json(), "stop": self.stop}
+
+    def _canonical(self) -> str:
+        return f"{self.sequence!r}[:{self.stop}]"
+
+    def _ended(self, stop: Step) -> Sequence:
+        return self.sequence[:stop]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Joined(Sequence):
+    """Sequences one after the other, each counting from its own step 0; written ``a >> b``.
+
+    It is flat however it was put together, and ends where its last piece does.
+
+    Examples
+    --------
+    >>> joined = Constant(64)[:2] >> 128
+    >>> joined, joined.values(0, 4)
+    (Constant(64)[:2] >> Constant(128), [64, 64, 128, 128])
+    >>> joined[:2]
+    Constant(64)[:2]
+    """
+
+    pieces: tuple[Sequence, ...]
+    starts: tuple[Step, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        starts = [0]
+        for piece in self.pieces[:-1]:
+            if piece.end is None:
+                raise ConfigurationError(
+                    f"only a sequence with an end can be gone on from, got {piece!r}; "
+                    f"end it first: ({piece!r})[:n]"
+                )
+            starts.append(starts[-1] + piece.end)
+        object.__setattr__(self, "starts", tuple(starts))
+
+    @property
+    def end(self) -> int | None:
+        """Number of steps it is defined for; None if its last piece never ends."""
+        last = self.pieces[-1].end
+        return None if last is None else self.starts[-1] + last
+
+    def formula(self, step: Step) -> Value:
+        """Return the value of the piece at `step`, counted from the piece's start."""
+        index = self._index(step)
+        return self.pieces[index].formula(step - self.starts[index])
+
+    def constant_until(self, step: Step) -> int | None:
+        """Return the next change of the piece at `step`, or its end."""
+        index = self._index(step)
+        change = self.pieces[index].constant_until(step - self.starts[index])
+        return None if change is None else self.starts[index] + change
+
+    def boundaries(self, start: Step, stop: Step) -> tuple[Step, ...]:
+        """Return the joints and the dividing steps of the pieces."""
+        found: list[Step] = []
+        for origin, piece in zip(self.starts, self.pieces, strict=True):
+            if start < origin < stop:
+                found.append(origin)
+            inner = piece.boundaries(max(start - origin, 0), stop - origin)
+            found.extend(origin + step for step in inner)
+        return tuple(found)
+
+    def leaf_at(self, step: Step) -> tuple[Sequence, Step, int | None]:
+        """Return the family member at `step`, where its piece begins and ends."""
+        index = self._index(step)
+        origin = self.starts[index]
+        leaf, _, end = self.pieces[index].leaf_at(step - origin)
+        return leaf, origin, None if end is None else origin + end
+
+    def leaves(self) -> tuple[Sequence, ...]:
+        """Return the pieces."""
+        return self.pieces
+
+    def to_json(self) -> dict[str, object]:
+        """Return a JSON document that `sequence_from_json` turns back into it."""
+        return {"family": "Joined", "pieces": [piece.to_json() for piece in self.pieces]}
+
+    def _canonical(self) -> str:
+        return " >> ".join(map(repr, self.pieces))
+
+    def _ended(self, stop: Step) -> Sequence:
+        index = self._index(stop - 1)
+        last = self.pieces[index][: stop - self.starts[index]]
+        return last if index == 0 else Joined((*self.pieces[:index], last))
+
+    def _index(self, step: Step) -> int:
+        return bisect_right(self.starts, step) - 1
+
+
+def as_sequence(value: object) -> Sequence:
+    """Return `value` as a sequence: itself if it is one, else `Constant`.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is neither a sequence nor a plain, finite value.
+
+    Examples
+    --------
+    >>> as_sequence(64)
+    Constant(64)
+    """
+    return value if isinstance(value, Sequence) else Constant(plain(value))

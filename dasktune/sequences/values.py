@@ -1,0 +1,186 @@
+"""What a value and an argument of a sequence may be: plain, finite, and of one type."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+from dasktune.errors import ConfigurationError
+from dasktune.types import Value
+
+_PLAIN = (int, float, bool, str, type(None))
+
+
+def plain(value: object) -> Value:
+    """Return `value` as a plain Python value.
+
+    NumPy scalars (and other zero-dimensional arrays) are converted, so that equal values
+    are equal wherever they came from; ``-0.0`` becomes ``0.0`` for the same reason.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is no int, float, bool, str or None, or not finite.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> plain(numpy.int64(64)), plain(numpy.float64(0.5)), plain("adam")
+    (64, 0.5, 'adam')
+    """
+    if type(value) not in _PLAIN and getattr(value, "shape", None) == ():
+        item = getattr(value, "item", None)
+        value = item() if callable(item) else value
+    if type(value) is float:
+        if not math.isfinite(value):
+            raise ConfigurationError(f"a value must be finite, got {value!r}")
+        return value + 0.0
+    if value is None or type(value) is int or type(value) is bool or type(value) is str:
+        return value
+    raise ConfigurationError(
+        f"a value must be an int, float, bool, str or None, got {value!r} ({type(value).__name__})"
+    )
+
+
+def same(first: Value, second: Value) -> bool:
+    """Return whether two plain values are equal by value *and* type.
+
+    Examples
+    --------
+    >>> same(1, 1.0), same(1, True), same(0.0, -0.0)
+    (False, False, True)
+    """
+    return type(first) is type(second) and first == second
+
+
+def number(name: str, value: object) -> int | float:
+    """Return `value` as a finite int or float.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is anything else; a bool is no number.
+    """
+    try:
+        found = plain(value)
+    except ConfigurationError:
+        found = None
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        raise ConfigurationError(f"{name} must be a finite number, got {value!r}")
+    return found
+
+
+def real(name: str, value: object) -> float:
+    """Return `value` as a finite float.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is no number or too large for a float.
+    """
+    try:
+        return float(number(name, value))
+    except OverflowError:
+        raise ConfigurationError(f"{name} must fit into a float, got {value!r}") from None
+
+
+def whole(name: str, value: object, *, at_least: int) -> int:
+    """Return `value` as an int that is at least `at_least`.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is no int (a bool is none) or too small.
+    """
+    try:
+        found = plain(value)
+    except ConfigurationError:
+        found = None
+    if type(found) is not int:
+        raise ConfigurationError(f"{name} must be an int, got {value!r}")
+    if found < at_least:
+        raise ConfigurationError(f"{name} must be >= {at_least}, got {value!r}")
+    return found
+
+
+def rising(name: str, steps: Iterable[object]) -> tuple[int, ...]:
+    """Return `steps` as a tuple of strictly increasing steps from 1 on.
+
+    Raises
+    ------
+    ConfigurationError
+        If they are not; the message shows what came.
+    """
+    if isinstance(steps, str | bytes) or not isinstance(steps, Iterable):
+        raise ConfigurationError(f"{name} must be a list of steps, got {steps!r}")
+    came = tuple(steps)
+    found = tuple(whole(f"each of {name}", step, at_least=1) for step in came)
+    if any(later <= earlier for earlier, later in pairwise(found)):
+        raise ConfigurationError(f"{name} must be strictly increasing, got {list(found)}")
+    return found
+
+
+class Arguments:
+    """Collects what is wrong with the arguments of a constructor, to report it at once.
+
+    Each method returns the checked argument, or a harmless one while it keeps the problem
+    for `refuse`.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self.problems: list[str] = []
+
+    def add(self, problem: str) -> None:
+        """Keep one more problem."""
+        self.problems.append(f"{self._owner}: {problem}")
+
+    def number(self, name: str, value: object) -> int | float:
+        """Check with `number`."""
+        try:
+            return number(name, value)
+        except ConfigurationError as error:
+            self._keep(error)
+            return 0
+
+    def real(self, name: str, value: object) -> float:
+        """Check with `real`."""
+        try:
+            return real(name, value)
+        except ConfigurationError as error:
+            self._keep(error)
+            return 0.0
+
+    def whole(self, name: str, value: object, *, at_least: int = 1) -> int:
+        """Check with `whole`."""
+        try:
+            return whole(name, value, at_least=at_least)
+        except ConfigurationError as error:
+            self._keep(error)
+            return at_least
+
+    def rising(self, name: str, steps: Iterable[object]) -> tuple[int, ...]:
+        """Check with `rising`."""
+        try:
+            return rising(name, steps)
+        except ConfigurationError as error:
+            self._keep(error)
+            return ()
+
+    def plain(self, name: str, values: Iterable[object]) -> Iterator[Value]:
+        """Check each of `values` with `plain`."""
+        for position, value in enumerate(values):
+            try:
+                yield plain(value)
+            except ConfigurationError as error:
+                self.add(f"{name}[{position}]: {error}")
+
+    def refuse(self) -> None:
+        """Raise what was kept, if anything was."""
+        if self.problems:
+            raise ConfigurationError(*self.problems)
+
+    def _keep(self, error: ConfigurationError) -> None:
+        for problem in error.problems:
+            self.add(problem)
