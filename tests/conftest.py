@@ -1,0 +1,90 @@
+"""Tests that need more than Python: named when they are left out, failed for it in CI.
+
+A test says what it needs with a marker of `PARTS`. Where the part is missing, the test is
+skipped, and the last lines of the run name every skipped test with its reason. With ``CI=true``
+a skip of any kind is a failure, except for want of hardware that no installation brings.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable, Generator
+
+import pytest
+
+IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
+
+
+def _no_browser() -> str:
+    if not shutil.which("chromium"):
+        return "needs Chromium (Debian package: chromium)"
+    if not importlib.util.find_spec("playwright"):
+        return "needs playwright"
+    return ""
+
+
+def _no_gpu() -> str:
+    if not importlib.util.find_spec("torch"):
+        return "needs torch and a GPU"
+    import torch
+
+    return "" if torch.cuda.is_available() else "needs a GPU that torch can use"
+
+
+PARTS: dict[str, Callable[[], str]] = {"browser": _no_browser, "gpu": _no_gpu}
+"""By marker: says what is missing, the empty string if nothing is."""
+
+HARDWARE = "gpu"
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Return the path of the browser; for tests marked ``browser``."""
+    return shutil.which("chromium") or ""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose part is missing."""
+    for marker, missing in PARTS.items():
+        if item.get_closest_marker(marker) and (reason := missing()):
+            pytest.skip(reason)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn a skipped test into a failed one in CI; an expected failure is no skip."""
+    report = yield
+    if not hasattr(report, "wasxfail") and not item.get_closest_marker(HARDWARE):
+        _refuse_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Turn a skipped module into a failed one in CI."""
+    report = yield
+    _refuse_skip(report)
+    return report
+
+
+def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if IN_CI and report.skipped:
+        report.outcome = "failed"
+        report.longrepr = f"left out, which is a failure in CI: {_reason(report)}"
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    where = report.longrepr
+    return str(where[2] if isinstance(where, tuple) else where).removeprefix("Skipped: ")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the tests that were left out, and why."""
+    if skipped := terminalreporter.stats.get("skipped"):
+        terminalreporter.section("tests left out")
+        for report in skipped:
+            terminalreporter.write_line(f"{report.nodeid}: {_reason(report)}")

@@ -1,0 +1,288 @@
+"""The architecture: layers, no cycle, a pure core, and the words no module may use.
+
+Everything is read from the syntax tree, so that an import inside a function or under
+``TYPE_CHECKING`` counts like any other.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "dasktune"
+
+LAYERS = (
+    ("errors", "types"),
+    ("sequences", "space"),
+    ("graph",),
+    ("algos",),
+    ("storage",),
+    ("trainer",),
+    ("engine",),
+    ("worker",),
+    ("simulate", "runner", "cluster"),
+    ("report", "study"),
+    ("cli",),
+)
+"""Modules and packages below dasktune; each imports from its own line and those before it."""
+
+LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
+PURE = ("errors", "types", "sequences", "space", "graph", "algos")
+HARMLESS = """
+    __future__ abc array bisect collections contextlib copy dataclasses decimal enum fractions
+    functools hashlib heapq inspect itertools json math numbers numpy operator re statistics
+    string struct textwrap types typing
+"""
+"""All that a pure module may import from outside; none of it reads the world."""
+
+SEEDED = frozenset({"BitGenerator", "Generator", "PCG64", "Philox", "SeedSequence", "default_rng"})
+"""Names of numpy.random that do not touch its global generator."""
+
+FOLDERS = {"benchmarks", "dasktune", "docs", "examples", "tests"}
+LEFT_BY_TOOLS = re.compile(r"\..*|__pycache__|.*\.egg-info|build|dist|runs|dask-.*-space")
+
+
+def module_name(path: Path, root: Path) -> str:
+    parts = path.relative_to(root.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def read(root: Path) -> dict[str, ast.Module]:
+    """Return the syntax tree of each module of a package by its dotted name."""
+    return {
+        module_name(path, root): ast.parse(path.read_text(), str(path))
+        for path in sorted(root.rglob("*.py"))
+    }
+
+
+MODULES = read(PACKAGE)
+
+
+def part_of(name: str) -> str:
+    """Return the module or package right below dasktune; empty for dasktune itself."""
+    return name.partition(".")[2].partition(".")[0]
+
+
+def imported(tree: ast.Module, known: frozenset[str]) -> Iterator[str]:
+    """Yield the modules that a module names, however deep the import is.
+
+    ``from package import name`` is an import of ``package.name`` where that is a module, and
+    of ``package`` otherwise. So is ``import_module("package")`` with a literal.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            for alias in node.names:
+                full = f"{base}.{alias.name}"
+                yield full if full in known else base
+        elif isinstance(node, ast.Call) and called(node) in ("import_module", "__import__"):
+            yield from (
+                str(argument.value) for argument in node.args if isinstance(argument, ast.Constant)
+            )
+
+
+def called(node: ast.Call) -> str:
+    """Return the last part of the name of what is called."""
+    return ast.unparse(node.func).rpartition(".")[2]
+
+
+def graph(modules: dict[str, ast.Module]) -> dict[str, set[str]]:
+    """Return who imports whom inside the package; the import of a parent is implied, no edge."""
+    known = frozenset(modules)
+    return {
+        name: {other for other in imported(tree, known) if other in known and other != name}
+        for name, tree in modules.items()
+    }
+
+
+def cycle(edges: dict[str, set[str]]) -> list[str]:
+    """Return some modules that import each other in a ring, an empty list if there are none."""
+    done: set[str] = set()
+
+    def visit(name: str, path: list[str]) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return []
+        rings = (visit(other, [*path, name]) for other in sorted(edges[name]))
+        found = next((ring for ring in rings if ring), [])
+        done.add(name)
+        return found
+
+    return next((ring for name in sorted(edges) if (ring := visit(name, []))), [])
+
+
+def upward(modules: dict[str, ast.Module]) -> list[str]:
+    """Return the imports from a later layer; the facade dasktune may import all."""
+    return [
+        f"{name} imports {other}"
+        for name, others in graph(modules).items()
+        for other in sorted(others)
+        if part_of(name) and part_of(other) and LEVEL[part_of(other)] > LEVEL[part_of(name)]
+    ]
+
+
+def impurities(name: str, tree: ast.Module) -> list[str]:
+    """Return what a pure module takes from the world."""
+    outside = {other.partition(".")[0] for other in imported(tree, frozenset())}
+    found = [
+        f"{name} imports {other}" for other in sorted(outside - {*HARMLESS.split(), "dasktune"})
+    ]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("open", "input"):
+            found.append(f"{name}:{node.lineno} calls {ast.unparse(node.func)}")
+        if isinstance(node, ast.Call) and called(node) == "default_rng" and not node.args:
+            found.append(f"{name}:{node.lineno} takes a seed from the system")
+        if (
+            isinstance(node, ast.Attribute)
+            and re.fullmatch(r"(np|numpy)\.random", ast.unparse(node.value))
+            and node.attr not in SEEDED
+        ):
+            found.append(f"{name}:{node.lineno} uses the global {ast.unparse(node)}")
+        if isinstance(node, ast.ImportFrom) and node.module == "numpy.random":
+            names = {alias.name for alias in node.names}
+            found += [f"{name}:{node.lineno} uses numpy.random.{one}" for one in names - SEEDED]
+    return found
+
+
+def smells(name: str, tree: ast.Module) -> list[str]:
+    """Return the uses of assert, print, global and bare except."""
+    found = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assert():
+                found.append(f"{name}:{node.lineno} assert")
+            case ast.Global():
+                found.append(f"{name}:{node.lineno} global")
+            case ast.ExceptHandler(type=None):
+                found.append(f"{name}:{node.lineno} bare except")
+            case ast.Call(func=ast.Name(id="print")):
+                found.append(f"{name}:{node.lineno} print")
+    return found
+
+
+def test_every_module_has_its_layer() -> None:
+    """A new module is entered into LAYERS first."""
+    assert {part for part in map(part_of, MODULES) if part and part not in LEVEL} == set()
+
+
+def test_no_module_imports_from_a_later_layer() -> None:
+    assert upward(MODULES) == []
+
+
+def test_there_is_no_import_cycle() -> None:
+    assert cycle(graph(MODULES)) == []
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if part_of(name) in PURE])
+def test_the_core_is_pure(name: str) -> None:
+    assert impurities(name, MODULES[name]) == []
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_no_assert_print_global_or_bare_except(name: str) -> None:
+    assert smells(name, MODULES[name]) == []
+
+
+def test_the_tree_of_folders_is_fixed() -> None:
+    found = {path.name for path in ROOT.iterdir() if path.is_dir()}
+    assert {name for name in found if not LEFT_BY_TOOLS.fullmatch(name)} <= FOLDERS
+    needed = (
+        "dasktune",
+        "dasktune/graph",
+        "dasktune/algos",
+        "dasktune/storage",
+        "examples",
+        "tests",
+    )
+    assert [folder for folder in needed if not (ROOT / folder).is_dir()] == []
+    files = ("pyproject.toml", "environment.yml", "constraints.txt", "Makefile", ".ci/run")
+    assert [file for file in files if not (ROOT / file).is_file()] == []
+
+
+# The checks themselves, on packages that break the rules.
+
+
+def package(**sources: str) -> dict[str, ast.Module]:
+    """Return syntax trees by name; two underscores stand for a dot."""
+    return {
+        f"dasktune.{name.replace('__', '.')}": ast.parse(text) for name, text in sources.items()
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from dasktune.cli import main",
+        "from dasktune import cli",
+        "import dasktune.cli",
+        "def f():\n    from dasktune.cli import main",
+        "if TYPE_CHECKING:\n    from dasktune.cli import main",
+        "importlib.import_module('dasktune.cli')",
+    ],
+)
+def test_an_upward_import_is_found(text: str) -> None:
+    modules = package(graph="", graph__plan=text, cli="def main(): ...")
+    assert upward(modules) == ["dasktune.graph.plan imports dasktune.cli"]
+
+
+def test_a_lazy_cycle_is_found() -> None:
+    modules = package(
+        graph="",
+        graph__plan="from dasktune.graph.tree import Tree",
+        graph__tree="from dasktune.graph.keys import key",
+        graph__keys="def f():\n    from dasktune.graph import plan",
+    )
+    assert sorted(set(cycle(graph(modules)))) == [
+        "dasktune.graph.keys",
+        "dasktune.graph.plan",
+        "dasktune.graph.tree",
+    ]
+
+
+def test_a_facade_that_reexports_is_no_cycle() -> None:
+    modules = package(graph="from dasktune.graph.plan import Plan", graph__plan="class Plan: ...")
+    assert cycle(graph(modules)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import time",
+        "def f():\n    import random",
+        "from os import environ",
+        "from dask import delayed",
+        "open('file')",
+        "import numpy as np\nnp.random.seed(0)",
+        "import numpy as np\nf = np.random.rand",
+        "from numpy.random import rand",
+        "import numpy as np\nnp.random.default_rng()",
+    ],
+)
+def test_an_impurity_is_found(text: str) -> None:
+    assert len(impurities("dasktune.graph", ast.parse(text))) == 1
+
+
+def test_a_seeded_generator_is_pure() -> None:
+    text = "import numpy as np\ndef f(g: np.random.Generator): return np.random.default_rng(3)"
+    assert impurities("dasktune.space", ast.parse(text)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "assert x",
+        "print(x)",
+        "def f():\n    global x",
+        "try: f()\nexcept: pass",
+    ],
+)
+def test_a_smell_is_found(text: str) -> None:
+    assert len(smells("dasktune.study", ast.parse(text))) == 1

@@ -1,0 +1,142 @@
+"""pyproject.toml, constraints.txt and environment.yml say the same."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from rattler import MatchSpec
+
+import dasktune
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+NAMED = {"dask", "distributed", "torch", "fsspec", "s3fs", "zarr", "numpy", "optuna"}
+
+
+def requirements(lines: list[str]) -> dict[str, Requirement]:
+    found = [Requirement(line) for line in lines]
+    return {canonicalize_name(requirement.name): requirement for requirement in found}
+
+
+def declared(*extras: str) -> dict[str, Requirement]:
+    """Return what pyproject asks for, extras that name other extras taken apart."""
+    lines = list(PROJECT["dependencies"])
+    for extra in extras:
+        lines += PROJECT["optional-dependencies"][extra]
+    found = requirements(lines)
+    own = found.pop("dasktune", None)
+    return found | declared(*own.extras) if own else found
+
+
+def pins() -> dict[str, Requirement]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return requirements([line for line in lines if line and not line.startswith("#")])
+
+
+def lower_bound(requirement: Requirement) -> str:
+    (only,) = requirement.specifier
+    assert only.operator == ">=", requirement
+    return only.version
+
+
+def version(pin: Requirement) -> str:
+    (only,) = pin.specifier
+    assert only.operator == "==", pin
+    return only.version
+
+
+def test_dependencies_have_lower_bounds_only() -> None:
+    every = declared(*PROJECT["optional-dependencies"])
+    assert {name for name, requirement in every.items() if not lower_bound(requirement)} == set()
+
+
+def test_every_pin_satisfies_its_requirement() -> None:
+    pinned = pins()
+    for name, requirement in declared("test").items():
+        assert name in pinned
+        assert requirement.specifier.contains(version(pinned[name])), requirement
+
+
+def test_all_that_is_needed_is_pinned() -> None:
+    """Whatever pip would install for '.[test]' on this machine has its pin."""
+    needed: set[str] = set()
+    waiting = [(name, tuple(asked.extras)) for name, asked in declared("test").items()]
+    while waiting:
+        name, extras = waiting.pop()
+        if name not in needed:
+            needed.add(name)
+            waiting += applicable(name, extras)
+    missing = needed - pins().keys()
+    # torch's GPU libraries are the build's that a machine gets, setuptools is the installer's.
+    assert {
+        name
+        for name in missing
+        if not name.startswith(("nvidia-", "cuda-", "triton", "setuptools"))
+    } == set()
+
+
+def applicable(name: str, extras: tuple[str, ...]) -> list[tuple[str, tuple[str, ...]]]:
+    """Return what an installed package needs here, with the extras it asks for."""
+    found = map(Requirement, importlib.metadata.requires(name) or [])
+    return [
+        (canonicalize_name(one.name), tuple(one.extras))
+        for one in found
+        if one.marker is None
+        or any(one.marker.evaluate({"extra": extra}) for extra in (*extras, ""))
+    ]
+
+
+@pytest.mark.parametrize("forbidden", ["pip", "setuptools", "wheel", "dasktune"])
+def test_the_installer_is_not_pinned(forbidden: str) -> None:
+    assert forbidden not in pins()
+
+
+def test_constraints_point_at_no_index() -> None:
+    text = (ROOT / "constraints.txt").read_text()
+    assert "://" not in text
+    assert "--" not in text
+
+
+def environment() -> tuple[list[str], list[str]]:
+    """Return the conda and the pip part of environment.yml."""
+    document = yaml.safe_load((ROOT / "environment.yml").read_text())
+    parts = document["dependencies"]
+    (pip,) = (part["pip"] for part in parts if isinstance(part, dict))
+    return [part for part in parts if isinstance(part, str)], pip
+
+
+def test_conda_specs_are_strictly_valid() -> None:
+    specs = [MatchSpec(spec, strict=True) for spec in environment()[0]]
+    assert {spec.name.normalized for spec in specs} == {"python", "pip"}
+    python = next(spec for spec in specs if spec.name.normalized == "python")
+    assert str(python.version) == PROJECT["requires-python"]
+
+
+def test_conda_users_get_what_pyproject_asks_for() -> None:
+    pip = environment()[1]
+    assert pip[-1] == "--editable ."
+    listed = requirements(pip[:-1])
+    extras = set(PROJECT["optional-dependencies"]) - {"test"}
+    assert listed.keys() >= NAMED
+    assert {name: lower_bound(one) for name, one in listed.items()} == {
+        name: lower_bound(one) for name, one in declared(*extras).items()
+    }
+
+
+def test_the_installed_version_is_the_packages() -> None:
+    assert importlib.metadata.version("dasktune") == dasktune.__version__
+
+
+@pytest.mark.parametrize("name", ["LICENSE", "CHANGELOG.md", "CONTRIBUTING.md"])
+def test_the_repository_has(name: str) -> None:
+    assert (ROOT / name).stat().st_size > 500
+
+
+def test_ci_script_can_be_run() -> None:
+    assert (ROOT / ".ci" / "run").stat().st_mode & 0o111
