@@ -36,6 +36,15 @@ class ValueFunction(Protocol):
     def constant_until(self, step: Step) -> int | None:
         """Return the first later step at which the value may differ; None if never."""
 
+    def boundaries(self, start: Step, stop: Step) -> tuple[Step, ...]:
+        """Return the steps strictly between at which a piecewise value changes."""
+
+    def leaf_at(self, step: Step) -> tuple[ValueFunction, Step, int | None]:
+        """Return the function that rules at `step`, where it began, and where it ends."""
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as a JSON document."""
+
 
 Sequences = Mapping[str, ValueFunction]
 """The hyper-parameters of one trial by name."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dasktune.errors import ConfigurationError
-from dasktune.sequences.core import Sequence
 from dasktune.sequences.values import same
-from dasktune.types import Step
+from dasktune.types import Step, ValueFunction
 
 
-def first_difference(a: Sequence, b: Sequence, start: Step, stop: Step) -> Step:
+def first_difference(a: ValueFunction, b: ValueFunction, start: Step, stop: Step) -> Step:
     """Return the first step in ``[start, stop)`` at which `a` and `b` differ, else `stop`.
 
     They differ where their values are unequal or of different type; ``-0.0`` equals
@@ -50,9 +49,9 @@ def first_difference(a: Sequence, b: Sequence, start: Step, stop: Step) -> Step:
 
 
 def _leaf_difference(
-    first: Sequence,
+    first: ValueFunction,
     first_origin: Step,
-    second: Sequence,
+    second: ValueFunction,
     second_origin: Step,
     step: Step,
     limit: Step,

@@ -1,0 +1,117 @@
+"""What a set of trials costs, known before anything runs (DESIGN 4)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dasktune.errors import ConfigurationError
+from dasktune.graph.keys import root_key
+from dasktune.graph.plan import Node, SearchPlan
+from dasktune.graph.saves import SavePolicy
+from dasktune.types import Sequences, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What training every trial to its maximum costs.
+
+    Parameters
+    ----------
+    trials
+        How many trials.
+    steps_requested
+        Steps that all trials ask for together.
+    steps_unique
+        Steps that must be trained: one for each state that exists.
+    critical_path
+        Steps of the longest trial: no number of workers is faster.
+    checkpoints
+        States that are saved: where trials part or end, and by the save policy.
+    workers
+        Workers that the bound is for.
+    bound_steps
+        Lower bound on the wall time, in steps: the maximum over t of t plus the unique
+        work deeper than t divided by the workers, and the longest path. Steps that are
+        forced serially before depth t delay all that is deeper.
+    """
+
+    trials: int
+    steps_requested: int
+    steps_unique: int
+    critical_path: Step
+    checkpoints: int
+    workers: int
+    bound_steps: float
+
+    @property
+    def merge_rate(self) -> float:
+        """Steps asked for by steps that must be trained: `p` [Hippo 6]."""
+        return self.steps_requested / self.steps_unique if self.steps_unique else 1.0
+
+    def __str__(self) -> str:
+        share = self.steps_unique / self.steps_requested if self.steps_requested else 1.0
+        lines = [
+            f"{self.trials:,} trials ask for {self.steps_requested:,} steps; "
+            f"{self.steps_unique:,} are unique ({share:.0%})",
+            f"merge rate p = {self.merge_rate:.3f}"
+            + ("" if self.merge_rate > 1 else ": nothing can merge in this space"),
+            f"at least {self.bound_steps:,.1f} steps of wall time on {self.workers:,} workers; "
+            f"longest trial {self.critical_path:,} steps",
+            f"{self.checkpoints:,} checkpoints",
+        ]
+        return "\n".join(lines)
+
+
+def cost_of(
+    trials: Iterable[tuple[Sequences, Step]], *, workers: int, saves: SavePolicy | None = None
+) -> Cost:
+    """Return what training each of ``(sequences, steps)`` costs on a number of workers.
+
+    Raises
+    ------
+    ConfigurationError
+        If there are no workers.
+    """
+    if workers < 1:
+        raise ConfigurationError(f"workers must be >= 1, got {workers}")
+    plan = SearchPlan(root_key("", 0))
+    requested = count = longest = 0
+    for sequences, steps in trials:
+        plan.register(count, sequences, steps)
+        requested, count, longest = requested + steps, count + 1, max(longest, steps)
+    policy = saves or SavePolicy()
+    nodes = list(plan)
+    return Cost(
+        trials=count,
+        steps_requested=requested,
+        steps_unique=sum(node.stop - node.start for node in nodes),
+        critical_path=longest,
+        checkpoints=sum(1 + len(policy.steps_of(node, node.start)) for node in nodes),
+        workers=workers,
+        bound_steps=tree_bound(nodes, workers),
+    )
+
+
+def tree_bound(nodes: Iterable[Node], workers: int) -> float:
+    """Return the least wall time, in steps, of training these nodes on so many workers.
+
+    The work deeper than t is piecewise linear in t and bends only where nodes start or
+    end, so its maximum with t lies at one of those.
+    """
+    width: dict[Step, int] = defaultdict(int)
+    for node in nodes:
+        width[node.start] += 1
+        width[node.stop] -= 1
+    depths = sorted(width, reverse=True)
+    bound = float(max(depths, default=0))
+    deeper, last = 0.0, 0
+    # Walking up from the deepest end: between two depths the number of nodes is constant.
+    alive = 0
+    for depth in depths:
+        deeper += alive * (last - depth)
+        bound = max(bound, depth + deeper / workers)
+        alive -= width[depth]
+        last = depth
+    return bound

@@ -1,0 +1,572 @@
+"""The dispatcher: a state machine from events and decisions to instructions.
+
+It holds the search plan, the frontier of stages, the slots and the attempts, and knows no
+Dask, file or clock: ``handle(event, now) -> instructions``. A runner carries out what it
+says and tells it what happened; a simulated one is enough to run a whole study.
+
+A worker is given a *path*: it goes on with the child that has the longest path below it,
+and is told of it while the stage before still runs. Where a path ends, the next best
+stage is chosen `lookahead_seconds` before the worker would run dry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from dasktune.graph.events import (
+    Deliver,
+    Ended,
+    Event,
+    Failed,
+    FailTrial,
+    Instruction,
+    Progress,
+    Reports,
+    RunStage,
+    Saved,
+    SaveMissed,
+    SavePoint,
+    Started,
+    StopStage,
+    Tick,
+    WorkerJoined,
+    WorkerLost,
+)
+from dasktune.graph.frontier import Failure, Frontier, start_of
+from dasktune.graph.plan import Node, SearchPlan
+from dasktune.graph.saves import SavePolicy
+from dasktune.graph.speeds import Speeds
+from dasktune.types import Report, Sequences, Step
+
+QUEUE_LENGTH = 2
+"""Stages that a worker knows of at most: the one that runs and the next."""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One try at training a stage on one worker."""
+
+    id: str
+    node: Node
+    start: Step
+    stop: Step
+    worker: str
+    after: str | None
+    launched: float
+    position: Step
+    started: float | None = None
+    saved: Step = -1
+    stopping: bool = False
+    ended: bool = False
+
+
+@dataclass(slots=True)
+class Slot:
+    """A worker process that runs one stage at a time."""
+
+    worker: str
+    queue: list[Attempt] = field(default_factory=list)
+    last: Node | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchOptions:
+    """How a dispatcher decides.
+
+    Parameters
+    ----------
+    attempt_prefix
+        Makes attempt ids unique among drivers that know nothing of each other.
+    needs
+        Resources that each stage occupies.
+    saves
+        Where running stages save their state on the way.
+    lookahead_seconds
+        How long before the end of a path the next one is chosen; about the time that an
+        instruction takes to reach a worker.
+    errors_allowed, losses_allowed
+        How often one stage may raise, and be lost with its worker, before its trials fail.
+    """
+
+    attempt_prefix: str = "a"
+    needs: Mapping[str, float] = field(default_factory=dict)
+    saves: SavePolicy = field(default_factory=SavePolicy)
+    lookahead_seconds: float = 0.0
+    errors_allowed: int = 1
+    losses_allowed: int = 20
+
+
+class Dispatcher:
+    """Decides what runs where, from the requests of trials and the events of workers.
+
+    Parameters
+    ----------
+    root_key
+        The state key before any step.
+    options
+        How it decides.
+    on_new
+        Called with each new node of the plan, to fill in what is known of it already:
+        checkpoints and metrics of earlier runs.
+    """
+
+    def __init__(
+        self,
+        root_key: str,
+        options: DispatchOptions | None = None,
+        *,
+        on_new: Callable[[Node], None] | None = None,
+    ) -> None:
+        self.options = options or DispatchOptions()
+        self.plan = SearchPlan(root_key, on_split=self._split, on_new=on_new)
+        self.speeds = Speeds()
+        self.frontier = Frontier(self.speeds.seconds_per_step)
+        self.slots: dict[str, Slot] = {}
+        self.attempts: dict[str, Attempt] = {}
+        self.steps_executed = 0
+        self.steps_repeated = 0
+        self._idle: dict[str, None] = {}
+        self._wanted: dict[int, Node] = {}
+        self._launched = 0
+        self._out: list[Instruction] = []
+
+    # ------------------------------------------------------------------- decisions
+
+    def register(self, trial: int, sequences: Sequences, max_steps: Step) -> list[Instruction]:
+        """Make a trial known up to `max_steps`, without asking for its training."""
+        self.plan.register(trial, sequences, max_steps)
+        return self._take()
+
+    def extend(self, trial: int, until: Step, priority: float, now: float) -> list[Instruction]:
+        """Ask for a trial to be trained up to `until` and reported there."""
+        self._withdraw(trial)
+        path = self.plan.paths[trial]
+        node = self.plan.register(trial, path.sequences, until)
+        failure = self._failure_above(node)
+        if failure is not None:
+            self._fail_trial(trial, failure)
+        elif node.stop in node.metrics:
+            self._deliver(trial, node)
+        else:
+            self._wanted[trial] = node
+            self.frontier.request(node, trial, priority)
+            self._fill(now)
+        return self._take()
+
+    def rank(self, trial: int, priority: float) -> list[Instruction]:
+        """Change the priority of what a trial asks for."""
+        node = self._wanted.get(trial)
+        if node is not None:
+            self.frontier.withdraw(node, trial)
+            self.frontier.request(node, trial, priority)
+        return self._take()
+
+    def stop(self, trial: int, now: float) -> list[Instruction]:
+        """Withdraw what a trial asks for; a stage that nobody else wants is stopped."""
+        node = self._withdraw(trial)
+        if node is not None:
+            for attempt in list(self._attempts_above(node)):
+                self._shorten(attempt)
+            self._fill(now)
+        return self._take()
+
+    # ---------------------------------------------------------------------- events
+
+    def handle(self, event: Event, now: float) -> list[Instruction]:
+        """Take in one event at time `now` (seconds); return what must be done."""
+        match event:
+            case WorkerJoined():
+                self._worker_joined(event)
+            case WorkerLost():
+                self._worker_lost(event.worker)
+            case Started():
+                self._started(event.attempt, now)
+            case Progress():
+                self._progress(event.attempt, event.step)
+            case Saved():
+                self._saved(event)
+            case SaveMissed():
+                self._save_missed(event)
+            case Ended():
+                self._ended(event, now)
+            case Failed():
+                self._failed(event)
+            case Tick():
+                pass
+        self._fill(now)
+        return self._take()
+
+    def next_tick(self, now: float) -> float | None:
+        """Return when a `Tick` is due: the next worker is about to run dry."""
+        lookahead = self.options.lookahead_seconds
+        if lookahead <= 0 or self._idle:
+            return None
+        ends = [
+            now + self._remaining_seconds(slot.queue[0], now) - lookahead
+            for slot in self.slots.values()
+            if len(slot.queue) == 1
+        ]
+        return min(ends, default=None)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no attempt is under way."""
+        return not self.attempts
+
+    @property
+    def wanted(self) -> Mapping[int, Node]:
+        """The node that each trial with a live request waits for."""
+        return self._wanted
+
+    # --------------------------------------------------------------------- workers
+
+    def _worker_joined(self, event: WorkerJoined) -> None:
+        fits = all(
+            event.resources.get(name, 0.0) >= amount for name, amount in self.options.needs.items()
+        )
+        if fits and event.worker not in self.slots:
+            self.slots[event.worker] = Slot(event.worker)
+            self._idle[event.worker] = None
+
+    def _worker_lost(self, worker: str) -> None:
+        if self.slots.pop(worker, None) is None:
+            return
+        self._idle.pop(worker, None)
+        lost = [attempt for attempt in self.attempts.values() if attempt.worker == worker]
+        for attempt in reversed(lost):
+            self._abandon(attempt, worker)
+
+    def _abandon(self, attempt: Attempt, worker: str) -> None:
+        """Give up an attempt whose states did not become durable."""
+        if attempt.started is not None and not attempt.ended:
+            self._count(attempt, attempt.position)
+            self._count_loss(attempt, worker)
+        self._release(attempt)
+
+    def _count_loss(self, attempt: Attempt, worker: str) -> None:
+        node = self._node_of(attempt, min(attempt.position + 1, attempt.stop))
+        work = self.frontier.work(node)
+        work.losses += 1
+        if work.losses > self.options.losses_allowed:
+            message = f"lost with its worker {work.losses} times, last on {worker}"
+            self._fail_node(node, Failure(step=attempt.position, message=message))
+
+    # -------------------------------------------------------------------- attempts
+
+    def _started(self, attempt_id: str, now: float) -> None:
+        attempt = self.attempts.get(attempt_id)
+        if attempt is not None and attempt.started is None:
+            attempt.started = now
+
+    def _progress(self, attempt_id: str, step: Step) -> None:
+        attempt = self.attempts.get(attempt_id)
+        if attempt is not None:
+            attempt.position = max(attempt.position, step)
+
+    def _saved(self, event: Saved) -> None:
+        attempt = self.attempts.get(event.attempt)
+        if attempt is None:
+            return
+        self._progress(event.attempt, event.step)
+        attempt.saved = max(attempt.saved, event.step)
+        node = self._node_of(attempt, event.step)
+        self._take_reports(attempt, event.reports)
+        node.checkpoints[event.step] = None
+        if event.step == node.stop:
+            self._settle(node)
+        if attempt.ended and event.step >= attempt.position:
+            self._release(attempt)
+
+    def _settle(self, node: Node) -> None:
+        """Take in that the state at a node's end is durable."""
+        self.frontier.work(node).attempt = None
+        if node.stop in node.metrics:
+            for trial in list(node.requests):
+                self._withdraw(trial)
+                self._deliver(trial, node)
+        self.frontier.state_arrived(node)
+
+    def _take_reports(self, attempt: Attempt, reports: Reports) -> None:
+        """Keep metrics at their nodes; what was recorded first stands."""
+        node = attempt.node
+        for step, metrics in reversed(reports):
+            while step <= node.start and node.parent is not None and node.start > 0:
+                node = node.parent
+            node.metrics.setdefault(step, metrics)
+
+    def _save_missed(self, event: SaveMissed) -> None:
+        attempt = self.attempts.get(event.attempt)
+        if attempt is None or event.step >= attempt.stop:
+            return
+        node = self._node_of(attempt, event.step)
+        if node.stop == event.step and self.frontier.work(node).attempt == attempt.id:
+            self.frontier.assign(node, None)
+
+    def _ended(self, event: Ended, now: float) -> None:
+        attempt = self.attempts.get(event.attempt)
+        if attempt is None or attempt.ended:
+            return
+        self._leave_slot(attempt)
+        attempt.ended = True
+        self._count(attempt, event.step)
+        attempt.position = event.step
+        slot = self.slots.get(attempt.worker)
+        if slot is not None and slot.queue and slot.queue[0].started is None:
+            slot.queue[0].started = now
+        steps = event.step - attempt.start
+        if self.speeds.observe(attempt.node, steps=steps, seconds=event.seconds):
+            self.frontier.reweigh()
+        nothing_to_save = event.step == attempt.start and attempt.start != attempt.stop
+        is_saved = attempt.saved >= event.step
+        if event.status in ("skipped", "lost") or nothing_to_save or is_saved:
+            self._release(attempt)
+
+    def _failed(self, event: Failed) -> None:
+        attempt = self.attempts.get(event.attempt)
+        if attempt is None:
+            return
+        self._leave_slot(attempt)
+        self._count(attempt, event.step)
+        node = self._node_of(attempt, min(event.step + 1, attempt.stop))
+        work = self.frontier.work(node)
+        work.errors += 1
+        work.avoid = attempt.worker
+        attempt.ended = True
+        attempt.position = event.step
+        self._release(attempt)
+        if work.errors > self.options.errors_allowed:
+            self._fail_node(
+                node,
+                Failure(step=event.step, message=event.message, traceback=event.traceback),
+            )
+
+    def _fail_node(self, node: Node, failure: Failure) -> None:
+        """Fail every trial whose request reaches past the step that cannot be trained."""
+        self.frontier.work(node).failed = failure
+        for below in node.below():
+            for trial in list(below.requests):
+                self._fail_trial(trial, failure)
+        self.frontier.update(node)
+
+    def _fail_trial(self, trial: int, failure: Failure) -> None:
+        self._withdraw(trial)
+        self._out.append(
+            FailTrial(
+                trial=trial,
+                step=failure.step,
+                message=failure.message,
+                traceback=failure.traceback,
+            )
+        )
+
+    def _failure_above(self, node: Node) -> Failure | None:
+        """Return why a node cannot be reached, None if it can as far as is known."""
+        for above in node.up():
+            failed = self.frontier.work(above).failed
+            if failed is not None:
+                return failed
+        return None
+
+    def _leave_slot(self, attempt: Attempt) -> None:
+        slot = self.slots.get(attempt.worker)
+        if slot is not None and attempt in slot.queue:
+            slot.queue.remove(attempt)
+            slot.last = attempt.node
+            if not slot.queue:
+                self._idle[slot.worker] = None
+
+    def _release(self, attempt: Attempt) -> None:
+        """Forget an attempt; what it did not make is wanted again."""
+        self.attempts.pop(attempt.id, None)
+        self._leave_slot(attempt)
+        for node in list(self._covered(attempt)):
+            if self.frontier.work(node).attempt == attempt.id:
+                self.frontier.assign(node, None)
+
+    def _count(self, attempt: Attempt, step: Step) -> None:
+        """Count what an attempt trained, and what of it had been trained before."""
+        step = max(step, attempt.start)
+        self.steps_executed += step - attempt.start
+        for node in self._covered(attempt):
+            work = self.frontier.work(node)
+            low, high = max(attempt.start, node.start), min(step, node.stop)
+            if high > low:
+                self.steps_repeated += max(0, min(high, work.trained) - low)
+                work.trained = max(work.trained, high)
+
+    def _covered(self, attempt: Attempt) -> Iterator[Node]:
+        """Yield the nodes that an attempt trains, the last first."""
+        for node in attempt.node.up():
+            yield node
+            if node.start <= attempt.start:
+                return
+
+    def _node_of(self, attempt: Attempt, step: Step) -> Node:
+        """Return the attempt's node that holds `step`: start < step <= stop."""
+        for node in attempt.node.up():
+            if node.start < step:
+                return node
+        return attempt.node
+
+    def _attempt_on(self, node: Node) -> Attempt | None:
+        attempt_id = self.frontier.attempt_on(node)
+        return None if attempt_id is None else self.attempts.get(attempt_id)
+
+    def _attempts_above(self, node: Node) -> Iterator[Attempt]:
+        """Yield the attempts that end at a node or one of its ancestors."""
+        for above in node.up():
+            attempt = self._attempt_on(above)
+            if attempt is not None and attempt.node is above and not attempt.ended:
+                yield attempt
+
+    # -------------------------------------------------------------------- requests
+
+    def _withdraw(self, trial: int) -> Node | None:
+        node = self._wanted.pop(trial, None)
+        if node is not None:
+            self.frontier.withdraw(node, trial)
+        return node
+
+    def _deliver(self, trial: int, node: Node) -> None:
+        report = Report(trial=trial, step=node.stop, metrics=node.metrics[node.stop])
+        self._out.append(Deliver(report=report))
+
+    def _shorten(self, attempt: Attempt) -> None:
+        """Let an attempt end where nobody wants it to go further."""
+        if attempt.stopping:
+            return
+        for node in self._covered(attempt):
+            if self._is_needed(node, attempt):
+                self._end_at(attempt, node)
+                return
+        attempt.stopping = True
+        self._out.append(StopStage(attempt=attempt.id, worker=attempt.worker))
+
+    def _is_needed(self, node: Node, attempt: Attempt) -> bool:
+        work = self.frontier.work(node)
+        if work.attempt == attempt.id and (node.requests or work.pulls > 0):
+            return True
+        return node is attempt.node and any(
+            other.after == attempt.id and not other.stopping for other in self.attempts.values()
+        )
+
+    def _end_at(self, attempt: Attempt, node: Node) -> None:
+        if node is attempt.node:
+            return
+        for below in list(self._covered(attempt)):
+            if below is node:
+                break
+            self.frontier.assign(below, None)
+        attempt.node, attempt.stop = node, node.stop
+        self._out.append(StopStage(attempt=attempt.id, worker=attempt.worker, at=node.stop))
+
+    def _split(self, top: Node, bottom: Node) -> None:
+        """Take in that the plan split an edge: a running stage saves where it parts."""
+        attempt = self._attempt_on(bottom)
+        ahead = (
+            attempt is not None
+            and not attempt.ended
+            and not attempt.stopping
+            and attempt.start < top.stop
+            and attempt.position < top.stop
+        )
+        if attempt is not None and ahead:
+            self.frontier.work(top).attempt = attempt.id
+            self._out.append(SavePoint(attempt=attempt.id, worker=attempt.worker, step=top.stop))
+        self.frontier.move(top, bottom)
+
+    # --------------------------------------------------------------------- placing
+
+    def _fill(self, now: float) -> None:
+        """Give idle workers the best stages, and running ones what comes next."""
+        while self._idle:
+            node = self._best_for_idle()
+            if node is None:
+                break
+            self._launch(node, self._slot_for(node), None, now)
+        self._continue_paths(now)
+        if self.options.lookahead_seconds > 0 and not self._idle:
+            self._look_ahead(now)
+
+    def _best_for_idle(self) -> Node | None:
+        only = next(iter(self._idle)) if len(self._idle) == 1 and len(self.slots) > 1 else None
+        return self.frontier.best_ready(avoiding=only)
+
+    def _slot_for(self, node: Node) -> Slot:
+        """Return the idle slot that holds the stage's start state, else any that may."""
+        avoid = self.frontier.work(node).avoid
+        allowed = [worker for worker in self._idle if worker != avoid] or list(self._idle)
+        for worker in allowed:
+            if self.slots[worker].last is node.parent:
+                return self.slots[worker]
+        return self.slots[allowed[0]]
+
+    def _continue_paths(self, now: float) -> None:
+        """Queue the best child behind each running stage that has one."""
+        while self.frontier.continued:
+            attempt = self.attempts.get(self.frontier.continued.pop(0))
+            if attempt is None or attempt.ended or attempt.stopping:
+                continue
+            slot = self.slots[attempt.worker]
+            if slot.queue and slot.queue[-1] is attempt and len(slot.queue) < QUEUE_LENGTH:
+                child = self.frontier.best_child(attempt.node)
+                if child is not None and attempt.stop == child.start:
+                    self._launch(child, slot, attempt, now)
+
+    def _look_ahead(self, now: float) -> None:
+        """Queue the best stage on workers that are about to run dry."""
+        lookahead = self.options.lookahead_seconds
+        for slot in self.slots.values():
+            if len(slot.queue) != 1 or slot.queue[0].stopping:
+                continue
+            if self._remaining_seconds(slot.queue[0], now) <= lookahead:
+                node = self.frontier.best_ready(avoiding=slot.worker)
+                if node is not None:
+                    self._launch(node, slot, None, now)
+
+    def _launch(self, node: Node, slot: Slot, after: Attempt | None, now: float) -> None:
+        start = node.start if after is not None else start_of(node)
+        order = self._launched
+        self._launched += 1
+        attempt = Attempt(
+            id=f"{order}-{self.options.attempt_prefix}",
+            node=node,
+            start=start,
+            stop=node.stop,
+            worker=slot.worker,
+            after=None if after is None else after.id,
+            launched=now,
+            position=start,
+        )
+        self.attempts[attempt.id] = attempt
+        slot.queue.append(attempt)
+        self._idle.pop(slot.worker, None)
+        self.frontier.assign(node, attempt.id)
+        self.frontier.continued.append(attempt.id)
+        self._out.append(
+            RunStage(
+                attempt=attempt.id,
+                order=order,
+                worker=slot.worker,
+                after=attempt.after,
+                node=node,
+                start=start,
+                stop=node.stop,
+                saves=self.options.saves.steps_of(node, start),
+                needs=self.options.needs,
+            )
+        )
+
+    def _remaining_seconds(self, attempt: Attempt, now: float) -> float:
+        """Return how long an attempt will still run, by the speeds measured so far."""
+        per_step = self.speeds.seconds_per_step(attempt.node)
+        whole = (attempt.stop - attempt.position) * per_step
+        if attempt.started is None:
+            return whole
+        by_clock = attempt.started + (attempt.stop - attempt.start) * per_step - now
+        return max(0.0, min(whole, by_clock))
+
+    def _take(self) -> list[Instruction]:
+        out, self._out = self._out, []
+        return out

@@ -1,0 +1,179 @@
+"""What the dispatcher is told, and what it tells the runner to do. Plain frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dasktune.graph.plan import Node
+from dasktune.types import Metrics, Report, Step
+
+Reports = tuple[tuple[Step, Metrics], ...]
+"""Metrics by step, in order."""
+
+# ------------------------------------------------------------------------------ events
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerJoined:
+    """A worker can take stages."""
+
+    worker: str
+    resources: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLost:
+    """A worker is gone, with every state that was not durable."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A worker has begun an attempt."""
+
+    attempt: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """An attempt has trained up to `step`. Not durable."""
+
+    attempt: str
+    step: Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """The state of an attempt at `step` is durable, and so are these metrics.
+
+    `reports` hold every metric since the attempt's last durable state; a stage that only
+    evaluates has its metrics here, too.
+    """
+
+    attempt: str
+    step: Step
+    reports: Reports = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveMissed:
+    """A save-point reached an attempt after it had trained past `step`."""
+
+    attempt: str
+    step: Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """Training of an attempt has ended at `step`: its slot is free.
+
+    Parameters
+    ----------
+    status
+        ``trained``: its end was reached; ``stopped``: it was told to stop, or the worker
+        is closing; ``skipped``: the attempt before it on the same worker did not get to
+        its end; ``superseded``: another attempt had committed the same state first;
+        ``lost``: its states could not be made durable.
+    seconds
+        Time spent in training steps.
+    """
+
+    attempt: str
+    step: Step
+    status: Literal["trained", "stopped", "skipped", "superseded", "lost"]
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The trainer of an attempt raised in the step after `step`."""
+
+    attempt: str
+    step: Step
+    message: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = WorkerJoined | WorkerLost | Started | Progress | Saved | SaveMissed | Ended | Failed | Tick
+
+# ------------------------------------------------------------------------ instructions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStage:
+    """Start an attempt on a worker.
+
+    Parameters
+    ----------
+    attempt
+        Globally unique and never used again.
+    order
+        Position among all attempts: lower goes first on one worker.
+    after
+        The attempt that this one carries on from, on the same worker; None if it starts
+        from a state in the store, or from step 0.
+    node
+        Where in the plan it ends; for its sequences and keys, not to be changed.
+    start, stop
+        Steps.
+    saves
+        Steps strictly between at which the state is saved.
+    needs
+        Resources that it occupies while it runs.
+    """
+
+    attempt: str
+    order: int
+    worker: str
+    after: str | None
+    node: Node
+    start: Step
+    stop: Step
+    saves: tuple[Step, ...]
+    needs: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopStage:
+    """Let an attempt end at step `at`, or at its next step if None, and save there."""
+
+    attempt: str
+    worker: str
+    at: Step | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavePoint:
+    """Let an attempt also save its state when it reaches `step`."""
+
+    attempt: str
+    worker: str
+    step: Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deliver:
+    """Give a durable report to the tuner."""
+
+    report: Report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailTrial:
+    """A trial cannot be trained any further."""
+
+    trial: int
+    step: Step
+    message: str
+    traceback: str = ""
+
+
+Instruction = RunStage | StopStage | SavePoint | Deliver | FailTrial

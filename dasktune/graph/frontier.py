@@ -1,0 +1,294 @@
+"""The stage tree kept incrementally: the cost of one event is what the event changed.
+
+For each node of the plan that matters now, the frontier knows whether its stage must be
+trained, from which step, and how long the longest path through it is. A change walks up
+from the changed node and ends where nothing changes any more. Stages that can start now
+lie in a heap: the tuner's priority first, then the longest path [Hippo 4.3].
+
+Who is *active* is exactly who is in `dasktune.graph.tree.build_stage_tree`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from dasktune.graph.plan import Node
+from dasktune.graph.tree import StageTree, stage_tree_of
+from dasktune.types import Step
+
+StepCost = Callable[[Node], float]
+"""Estimated seconds per step of a node."""
+
+Entry = tuple[float, float, int, int, Node]
+"""Heap entry: -priority, -length, node number, version of the node's work, node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why the step after `step` cannot be trained."""
+
+    step: Step
+    message: str
+    traceback: str = ""
+
+
+class Work:
+    """What the frontier knows of one node.
+
+    Attributes
+    ----------
+    attempt
+        The attempt that is making the state at the node's end, if any.
+    active
+        Whether the node's stage is in the stage tree: wanted, and nobody trains it.
+    drawn
+        Whether the active stage needs the state at its parent's end.
+    pulls
+        How many children are drawn.
+    priority, length
+        Highest priority of the requests served, and seconds from the stage's start to
+        the end of the path that goes on with the best child each time.
+    asked
+        Highest priority of the node's own requests.
+    trained
+        Step up to which the node has been trained at least once.
+    failed
+        Why the node cannot be trained; None if it can, as far as is known.
+    avoid
+        Worker on which the node failed before.
+    errors, losses
+        How often its training raised, and how often it was lost with a worker.
+    """
+
+    __slots__ = (
+        "active",
+        "asked",
+        "attempt",
+        "avoid",
+        "drawn",
+        "errors",
+        "failed",
+        "heap",
+        "length",
+        "losses",
+        "priority",
+        "pulls",
+        "trained",
+        "version",
+    )
+
+    def __init__(self, trained: Step) -> None:
+        self.attempt: str | None = None
+        self.asked = 0.0
+        self.trained = trained
+        self.active = False
+        self.drawn = False
+        self.pulls = 0
+        self.priority = 0.0
+        self.length = 0.0
+        self.failed: Failure | None = None
+        self.avoid: str | None = None
+        self.errors = 0
+        self.losses = 0
+        self.version = 0
+        self.heap: list[Entry] = []
+
+
+class Frontier:
+    """The stages that must be trained, ordered by what should go first.
+
+    Parameters
+    ----------
+    step_cost
+        Estimated seconds per step of a node; may change as speeds are learned.
+    """
+
+    def __init__(self, step_cost: StepCost) -> None:
+        self._step_cost = step_cost
+        self._work: dict[Node, Work] = {}
+        self._ready: list[Entry] = []
+        self.active_count = 0
+        self.continued: list[str] = []
+        """Attempts whose stage got a child since the list was last emptied."""
+
+    def work(self, node: Node) -> Work:
+        """Return what is known of a node."""
+        work = self._work.get(node)
+        if work is None:
+            work = self._work[node] = Work(start_of(node))
+        return work
+
+    def attempt_on(self, node: Node) -> str | None:
+        """Return the attempt that is making the state at the node's end, if any."""
+        work = self._work.get(node)
+        return None if work is None else work.attempt
+
+    def is_running(self, node: Node) -> bool:
+        """Whether an attempt is making the state at the node's end."""
+        return self.attempt_on(node) is not None
+
+    def tree(self) -> StageTree:
+        """Return the stage tree as it is now."""
+        active = [(node, start_of(node)) for node, work in self._work.items() if work.active]
+        return stage_tree_of(active, self.is_running)
+
+    def request(self, node: Node, trial: int, priority: float) -> None:
+        """Take in that a trial wants training up to the node's end."""
+        work = self.work(node)
+        work.asked = max(work.asked, priority) if node.requests else priority
+        node.requests[trial] = priority
+        self.update(node)
+
+    def withdraw(self, node: Node, trial: int) -> None:
+        """Take in that a trial wants the node's end no longer."""
+        work = self.work(node)
+        if node.requests.pop(trial, None) == work.asked:
+            work.asked = max(node.requests.values(), default=0.0)
+        self.update(node)
+
+    def update(self, node: Node) -> None:
+        """Take in a change at a node: its requests, checkpoints, attempt or failure."""
+        current: Node | None = node
+        while current is not None and current.parent is not None:
+            if not self._refresh(current):
+                break
+            current = current.parent
+
+    def state_arrived(self, node: Node) -> None:
+        """Take in that the state at a node's end now exists: its children can start."""
+        self.update(node)
+        for child in node.children.values():
+            work = self._work.get(child)
+            if work is not None and work.drawn:
+                self._push(self._ready, child, work)
+
+    def assign(self, node: Node, attempt: str | None) -> None:
+        """Say who makes the state at the node's end now; None if nobody does any more."""
+        self.work(node).attempt = attempt
+        self.update(node)
+
+    def move(self, top: Node, bottom: Node) -> None:
+        """Take in that the plan put `top` over the first steps of `bottom`."""
+        above = top.parent
+        work = self._work.get(bottom)
+        if work is None or above is None:
+            return
+        if work.drawn:
+            work.drawn = False
+            self.work(above).pulls -= 1
+        work.version += 1
+        if work.active:
+            work.active = False
+            self.active_count -= 1
+        self._divide(self.work(top), work, top.stop)
+        self.update(bottom)
+        self.update(top)
+
+    def _divide(self, top: Work, bottom: Work, step: Step) -> None:
+        """Share what is known of an edge between its two parts."""
+        top.trained = min(bottom.trained, step)
+        bottom.trained = max(bottom.trained, step)
+        if bottom.failed is not None and bottom.failed.step < step:
+            top.failed = bottom.failed
+
+    def reweigh(self) -> None:
+        """Recompute every length, after the estimated speeds have changed."""
+        deepest_first = sorted(self._work, key=lambda node: -node.start)
+        for node in deepest_first:
+            if self._work[node].active:
+                self._refresh(node)
+
+    def best_child(self, node: Node) -> Node | None:
+        """Return the child whose stage should follow the node's, if any must be trained."""
+        work = self._work.get(node)
+        return None if work is None else self._peek(work.heap, needs_ready=False)
+
+    def best_ready(self, *, avoiding: str | None = None) -> Node | None:
+        """Return the stage that should start next, if any can.
+
+        Parameters
+        ----------
+        avoiding
+            A worker: stages that failed on it before are passed over.
+        """
+        best = self._peek(self._ready, needs_ready=True)
+        if best is None or avoiding is None or self.work(best).avoid != avoiding:
+            return best
+        aside = []
+        while best is not None and self.work(best).avoid == avoiding:
+            aside.append(heappop(self._ready))
+            best = self._peek(self._ready, needs_ready=True)
+        for entry in aside:
+            heappush(self._ready, entry)
+        return best
+
+    def goes_first(self, node: Node, other: Node) -> bool:
+        """Whether a node should be trained before another."""
+        first, second = self.work(node), self.work(other)
+        return (first.priority, first.length) > (second.priority, second.length)
+
+    def _peek(self, heap: list[Entry], *, needs_ready: bool) -> Node | None:
+        while heap:
+            *_, version, node = heap[0]
+            work = self._work[node]
+            if work.version == version and (is_ready(node) if needs_ready else work.drawn):
+                return node
+            heappop(heap)
+        return None
+
+    def _push(self, heap: list[Entry], node: Node, work: Work) -> None:
+        heappush(heap, (-work.priority, -work.length, node.number, work.version, node))
+
+    def _refresh(self, node: Node) -> bool:
+        """Recompute one node from its children; return whether its parent must be, too."""
+        work = self.work(node)
+        above = node.parent
+        if above is None:
+            return False
+        has_state = node.stop in node.checkpoints
+        wanted = bool(node.requests) or (work.pulls > 0 and not has_state)
+        active = wanted and work.attempt is None and work.failed is None
+        start = start_of(node)
+        drawn = active and start == node.start and above.parent is not None
+        before = (work.active, work.drawn, work.priority, work.length)
+        if active:
+            self._weigh(node, work, start, has_state)
+        after = (active, drawn, work.priority, work.length)
+        if after == before:
+            return False
+        work.version += 1
+        self.active_count += active - work.active
+        parent_work = self.work(above)
+        parent_work.pulls += drawn - work.drawn
+        work.active, work.drawn = active, drawn
+        if drawn:
+            self._push(parent_work.heap, node, work)
+            if parent_work.attempt is not None:
+                self.continued.append(parent_work.attempt)
+        if active and is_ready(node):
+            self._push(self._ready, node, work)
+        return True
+
+    def _weigh(self, node: Node, work: Work, start: Step, has_state: bool) -> None:
+        """Compute priority and length of an active node."""
+        work.length = (node.stop - start) * self._step_cost(node)
+        best = None if has_state else self.best_child(node)
+        if best is None:
+            work.priority = work.asked
+            return
+        below = self.work(best)
+        work.length += below.length
+        work.priority = max(work.asked, below.priority) if node.requests else below.priority
+
+
+def start_of(node: Node) -> Step:
+    """Return the step that a node's stage would start from."""
+    return node.latest_checkpoint()
+
+
+def is_ready(node: Node) -> bool:
+    """Whether the state that a node's stage starts from exists."""
+    above = node.parent
+    return above is not None and (above.stop in above.checkpoints or start_of(node) > node.start)

@@ -1,0 +1,241 @@
+"""The search plan: every trial of every tuner as one radix tree of value sequences.
+
+An edge is a run of steps under one set of value functions; a node stands where trials
+part or were asked to stop [Hippo 3.2]. The plan says what is wanted and what exists
+(checkpoints, metrics). It has no run states: those are the `dasktune.graph.frontier`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from dasktune.errors import InternalError
+from dasktune.graph.keys import Chain, encode_at
+from dasktune.sequences import first_difference
+from dasktune.types import Metrics, Sequences, Step
+
+
+class Node:
+    """The steps [start, stop) under one set of value functions, and what is known there.
+
+    Attributes
+    ----------
+    number
+        Unique in the plan, in order of creation.
+    parent
+        The node that ends where this one starts; None for the root.
+    sequences
+        Hyper-parameters of the trial that made the node: all trials that pass through it
+        have the same values on [0, stop).
+    children
+        Nodes that start at `stop`, by the canonical bytes of their values there.
+    checkpoints
+        Steps in (start, stop] whose state is in the store (the root's is 0).
+    metrics
+        Metrics by step in (start, stop].
+    requests
+        Priority by trial, for trials that want training up to `stop` and its metrics.
+    passing
+        How many registered trials pass through, those that end here included.
+    """
+
+    __slots__ = (
+        "_end",
+        "checkpoints",
+        "children",
+        "metrics",
+        "number",
+        "parent",
+        "passing",
+        "requests",
+        "sequences",
+        "start",
+        "stop",
+    )
+
+    def __init__(
+        self, number: int, parent: Node | None, span: tuple[Step, Step], sequences: Sequences
+    ) -> None:
+        self.number = number
+        self.parent = parent
+        self.start, self.stop = span
+        self.sequences = sequences
+        self.children: dict[bytes, Node] = {}
+        self.checkpoints: dict[Step, None] = {}
+        self.metrics: dict[Step, Metrics] = {}
+        self.requests: dict[int, float] = {}
+        self.passing = 0
+        self._end: Chain | None = None
+
+    def __repr__(self) -> str:
+        return f"Node({self.number}, steps {self.start}-{self.stop})"
+
+    def latest_checkpoint(self) -> Step:
+        """Return the last step with a checkpoint inside, `start` if there is none."""
+        return max(self.checkpoints, default=self.start)
+
+    def chain_at(self, step: Step) -> Chain:
+        """Return the position in the chain of keys at a step in [start, stop]."""
+        if step == self.stop and self._end is not None:
+            return self._end
+        if self.parent is None:
+            raise InternalError("the root's position must be set when the plan is made")
+        missing = [self]
+        while (above := missing[-1].parent) is not None and above._end is None:
+            missing.append(above)
+        for node in reversed(missing[1:]):
+            node._end = node._start_chain().advance(node.sequences, node.start, node.stop)
+        chain = self._start_chain().advance(self.sequences, self.start, step)
+        if step == self.stop:
+            self._end = chain
+        return chain
+
+    def _start_chain(self) -> Chain:
+        if self.parent is None or self.parent._end is None:
+            raise InternalError(f"{self!r} has no position to start from")
+        return self.parent._end
+
+    def key_at(self, step: Step) -> str:
+        """Return the state key (hex) after `step` steps, `step` in [start, stop]."""
+        return self.chain_at(step).key
+
+    def up(self) -> Iterator[Node]:
+        """Yield this node and its ancestors, the root left out."""
+        node: Node | None = self
+        while node is not None and node.parent is not None:
+            yield node
+            node = node.parent
+
+    def below(self) -> Iterator[Node]:
+        """Yield this node and all nodes below it."""
+        stack = [self]
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(node.children.values())
+
+
+@dataclass(slots=True)
+class Path:
+    """A registered trial: the node where its known steps end."""
+
+    leaf: Node
+    sequences: Sequences
+
+
+class SearchPlan:
+    """All registered trials, merged by value.
+
+    Parameters
+    ----------
+    root_key
+        The state key before any step (`dasktune.graph.keys.root_key`).
+    on_split
+        Called with ``(top, bottom)`` after an edge was split; `bottom` is the old node.
+    on_new
+        Called with every node that covers steps which no trial had before.
+    """
+
+    def __init__(
+        self,
+        root_key: str,
+        *,
+        on_split: Callable[[Node, Node], None] | None = None,
+        on_new: Callable[[Node], None] | None = None,
+    ) -> None:
+        self.root = Node(0, None, (0, 0), {})
+        self.root.checkpoints[0] = None
+        self.root._end = Chain(root_key)
+        self.paths: dict[int, Path] = {}
+        self._count = 1
+        self._on_split = on_split
+        self._on_new = on_new
+
+    def __iter__(self) -> Iterator[Node]:
+        """Yield every node, the root left out."""
+        nodes = self.root.below()
+        next(nodes)
+        return nodes
+
+    def register(self, trial: int, sequences: Sequences, steps: Step) -> Node:
+        """Make a trial known up to `steps`; return the node that ends there.
+
+        A trial that is known already is carried on if `steps` lie beyond its end. No node
+        that others hold is removed or rewritten; an edge may be split.
+        """
+        path = self.paths.get(trial)
+        if path is None:
+            leaf = self._insert(self.root, sequences, steps)
+            self.paths[trial] = Path(leaf, sequences)
+            self.root.passing += 1
+        elif path.leaf.stop < steps:
+            leaf = path.leaf = self._insert(path.leaf, path.sequences, steps)
+        else:
+            leaf = self.cut(self.node_at(trial, steps), steps)
+        return leaf
+
+    def node_at(self, trial: int, step: Step) -> Node:
+        """Return the trial's node that holds `step`: start < step <= stop."""
+        for node in self.paths[trial].leaf.up():
+            if node.start < step <= node.stop:
+                return node
+        raise InternalError(f"trial {trial} is not registered up to step {step}")
+
+    def nodes_of(self, trial: int) -> list[Node]:
+        """Return the trial's nodes, from the first step on."""
+        return list(self.paths[trial].leaf.up())[::-1]
+
+    def cut(self, node: Node, step: Step) -> Node:
+        """Return the node that ends at `step`, splitting `node` if it passes it."""
+        if step == node.stop:
+            return node
+        if not node.start < step < node.stop:
+            raise InternalError(f"{node!r} cannot be cut at step {step}")
+        return self._split(node, step)
+
+    def _insert(self, at: Node, sequences: Sequences, steps: Step) -> Node:
+        while at.stop < steps:
+            first = encode_at(sequences, at.stop)
+            child = at.children.get(first)
+            if child is None:
+                child = self._new_node(at, (at.stop, steps), sequences)
+                at.children[first] = child
+                child.passing = 1
+                if self._on_new is not None:
+                    self._on_new(child)
+                return child
+            limit = min(child.stop, steps)
+            part = min(
+                (
+                    first_difference(function, sequences[name], child.start, limit)
+                    for name, function in child.sequences.items()
+                ),
+                default=limit,
+            )
+            at = child if part == child.stop else self._split(child, part)
+            at.passing += 1
+        return at
+
+    def _new_node(self, parent: Node, span: tuple[Step, Step], sequences: Sequences) -> Node:
+        node = Node(self._count, parent, span, sequences)
+        self._count += 1
+        return node
+
+    def _split(self, node: Node, step: Step) -> Node:
+        """Put a new node over [start, step) above `node`, which keeps its identity."""
+        above = node.parent
+        if above is None:
+            raise InternalError("the root cannot be split")
+        top = self._new_node(above, (node.start, step), node.sequences)
+        top.passing = node.passing
+        above.children[encode_at(node.sequences, node.start)] = top
+        top.children[encode_at(node.sequences, step)] = node
+        node.parent, node.start = top, step
+        top.checkpoints = {t: None for t in node.checkpoints if t <= step}
+        node.checkpoints = {t: None for t in node.checkpoints if t > step}
+        top.metrics = {t: m for t, m in node.metrics.items() if t <= step}
+        node.metrics = {t: m for t, m in node.metrics.items() if t > step}
+        if self._on_split is not None:
+            self._on_split(top, node)
+        return top
