@@ -1,0 +1,166 @@
+"""The class that a user writes, and what is checked of it before anything runs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import ClassVar, NoReturn
+
+from dasktune.errors import TrainerError
+from dasktune.types import Value
+
+METHODS = ("build", "setup", "train", "evaluate", "state_dict", "load_state_dict")
+"""What a trainer must offer, in the order of first use."""
+
+
+class Trainer:
+    """One training run: how to build it, go on by a step, judge, save and restore it.
+
+    Subclassing is a convenience: any class with the six methods will do. An
+    ``__init__`` is not required, and one that is defined takes no arguments, because
+    workers make trainers by themselves.
+
+    Attributes
+    ----------
+    version
+        Part of the fingerprint: change it when something that the source does not show
+        has changed, and no older state is used again.
+    ignored_config
+        Names of config keys that do not decide the result, such as a data folder.
+    requires_process
+        Whether it uses process-wide things (global generators, thread counts) and so
+        must not share its process with another trainer.
+    config
+        What the study was given as ``config``; set before `build`.
+    seed
+        The training seed of this lineage; set before `build`.
+    device
+        Where to train, such as ``"cpu"`` or ``"cuda:0"``; set before `build`.
+
+    Notes
+    -----
+    The order of calls is a contract. From the start: ``build(values at 0)``,
+    ``setup(all values at 0)``, ``train()``, and then for every step ``setup(what
+    changed)``, only if something did, and ``train()``. Resumed: ``build(values at 0)``,
+    ``setup(all values at the last step before)``, ``load_state_dict(state)``, and on as
+    if it had never stopped.
+
+    Examples
+    --------
+    >>> class Descent(Trainer):
+    ...     def build(self, hp):
+    ...         self.weight = 1.0
+    ...     def setup(self, hp):
+    ...         self.lr = hp["lr"]
+    ...     def train(self):
+    ...         self.weight -= self.lr * 2 * self.weight
+    ...     def evaluate(self):
+    ...         return {"loss": self.weight**2}
+    ...     def state_dict(self):
+    ...         return {"weight": self.weight}
+    ...     def load_state_dict(self, state):
+    ...         self.weight = state["weight"]
+    >>> problems_of(Descent)
+    ()
+    """
+
+    version: ClassVar[str] = "1"
+    ignored_config: ClassVar[tuple[str, ...]] = ()
+    requires_process: ClassVar[bool] = False
+
+    config: dict[str, object]
+    seed: int
+    device: str
+
+    def build(self, hp: Mapping[str, Value]) -> None:
+        """Make model, data and optimizer; `hp` holds the values at step 0."""
+        _must_define(self, "build")
+
+    def setup(self, hp: Mapping[str, Value]) -> None:
+        """Take over the values that change at the coming step."""
+        _must_define(self, "setup")
+
+    def train(self) -> None:
+        """Go on by one step."""
+        _must_define(self, "train")
+
+    def evaluate(self) -> Mapping[str, float]:
+        """Return the metrics of the model as it is, and leave no trace."""
+        _must_define(self, "evaluate")
+
+    def state_dict(self) -> Mapping[str, object]:
+        """Return all that the next step depends on."""
+        _must_define(self, "state_dict")
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Become what `state_dict` described."""
+        _must_define(self, "load_state_dict")
+
+    def building(self) -> AbstractContextManager[None]:
+        """Return the context in which `build` is called."""
+        return nullcontext()
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Return the context in which `evaluate` is called."""
+        return nullcontext()
+
+
+def problems_of(trainer_class: object) -> tuple[str, ...]:
+    """Return what keeps a class from being a trainer; empty if nothing does.
+
+    Looks at the class only: it is not instantiated and none of its code runs.
+
+    Parameters
+    ----------
+    trainer_class
+        Whatever was given as a trainer.
+
+    Examples
+    --------
+    >>> problems_of(3)
+    ('the trainer must be a class, got 3',)
+    """
+    if not isinstance(trainer_class, type):
+        return (f"the trainer must be a class, got {trainer_class!r}",)
+    name = trainer_class.__name__
+    problems = [
+        problem
+        for method in METHODS
+        if (problem := _method_problem(trainer_class, method)) is not None
+    ]
+    if (needed := _required_arguments(trainer_class)) is not None:
+        problems.append(f"{name}.__init__ must take no arguments, got {needed}")
+    ignored = getattr(trainer_class, "ignored_config", ())
+    if isinstance(ignored, str) or not all(isinstance(key, str) for key in ignored):
+        problems.append(f"{name}.ignored_config must be a tuple of names, got {ignored!r}")
+    return tuple(problems)
+
+
+def _method_problem(trainer_class: type, method: str) -> str | None:
+    found = getattr(trainer_class, method, None)
+    name = trainer_class.__name__
+    if found is None or found is getattr(Trainer, method):
+        return f"{name} must define {method}()"
+    if not callable(found):
+        return f"{name}.{method} must be a method, got {found!r}"
+    return None
+
+
+def _required_arguments(trainer_class: type) -> str | None:
+    """Return the arguments without which the class cannot be made, if there are any."""
+    initialise = getattr(trainer_class, "__init__")  # noqa: B009  (mypy forbids the plain access)
+    if initialise is object.__init__:
+        return None
+    parameters = list(inspect.signature(initialise).parameters.values())[1:]
+    starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [
+        parameter.name
+        for parameter in parameters
+        if parameter.default is inspect.Parameter.empty and parameter.kind not in starred
+    ]
+    return ", ".join(needed) or None
+
+
+def _must_define(trainer: Trainer, method: str) -> NoReturn:
+    raise TrainerError(f"{type(trainer).__name__} must define {method}()")

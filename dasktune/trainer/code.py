@@ -1,0 +1,163 @@
+"""How a trainer's code travels to the workers.
+
+A class from an installed package travels as its import path, because every worker has
+the package too. Anything else (a script, a study file, a notebook, a test) travels by
+value: its code and that of the modules it uses which are not installed either. Such
+bytes can run anything when they are opened, so they go over Dask's own connection,
+which can do so anyway, and are never stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import pickle
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from types import ModuleType
+from typing import Literal
+
+import cloudpickle  # type: ignore[import-untyped]
+
+from dasktune.errors import ClusterError, ConfigurationError
+from dasktune.trainer.installed import is_installed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerCode:
+    """A trainer class on its way to another process.
+
+    Parameters
+    ----------
+    kind
+        ``import``: to be imported there; ``bytes``: carried in `payload`.
+    module, qualname
+        Where the class was defined.
+    payload
+        The class by value; empty if it is imported.
+    digest
+        Checksum of the payload (BLAKE2b, 128 bits, hexadecimal).
+    python
+        Version of Python that made the payload; another minor version cannot read it.
+    """
+
+    kind: Literal["import", "bytes"]
+    module: str
+    qualname: str
+    payload: bytes
+    digest: str
+    python: tuple[int, int]
+
+
+def pack(trainer_class: type) -> TrainerCode:
+    """Return the code of a class in a form that any worker can open.
+
+    Raises
+    ------
+    ConfigurationError
+        If the class refers to something that cannot travel, such as an open file.
+    """
+    importable = _is_importable(trainer_class)
+    payload = b"" if importable else _by_value(trainer_class)
+    return TrainerCode(
+        kind="import" if importable else "bytes",
+        module=trainer_class.__module__,
+        qualname=trainer_class.__qualname__,
+        payload=payload,
+        digest=_digest(payload),
+        python=sys.version_info[:2],
+    )
+
+
+def unpack(code: TrainerCode) -> type:
+    """Return the class that was packed; runs the code in which it is defined.
+
+    Raises
+    ------
+    ClusterError
+        If the class cannot be imported here, or its bytes cannot be read.
+    """
+    if code.kind == "import":
+        return _imported(code)
+    name = f"{code.module}.{code.qualname}"
+    if _digest(code.payload) != code.digest:
+        raise ClusterError(f"the code of {name} was altered on its way")
+    if code.python != sys.version_info[:2]:
+        made, here = (".".join(map(str, pair)) for pair in (code.python, sys.version_info[:2]))
+        raise ClusterError(f"the code of {name} was packed by Python {made}; this is {here}")
+    try:
+        found = cloudpickle.loads(code.payload)
+    except (ImportError, AttributeError, pickle.UnpicklingError) as error:
+        raise ClusterError(f"the code of {name} cannot be opened here: {error}") from error
+    return _checked(found, name)
+
+
+def _is_importable(trainer_class: type) -> bool:
+    module = sys.modules.get(trainer_class.__module__)
+    if module is None or not is_installed(module):
+        return False
+    try:
+        return _attribute(module, trainer_class.__qualname__) is trainer_class
+    except AttributeError:
+        return False
+
+
+def _attribute(module: ModuleType, qualname: str) -> object:
+    return reduce(getattr, qualname.split("."), module)
+
+
+def _by_value(trainer_class: type) -> bytes:
+    with _travelling_by_value():
+        try:
+            payload: bytes = cloudpickle.dumps(trainer_class)
+        except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
+            raise ConfigurationError(
+                f"{trainer_class.__qualname__} cannot be sent to workers: {error}; "
+                "make what it needs in build(), or install its package on the workers"
+            ) from error
+    return payload
+
+
+@contextmanager
+def _travelling_by_value() -> Iterator[None]:
+    """Let every loaded module that is not installed travel by value, for a while."""
+    before = set(cloudpickle.list_registry_pickle_by_value())
+    ours = [
+        module
+        for name, module in list(sys.modules.items())
+        if isinstance(module, ModuleType)
+        and module.__name__ == name
+        and name not in before
+        and not is_installed(module)
+    ]
+    for module in ours:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in ours:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _imported(code: TrainerCode) -> type:
+    name = f"{code.module}.{code.qualname}"
+    try:
+        found = _attribute(importlib.import_module(code.module), code.qualname)
+    except (ImportError, AttributeError) as error:
+        raise ClusterError(
+            f"{name} cannot be imported here: {error}; install its package on the workers"
+        ) from error
+    return _checked(found, name)
+
+
+def _checked(found: object, name: str) -> type:
+    if not isinstance(found, type):
+        raise ClusterError(f"{name} must be a class, got {found!r}")
+    return found
+
+
+def _digest(payload: bytes) -> str:
+    return hashlib.blake2b(payload, digest_size=16).hexdigest()

@@ -1,0 +1,247 @@
+"""The order in which a trainer's methods are called, in one place."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, SupportsFloat
+
+from dasktune.errors import InternalError, StateError, TrainerError
+from dasktune.sequences import as_sequence
+from dasktune.types import Step, Value
+
+Values = Mapping[str, Value]
+"""The hyper-parameters at one step by name."""
+
+
+class TrainerRun:
+    """A trainer somewhere on its way, driven by the values of each step.
+
+    Made by `start` or `resume`. Exceptions of the user's code pass through as they are.
+
+    Attributes
+    ----------
+    step
+        Number of steps trained since the start of the lineage.
+    trainer
+        The user's object.
+
+    Examples
+    --------
+    >>> from dasktune.trainer.base import Trainer
+    >>> class Log(Trainer):
+    ...     calls = []
+    ...     def build(self, hp):
+    ...         self.calls.append(f"build {hp}")
+    ...     def setup(self, hp):
+    ...         self.calls.append(f"setup {hp}")
+    ...     def train(self):
+    ...         self.calls.append("train")
+    >>> run = TrainerRun.start(Log, {"lr": 0.1, "width": 8}, config={}, seed=0)
+    >>> for lr in (0.1, 0.1, 0.2):
+    ...     run.advance({"lr": lr, "width": 8})
+    >>> print(*Log.calls, sep="; ")
+    build {'lr': 0.1, 'width': 8}; setup {'lr': 0.1, 'width': 8}; train; train; \
+setup {'lr': 0.2}; train
+    """
+
+    __slots__ = ("_values", "step", "trainer")
+
+    def __init__(self, trainer: Any, step: Step, values: Values | None) -> None:
+        self.trainer = trainer
+        self.step = step
+        self._values = values
+
+    @classmethod
+    def start(
+        cls,
+        trainer_class: type,
+        values: Values,
+        *,
+        config: Mapping[str, object],
+        seed: int,
+        device: str = "cpu",
+    ) -> TrainerRun:
+        """Return a new lineage at step 0, built with the values of step 0."""
+        return cls(_built(trainer_class, values, config, seed, device), 0, None)
+
+    @classmethod
+    def resume(
+        cls,
+        trainer_class: type,
+        *,
+        step: Step,
+        first_values: Values,
+        last_values: Values,
+        state: Mapping[str, object],
+        config: Mapping[str, object],
+        seed: int,
+        device: str = "cpu",
+    ) -> TrainerRun:
+        """Return a lineage that goes on from a saved state.
+
+        Parameters
+        ----------
+        step
+            Number of steps that led to `state`; at least 1.
+        first_values
+            Hyper-parameters at step 0, with which the trainer is built.
+        last_values
+            Hyper-parameters at `step` - 1, the last one that was trained.
+        state
+            What `state` returned then. The trainer may keep parts of it.
+        """
+        if step < 1:
+            raise InternalError(f"a state is resumed at step >= 1, got {step}")
+        trainer = _built(trainer_class, first_values, config, seed, device)
+        trainer.setup(dict(last_values))
+        trainer.load_state_dict(state)
+        return cls(trainer, step, dict(last_values))
+
+    def advance(self, values: Values) -> None:
+        """Train one step with these values; `setup` hears only of what changed.
+
+        Changed is meant strictly: 1, 1.0 and True are three values, while -0.0 and 0.0
+        are one, as in the keys of states.
+        """
+        changed = _changed(self._values, values)
+        if changed:
+            # Remembered before setup runs, in a dict of our own: the caller may reuse his.
+            self._values = dict(values)
+            self.trainer.setup(changed)
+        self.trainer.train()
+        self.step += 1
+
+    def evaluate(self) -> dict[str, float]:
+        """Return the metrics of the model as it is, as plain floats.
+
+        Raises
+        ------
+        TrainerError
+            If what `evaluate` returned is no mapping of names to real numbers.
+        """
+        with getattr(self.trainer, "evaluating", nullcontext)():
+            metrics = self.trainer.evaluate()
+        name = type(self.trainer).__name__
+        if not isinstance(metrics, Mapping):
+            raise TrainerError(
+                f"{name}.evaluate must return metrics by name, got {_short(metrics)}"
+            )
+        return {_name(name, key): _number(name, key, value) for key, value in metrics.items()}
+
+    def state(self) -> dict[str, Any]:
+        """Return what `state_dict` gives: live objects, to be copied before going on.
+
+        Raises
+        ------
+        StateError
+            If it is no mapping.
+        """
+        state = self.trainer.state_dict()
+        if not isinstance(state, Mapping):
+            raise StateError("state", f"state_dict must return a mapping, got {_short(state)}")
+        return dict(state)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoneRun:
+    """What training one configuration by itself gave, by step."""
+
+    metrics: Mapping[Step, Mapping[str, float]]
+    states: Mapping[Step, Mapping[str, Any]]
+
+
+def run_alone(
+    trainer_class: type,
+    sequences: Mapping[str, object],
+    steps: Step,
+    *,
+    config: Mapping[str, object] | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    report_every: int = 1,
+    states_at: Collection[Step] = (),
+) -> LoneRun:
+    """Train one configuration from step 0, in this process, with nothing in between.
+
+    The reference that every other way of training must equal bit for bit.
+
+    Parameters
+    ----------
+    sequences
+        Hyper-parameters by name; a plain value is constant.
+    steps
+        How far to train.
+    report_every
+        Evaluate after every so many steps, and at the end.
+    states_at
+        Steps (1 to `steps`) after which a copy of the state is kept.
+    """
+    functions = {name: as_sequence(value) for name, value in sequences.items()}
+
+    def values(step: Step) -> dict[str, Value]:
+        return {name: function(step) for name, function in functions.items()}
+
+    run = TrainerRun.start(trainer_class, values(0), config=config or {}, seed=seed, device=device)
+    metrics: dict[Step, dict[str, float]] = {}
+    states: dict[Step, dict[str, Any]] = {}
+    for step in range(steps):
+        run.advance(values(step))
+        if run.step % report_every == 0 or run.step == steps:
+            metrics[run.step] = run.evaluate()
+        if run.step in states_at:
+            states[run.step] = copy.deepcopy(run.state())
+    return LoneRun(metrics=metrics, states=states)
+
+
+def _built(
+    trainer_class: type, values: Values, config: Mapping[str, object], seed: int, device: str
+) -> Any:
+    trainer: Any = trainer_class()
+    # Copies, so that a trainer that writes into its config cannot reach the next one's.
+    trainer.config = copy.deepcopy(dict(config))
+    trainer.seed = seed
+    trainer.device = device
+    with getattr(trainer, "building", nullcontext)():
+        trainer.build(dict(values))
+    return trainer
+
+
+def _changed(before: Values | None, now: Values) -> dict[str, Value]:
+    """Return the values that are not what they were, by name."""
+    if before is None:
+        return dict(now)
+    if len(before) != len(now):
+        raise InternalError(f"hyper-parameters {sorted(before)} became {sorted(now)}")
+    return {
+        name: value
+        for name, value in now.items()
+        if value is not (old := before[name]) and (value != old or type(value) is not type(old))
+    }
+
+
+def _name(trainer: str, key: object) -> str:
+    if not isinstance(key, str):
+        raise TrainerError(f"{trainer}.evaluate must name metrics by strings, got {key!r}")
+    return key
+
+
+def _number(trainer: str, key: object, value: object) -> float:
+    """Return a metric as a float: Python, NumPy and torch scalars are all fine."""
+    if isinstance(value, Real):
+        return float(value)
+    # float() takes any array of one element, with a warning; only scalars are meant.
+    if isinstance(value, SupportsFloat) and getattr(value, "ndim", 0) == 0:
+        try:
+            return float(value)
+        except (TypeError, ValueError, RuntimeError):
+            pass
+    raise TrainerError(f"{trainer}.evaluate: metric {key!r} must be a number, got {_short(value)}")
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"

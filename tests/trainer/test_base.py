@@ -1,0 +1,78 @@
+import pytest
+
+from dasktune.errors import TrainerError
+from dasktune.trainer.base import METHODS, Trainer, problems_of
+
+
+class Complete(Trainer):
+    def build(self, hp): ...
+
+    def setup(self, hp): ...
+
+    def train(self): ...
+
+    def evaluate(self):
+        return {}
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state): ...
+
+
+def test_a_complete_trainer_has_no_problems():
+    assert problems_of(Complete) == ()
+
+
+def test_a_class_that_only_quacks_is_fine():
+    quacks = type("Quacks", (), {name: lambda self, *_: {} for name in METHODS})
+    assert problems_of(quacks) == ()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_each_missing_method_is_named(method):
+    quacks = type("Quacks", (), {name: lambda self, *_: {} for name in METHODS if name != method})
+    assert problems_of(quacks) == (f"Quacks must define {method}()",)
+
+
+def test_a_method_left_as_inherited_is_missing():
+    class NoState(Complete):
+        state_dict = Trainer.state_dict
+
+    assert problems_of(NoState) == ("NoState must define state_dict()",)
+
+
+def test_all_problems_at_once():
+    class Bad(Complete):
+        train = 3
+        evaluate = None
+        ignored_config = "data"
+
+        def __init__(self, path, *, extra): ...
+
+    assert problems_of(Bad) == (
+        "Bad.train must be a method, got 3",
+        "Bad must define evaluate()",
+        "Bad.__init__ must take no arguments, got path, extra",
+        "Bad.ignored_config must be a tuple of names, got 'data'",
+    )
+
+
+def test_init_with_defaults_is_fine():
+    class Fine(Complete):
+        def __init__(self, path="x", *args, **kwargs): ...
+
+    assert problems_of(Fine) == ()
+
+
+@pytest.mark.parametrize("thing", [3, "Trainer", Complete()])
+def test_what_is_no_class(thing):
+    (problem,) = problems_of(thing)
+    assert problem.startswith("the trainer must be a class, got ")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_calling_what_is_not_defined_says_so(method):
+    arguments = () if method in ("train", "evaluate", "state_dict") else ({},)
+    with pytest.raises(TrainerError, match=rf"Trainer must define {method}\(\)"):
+        getattr(Trainer(), method)(*arguments)

@@ -1,0 +1,145 @@
+import dataclasses
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+
+import cloudpickle
+import pytest
+
+import dasktune.trainer.base
+from dasktune.errors import ClusterError, ConfigurationError
+from dasktune.trainer.base import Trainer
+from dasktune.trainer.code import pack, unpack
+
+SCALE = 3
+
+
+def scaled(value):
+    return SCALE * value
+
+
+class Here(Trainer):
+    def train(self):
+        return scaled(2)
+
+
+def in_new_process(code, call, folder):
+    """Return what a process that sees none of our files prints for `call`."""
+    script = (
+        "import pickle, sys; from dasktune.trainer.code import unpack; "
+        f"cls = unpack(pickle.load(open(sys.argv[1], 'rb'))); print({call})"
+    )
+    path = folder / "code"
+    path.write_bytes(pickle.dumps(code))
+    (folder / "empty").mkdir()
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return subprocess.run(
+        [sys.executable, "-c", script, str(path)],
+        cwd=folder / "empty",
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
+
+
+def test_an_installed_class_travels_by_path():
+    code = pack(Trainer)
+    assert (code.kind, code.module, code.qualname) == ("import", "dasktune.trainer.base", "Trainer")
+    assert code.payload == b""
+    assert unpack(code) is Trainer
+
+
+def test_a_class_of_a_test_module_runs_where_it_cannot_be_imported(tmp_path):
+    code = pack(Here)
+    assert code.kind == "bytes"
+    assert in_new_process(code, "cls().train(), cls.__qualname__", tmp_path) == "6 Here"
+
+
+def test_a_local_class_takes_its_closure_along(tmp_path):
+    factor = 5
+
+    class Local(Here):
+        def train(self):
+            return super().train() * factor
+
+    assert in_new_process(pack(Local), "cls().train()", tmp_path) == "30"
+
+
+def test_modules_beside_a_study_file_travel_along(tmp_path):
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "layers_of_mine.py").write_text("def width():\n    return 17\n")
+    (project / "study_of_mine.py").write_text(
+        textwrap.dedent(
+            """
+            import layers_of_mine
+            from layers_of_mine import width
+            from dasktune.trainer.base import Trainer
+
+            class Net(Trainer):
+                def train(self):
+                    return layers_of_mine.width() + width()
+            """
+        )
+    )
+    script = (
+        "import pickle, sys; import study_of_mine; from dasktune.trainer.code import pack; "
+        "open(sys.argv[1], 'wb').write(pickle.dumps(pack(study_of_mine.Net)))"
+    )
+    packed = tmp_path / "packed"
+    subprocess.run([sys.executable, "-c", script, str(packed)], cwd=project, check=True)
+    code = pickle.loads(packed.read_bytes())
+    assert in_new_process(code, "cls().train()", tmp_path) == "34"
+
+
+def test_the_registry_of_cloudpickle_is_left_as_it_was():
+    before = cloudpickle.list_registry_pickle_by_value()
+    pack(Here)
+    assert cloudpickle.list_registry_pickle_by_value() == before
+
+
+def test_altered_bytes_are_refused():
+    code = pack(Here)
+    altered = dataclasses.replace(code, payload=code.payload[:-1] + b"!")
+    with pytest.raises(ClusterError, match="was altered on its way"):
+        unpack(altered)
+
+
+def test_another_python_is_refused():
+    with pytest.raises(ClusterError, match=r"was packed by Python 2.7; this is 3\."):
+        unpack(dataclasses.replace(pack(Here), python=(2, 7)))
+
+
+@pytest.mark.parametrize(
+    ("module", "qualname"), [("no_such_package.of_mine", "Net"), ("dasktune.trainer.base", "Net")]
+)
+def test_what_cannot_be_imported_says_what_to_do(module, qualname):
+    code = dataclasses.replace(pack(Trainer), module=module, qualname=qualname)
+    with pytest.raises(ClusterError, match="install its package on the workers"):
+        unpack(code)
+
+
+def test_what_is_no_class_is_refused():
+    code = dataclasses.replace(pack(Trainer), qualname="problems_of")
+    with pytest.raises(ClusterError, match="must be a class"):
+        unpack(code)
+
+
+def test_what_cannot_travel_is_refused(tmp_path):
+    with open(tmp_path / "file", "w") as file:
+
+        class Holder(Trainer):
+            def train(self):
+                return file
+
+        with pytest.raises(ConfigurationError, match="Holder cannot be sent to workers"):
+            pack(Holder)
+
+
+def test_a_shadowed_name_travels_by_value(monkeypatch):
+    other = type("Trainer", (), {"__module__": "dasktune.trainer.base"})
+    assert pack(other).kind == "bytes"
+    assert dasktune.trainer.base.Trainer is not other
