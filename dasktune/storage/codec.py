@@ -55,10 +55,10 @@ _ALIGNMENT = 64
 _MAX_DEPTH = 100
 _EXACT_INT = 2**53
 _NUMPY_KINDS = "biufcmMSUV"
-_TORCH_DTYPES = frozenset(
-    ["bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"]
-    + ["float16", "bfloat16", "float32", "float64", "complex32", "complex64", "complex128"]
-    + ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"]
+_TORCH_DTYPES = (
+    *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
+    *("float16", "bfloat16", "float32", "float64", "complex32", "complex64", "complex128"),
+    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
 )
 _SUPPORTED = (
     "a state may hold None, bool, int, float, complex, str, bytes, list, tuple, set, dict, "
