@@ -1,0 +1,305 @@
+"""The checkpoint store: one state per key, found by the key on any machine.
+
+Several attempts may save the same key at the same time: after a partition two workers train
+the same stage. Each writes the data under its own name; then it tries to create the commit,
+and the first one to do so has made *the* checkpoint. Without its commit a checkpoint does
+not exist, with it the checkpoint never changes. Object stores have no rename and need none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+
+from dasktune.errors import CorruptCheckpointError, StorageError
+from dasktune.storage import layout
+from dasktune.storage.codec import Snapshot, decode, digest_of
+from dasktune.storage.files import open_files
+from dasktune.storage.flat import array_files, read_array
+from dasktune.storage.metrics import metrics_from_json, metrics_to_json
+from dasktune.types import Metrics, Step
+
+_ATTRIBUTE = "dasktune"
+_FORMAT, _VERSION = "dasktune-commit", 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """What is known about a checkpoint without reading its state.
+
+    Parameters
+    ----------
+    key
+        The key of the state.
+    attempt
+        Who trained and wrote it: a name that no one else uses.
+    step
+        How many steps were trained.
+    digest
+        The digest of the state (`dasktune.storage.codec.digest_of`).
+    nbytes
+        Bytes of the state's tensors.
+    parent
+        The digest of the state that training went on from; None at step 0.
+    reports
+        The metrics that this attempt measured since the parent, by step.
+    environment
+        What the state was trained with, such as versions and the device; JSON.
+    seconds
+        Training time since the parent.
+    """
+
+    key: str
+    attempt: str
+    step: Step
+    digest: str
+    nbytes: int
+    parent: str | None = None
+    reports: tuple[tuple[Step, Metrics], ...] = ()
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the commit as strict JSON."""
+        return {
+            "key": self.key,
+            "attempt": self.attempt,
+            "step": self.step,
+            "digest": self.digest,
+            "nbytes": self.nbytes,
+            "parent": self.parent,
+            "reports": [[step, metrics_to_json(metrics)] for step, metrics in self.reports],
+            "environment": dict(self.environment),
+            "seconds": self.seconds,
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Commit:
+        """Return the commit that `to_json` wrote.
+
+        Raises
+        ------
+        CorruptCheckpointError
+            If it did not write this.
+        """
+        try:
+            reports = tuple(
+                (step, metrics_from_json(metrics)) for step, metrics in document["reports"]
+            )
+            commit = cls(**{**document, "reports": reports})
+            problems = layout.problems_of(key=commit.key, attempt=commit.attempt)
+            problems += _number_problems(step=commit.step, nbytes=commit.nbytes)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise CorruptCheckpointError(f"commit cannot be read: {error!r}") from error
+        if problems:
+            raise CorruptCheckpointError(f"commit cannot be read: {'; '.join(problems)}")
+        return commit
+
+
+class CheckpointStore:
+    """Checkpoints by key at one URL; safe to use from several threads and processes.
+
+    Parameters
+    ----------
+    url
+        A path, ``file://``, ``memory://`` (this process only), or any protocol of fsspec
+        that can create an object only if it is absent, such as ``s3://``.
+
+    Examples
+    --------
+    >>> from dasktune.storage.codec import encode
+    >>> store = CheckpointStore("memory://example")
+    >>> commit = store.save(encode({"weight": 1.5}), key="a1f0", attempt="1-7c", step=10)
+    >>> store.load("a1f0")[0]
+    {'weight': 1.5}
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._files = open_files(url)
+
+    def check(self) -> None:
+        """Write and remove a file, the way checkpoints are written.
+
+        Raises
+        ------
+        StorageError
+            If that fails.
+        """
+        probe = f"{layout.ROOT}/check-{uuid4().hex}"
+        with self._failing("write to"):
+            self._files.write(probe, {"file": [np.zeros(1, np.uint8)]})
+            self._files.create(f"{probe}/{layout.COMMIT}", b"{}")
+            self._files.remove(probe)
+
+    def save(
+        self,
+        snapshot: Snapshot,
+        *,
+        key: str,
+        attempt: str,
+        step: Step,
+        parent: str | None = None,
+        reports: Sequence[tuple[Step, Metrics]] = (),
+        environment: Mapping[str, Any] | None = None,
+        seconds: float = 0.0,
+    ) -> Commit:
+        """Store a state durably and return the commit that stands for its key.
+
+        That commit may be another attempt's, which came first: what this one wrote is
+        removed then, and the caller must go on from the other's state.
+
+        Raises
+        ------
+        StorageError
+            If the store cannot be written.
+        """
+        commit = Commit(
+            key=key,
+            attempt=attempt,
+            step=step,
+            digest=snapshot.digest,
+            nbytes=snapshot.nbytes,
+            parent=parent,
+            reports=tuple(reports),
+            environment=environment or {},
+            seconds=seconds,
+        )
+        content = _commit_bytes(commit)
+        data = array_files(snapshot.data, {_ATTRIBUTE: snapshot.document})
+        with self._failing("write to"):
+            self._files.write(layout.state_folder(key, attempt), data)
+            while not self._files.create(layout.commit_path(key), content):
+                winner = self.commit_of(key)
+                if winner is not None:
+                    return self._lost(commit, winner)
+        return commit
+
+    def commit_of(self, key: str) -> Commit | None:
+        """Return the commit of a key; None if there is no such checkpoint.
+
+        Raises
+        ------
+        CorruptCheckpointError
+            If there is one, and it cannot be read.
+        """
+        folder = layout.key_folder(key)
+        with self._failing("read from"):
+            content = self._files.read(folder, [layout.COMMIT])[0]
+        if content is None:
+            return None
+        with _blaming(key):
+            commit = _commit_from_bytes(content.tobytes())
+            if commit.key != key:
+                raise CorruptCheckpointError(f"commit is of the key {commit.key}")
+        return commit
+
+    def load(self, key: str) -> tuple[Any, Commit]:
+        """Return the state of a key and its commit; sizes, checksums and digest are checked.
+
+        Raises
+        ------
+        CorruptCheckpointError
+            If there is no such checkpoint, or it is not what was saved.
+        """
+        commit = self.commit_of(key)
+        with _blaming(key):
+            if commit is None:
+                raise CorruptCheckpointError("there is no commit")
+            folder = layout.state_folder(key, commit.attempt)
+            with self._failing("read from"):
+                data, attributes = read_array(
+                    lambda names: self._files.read(folder, names), commit.nbytes
+                )
+            document = attributes.get(_ATTRIBUTE, {})
+            if digest_of(document, data) != commit.digest:
+                raise CorruptCheckpointError("state is altered: its digest is not the commit's")
+            return decode(document, data), commit
+
+    def discard(self, key: str) -> None:
+        """Remove a checkpoint: the commit first, so that no one finds half of it.
+
+        What other attempts are writing for the same key stays.
+        """
+        folder = layout.key_folder(key)
+        try:
+            commit = self.commit_of(key)
+        except CorruptCheckpointError:
+            commit = None
+        with self._failing("write to"):
+            self._files.remove(layout.commit_path(key))
+            self._files.remove(layout.attempt_folder(key, commit.attempt) if commit else folder)
+
+    def keys(self) -> Iterator[str]:
+        """Return the keys of all checkpoints, in no order."""
+        with self._failing("read from"):
+            for path in self._files.find(layout.ROOT, layout.COMMIT):
+                yield layout.key_of(path)
+
+    def _lost(self, commit: Commit, winner: Commit) -> Commit:
+        """Clean up after a lost race; a retry of the winner itself has lost nothing."""
+        if winner.attempt != commit.attempt:
+            self._files.remove(layout.attempt_folder(commit.key, commit.attempt))
+        return winner
+
+    @contextmanager
+    def _failing(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StorageError(f"cannot {what} {self.url}: {error}") from error
+
+
+def _commit_bytes(commit: Commit) -> bytes:
+    document = commit.to_json()
+    text = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "check": _check_of(document),
+        "commit": document,
+    }
+    return json.dumps(text, allow_nan=False).encode()
+
+
+def _commit_from_bytes(content: bytes) -> Commit:
+    """Return a commit; a bit that flipped in a metric would otherwise pass unnoticed."""
+    try:
+        text = json.loads(content)
+        known = (text["format"], text["version"]) == (_FORMAT, _VERSION)
+        whole = known and text["check"] == _check_of(text["commit"])
+    except (LookupError, RecursionError, TypeError, ValueError) as error:
+        raise CorruptCheckpointError(f"commit cannot be read: {error}") from error
+    if not known:
+        raise CorruptCheckpointError(f"commit must be {_FORMAT} version {_VERSION}")
+    if not whole:
+        raise CorruptCheckpointError("commit is altered: its check does not match")
+    return Commit.from_json(text["commit"])
+
+
+def _check_of(document: Mapping[str, Any]) -> str:
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _number_problems(**numbers: object) -> list[str]:
+    return [
+        f"{name} must be an integer >= 0, got {number!r}"
+        for name, number in numbers.items()
+        if type(number) is not int or number < 0
+    ]
+
+
+@contextmanager
+def _blaming(key: str) -> Iterator[None]:
+    """Name the key in what is wrong with its checkpoint."""
+    try:
+        yield
+    except CorruptCheckpointError as error:
+        raise CorruptCheckpointError(f"checkpoint {key}: {error}") from error

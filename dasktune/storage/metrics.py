@@ -1,0 +1,33 @@
+"""Metric values as strict JSON that gives back the same floats."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from dasktune.types import Metrics
+
+
+def metrics_to_json(metrics: Metrics) -> dict[str, float | str]:
+    """Return metrics as JSON values; what JSON has no number for is a string.
+
+    Examples
+    --------
+    >>> metrics_to_json({"loss": float("nan"), "accuracy": 0.1})
+    {'loss': 'nan', 'accuracy': 0.1}
+    """
+    return {
+        name: float(value) if math.isfinite(value) else str(float(value))
+        for name, value in metrics.items()
+    }
+
+
+def metrics_from_json(document: Mapping[str, float | str]) -> dict[str, float]:
+    """Return the metrics that `metrics_to_json` wrote.
+
+    Examples
+    --------
+    >>> metrics_from_json({"loss": "-inf", "accuracy": 0.1})
+    {'loss': -inf, 'accuracy': 0.1}
+    """
+    return {str(name): float(value) for name, value in document.items()}
