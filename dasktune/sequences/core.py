@@ -31,6 +31,9 @@ class Sequence(ABC):
     positional: ClassVar[int] = 1
     """How many arguments `repr` writes without their names."""
 
+    listed: ClassVar[frozenset[str]] = frozenset()
+    """The arguments that are lists themselves."""
+
     @property
     def end(self) -> int | None:
         """Number of steps it is defined for; None if it never ends."""

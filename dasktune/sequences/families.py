@@ -52,6 +52,8 @@ class Piecewise(Sequence):
     levels: tuple[Value, ...]
     changes: tuple[Step, ...]
 
+    listed: ClassVar[frozenset[str]] = frozenset({"values", "boundaries"})
+
     def __init__(self, values: Iterable[Value], boundaries: Iterable[Step]) -> None:
         check = Arguments("Piecewise")
         came = tuple(values) if isinstance(values, Iterable) else (values,)
@@ -112,6 +114,8 @@ class MultiStep(Sequence):
     milestones: tuple[Step, ...]
     gamma: int | float
     levels: tuple[int | float, ...] = field(init=False)
+
+    listed: ClassVar[frozenset[str]] = frozenset({"milestones"})
 
     def __init__(self, init: float, milestones: Iterable[Step], gamma: float) -> None:
         check = Arguments("MultiStep")

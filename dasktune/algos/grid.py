@@ -1,0 +1,71 @@
+"""Grid search: every configuration of a space, in full."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+
+from dasktune.algos.base import FixedTrials
+from dasktune.errors import ConfigurationError
+from dasktune.sequences import Sequence
+from dasktune.sequences.values import whole
+from dasktune.space import Space
+from dasktune.types import Step, Value
+
+Filter = Callable[[Mapping[str, Value | Sequence]], bool]
+"""Says of a configuration, by name, whether it belongs to the grid."""
+
+
+class Grid(FixedTrials):
+    """Trains every configuration of a space to `max_steps`.
+
+    Parameters
+    ----------
+    space
+        Where each domain has a finite number of points.
+    max_steps
+        How far each trial is trained.
+    filter
+        Says whether a configuration belongs to the grid; it is given plain values where
+        they are constant, else sequences. It enters the identity by its name and by what
+        it keeps.
+
+    Raises
+    ------
+    ConfigurationError
+        If the grid cannot be walked or nothing is left of it, or a sequence ends before
+        `max_steps`.
+
+    Examples
+    --------
+    >>> from dasktune.types import Register
+    >>> tuner = Grid(Space(lr=[0.1, 0.2], momentum=[0.0, 0.9]), max_steps=60)
+    >>> len([decision for decision in tuner.ask(1) if isinstance(decision, Register)])
+    4
+    """
+
+    def __init__(self, space: Space, max_steps: Step, filter: Filter | None = None) -> None:
+        max_steps = whole("max_steps", max_steps, at_least=1)
+        if filter is not None and not callable(filter):
+            raise ConfigurationError(f"filter must be a function, got {filter!r}")
+        points = enumerate(space.configurations())
+        kept = [(at, one) for at, one in points if filter is None or filter(one.objects())]
+        super().__init__((one for _, one in kept), max_steps)
+        self._space = space
+        self._filter = None if filter is None else _filter_identity(filter, [at for at, _ in kept])
+
+    def identity(self) -> dict[str, object]:
+        """Return class and arguments as JSON."""
+        return {
+            "tuner": "Grid",
+            "space": self._space.to_json(),
+            "max_steps": self.max_steps,
+            "filter": self._filter,
+        }
+
+
+def _filter_identity(filter: Filter, kept: list[int]) -> dict[str, str]:
+    # Two functions may have one name, as lambdas do; what they keep tells them apart.
+    digest = blake2b(repr(kept).encode(), digest_size=16).hexdigest()
+    name = getattr(filter, "__qualname__", type(filter).__qualname__)
+    return {"name": f"{filter.__module__}.{name}", "kept": digest}

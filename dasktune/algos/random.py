@@ -1,0 +1,57 @@
+"""Random search: configurations drawn from a space, in full."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dasktune.algos.base import FixedTrials
+from dasktune.sequences.values import Arguments
+from dasktune.space import Space
+from dasktune.types import Step
+
+
+class Random(FixedTrials):
+    """Trains `trials` random configurations of a space to `max_steps`.
+
+    One configuration may be drawn more than once; training it again costs nothing.
+
+    Parameters
+    ----------
+    space
+        What to draw from.
+    trials
+        How many configurations to draw.
+    max_steps
+        How far each is trained.
+    seed
+        Decides what is drawn; it has nothing to do with the seed of the training.
+
+    Raises
+    ------
+    ConfigurationError
+        If a number is too small or a sequence ends before `max_steps`.
+
+    References
+    ----------
+    Bergstra and Bengio, "Random Search for Hyper-Parameter Optimization", section 2.
+    """
+
+    def __init__(self, space: Space, *, trials: int, max_steps: Step, seed: int = 0) -> None:
+        check = Arguments("Random")
+        self._trials = check.whole("trials", trials)
+        self._seed = check.whole("seed", seed, at_least=0)
+        max_steps = check.whole("max_steps", max_steps)
+        check.refuse()
+        rng = np.random.default_rng(self._seed)
+        super().__init__((space.sample(rng) for _ in range(self._trials)), max_steps)
+        self._space = space
+
+    def identity(self) -> dict[str, object]:
+        """Return class and arguments as JSON."""
+        return {
+            "tuner": "Random",
+            "space": self._space.to_json(),
+            "trials": self._trials,
+            "max_steps": self.max_steps,
+            "seed": self._seed,
+        }

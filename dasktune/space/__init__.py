@@ -1,0 +1,23 @@
+"""Search spaces: for each hyper-parameter the values and sequences that it may take.
+
+A space is walked as a grid or sampled; either way it gives `Configuration` values. It is
+itself a value, without random state.
+
+>>> Space(lr=Float(0.1, 0.3, step=0.1), batch_size=[64, 128]).size
+6
+"""
+
+from dasktune.space.domains import Choice, Domain, Family, Float, Int
+from dasktune.space.space import MOST_GRID_POINTS, Branch, Configuration, Space
+
+__all__ = [
+    "MOST_GRID_POINTS",
+    "Branch",
+    "Choice",
+    "Configuration",
+    "Domain",
+    "Family",
+    "Float",
+    "Int",
+    "Space",
+]

@@ -1,0 +1,395 @@
+"""Domains: what one hyper-parameter, or one argument of a family, may be."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+from typing import Final
+
+import numpy as np
+
+from dasktune.errors import ConfigurationError
+from dasktune.sequences import Constant, Sequence, as_sequence
+from dasktune.sequences.values import Arguments, plain
+
+MOST_POINTS: Final = 2**62
+"""A domain may not have more points: so many are drawn from with one 64-bit number."""
+
+
+class Domain(ABC):
+    """What one hyper-parameter, or one argument of a family, may be."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def size(self) -> int | None:
+        """Number of points; None if there are infinitely many."""
+
+    @abstractmethod
+    def points(self) -> Iterator[object]:
+        """Return every point in order; only if there is a `size`."""
+
+    @abstractmethod
+    def draw(self, rng: np.random.Generator) -> object:
+        """Return a random point."""
+
+    @abstractmethod
+    def to_json(self) -> dict[str, object]:
+        """Return what identifies it."""
+
+    def label(self) -> str:
+        """Return what no two options of a choice may have in common."""
+        return json.dumps(self.to_json())
+
+
+@dataclass(frozen=True, slots=True)
+class Float(Domain):
+    """The floats from `low` to `high`, both included.
+
+    Parameters
+    ----------
+    low, high
+        Bounds.
+    log
+        Sample uniformly in the logarithm; needs ``low > 0`` and no `step`.
+    step
+        Only ``low``, ``low + step``, ... up to `high`, computed in decimal so that they
+        read as one would write them.
+
+    Examples
+    --------
+    >>> list(Float(0.1, 0.3, step=0.1).points())
+    [0.1, 0.2, 0.3]
+    """
+
+    low: float
+    high: float
+    log: bool = False
+    step: float | None = None
+
+    def __post_init__(self) -> None:
+        check = Arguments("Float")
+        object.__setattr__(self, "low", check.real("low", self.low))
+        object.__setattr__(self, "high", check.real("high", self.high))
+        if self.step is not None:
+            object.__setattr__(self, "step", check.real("step", self.step))
+        if not check.problems:
+            _check_bounds(check, self, unstepped=None)
+        check.refuse()
+
+    @property
+    def size(self) -> int | None:
+        """Number of steps between the bounds; None without `step`."""
+        if self.step is None:
+            return 1 if self.low == self.high else None
+        return int((_exact(self.high) - _exact(self.low)) / _exact(self.step)) + 1
+
+    def points(self) -> Iterator[float]:
+        """Return every point, ascending."""
+        return map(self._point, range(self.size or 0))
+
+    def draw(self, rng: np.random.Generator) -> float:
+        """Return a random point."""
+        if self.size is not None:
+            return self._point(int(rng.integers(self.size)))
+        if self.log:
+            drawn = math.exp(rng.uniform(math.log(self.low), math.log(self.high)))
+        else:
+            w = rng.random()
+            drawn = self.low * (1 - w) + self.high * w
+        return min(max(drawn, self.low), self.high)
+
+    def to_json(self) -> dict[str, object]:
+        """Return what identifies it."""
+        return {
+            "domain": "Float",
+            "low": self.low,
+            "high": self.high,
+            "log": self.log,
+            "step": self.step,
+        }
+
+    def _point(self, index: int) -> float:
+        return float(_exact(self.low) + index * _exact(self.step or 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Int(Domain):
+    """The integers ``low``, ``low + step``, ... up to `high`, which is included if reached.
+
+    Parameters
+    ----------
+    low, high
+        Bounds.
+    log
+        Sample uniformly in the logarithm; needs ``low >= 1`` and ``step = 1``.
+    step
+        Distance from one point to the next.
+
+    Examples
+    --------
+    >>> list(Int(32, 128, step=32).points())
+    [32, 64, 96, 128]
+    """
+
+    low: int
+    high: int
+    log: bool = False
+    step: int = 1
+
+    def __post_init__(self) -> None:
+        check = Arguments("Int")
+        least = -MOST_POINTS
+        object.__setattr__(self, "low", check.whole("low", self.low, at_least=least))
+        object.__setattr__(self, "high", check.whole("high", self.high, at_least=least))
+        object.__setattr__(self, "step", check.whole("step", self.step))
+        if not check.problems:
+            _check_bounds(check, self, unstepped=1)
+        check.refuse()
+
+    @property
+    def size(self) -> int:
+        """Number of points."""
+        return (self.high - self.low) // self.step + 1
+
+    def points(self) -> Iterator[int]:
+        """Return every point, ascending."""
+        return iter(range(self.low, self.high + 1, self.step))
+
+    def draw(self, rng: np.random.Generator) -> int:
+        """Return a random point."""
+        if not self.log:
+            return self.low + self.step * int(rng.integers(self.size))
+        # Half a unit on both sides, so that the outer integers are as likely as their share.
+        drawn = math.exp(rng.uniform(math.log(self.low - 0.5), math.log(self.high + 0.5)))
+        return min(max(round(drawn), self.low), self.high)
+
+    def to_json(self) -> dict[str, object]:
+        """Return what identifies it."""
+        return {
+            "domain": "Int",
+            "low": self.low,
+            "high": self.high,
+            "log": self.log,
+            "step": self.step,
+        }
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Choice(Domain):
+    """One of several options, equally likely when sampled.
+
+    Parameters
+    ----------
+    options
+        Plain values, sequences, branches and other domains, none of them twice. As an
+        argument of a family also lists.
+    """
+
+    options: tuple[object, ...]
+
+    def __init__(self, options: Iterable[object]) -> None:
+        check = Arguments("Choice")
+        came = tuple(options) if isinstance(options, Iterable) else (options,)
+        found: list[object] = []
+        for position, option in enumerate(came):
+            try:
+                found.append(_option(option))
+            except ConfigurationError as error:
+                check.add(f"options[{position}]: {error}")
+        texts = [_label(option) for option in found]
+        for twice in dict.fromkeys(text for text in texts if texts.count(text) > 1):
+            check.add(f"an option may come only once, got {twice} {texts.count(twice)} times")
+        if not came:
+            check.add("there must be at least one option, got none")
+        check.refuse()
+        object.__setattr__(self, "options", tuple(found))
+
+    @property
+    def size(self) -> int | None:
+        """Number of points of all the options together."""
+        sizes = [option.size if isinstance(option, Domain) else 1 for option in self.options]
+        return None if None in sizes else sum(size for size in sizes if size is not None)
+
+    def points(self) -> Iterator[object]:
+        """Return the points of each option in turn."""
+        for option in self.options:
+            if isinstance(option, Domain):
+                yield from option.points()
+            else:
+                yield option
+
+    def draw(self, rng: np.random.Generator) -> object:
+        """Return a random point of a random option."""
+        option = self.options[int(rng.integers(len(self.options)))]
+        return option.draw(rng) if isinstance(option, Domain) else option
+
+    def to_json(self) -> dict[str, object]:
+        """Return what identifies it."""
+        return {"domain": "Choice", "options": [_document(option) for option in self.options]}
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Family(Domain):
+    """Sequences of one family, whose arguments are searched.
+
+    Parameters
+    ----------
+    family
+        A family of sequences, or a function that returns one from such arguments:
+        ``def warmed(lr): return Warmup(5, lr) >> Exponential(lr, gamma=0.95)``. It is known
+        by its name, so it must have one that it alone bears.
+    arguments
+        For each argument a value, a domain, or a list of choices. An argument that is a
+        list itself, like `milestones`, takes one list, or a list of lists to choose from.
+
+    Examples
+    --------
+    >>> from dasktune.sequences import MultiStep
+    >>> steps = Family(MultiStep, init=[0.1, 0.2], milestones=[30, 45], gamma=0.1)
+    >>> list(steps.points())[1]
+    MultiStep(0.2, milestones=[30, 45], gamma=0.1)
+    """
+
+    family: Callable[..., Sequence]
+    arguments: tuple[tuple[str, Domain], ...]
+
+    def __init__(self, family: Callable[..., Sequence], **arguments: object) -> None:
+        name = _family_name(family)
+        check = Arguments(f"Family({name})")
+        try:
+            inspect.signature(family).bind(**arguments)
+        except TypeError as error:
+            check.add(f"{error}, got {', '.join(arguments) or 'none'}")
+        listed: frozenset[str] = getattr(family, "listed", frozenset())
+        found: list[tuple[str, Domain]] = []
+        for argument, value in arguments.items():
+            try:
+                found.append((argument, _argument(value, is_list=argument in listed)))
+            except ConfigurationError as error:
+                check.add(f"{argument}: {error}")
+        check.refuse()
+        object.__setattr__(self, "family", family)
+        object.__setattr__(self, "arguments", tuple(found))
+
+    @property
+    def size(self) -> int | None:
+        """Number of combinations of the arguments."""
+        return total_size(domain for _, domain in self.arguments)
+
+    def points(self) -> Iterator[Sequence]:
+        """Return every combination; the last argument changes fastest."""
+        for taken in product(*(domain.points() for _, domain in self.arguments)):
+            yield self._make(taken)
+
+    def draw(self, rng: np.random.Generator) -> Sequence:
+        """Return a random one: each argument on its own."""
+        return self._make(domain.draw(rng) for _, domain in self.arguments)
+
+    def to_json(self) -> dict[str, object]:
+        """Return what identifies it."""
+        return {
+            "domain": "Family",
+            "family": _family_name(self.family),
+            "arguments": [[name, domain.to_json()] for name, domain in self.arguments],
+        }
+
+    def _make(self, taken: Iterable[object]) -> Sequence:
+        names = (name for name, _ in self.arguments)
+        made = self.family(**dict(zip(names, taken, strict=True)))
+        if not isinstance(made, Sequence):
+            raise ConfigurationError(
+                f"{_family_name(self.family)} must return a sequence, got {made!r}"
+            )
+        return made
+
+
+def total_size(domains: Iterable[Domain]) -> int | None:
+    """Return the number of combinations; None if one domain is continuous."""
+    total = 1
+    for domain in domains:
+        if domain.size is None:
+            return None
+        total *= domain.size
+    return total
+
+
+def listed(value: object) -> list[object]:
+    """Return the choices that `value` stands for: its items if it is a list, else itself."""
+    if isinstance(value, Mapping | Set | bytes):
+        raise ConfigurationError(f"choices must be a list, got {value!r}")
+    if isinstance(value, Iterable) and not isinstance(value, str) and _is_long(value):
+        return list(value)
+    return [value]
+
+
+def _is_long(value: object) -> bool:
+    # A zero-dimensional array calls itself iterable, but is a scalar.
+    return getattr(value, "shape", None) != ()
+
+
+def _argument(value: object, *, is_list: bool) -> Domain:
+    if isinstance(value, Domain):
+        return value
+    choices = listed(value)
+    if is_list and not all(isinstance(option, list | tuple) for option in choices):
+        return Choice([tuple(choices)])
+    return Choice(choices)
+
+
+def _option(option: object) -> object:
+    if isinstance(option, Domain):
+        return option
+    if isinstance(option, list | tuple):
+        return tuple(plain(item) for item in option)
+    sequence = as_sequence(option)
+    return sequence.value if isinstance(sequence, Constant) else sequence
+
+
+def _document(option: object) -> object:
+    return option.to_json() if isinstance(option, Domain | Sequence) else option
+
+
+def _label(option: object) -> str:
+    if isinstance(option, Domain):
+        return option.label()
+    return repr(option) if isinstance(option, Sequence) else json.dumps(option)
+
+
+def _family_name(family: object) -> str:
+    if isinstance(family, type) and issubclass(family, Sequence):
+        return family.__name__
+    name = getattr(family, "__qualname__", "<")
+    if not callable(family) or "<" in name:
+        raise ConfigurationError(
+            f"a family must be a family of sequences or a named function, got {family!r}"
+        )
+    return f"{family.__module__}.{name}"
+
+
+def _check_bounds(check: Arguments, domain: Float | Int, *, unstepped: int | None) -> None:
+    low, high, step = domain.low, domain.high, domain.step
+    if low > high:
+        check.add(f"low must be <= high, got {low} and {high}")
+    if type(domain.log) is not bool:
+        check.add(f"log must be True or False, got {domain.log!r}")
+    if step is not None and step <= 0:
+        check.add(f"step must be > 0, got {step}")
+    if domain.log and low <= 0:
+        check.add(f"low must be > 0 with log, got {low}")
+    if domain.log and step != unstepped:
+        check.add(f"step must be {unstepped} with log, got {step}")
+    if not check.problems and (domain.size or 0) > MOST_POINTS:
+        check.add(f"there must be at most 2**62 points, got {domain.size}")
+
+
+def _exact(number: float) -> Fraction:
+    """Return the number as it is written in decimal."""
+    return Fraction(repr(number))

@@ -1,0 +1,234 @@
+"""A space: the domains of all hyper-parameters, walked as a grid or sampled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Final
+
+import numpy as np
+
+from dasktune.errors import ConfigurationError, refuse
+from dasktune.sequences import Constant, Sequence, as_sequence
+from dasktune.space.domains import Choice, Domain, listed, total_size
+from dasktune.types import Value
+
+MOST_GRID_POINTS: Final = 1_000_000
+"""A larger grid is a mistake: refused before it fills the memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """One point of a space.
+
+    Parameters
+    ----------
+    params
+        What was taken, by name, for people and tables: a plain value, or the text of a
+        sequence.
+    sequences
+        The same as sequences, by name.
+    """
+
+    params: Mapping[str, Value]
+    sequences: Mapping[str, Sequence]
+
+    def objects(self) -> dict[str, Value | Sequence]:
+        """Return plain values where they are constant, else sequences, by name."""
+        return {
+            name: sequence.value if isinstance(sequence, Constant) else sequence
+            for name, sequence in self.sequences.items()
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Branched:
+    """A branch was chosen, and this configuration of its space."""
+
+    name: str
+    inner: Configuration
+
+
+@dataclass(frozen=True, slots=True)
+class Branch(Domain):
+    """An option that brings hyper-parameters of its own with it.
+
+    Where it is chosen the hyper-parameter is the branch's name, a constant string, and
+    those of `space` are there too; elsewhere they do not exist.
+
+    Parameters
+    ----------
+    name
+        What the hyper-parameter is then.
+    space
+        What comes with it.
+
+    Examples
+    --------
+    >>> space = Space(optimizer=[Branch("sgd", Space(momentum=[0.0, 0.9])), "adam"])
+    >>> [dict(point.params) for point in space.configurations()][1:]
+    [{'optimizer': 'sgd', 'momentum': 0.9}, {'optimizer': 'adam'}]
+    """
+
+    name: str
+    space: Space
+
+    def __post_init__(self) -> None:
+        refuse(
+            [f"Branch: name must be a string, got {self.name!r}"] * (type(self.name) is not str)
+            + [f"Branch: space must be a Space, got {self.space!r}"]
+            * (not isinstance(self.space, Space))
+        )
+
+    @property
+    def size(self) -> int | None:
+        """Number of points of its space."""
+        return self.space.size
+
+    def points(self) -> Iterator[object]:
+        """Return it with each configuration of its space."""
+        for inner in self.space.configurations():
+            yield _Branched(name=self.name, inner=inner)
+
+    def draw(self, rng: np.random.Generator) -> object:
+        """Return it with a random configuration of its space."""
+        return _Branched(name=self.name, inner=self.space.sample(rng))
+
+    def to_json(self) -> dict[str, object]:
+        """Return what identifies it."""
+        return {"domain": "Branch", "name": self.name, "space": self.space.to_json()}
+
+    def label(self) -> str:
+        """Return its name as text: it is all that the trainer sees of the choice."""
+        return json.dumps(self.name)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Space:
+    """Hyper-parameters and what each of them may be.
+
+    Parameters
+    ----------
+    given, named
+        By name: a plain value or a sequence (it is always that), a list of them (one of
+        it), or a domain: `Float`, `Int`, `Choice`, `Family`.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is empty, or with everything that is wrong in it.
+
+    Examples
+    --------
+    >>> from dasktune.sequences import Piecewise
+    >>> space = Space(lr=[0.1, 0.2], batch_size=[64, Piecewise([64, 128], boundaries=[20])])
+    >>> space.size
+    4
+    >>> [point.params["batch_size"] for point in space.configurations()][:2]
+    [64, 'Piecewise([64, 128], boundaries=[20])']
+    """
+
+    dimensions: tuple[tuple[str, Domain], ...]
+    names: tuple[str, ...] = field(init=False, compare=False)
+
+    def __init__(self, given: Mapping[str, object] | None = None, /, **named: object) -> None:
+        problems: list[str] = []
+        dimensions: list[tuple[str, Domain]] = []
+        pairs = [*(given or {}).items(), *named.items()]
+        for name, value in pairs:
+            try:
+                dimensions.append((name, _dimension(name, value)))
+            except ConfigurationError as error:
+                problems += [f"{name}: {problem}" for problem in error.problems]
+        names = [inner for name, domain in dimensions for inner in (name, *_inner_names(domain))]
+        problems += [
+            f"a name may come only once, got {name!r} {names.count(name)} times"
+            for name in dict.fromkeys(names)
+            if names.count(name) > 1
+        ]
+        if not pairs:
+            problems.append("a space must have at least one hyper-parameter, got none")
+        refuse(problems)
+        object.__setattr__(self, "dimensions", tuple(dimensions))
+        object.__setattr__(self, "names", tuple(names))
+
+    @property
+    def size(self) -> int | None:
+        """Number of grid points; None if a domain is continuous."""
+        return total_size(domain for _, domain in self.dimensions)
+
+    def configurations(self) -> Iterator[Configuration]:
+        """Return every configuration; the last hyper-parameter changes fastest.
+
+        Raises
+        ------
+        ConfigurationError
+            If a domain is continuous or there are more than `MOST_GRID_POINTS`.
+        """
+        refuse(
+            f"{name}: a grid needs a finite number of points, got a continuous domain; "
+            f"give it a step or sample it"
+            for name, domain in self.dimensions
+            if domain.size is None
+        )
+        if (self.size or 0) > MOST_GRID_POINTS:
+            raise ConfigurationError(
+                f"a grid must have at most {MOST_GRID_POINTS:,} points, got {self.size:,}"
+            )
+        entries = [
+            [_entry(name, point) for point in domain.points()] for name, domain in self.dimensions
+        ]
+        return map(_merged, product(*entries))
+
+    def sample(self, rng: np.random.Generator) -> Configuration:
+        """Return a random configuration; each hyper-parameter is drawn on its own."""
+        return _merged(_entry(name, domain.draw(rng)) for name, domain in self.dimensions)
+
+    def to_json(self) -> dict[str, object]:
+        """Return a JSON document that identifies the space, the order of its names included."""
+        return {"dimensions": [[name, domain.to_json()] for name, domain in self.dimensions]}
+
+
+def _entry(name: str, point: object) -> Configuration:
+    """Return the part of a configuration that one point of one dimension is."""
+    if isinstance(point, _Branched):
+        return Configuration(
+            params={name: point.name, **point.inner.params},
+            sequences={name: Constant(point.name), **point.inner.sequences},
+        )
+    sequence = as_sequence(point)
+    param = sequence.value if isinstance(sequence, Constant) else repr(sequence)
+    return Configuration(params={name: param}, sequences={name: sequence})
+
+
+def _merged(entries: Iterable[Configuration]) -> Configuration:
+    params: dict[str, Value] = {}
+    sequences: dict[str, Sequence] = {}
+    for entry in entries:
+        params.update(entry.params)
+        sequences.update(entry.sequences)
+    return Configuration(params=params, sequences=sequences)
+
+
+def _dimension(name: object, value: object) -> Domain:
+    if type(name) is not str or not name:
+        raise ConfigurationError(f"a name must be a string that is not empty, got {name!r}")
+    domain = value if isinstance(value, Domain) else Choice(listed(value))
+    options = domain.options if isinstance(domain, Choice) else ()
+    refuse(
+        f"an option must be a plain value, a sequence or a domain, got {list(option)!r}"
+        for option in options
+        if isinstance(option, tuple)
+    )
+    return domain
+
+
+def _inner_names(domain: Domain) -> list[str]:
+    """Return the names that branches of `domain` may bring; alternatives may share them."""
+    if isinstance(domain, Branch):
+        return list(domain.space.names)
+    options = domain.options if isinstance(domain, Choice) else ()
+    inner = (_inner_names(option) for option in options if isinstance(option, Domain))
+    return list(dict.fromkeys(name for names in inner for name in names))
