@@ -1,0 +1,233 @@
+"""The tables of the database, and one value class per kind of row.
+
+All tables begin with ``dasktune_``: Optuna, which may share the database, owns ``trials``,
+``studies`` and ``alembic_version``. A column has the name of its row's field.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from dasktune.storage.metrics import metrics_from_json, metrics_to_json
+from dasktune.types import Metrics, Step
+
+VERSION = 1
+"""Version of the tables; a database from a later one is refused."""
+
+metadata = sa.MetaData()
+"""All tables."""
+
+
+class JsonText(sa.types.TypeDecorator[Any]):
+    """JSON as text, NaN and infinities included, so that every float comes back exactly."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: sa.Dialect) -> str:
+        """Return the text of a value."""
+        return json.dumps(value, separators=(",", ":"))
+
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> Any:
+        """Return the value of a text."""
+        return json.loads(value)
+
+
+class MetricsText(JsonText):
+    """Metrics as strict JSON text."""
+
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: sa.Dialect) -> str:
+        """Return the text of metrics."""
+        return super().process_bind_param(metrics_to_json(value), dialect)
+
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> dict[str, float]:
+        """Return the metrics of a text."""
+        return metrics_from_json(super().process_result_value(value, dialect))
+
+
+class ExactFloat(sa.types.TypeDecorator[float]):
+    """A float as its shortest spelling: SQLite turns NaN into NULL and -0.0 into 0.0."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: float | None, dialect: sa.Dialect) -> str | None:
+        """Return the spelling of a float."""
+        return None if value is None else repr(float(value))
+
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> float | None:
+        """Return the float of a spelling."""
+        return None if value is None else float(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyRow:
+    """A study: its name, what it studies (`root`: the key at step 0) and its description."""
+
+    id: int
+    name: str
+    root: str
+    spec: Any
+    created: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRow:
+    """One event of a study's log; numbers count from 0, and are never used twice."""
+
+    study_id: int
+    number: int
+    payload: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRow:
+    """The present state of a trial; a later row of the same number replaces it."""
+
+    study_id: int
+    number: int
+    state: str
+    steps: Step
+    value: float | None
+    record: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricRow:
+    """The metrics of the state of one key; the first row of a key stands."""
+
+    key: str
+    root: str
+    step: Step
+    values: Metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRow:
+    """A checkpoint that was committed; a later row of the same key replaces it."""
+
+    key: str
+    root: str
+    step: Step
+    attempt: str
+    digest: str
+    nbytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRow:
+    """One attempt to train the steps from `start` to `stop`; a later row replaces it."""
+
+    study_id: int
+    attempt: str
+    key: str
+    start: Step
+    stop: Step
+    worker: str
+    status: str
+    started: float
+    ended: float | None
+    steps: int
+    repeated: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedRow:
+    """The measured time of a step of one configuration; a later row replaces it."""
+
+    root: str
+    name: str
+    seconds_per_step: float
+    steps: int
+
+
+meta = sa.Table(
+    "dasktune_meta",
+    metadata,
+    sa.Column("name", sa.String(32), primary_key=True),
+    sa.Column("number", sa.Integer, nullable=False),
+)
+
+studies = sa.Table(
+    "dasktune_studies",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False, unique=True),
+    sa.Column("root", sa.String(128), nullable=False),
+    sa.Column("spec", JsonText, nullable=False),
+    sa.Column("created", sa.Double, nullable=False),
+)
+
+events = sa.Table(
+    "dasktune_events",
+    metadata,
+    sa.Column("study_id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("payload", JsonText, nullable=False),
+)
+
+trials = sa.Table(
+    "dasktune_trials",
+    metadata,
+    sa.Column("study_id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("steps", sa.BigInteger, nullable=False),
+    sa.Column("value", ExactFloat),
+    sa.Column("record", JsonText, nullable=False),
+)
+
+metrics = sa.Table(
+    "dasktune_metrics",
+    metadata,
+    sa.Column("key", sa.String(128), primary_key=True),
+    sa.Column("root", sa.String(128), nullable=False),
+    sa.Column("step", sa.BigInteger, nullable=False),
+    sa.Column("values", MetricsText, nullable=False),
+    sa.Index("dasktune_metrics_root", "root", "key"),
+)
+
+checkpoints = sa.Table(
+    "dasktune_checkpoints",
+    metadata,
+    sa.Column("key", sa.String(128), primary_key=True),
+    sa.Column("root", sa.String(128), nullable=False),
+    sa.Column("step", sa.BigInteger, nullable=False),
+    sa.Column("attempt", sa.String(128), nullable=False),
+    sa.Column("digest", sa.String(64), nullable=False),
+    sa.Column("nbytes", sa.BigInteger, nullable=False),
+    sa.Column("seconds", sa.Double, nullable=False),
+    sa.Index("dasktune_checkpoints_root", "root", "key"),
+)
+
+stages = sa.Table(
+    "dasktune_stages",
+    metadata,
+    sa.Column("study_id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("attempt", sa.String(128), primary_key=True),
+    sa.Column("key", sa.String(128), nullable=False),
+    sa.Column("start", sa.BigInteger, nullable=False),
+    sa.Column("stop", sa.BigInteger, nullable=False),
+    sa.Column("worker", sa.Text, nullable=False),
+    sa.Column("status", sa.String(32), nullable=False),
+    sa.Column("started", sa.Double, nullable=False),
+    sa.Column("ended", sa.Double),
+    sa.Column("steps", sa.BigInteger, nullable=False),
+    sa.Column("repeated", sa.BigInteger, nullable=False),
+)
+
+speeds = sa.Table(
+    "dasktune_speeds",
+    metadata,
+    sa.Column("root", sa.String(128), primary_key=True),
+    sa.Column("name", sa.String(256), primary_key=True),
+    sa.Column("seconds_per_step", sa.Double, nullable=False),
+    sa.Column("steps", sa.BigInteger, nullable=False),
+)
