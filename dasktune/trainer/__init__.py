@@ -1,11 +1,21 @@
 """What a user writes to be tuned, and how it is run, resumed, checked and carried."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from dasktune.trainer.base import Trainer, problems_of
 from dasktune.trainer.code import TrainerCode, pack, unpack
+from dasktune.trainer.data import ResumableLoader
 from dasktune.trainer.lifecycle import LoneRun, TrainerRun, run_alone
+
+if TYPE_CHECKING:
+    from dasktune.trainer.torch import TorchTrainer
 
 __all__ = [
     "LoneRun",
+    "ResumableLoader",
+    "TorchTrainer",
     "Trainer",
     "TrainerCode",
     "TrainerRun",
@@ -14,3 +24,12 @@ __all__ = [
     "run_alone",
     "unpack",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name == "TorchTrainer":
+        # Loaded on first use: torch takes seconds, and NumPy users need not have it.
+        from dasktune.trainer.torch import TorchTrainer
+
+        return TorchTrainer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

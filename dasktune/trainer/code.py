@@ -109,16 +109,21 @@ def _attribute(module: ModuleType, qualname: str) -> object:
     return reduce(getattr, qualname.split("."), module)
 
 
-def _by_value(trainer_class: type) -> bytes:
+def dumps_by_value(thing: object) -> bytes:
+    """Return a pickle that a process without our modules can open with `cloudpickle`."""
     with _travelling_by_value():
-        try:
-            payload: bytes = cloudpickle.dumps(trainer_class)
-        except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
-            raise ConfigurationError(
-                f"{trainer_class.__qualname__} cannot be sent to workers: {error}; "
-                "make what it needs in build(), or install its package on the workers"
-            ) from error
+        payload: bytes = cloudpickle.dumps(thing)
     return payload
+
+
+def _by_value(trainer_class: type) -> bytes:
+    try:
+        return dumps_by_value(trainer_class)
+    except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
+        raise ConfigurationError(
+            f"{trainer_class.__qualname__} cannot be sent to workers: {error}; "
+            "make what it needs in build(), or install its package on the workers"
+        ) from error
 
 
 @contextmanager

@@ -1,0 +1,230 @@
+"""What the attributes of a torch trainer hold: objects with a state, values, the rest.
+
+*Objects* know how to save and load themselves (modules, optimizers, schedulers, scalers,
+loaders, generators). *Values* are numbers, strings, None, arrays and tensors, and lists,
+tuples, dicts and sets of nothing else. What is neither (functions, datasets, devices) is
+left to `build`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from dasktune.errors import StateError
+from dasktune.trainer.generators import generator_state, is_generator, restore_generator
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
+"""Types of values that are copied as they are."""
+
+Stamp = object
+"""What a value looked like at one time; equal if it was not touched since."""
+
+
+def objects(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the objects with a state by path, such as ``heads[0]``, each of them once.
+
+    Raises
+    ------
+    StateError
+        If there is an iterator: nothing can tell where it stands, or set it there.
+    """
+    found: dict[str, Any] = {}
+    seen: set[int] = set()
+    for name, value in attributes.items():
+        for path, item in _items(name, value, seen):
+            if is_object(item):
+                found[path] = item
+            elif isinstance(item, Iterator) and not isinstance(item, io.IOBase):
+                raise StateError(
+                    f"trainer.{path}",
+                    f"the position of a {type(item).__name__} cannot be saved; "
+                    "draw batches from a ResumableLoader, or make the iterator within train()",
+                )
+    return found
+
+
+def values(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes that are values by name."""
+    return {name: value for name, value in attributes.items() if is_value(value)}
+
+
+def is_object(value: object) -> bool:
+    """Return whether a value can save and load its own state."""
+    if isinstance(value, type):
+        return False
+    methods = (getattr(value, name, None) for name in ("state_dict", "load_state_dict"))
+    return is_generator(value) or all(callable(method) for method in methods)
+
+
+def is_value(value: object) -> bool:
+    """Return whether a value is data through and through."""
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return all(is_value(item) for item in value)
+    if isinstance(value, dict):
+        return all(isinstance(key, PLAIN) and is_value(item) for key, item in value.items())
+    if isinstance(value, np.ndarray):
+        return not value.dtype.hasobject
+    return isinstance(value, (*PLAIN, torch.Tensor))
+
+
+def holds_arrays(value: object) -> bool:
+    """Return whether a value has arrays or tensors in it."""
+    return any(isinstance(item, (np.ndarray, torch.Tensor)) for _, item in _items("", value, set()))
+
+
+def stamp(value: Any) -> Stamp:
+    """Return what tells whether a value has been touched since.
+
+    A tensor counts its own changes; an array is hashed. Parameters are there to be
+    changed, so their stamps are never equal.
+    """
+    if isinstance(value, torch.Tensor):
+        if isinstance(value, torch.nn.Parameter) or value.is_inference():
+            return object()
+        return ("tensor", id(value), value._version)
+    if isinstance(value, np.ndarray):
+        digest = hashlib.blake2b(np.ascontiguousarray(value).data.cast("B")).digest()
+        return ("array", value.dtype.str, value.shape, digest)
+    if isinstance(value, (list, tuple)):
+        return (type(value), *(stamp(item) for item in value))
+    if isinstance(value, dict):
+        return (dict, *((key, stamp(item)) for key, item in value.items()))
+    return (type(value), value)
+
+
+def state_of(item: Any) -> Any:
+    """Return the state of an object as dicts, lists, numbers and arrays."""
+    if is_generator(item):
+        return generator_state(item)
+    if not isinstance(item, torch.nn.Module):
+        return _plain(item.state_dict())
+    saved = item.state_dict()
+    return {
+        "tensors": dict(saved),
+        # What a module's own state_dict leaves out although the next step depends on it.
+        "buffers": {name: b for name, b in item.named_buffers() if name not in saved},
+        "evaluating": [name for name, part in item.named_modules() if not part.training],
+        "frozen": [name for name, p in item.named_parameters() if not p.requires_grad],
+    }
+
+
+def load_into(item: Any, state: Any) -> None:
+    """Give an object a state in place: it stays the same object on the same device."""
+    if is_generator(item):
+        restore_generator(item, state)
+    elif isinstance(item, torch.nn.Module):
+        _load_module(item, state)
+    else:
+        item.load_state_dict(_typed_like(state, item.state_dict()))
+
+
+def revived(saved: Any, current: Any, device: str) -> Any:
+    """Return a saved value to take the place of `current`, in place where that is possible.
+
+    Other objects may hold the same array or tensor (an optimizer its parameters), so one
+    of the same shape and type is written into. A tensor without predecessor goes to
+    `device`.
+    """
+    if isinstance(saved, torch.Tensor):
+        if _same_form(saved, current):
+            with torch.no_grad():
+                current.copy_(saved)
+            return current
+        return saved.to(current.device if isinstance(current, torch.Tensor) else device)
+    if isinstance(saved, np.ndarray):
+        if _same_form(saved, current) and current.flags.writeable:
+            current[...] = saved
+            return current
+        return saved
+    if isinstance(saved, (list, tuple)):
+        olds = current if isinstance(current, (list, tuple)) else ()
+        padded = [*olds, *[None] * (len(saved) - len(olds))]
+        items = [revived(s, c, device) for s, c in zip(saved, padded, strict=False)]
+        return type(saved)(items)
+    if isinstance(saved, dict):
+        old = current if isinstance(current, dict) else {}
+        return type(saved)({key: revived(s, old.get(key), device) for key, s in saved.items()})
+    return saved
+
+
+def detached(value: Any) -> Any:
+    """Return a value whose tensors hold on to no graph."""
+    return mapped(value, lambda tensor: tensor.detach())
+
+
+def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """Return a value with each of its tensors replaced."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(mapped(item, change) for item in value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(mapped(item, change) for item in value)
+    if isinstance(value, dict):
+        return type(value)((key, mapped(item, change)) for key, item in value.items())
+    return value
+
+
+def _items(path: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """Yield what a value is made of, containers opened, each object once."""
+    if isinstance(value, PLAIN) or id(value) in seen:
+        return
+    seen.add(id(value))
+    yield path, value
+    if isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _items(f"{path}[{index}]", item, seen)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _items(f"{path}[{key!r}]", item, seen)
+
+
+def _load_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
+    tensors = OrderedDict(state["tensors"])
+    # Versions of the module's parts, which torch hangs on the dict as an attribute.
+    tensors._metadata = module.state_dict()._metadata  # type: ignore[attr-defined]
+    module.load_state_dict(tensors)
+    buffers = dict(module.named_buffers())
+    with torch.no_grad():
+        for name, saved in state["buffers"].items():
+            buffers[name].copy_(saved)
+    for name, part in module.named_modules():
+        part.training = name not in state["evaluating"]
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(name not in state["frozen"])
+
+
+def _plain(state: Any) -> Any:
+    """Return a state with subclasses of dict (a scheduler's Counter) as plain dicts."""
+    if isinstance(state, dict):
+        return {key: _plain(item) for key, item in state.items()}
+    if isinstance(state, (list, tuple)) and not hasattr(state, "_fields"):
+        return type(state)(_plain(item) for item in state)
+    return state
+
+
+def _typed_like(state: Any, own: Any) -> Any:
+    """Undo `_plain` at the first level, by the types that the object uses itself."""
+    if not isinstance(own, dict) or not isinstance(state, dict):
+        return state
+    return {
+        key: type(own[key])(value)
+        if isinstance(value, dict) and isinstance(own.get(key), dict) and type(own[key]) is not dict
+        else value
+        for key, value in state.items()
+    }
+
+
+def _same_form(saved: Any, current: Any) -> bool:
+    return (
+        isinstance(current, type(saved) if isinstance(saved, np.ndarray) else torch.Tensor)
+        and saved.shape == current.shape
+        and saved.dtype == current.dtype
+    )

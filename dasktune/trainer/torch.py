@@ -1,0 +1,205 @@
+"""A trainer for PyTorch that saves, restores, seeds and guards by itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from dasktune.errors import ConfigurationError, StateError
+from dasktune.trainer import attributes
+from dasktune.trainer.base import Trainer
+from dasktune.trainer.generators import (
+    global_states,
+    is_generator,
+    restore_generator,
+    restore_global,
+    seed_global,
+)
+
+_GIVEN = ("config", "seed", "device")
+_ORIGIN = "_dasktune_origin"
+
+
+class TorchTrainer(Trainer):
+    """A trainer of which the user writes `build`, `setup`, `train` and `evaluate` only.
+
+    **State.** All attributes of the object are looked at, and lists, tuples and dicts
+    are opened. What has `state_dict` and `load_state_dict` (modules, optimizers,
+    schedulers, scalers, `ResumableLoader`) and random generators are saved and loaded in
+    place. Numbers, strings, None, and containers of them are saved. Arrays and tensors
+    are saved once they are no longer what `build` left (data that only lie there are
+    not). A module's train/eval modes, frozen parameters and non-persistent buffers
+    belong to its state. Iterators are refused, because their position cannot be saved.
+    Objects of other types are left to `build`: `check_resume` finds those that matter.
+    Gradients are not saved: a step must begin with ``zero_grad()``.
+
+    **Randomness.** The global generators of Python, NumPy, torch and the CUDA device are
+    seeded from `seed` before `build`, are part of the state, and are loaded last.
+
+    **Evaluation.** `evaluate` is called without gradients and with all modules in eval
+    mode; modes and generators, global or attributes, are put back afterwards.
+
+    **Device.** After `build`, modules are moved to `self.device` in place, so optimizers
+    made in `build` hold the right parameters already; what an optimizer keeps for them
+    follows. Send batches through `to_device`.
+
+    Attributes
+    ----------
+    deterministic
+        Use only algorithms that give the same bits again (torch raises where there are
+        none); with False, resuming on a GPU is exact only within a tolerance.
+
+    Notes
+    -----
+    Generators, determinism and thread counts belong to the process: one trainer trains
+    in it at a time.
+
+    Examples
+    --------
+    >>> class Line(TorchTrainer):
+    ...     def build(self, hp):
+    ...         self.model = torch.nn.Linear(1, 1)
+    ...         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=hp["lr"])
+    ...     def setup(self, hp):
+    ...         self.optimizer.param_groups[0]["lr"] = hp["lr"]
+    ...     def train(self):
+    ...         x = self.to_device(torch.rand(8, 1))
+    ...         self.optimizer.zero_grad()
+    ...         ((self.model(x) - 2 * x) ** 2).mean().backward()
+    ...         self.optimizer.step()
+    ...     def evaluate(self):
+    ...         return {"slope": self.model.weight.item()}
+    >>> from dasktune.trainer.lifecycle import run_alone
+    >>> state = run_alone(Line, {"lr": 0.1}, 2, states_at=[2]).states[2]
+    >>> sorted(state), sorted(state["objects"])
+    (['generators', 'objects', 'values'], ['model', 'optimizer'])
+    """
+
+    requires_process: ClassVar[bool] = True
+    deterministic: ClassVar[bool] = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of all attributes and of the global generators."""
+        found = self._attributes()
+        return {
+            "objects": {
+                path: attributes.state_of(item) for path, item in attributes.objects(found).items()
+            },
+            "values": {
+                name: attributes.detached(value)
+                for name, value in attributes.values(found).items()
+                if self._is_touched(name, value)
+            },
+            "generators": global_states(self.device),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned, in place; generators last.
+
+        Raises
+        ------
+        StateError
+            If the state is of other objects than this trainer has built.
+        """
+        items = attributes.objects(self._attributes())
+        for path in sorted(items.keys() ^ state["objects"].keys()):
+            side = "the trainer has built none" if path not in items else "not in the state"
+            raise StateError(f"state['objects'][{path!r}]", side)
+        for path, item in items.items():
+            attributes.load_into(item, state["objects"][path])
+        for name, saved in state["values"].items():
+            current = getattr(self, name, None)
+            setattr(self, name, attributes.revived(saved, current, self.device))
+        restore_global(state["generators"], self.device)
+
+    def to_device(self, value: Any) -> Any:
+        """Return a tensor, array or module, or a container of them, on `self.device`."""
+        if isinstance(value, torch.nn.Module):
+            return value.to(self.device)
+        if isinstance(value, np.ndarray):
+            return torch.as_tensor(value).to(self.device)
+        if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+            return type(value)(self.to_device(item) for item in value)
+        if isinstance(value, dict):
+            return {key: self.to_device(item) for key, item in value.items()}
+        return attributes.mapped(value, lambda tensor: tensor.to(self.device, non_blocking=True))
+
+    @contextmanager
+    def building(self) -> Iterator[None]:
+        """Seed the generators, and after `build` move modules to the device."""
+        if self.deterministic:
+            _use_deterministic_algorithms()
+        seed_global(self.seed, self.device)
+        yield
+        self._move_to_device()
+        stamps = {
+            name: attributes.stamp(value)
+            for name, value in attributes.values(self._attributes()).items()
+            if attributes.holds_arrays(value)
+        }
+        setattr(self, _ORIGIN, stamps)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Set eval mode without gradients, and put modes and generators back."""
+        items = attributes.objects(self._attributes()).values()
+        parts = [
+            part for item in items if isinstance(item, torch.nn.Module) for part in item.modules()
+        ]
+        modes = [part.training for part in parts]
+        held = [(item, attributes.state_of(item)) for item in items if is_generator(item)]
+        states = global_states(self.device)
+        for part in parts:
+            part.training = False
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            for part, mode in zip(parts, modes, strict=True):
+                part.training = mode
+            for item, state in held:
+                restore_generator(item, state)
+            restore_global(states, self.device)
+
+    def _attributes(self) -> dict[str, Any]:
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name not in _GIVEN and name != _ORIGIN
+        }
+
+    def _is_touched(self, name: str, value: Any) -> bool:
+        """Return whether a value may differ from what `build` makes again by itself."""
+        if not attributes.holds_arrays(value):
+            return True
+        origin = getattr(self, _ORIGIN, {})
+        return name not in origin or bool(attributes.stamp(value) != origin[name])
+
+    def _move_to_device(self) -> None:
+        items = attributes.objects(self._attributes()).values()
+        for item in items:
+            if isinstance(item, torch.nn.Module):
+                before = list(item.parameters())
+                item.to(self.device)
+                if any(a is not b for a, b in zip(before, item.parameters(), strict=True)):
+                    # An optimizer would go on training the parameters that were left behind.
+                    raise ConfigurationError(
+                        f"modules cannot move to {self.device!r} in place; in build(), call "
+                        "self.to_device(module) before the optimizer is made"
+                    )
+        for item in items:
+            # Adagrad and others make their state at once; loading takes it to the parameters.
+            if isinstance(item, torch.optim.Optimizer) and item.state:
+                item.load_state_dict(item.state_dict())
+
+
+def _use_deterministic_algorithms() -> None:
+    # cuBLAS reads this once, when it is first used; torch insists on it.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False

@@ -1,0 +1,285 @@
+import copy
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dasktune.errors import ConfigurationError, StateError
+from dasktune.storage.codec import decode, encode
+from dasktune.trainer.data import ResumableLoader
+from dasktune.trainer.lifecycle import TrainerRun, run_alone
+from dasktune.trainer.torch import TorchTrainer
+
+HP = {"lr": 0.05, "batch_size": 8}
+
+
+class Net(TorchTrainer):
+    """Everything at once: BN, dropout, momentum, a scheduler, an EMA, loaders, generators."""
+
+    def build(self, hp):
+        self.images = torch.rand(40, 1, 6, 6)
+        self.labels = torch.randint(0, 3, (40,))
+        self.model = nn.Sequential(
+            nn.Conv2d(1, 4, 3),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.Dropout(0.3),
+            nn.Flatten(),
+            nn.Linear(64, 3),
+        )
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=hp["lr"])
+        self.scheduler = torch.optim.lr_scheduler.MultiStepLR(self.optimizer, [2, 4])
+        self.ema = torch.zeros(3)
+        self.heads = [{"aux": nn.Linear(2, 2)}]
+        self.loader = ResumableLoader((self.images, self.labels), hp["batch_size"], seed=self.seed)
+        self.generator = np.random.default_rng(self.seed)
+        self.seen = 0
+        self.losses = []
+
+    def setup(self, hp):
+        if "batch_size" in hp:
+            self.loader.batch_size = hp["batch_size"]
+
+    def train(self):
+        self.model.train()
+        x, y = self.loader.next_batch()
+        x = x + 0.1 * torch.randn_like(x) + random.random() + float(np.random.rand())
+        x = x * float(self.generator.random())
+        self.optimizer.zero_grad()
+        logits = self.model(x)
+        loss = nn.functional.cross_entropy(logits, y)
+        loss.backward()
+        self.optimizer.step()
+        self.scheduler.step()
+        self.ema.mul_(0.9).add_(logits.detach().mean(0))
+        self.seen += len(x)
+        self.losses.append(loss)
+
+    def evaluate(self):
+        random.random(), np.random.rand(), torch.rand(1), self.generator.random()
+        return {"loss": nn.functional.cross_entropy(self.model(self.images), self.labels)}
+
+
+def start(trainer_class=Net, seed=0):
+    return TrainerRun.start(trainer_class, HP, config={}, seed=seed)
+
+
+def trained(steps, trainer_class=Net):
+    run = start(trainer_class)
+    for _ in range(steps):
+        run.advance(HP)
+    return run
+
+
+def saved(run):
+    snapshot = encode(run.state())
+    return snapshot, decode(snapshot.document, snapshot.data)
+
+
+def resumed(state, step, trainer_class=Net):
+    return TrainerRun.resume(
+        trainer_class, step=step, first_values=HP, last_values=HP, state=state, config={}, seed=0
+    )
+
+
+@pytest.mark.parametrize("split", [1, 3, 6])
+def test_resuming_is_exact(split):
+    whole, _ = saved(trained(split + 4))
+    _, state = saved(trained(split))
+    torch.rand(7), random.random(), np.random.rand(3)
+    run = resumed(state, split)
+    for _ in range(4):
+        run.advance(HP)
+    assert saved(run)[0].digest == whole.digest
+
+
+def test_the_state_holds_what_matters_and_not_the_data():
+    state = trained(2).state()
+    assert sorted(state["objects"]) == [
+        "generator",
+        "heads[0]['aux']",
+        "loader",
+        "model",
+        "optimizer",
+        "scheduler",
+    ]
+    assert sorted(state["values"]) == ["ema", "losses", "seen"]
+    assert sorted(state["generators"]) == ["numpy", "python", "torch"]
+
+
+def test_the_seed_decides_the_start():
+    def weights(seed):
+        return start(seed=seed).trainer.model[0].weight.tolist()
+
+    assert weights(1) == weights(1)
+    assert weights(1) != weights(2)
+
+
+def test_loading_keeps_objects():
+    _, state = saved(trained(3))
+    run = start()
+    before = (
+        run.trainer.model,
+        run.trainer.optimizer,
+        run.trainer.ema,
+        run.trainer.model[0].weight,
+    )
+    run.trainer.load_state_dict(state)
+    after = (run.trainer.model, run.trainer.optimizer, run.trainer.ema, run.trainer.model[0].weight)
+    assert all(old is new for old, new in zip(before, after, strict=True))
+    assert run.trainer.optimizer.param_groups[0]["params"][0] is run.trainer.model[0].weight
+    assert run.trainer.scheduler.last_epoch == 3
+    assert type(run.trainer.scheduler.milestones).__name__ == "Counter"
+
+
+def test_evaluate_leaves_no_trace():
+    run = trained(2)
+    run.trainer.model[1].eval()
+    before = encode(run.state()).digest
+    assert run.evaluate() == run.evaluate()
+    assert encode(run.state()).digest == before
+    assert [part.training for part in run.trainer.model] == [True, False, True, True, True, True]
+
+
+def test_evaluate_runs_in_eval_mode_without_gradients():
+    class Probe(Net):
+        def evaluate(self):
+            return {"training": self.model.training, "gradients": torch.is_grad_enabled()}
+
+    assert trained(1, Probe).evaluate() == {"training": 0, "gradients": 0}
+    assert torch.is_grad_enabled()
+
+
+def test_modes_frozen_parameters_and_hidden_buffers_are_state():
+    class Freezing(Net):
+        def build(self, hp):
+            super().build(hp)
+            self.model[1].register_buffer("hidden", torch.zeros(2), persistent=False)
+
+        def train(self):
+            super().train()
+            self.model[1].eval()
+            self.model[0].weight.requires_grad_(False)
+            self.model[1].hidden += 1
+
+    _, state = saved(trained(2, Freezing))
+    model = resumed(state, 2, Freezing).trainer.model
+    assert not model[1].training
+    assert model[2].training
+    assert not model[0].weight.requires_grad
+    assert model[0].bias.requires_grad
+    assert model[1].hidden.tolist() == [2, 2]
+
+
+def test_changed_arrays_are_state_and_untouched_ones_are_not():
+    class Arrays(Net):
+        def build(self, hp):
+            super().build(hp)
+            self.still = np.arange(3)
+            self.moving = np.arange(3)
+            self.pair = (torch.ones(2), [torch.ones(2)])
+            self.weight = nn.Parameter(torch.ones(1))
+            self.history = []
+
+        def train(self):
+            self.moving[0] += 1
+            self.pair[1][0].add_(1)
+            self.history.append(torch.full((1,), float(self.moving[0])))
+            with torch.no_grad():
+                self.weight.add_(1)
+
+    _, state = saved(trained(2, Arrays))
+    assert sorted(state["values"]) == ["history", "losses", "moving", "pair", "seen", "weight"]
+    trainer = resumed(state, 2, Arrays).trainer
+    assert trainer.moving.tolist() == [2, 1, 2]
+    assert trainer.pair[1][0].tolist() == [3, 3]
+    assert [item.tolist() for item in trainer.history] == [[1], [2]]
+    assert isinstance(trainer.weight, nn.Parameter)
+    assert trainer.weight.item() == 3
+
+
+def test_iterators_are_refused():
+    class Iterating(Net):
+        def build(self, hp):
+            super().build(hp)
+            self.batches = {"train": iter([1, 2])}
+
+    with pytest.raises(StateError, match=r"trainer.batches\['train'\]: the position of a list_it"):
+        start(Iterating).state()
+
+
+def test_a_state_of_other_objects_is_refused():
+    _, state = saved(trained(1))
+    missing, extra = copy.copy(state), copy.copy(state)
+    missing["objects"] = {k: v for k, v in state["objects"].items() if k != "model"}
+    extra["objects"] = {**state["objects"], "teacher": {}}
+    with pytest.raises(StateError, match=r"state\['objects'\]\['model'\]: not in the state"):
+        start().trainer.load_state_dict(missing)
+    with pytest.raises(StateError, match=r"\['teacher'\]: the trainer has built none"):
+        start().trainer.load_state_dict(extra)
+
+
+def test_a_move_that_would_leave_the_optimizer_behind_is_refused():
+    with pytest.raises(ConfigurationError, match=r"cannot move to 'meta' in place; in build\(\)"):
+        TrainerRun.start(Net, HP, config={}, seed=0, device="meta")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("optimizer", [torch.optim.Adagrad, torch.optim.RMSprop, torch.optim.Adam])
+def test_modules_move_to_the_gpu_with_their_optimizer(optimizer):
+    class Moving(Net):
+        def build(self, hp):
+            super().build(hp)
+            self.optimizer = optimizer(self.model.parameters())
+
+        def train(self):
+            x, y = self.to_device(self.loader.next_batch())
+            self.optimizer.zero_grad()
+            nn.functional.cross_entropy(self.model(x), y).backward()
+            self.optimizer.step()
+
+    run = TrainerRun.start(Moving, HP, config={}, seed=0, device="cuda")
+    before = run.trainer.model[0].weight.clone()
+    run.advance(HP)
+    assert not torch.equal(run.trainer.model[0].weight, before)
+    _, state = saved(run)
+    run.advance(HP)
+    again = TrainerRun.resume(
+        Moving,
+        step=1,
+        first_values=HP,
+        last_values=HP,
+        state=state,
+        config={},
+        seed=0,
+        device="cuda",
+    )
+    again.advance(HP)
+    assert torch.equal(again.trainer.model[0].weight, run.trainer.model[0].weight)
+
+
+def test_to_device_takes_tensors_arrays_and_containers():
+    trainer = Net()
+    trainer.device = "meta"
+    moved = trainer.to_device({"x": [torch.ones(2), np.ones(3)], "name": "a"})
+    assert moved["x"][0].device.type == moved["x"][1].device.type == "meta"
+    assert moved["name"] == "a"
+
+
+def test_run_alone_repeats_itself():
+    sequences = {"lr": 0.05, "batch_size": 8}
+    first, second = (run_alone(Net, sequences, 3, states_at=[3]) for _ in range(2))
+    assert first.metrics == second.metrics
+    assert encode(first.states[3]).digest == encode(second.states[3]).digest
+
+
+def test_torch_is_loaded_on_first_use_only():
+    script = (
+        "import sys, dasktune.trainer as t; assert 'torch' not in sys.modules; "
+        "t.TorchTrainer; assert 'torch' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
