@@ -163,6 +163,7 @@ def test_a_cut_keeps_the_values_and_only_them(sequence: Sequence, data: st.DataO
     assert cut.end == n
     assert bits(cut.values(0, n)) == bits(sequence.values(0, n))
     assert cut[:n] == cut
+    assert isinstance(cut, Joined) == (len(cut.leaves()) > 1)
     with pytest.raises(ConfigurationError, match="end"):
         cut(n)
     with pytest.raises(ConfigurationError, match="end"):
@@ -216,6 +217,13 @@ def test_first_difference_follows_equal_values_of_different_families() -> None:
     assert first_difference(tail[:4] >> 1.0, tail[:6] >> 1.0, 0, 9) == 4
 
 
+def test_first_difference_minds_where_a_part_began() -> None:
+    early, late = Constant(1.0)[:1], Constant(1.0)[:3]
+    falling, cycle = Exponential(1.0, gamma=0.5), Cyclic(0.0, 1.0, half_period=1)
+    assert first_difference(early >> falling, late >> falling, 5, 9) == 5
+    assert first_difference(early >> cycle, late >> cycle, 5, 9) == 9
+
+
 def test_first_difference_does_not_compute_what_is_written_alike() -> None:
     calls = 0
 
@@ -241,8 +249,9 @@ def test_boundaries_are_sorted_and_hold_every_joint(sequence: Sequence) -> None:
     assert all(0 < step < stop for step in found)
     if isinstance(sequence, Joined):
         assert {step for step in sequence.starts if 0 < step < stop} <= set(found)
-    middle = stop // 2
-    assert sequence.boundaries(middle, stop) == tuple(step for step in found if step > middle)
+    for start in range(stop):
+        assert sequence.boundaries(start, stop) == tuple(step for step in found if step > start)
+        assert sequence.boundaries(0, start) == tuple(step for step in found if step < start)
 
 
 def test_boundaries_are_the_changes_of_pieces_and_the_joints() -> None:
@@ -295,6 +304,7 @@ def test_the_text_is_what_one_would_write(sequence: Sequence, text: str) -> None
         (lambda: Piecewise([64], [20]), "1 values and 1 boundaries"),
         (lambda: Piecewise([64, math.inf], [20]), r"values\[1\]: .* finite, got inf"),
         (lambda: Piecewise([1, 2, 3], [5, 5]), r"got \[5, 5\]"),
+        (lambda: Piecewise("abc", [5, 6]), "1 values and 2 boundaries"),
         (lambda: Linear(0.1, 0.0, period=0), "period must be >= 1, got 0"),
         (lambda: Exponential("a", gamma=True), "init must be a finite number, got 'a'"),
         (lambda: Cosine(0.1, 2.5), "period must be an int, got 2.5"),

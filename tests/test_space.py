@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from dasktune.errors import ConfigurationError
 from dasktune.sequences import (
     Constant,
+    Cosine,
     Exponential,
     MultiStep,
     Piecewise,
@@ -23,6 +24,8 @@ from dasktune.sequences import (
 )
 from dasktune.space import Branch, Choice, Configuration, Family, Float, Int, Space
 from dasktune.types import Value
+
+RNG = np.random.default_rng(0)
 
 
 def params(space: Space) -> list[dict[str, Value]]:
@@ -195,6 +198,7 @@ def test_documents_tell_spaces_apart() -> None:
     documents = {json.dumps(space.to_json(), sort_keys=True) for space in spaces}
     assert len(documents) == len(spaces)
     assert Space(lr=[0.1]) == Space(lr=0.1)
+    assert Space(opt="adam") == Space(opt=Choice("adam")) == Space(opt=["adam"])  # type: ignore[arg-type]
     assert Space(lr=[0.1]).to_json() == Space({"lr": Constant(0.1)}).to_json()
 
 
@@ -227,6 +231,16 @@ def test_documents_tell_spaces_apart() -> None:
         (lambda: Family(Exponential, init=[], gamma=1), "init: Choice"),
         (lambda: Family(lambda lr: Constant(lr), lr=1), "named function"),
         (lambda: next(Family(sorted, iterable=[[2, 1]], key=None).points()), "sorted"),
+        (
+            lambda: Space(
+                lr=Family(MultiStep, init=1, milestones=[[3, 2]], gamma=1)
+            ).configurations(),
+            r"^lr: MultiStep: milestones .*got \[3, 2\]",
+        ),
+        (
+            lambda: Space(lr=Family(Cosine, init=0.1, period=Int(0, 0))).sample(RNG),
+            "^lr: Cosine: period must be >= 1, got 0",
+        ),
         (lambda: Space(x=Int(1, 10**7)).configurations(), "at most 1,000,000 .* got 10,000,000"),
         (lambda: Space(x=Float(0, 1), y=1).configurations(), "x: a grid needs a finite number"),
     ],

@@ -56,7 +56,8 @@ class Piecewise(Sequence):
 
     def __init__(self, values: Iterable[Value], boundaries: Iterable[Step]) -> None:
         check = Arguments("Piecewise")
-        came = tuple(values) if isinstance(values, Iterable) else (values,)
+        alone = isinstance(values, str) or not isinstance(values, Iterable)
+        came = (values,) if alone else tuple(values)
         levels = tuple(check.plain("values", came))
         changes = check.rising("boundaries", boundaries)
         if not check.problems and len(levels) != len(changes) + 1:

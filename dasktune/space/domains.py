@@ -197,7 +197,7 @@ class Choice(Domain):
 
     def __init__(self, options: Iterable[object]) -> None:
         check = Arguments("Choice")
-        came = tuple(options) if isinstance(options, Iterable) else (options,)
+        came = listed(options)
         found: list[object] = []
         for position, option in enumerate(came):
             try:

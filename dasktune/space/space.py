@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Final
@@ -177,18 +178,34 @@ class Space:
             raise ConfigurationError(
                 f"a grid must have at most {MOST_GRID_POINTS:,} points, got {self.size:,}"
             )
-        entries = [
-            [_entry(name, point) for point in domain.points()] for name, domain in self.dimensions
-        ]
-        return map(_merged, product(*entries))
+        return map(_merged, product(*(_entries(name, domain) for name, domain in self.dimensions)))
 
     def sample(self, rng: np.random.Generator) -> Configuration:
         """Return a random configuration; each hyper-parameter is drawn on its own."""
-        return _merged(_entry(name, domain.draw(rng)) for name, domain in self.dimensions)
+        return _merged(_drawn(name, domain, rng) for name, domain in self.dimensions)
 
     def to_json(self) -> dict[str, object]:
         """Return a JSON document that identifies the space, the order of its names included."""
         return {"dimensions": [[name, domain.to_json()] for name, domain in self.dimensions]}
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Put the name of a hyper-parameter before what is said of its values."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise ConfigurationError(*(f"{name}: {text}" for text in error.problems)) from error
+
+
+def _entries(name: str, domain: Domain) -> list[Configuration]:
+    with _naming(name):
+        return [_entry(name, point) for point in domain.points()]
+
+
+def _drawn(name: str, domain: Domain, rng: np.random.Generator) -> Configuration:
+    with _naming(name):
+        return _entry(name, domain.draw(rng))
 
 
 def _entry(name: str, point: object) -> Configuration:
