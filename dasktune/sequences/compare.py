@@ -41,28 +41,25 @@ def first_difference(a: ValueFunction, b: ValueFunction, start: Step, stop: Step
         second, second_origin, second_end = b.leaf_at(step)
         limit = min(end for end in (first_end, second_end, stop) if end is not None)
         if first_origin != second_origin or first != second:
-            found = _leaf_difference(first, first_origin, second, second_origin, step, limit)
+            found = _followed((first, first_origin), (second, second_origin), step, limit)
             if found < limit:
                 return found
         step = limit
     return step
 
 
-def _leaf_difference(
-    first: ValueFunction,
-    first_origin: Step,
-    second: ValueFunction,
-    second_origin: Step,
-    step: Step,
-    limit: Step,
+def _followed(
+    mine: tuple[ValueFunction, Step], yours: tuple[ValueFunction, Step], step: Step, limit: Step
 ) -> Step:
+    """Return where two parts, each given with its start, differ first; else `limit`."""
+    (first, first_origin), (second, second_origin) = mine, yours
     while step < limit:
-        mine, yours = step - first_origin, step - second_origin
-        if not same(first(mine), second(yours)):
+        if not same(first(step - first_origin), second(step - second_origin)):
             return step
-        changes = (
-            (first_origin, first.constant_until(mine)),
-            (second_origin, second.constant_until(yours)),
-        )
-        step = min([limit, *(origin + until for origin, until in changes if until is not None)])
+        after = limit
+        for leaf, origin in (mine, yours):
+            change = leaf.constant_until(step - origin)
+            after = after if change is None else min(after, origin + change)
+        # The first change of either: until then both are what they are here.
+        step = after
     return limit
