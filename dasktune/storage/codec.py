@@ -127,7 +127,8 @@ def encode(state: object) -> Snapshot:
     tree = writer.node(state, ())
     data = np.zeros(writer.end, np.uint8)
     for tensor, source in zip(writer.tensors, writer.sources, strict=True):
-        _copy_into(data, tensor, source)
+        if tensor.nbytes:
+            _copy_into(data, tensor, source)
     document = {
         "format": _FORMAT,
         "version": _VERSION,
@@ -456,8 +457,9 @@ def _build_torch(part: Buffer, tensor: _Tensor) -> Any:
         raise ValueError(f"{tensor.name}: dtype {tensor.dtype!r} is not allowed")
     dtype = getattr(torch, tensor.dtype)
     tensor.check_size(dtype.itemsize)
-    value = torch.empty(tensor.stored_shape, dtype=dtype)
-    value.view(-1).view(torch.uint8).numpy()[:] = part
+    content = torch.empty(tensor.nbytes, dtype=torch.uint8)
+    content.numpy()[:] = part
+    value = content.view(dtype).view(tensor.stored_shape)
     if tensor.order:
         value = value.permute(*np.argsort(tensor.order).tolist())
     return value.requires_grad_() if tensor.requires_grad else value
@@ -547,7 +549,7 @@ def _tuples(description: Json) -> Json:
     if not isinstance(description, list):
         return description
     return [
-        (name, _tuples(dtype), *(tuple(shape) for shape in rest))
+        (tuple(name) if isinstance(name, list) else name, _tuples(dtype), *map(tuple, rest))
         for name, dtype, *rest in description
     ]
 
