@@ -228,14 +228,15 @@ class CheckpointStore:
 
         What other attempts are writing for the same key stays.
         """
-        folder = layout.key_folder(key)
         try:
             commit = self.commit_of(key)
+            folder = layout.attempt_folder(key, commit.attempt) if commit else None
         except CorruptCheckpointError:
-            commit = None
+            folder = layout.key_folder(key)  # whose data they are cannot be known
         with self._failing("write to"):
             self._files.remove(layout.commit_path(key))
-            self._files.remove(layout.attempt_folder(key, commit.attempt) if commit else folder)
+            if folder is not None:
+                self._files.remove(folder)
 
     def keys(self) -> Iterator[str]:
         """Return the keys of all checkpoints, in no order."""

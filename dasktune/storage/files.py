@@ -111,7 +111,9 @@ class LocalFiles:
         try:
             target.unlink(missing_ok=True)
         except (IsADirectoryError, PermissionError):
-            shutil.rmtree(target)
+            while target.exists():
+                with suppress(FileNotFoundError):  # someone else removes it too
+                    shutil.rmtree(target)
         with suppress(OSError):  # not empty: others write there
             target.parent.rmdir()
 

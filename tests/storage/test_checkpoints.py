@@ -1,0 +1,374 @@
+"""A checkpoint is there whole, the first one of its key, or not at all."""
+
+import json
+import math
+import os
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+import zarr
+
+from dasktune.errors import ConfigurationError, CorruptCheckpointError, StorageError
+from dasktune.storage import flat
+from dasktune.storage.checkpoints import CheckpointStore, Commit
+from dasktune.storage.codec import encode
+from dasktune.storage.files import ObjectFiles
+
+KEY = "a1b2c3"
+STATE = {"epoch": 3, "weights": np.arange(100.0), "name": "x"}
+
+
+@pytest.fixture(params=["path", "file", "memory"])
+def url(request, tmp_path):
+    match request.param:
+        case "path":
+            return str(tmp_path / "store")
+        case "file":
+            return f"file://{tmp_path}/store"
+        case _:
+            return f"memory://{tmp_path.name}"
+
+
+@pytest.fixture
+def store(url):
+    return CheckpointStore(url)
+
+
+@pytest.fixture
+def local(tmp_path):
+    return CheckpointStore(str(tmp_path))
+
+
+def save(store, state=STATE, *, key=KEY, attempt="1-aa", **more):
+    return store.save(encode(state), key=key, attempt=attempt, step=7, **more)
+
+
+def state_of(tmp_path, attempt="1-aa") -> Path:
+    return tmp_path / "checkpoints" / KEY[:2] / KEY / attempt / "state"
+
+
+def files_below(path) -> set[str]:
+    return {str(found.relative_to(path)) for found in Path(path).rglob("*") if found.is_file()}
+
+
+def test_a_saved_state_is_loaded_with_its_commit(store):
+    commit = save(
+        store,
+        parent="f" * 32,
+        reports=[(6, {"loss": math.nan, "accuracy": 0.1 + 0.2}), (7, {"loss": -math.inf})],
+        environment={"torch": "2.13.0", "device": "cpu"},
+        seconds=1.25,
+    )
+    state, found = CheckpointStore(store.url).load(KEY)
+    assert {**state, "weights": None} == {**STATE, "weights": None}
+    assert np.array_equal(state["weights"], STATE["weights"])
+    assert found.to_json() == commit.to_json() == store.commit_of(KEY).to_json()
+    assert (commit.step, commit.nbytes, commit.parent) == (7, 800, "f" * 32)
+    assert commit.digest == encode(STATE).digest
+    assert math.isnan(found.reports[0][1]["loss"])
+    assert found.reports[0][1]["accuracy"] == 0.1 + 0.2
+    assert found.reports[1] == (7, {"loss": -math.inf})
+
+
+@pytest.mark.parametrize("state", [None, {}, {"epoch": 3}, {"empty": np.empty((0, 3))}], ids=str)
+def test_a_state_without_bytes(store, state):
+    assert save(store, state).nbytes == 0
+    found, _ = store.load(KEY)
+    assert str(found) == str(state)
+
+
+@pytest.mark.parametrize("size", [1, 999, 1000, 1001, 2999, 3000, 10_007])
+def test_a_state_of_several_chunks(store, size, monkeypatch):
+    monkeypatch.setattr(flat, "CHUNK_BYTES", 1000)
+    content = np.random.default_rng(0).integers(0, 256, size, np.uint8)
+    save(store, content)
+    assert np.array_equal(store.load(KEY)[0], content)
+
+
+@pytest.mark.parametrize("size", [0, 1, 999, 2500])
+def test_any_zarr_reads_the_state(tmp_path, local, size, monkeypatch):
+    monkeypatch.setattr(flat, "CHUNK_BYTES", 1000)
+    content = np.random.default_rng(0).integers(0, 256, size, np.uint8)
+    save(local, content)
+    array = zarr.open_array(state_of(tmp_path), mode="r")
+    assert np.array_equal(array[:], content)
+    (entry,) = array.attrs["dasktune"]["tensors"]
+    assert (entry["dtype"], entry["shape"]) == ("|u1", [size])
+
+
+def test_no_checkpoint(store):
+    assert store.commit_of(KEY) is None
+    assert list(store.keys()) == []
+    with pytest.raises(CorruptCheckpointError, match="checkpoint a1b2c3: there is no commit"):
+        store.load(KEY)
+
+
+def test_keys_are_those_that_were_committed(store):
+    for key in ("aa", "ab12", "ab13"):
+        save(store, key=key)
+    assert sorted(store.keys()) == ["aa", "ab12", "ab13"]
+    store.discard("ab12")
+    assert sorted(store.keys()) == ["aa", "ab13"]
+
+
+def test_the_first_commit_stands_and_the_other_data_go(store, tmp_path):
+    first = save(store, {"who": 1}, attempt="1-aa")
+    second = save(store, {"who": 2}, attempt="2-bb")
+    assert second.to_json() == first.to_json()
+    assert store.load(KEY)[0] == {"who": 1}
+    assert not any("2-bb" in name for name in files_below(tmp_path))
+
+
+def test_saving_again_under_the_same_attempt_keeps_the_data(store):
+    first = save(store)
+    assert save(store).to_json() == first.to_json()
+    assert store.load(KEY)[0]["epoch"] == 3
+
+
+def test_of_many_that_save_one_key_at_once_one_wins(store, tmp_path):
+    barrier = threading.Barrier(16)
+
+    def race(number):
+        snapshot = encode({"who": number, "weights": np.full(1000, number)})
+        barrier.wait()
+        return store.save(snapshot, key=KEY, attempt=f"{number}-aa", step=1)
+
+    with ThreadPoolExecutor(16) as pool:
+        commits = list(pool.map(race, range(16)))
+    assert len({json.dumps(commit.to_json()) for commit in commits}) == 1
+    state, _ = store.load(KEY)
+    assert f"{state['who']}-aa" == commits[0].attempt
+    assert (state["weights"] == state["who"]).all()
+    if not store.url.startswith("memory"):
+        names = files_below(tmp_path / "store" / "checkpoints" / KEY[:2] / KEY)
+        assert names == {
+            "commit",
+            *(f"{commits[0].attempt}/state/{n}" for n in ("c.0", "zarr.json")),
+        }
+
+
+def test_many_that_save_and_discard_leave_whole_checkpoints(store):
+    def work(number):
+        for turn in range(10):
+            save(store, {"who": number}, attempt=f"{number}-{turn}")
+            store.discard(KEY)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    save(store, {"who": 9}, attempt="9-0")
+    assert store.load(KEY)[0]["who"] in range(10)
+
+
+def test_discard_leaves_nothing(store, tmp_path):
+    save(store)
+    store.discard(KEY)
+    assert store.commit_of(KEY) is None
+    assert files_below(tmp_path) == set()
+    store.discard(KEY)
+    save(store, {"who": 2}, attempt="2-bb")
+    assert store.load(KEY)[0] == {"who": 2}
+
+
+def test_discard_does_not_touch_what_another_attempt_is_writing(tmp_path, local):
+    save(local)
+    other = state_of(tmp_path, "2-bb")
+    other.mkdir(parents=True)
+    (other / "c.0").write_bytes(b"half")
+    local.discard(KEY)
+    assert files_below(tmp_path) == {str((other / "c.0").relative_to(tmp_path))}
+
+
+def test_data_without_a_commit_are_no_checkpoint(tmp_path, local):
+    save(local)
+    (tmp_path / "checkpoints" / KEY[:2] / KEY / "commit").unlink()
+    assert local.commit_of(KEY) is None
+    assert list(local.keys()) == []
+
+
+def flip(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+
+
+def damage_nothing_but(name):
+    return lambda folder: (folder / name).unlink()
+
+
+DAMAGE = {
+    "chunk missing": (damage_nothing_but("c.0"), "chunk c.0 is missing"),
+    "metadata missing": (damage_nothing_but("zarr.json"), "zarr.json is missing"),
+    "chunk cut short": (lambda f: os.truncate(f / "c.0", 700), "must have 804 bytes, got 700"),
+    "chunk empty": (lambda f: os.truncate(f / "c.0", 0), "must have 804 bytes, got 0"),
+    "first bit": (lambda f: flip(f / "c.0", 0), "chunk c.0 is altered"),
+    "last bit": (lambda f: flip(f / "c.0", -1), "chunk c.0 is altered"),
+    "metadata cut short": (lambda f: os.truncate(f / "zarr.json", 100), "cannot be read"),
+    "metadata empty": (lambda f: os.truncate(f / "zarr.json", 0), "cannot be read"),
+    "other value": (
+        lambda f: (f / "zarr.json").write_text(
+            (f / "zarr.json").read_text().replace('["epoch", 3]', '["epoch", 4]')
+        ),
+        "its digest is not the commit's",
+    ),
+    "other shape": (
+        lambda f: (f / "zarr.json").write_text(
+            (f / "zarr.json").read_text().replace("[800]", "[8000000000000000]")
+        ),
+        "does not describe 800 bytes",
+    ),
+    "not metadata": (lambda f: (f / "zarr.json").write_text("[1]"), "cannot be read"),
+    "deep metadata": (lambda f: (f / "zarr.json").write_text("[" * 10**5), "cannot be read"),
+    "no attributes": (lambda f: (f / "zarr.json").write_text("{}"), "cannot be read"),
+    "not text": (lambda f: (f / "zarr.json").write_bytes(b"\xff\xfe"), "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_to_the_data_is_found(tmp_path, local, name):
+    save(local)
+    damage, reason = DAMAGE[name]
+    damage(state_of(tmp_path))
+    with pytest.raises(CorruptCheckpointError, match=f"checkpoint a1b2c3: .*{reason}"):
+        local.load(KEY)
+    local.discard(KEY)
+    assert files_below(tmp_path) == set()
+
+
+def test_every_bit_of_a_checkpoint_counts(tmp_path, local):
+    save(local, {"x": np.arange(2.0)}, reports=[(7, {"loss": 0.5})])
+    before = json.dumps(local.commit_of(KEY).to_json())
+    paths = [tmp_path / name for name in sorted(files_below(tmp_path))]
+    assert len(paths) == 3
+    passed = []
+    for path in paths:
+        content = path.read_bytes()
+        for position in range(len(content)):
+            flip(path, position)
+            try:
+                state, commit = local.load(KEY)
+            except CorruptCheckpointError:
+                continue
+            finally:
+                path.write_bytes(content)
+            same = json.dumps(commit.to_json()) == before and (state["x"] == [0.0, 1.0]).all()
+            passed += [] if same else [(path.name, position)]
+    assert passed == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"null",
+        b"\xff",
+        b"[" * 10**5,
+        b'{"format": "dasktune-commit", "version": 1, "check": "", "commit": {}}',
+        b'{"format": "dasktune-commit", "version": 2, "check": "", "commit": {}}',
+    ],
+    ids=lambda content: repr(content[:30]),
+)
+def test_a_commit_that_is_none_is_corrupt_and_can_be_discarded(tmp_path, local, content):
+    save(local)
+    (tmp_path / "checkpoints" / KEY[:2] / KEY / "commit").write_bytes(content)
+    with pytest.raises(CorruptCheckpointError, match="checkpoint a1b2c3: commit"):
+        local.load(KEY)
+    local.discard(KEY)
+    assert files_below(tmp_path) == set()
+    save(local)
+    assert local.load(KEY)[0]["epoch"] == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"attempt": "../../../etc"},
+        {"attempt": 3},
+        {"key": "/"},
+        {"step": -1},
+        {"step": "3"},
+        {"nbytes": 2.5},
+        {"reports": [1]},
+        {"reports": [[1, [2]]]},
+        {"reports": [[1, {"a": "b"}]]},
+        {"surprise": 1},
+    ],
+    ids=str,
+)
+def test_a_hostile_commit_is_corrupt(local, change):
+    document = save(local).to_json()
+    assert Commit.from_json(document).to_json() == document
+    with pytest.raises(CorruptCheckpointError, match="commit cannot be read"):
+        Commit.from_json({**document, **change})
+
+
+def test_the_commit_of_another_key_is_found_out(tmp_path, local):
+    save(local)
+    folder = tmp_path / "checkpoints" / KEY[:2]
+    shutil.copytree(folder / KEY, folder / "a1ffff")
+    with pytest.raises(CorruptCheckpointError, match=f"a1ffff: commit is of the key {KEY}"):
+        local.load("a1ffff")
+
+
+def test_the_data_of_another_key_are_found_out(tmp_path, local):
+    save(local)
+    save(local, {**STATE, "weights": -STATE["weights"]}, key="ff")
+    shutil.rmtree(state_of(tmp_path))
+    shutil.copytree(tmp_path / "checkpoints/ff/ff/1-aa/state", state_of(tmp_path))
+    with pytest.raises(CorruptCheckpointError, match="its digest is not the commit's"):
+        local.load(KEY)
+
+
+@pytest.mark.parametrize("name", ["", "a", "A1", "a/b", "../x", "a\n", "ab.c", "x" * 129, "ä1"])
+def test_names_that_are_no_part_of_a_path_are_refused(store, name):
+    with pytest.raises(ConfigurationError, match="key must be 2 to 128 digits"):
+        save(store, key=name)
+    with pytest.raises(ConfigurationError, match="attempt must be 2 to 128 digits"):
+        save(store, attempt=name)
+
+
+def test_check_leaves_nothing(store, tmp_path):
+    store.check()
+    assert files_below(tmp_path) == set()
+    assert list(store.keys()) == []
+
+
+def test_a_store_that_cannot_be_written_says_so(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    store = CheckpointStore(str(tmp_path / "file" / "store"))
+    with pytest.raises(StorageError, match=r"cannot write to .*/file/store: .*Not a dir"):
+        store.check()
+    with pytest.raises(StorageError, match=r"cannot write to .*/file/store"):
+        save(store)
+
+
+def test_a_protocol_that_is_not_known_is_refused():
+    with pytest.raises(StorageError, match="cannot open gopher://x: Protocol not known: gopher"):
+        CheckpointStore("gopher://x")
+
+
+class Gateway(fsspec.AbstractFileSystem):
+    """Refuses to create the way one S3 gateway does it: by a bare OSError with a cause."""
+
+    protocol = "gateway"
+    code = "PreconditionFailed"
+
+    def pipe_file(self, path, value, mode="overwrite", **options):
+        refused = OSError(22, "refused")
+        refused.__cause__ = RuntimeError()
+        refused.__cause__.response = {"Error": {"Code": self.code}}
+        raise refused
+
+
+def test_a_gateway_that_refuses_in_its_own_words(monkeypatch):
+    files = ObjectFiles(Gateway(), "bucket")
+    assert files.create("commit", b"") is False
+    monkeypatch.setattr(Gateway, "code", "AccessDenied")
+    with pytest.raises(OSError, match="refused"):
+        files.create("commit", b"")
