@@ -7,18 +7,22 @@ from typing import TYPE_CHECKING
 from dasktune.trainer.base import Trainer, problems_of
 from dasktune.trainer.code import TrainerCode, pack, unpack
 from dasktune.trainer.data import ResumableLoader
+from dasktune.trainer.fingerprint import Fingerprint, data_digest, fingerprint
 from dasktune.trainer.lifecycle import LoneRun, TrainerRun, run_alone
 
 if TYPE_CHECKING:
     from dasktune.trainer.torch import TorchTrainer
 
 __all__ = [
+    "Fingerprint",
     "LoneRun",
     "ResumableLoader",
     "TorchTrainer",
     "Trainer",
     "TrainerCode",
     "TrainerRun",
+    "data_digest",
+    "fingerprint",
     "pack",
     "problems_of",
     "run_alone",
