@@ -193,7 +193,7 @@ def _each(work: Any, names: Sequence[str]) -> list[Any]:
 def _make_folder(path: Path) -> None:
     """Make a folder though others may be removing the empty ones above it."""
     for _ in range(10):
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, FileExistsError):  # gone between two looks
             path.mkdir(parents=True, exist_ok=True)
             return
     path.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,421 @@
+"""What is written to the database is read back exactly, at a price that does not grow."""
+
+import itertools
+import math
+import sqlite3
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from dasktune.errors import StorageError
+from dasktune.storage import schema
+from dasktune.storage.database import Batch, Database, _write_statement
+from dasktune.storage.schema import (
+    CheckpointRow,
+    EventRow,
+    MetricRow,
+    SpeedRow,
+    StageRow,
+    TrialRow,
+)
+
+TRIAL = TrialRow(
+    study_id=1, number=0, state="RUNNING", steps=3, value=0.1 + 0.2, record={"lr": [0.1, None]}
+)
+CHECKPOINT = CheckpointRow(
+    key="a1", root="r0", step=3, attempt="1-aa", digest="dd", nbytes=2**40, seconds=0.1
+)
+STAGE = StageRow(
+    study_id=1,
+    attempt="1-aa",
+    key="a1",
+    start=0,
+    stop=10,
+    worker="tcp://w:1",
+    status="running",
+    started=1.5,
+    ended=None,
+    steps=0,
+    repeated=0,
+)
+SPEED = SpeedRow(root="r0", name="lr=0.1|GPU", seconds_per_step=1e-3, steps=10)
+
+
+@pytest.fixture(params=["file", "url", "memory"])
+def database(request, tmp_path):
+    urls = {"file": tmp_path / "runs" / "x.db", "url": f"sqlite:///{tmp_path}/y.db"}
+    opened = Database(urls.get(request.param, "sqlite://"))
+    yield opened
+    opened.close()
+
+
+def event(number, payload=None, study_id=1):
+    return EventRow(study_id=study_id, number=number, payload=payload)
+
+
+def metric(key, step=1, root="r0", **values):
+    return MetricRow(key=key, root=root, step=step, values=values or {"loss": 0.5})
+
+
+def test_a_study_is_found_by_its_name(database):
+    spec = {"metric": "loss", "space": [1, 1.0, True, None, "ä"], "limit": math.inf}
+    first = database.create_study("digits", root="r0", spec=spec, created=1722.25)
+    second = database.create_study("other", root="r1", spec={}, created=1.0)
+    assert database.study("digits") == first
+    assert first.spec == spec
+    assert [type(value) for value in first.spec["space"]] == [int, float, bool, type(None), str]
+    assert list(database.studies()) == [first, second]
+    assert database.study("digit") is None
+
+
+def test_a_name_is_taken_once(database):
+    database.create_study("digits", root="r0", spec={}, created=0.0)
+    with pytest.raises(StorageError, match="study 'digits' exists already in "):
+        database.create_study("digits", root="r1", spec={}, created=0.0)
+    assert [study.root for study in database.studies()] == ["r0"]
+
+
+def test_of_many_that_create_one_study_one_does(tmp_path):
+    databases = [Database(tmp_path / "x.db") for _ in range(8)]
+    barrier = threading.Barrier(8)
+
+    def create(database):
+        barrier.wait()
+        try:
+            return database.create_study("digits", root="r0", spec={}, created=0.0).id
+        except StorageError:
+            return None
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(create, databases))
+    for database in databases:
+        database.close()
+    assert [identity for identity in found if identity is not None] == [1]
+
+
+def test_every_kind_of_row_comes_back(database):
+    batch = Batch(
+        events=[event(0, {"kind": "report", "loss": 0.1}), event(1, [1, None])],
+        trials=[TRIAL, replace(TRIAL, number=1, value=None)],
+        metrics=[metric("a1", loss=math.pi, accuracy=-0.0)],
+        checkpoints=[CHECKPOINT],
+        stages=[STAGE, replace(STAGE, attempt="2-bb", ended=2.5)],
+        speeds=[SPEED],
+    )
+    database.write(batch)
+    assert list(database.events(1)) == batch.events
+    assert list(database.trials(1)) == batch.trials
+    assert list(database.metrics("r0")) == batch.metrics
+    assert math.copysign(1, next(database.metrics("r0")).values["accuracy"]) == -1
+    assert list(database.checkpoints("r0")) == batch.checkpoints
+    assert list(database.stages(1)) == batch.stages
+    assert list(database.speeds("r0")) == batch.speeds
+
+
+def test_rows_of_other_studies_and_roots_are_left_out(database):
+    database.write(
+        Batch(
+            events=[event(0), event(0, study_id=2)],
+            trials=[TRIAL, replace(TRIAL, study_id=2)],
+            metrics=[metric("a1"), metric("b1", root="r1")],
+            checkpoints=[CHECKPOINT, replace(CHECKPOINT, key="b1", root="r1")],
+            stages=[STAGE, replace(STAGE, study_id=2)],
+            speeds=[SPEED, replace(SPEED, root="r1")],
+        )
+    )
+    assert [row.study_id for row in database.events(2)] == [2]
+    assert [row.study_id for row in database.trials(2)] == [2]
+    assert [row.key for row in database.metrics("r1")] == ["b1"]
+    assert [row.key for row in database.checkpoints("r1")] == ["b1"]
+    assert [row.study_id for row in database.stages(2)] == [2]
+    assert [row.root for row in database.speeds("r1")] == ["r1"]
+    assert list(database.events(3)) == list(database.metrics("r3")) == []
+
+
+@given(st.dictionaries(st.text(), st.floats(), max_size=4), st.floats())
+@settings(deadline=None, max_examples=50)
+def test_every_float_comes_back(values, value):
+    database = Database("sqlite://")
+    database.write(
+        Batch(
+            metrics=[metric("a1", **values)],
+            trials=[replace(TRIAL, value=value, record={"value": value})],
+            events=[event(0, [value])],
+        )
+    )
+    (row,) = database.metrics("r0")
+    (trial,) = database.trials(1)
+    (logged,) = database.events(1)
+    database.close()
+    assert repr(row.values) == repr(values or {"loss": 0.5})
+    assert repr(trial.value) == repr(trial.record["value"]) == repr(logged.payload[0])
+    assert repr(trial.value) == repr(value)
+
+
+def test_the_first_metrics_of_a_key_stand(database):
+    database.write(Batch(metrics=[metric("a1", loss=0.5), metric("a1", loss=0.6)]))
+    database.write(Batch(metrics=[metric("a1", loss=0.7), metric("a2", loss=0.8)]))
+    assert [row.values["loss"] for row in database.metrics("r0")] == [0.5, 0.8]
+
+
+def test_later_trials_checkpoints_stages_and_speeds_replace_earlier_ones(database):
+    database.write(Batch(trials=[TRIAL], checkpoints=[CHECKPOINT], stages=[STAGE], speeds=[SPEED]))
+    after = Batch(
+        trials=[replace(TRIAL, state="COMPLETE", steps=9, value=math.inf, record={})],
+        checkpoints=[replace(CHECKPOINT, attempt="2-bb", digest="ee", nbytes=1)],
+        stages=[replace(STAGE, status="done", ended=2.5, steps=10, repeated=2)],
+        speeds=[replace(SPEED, seconds_per_step=2e-3, steps=20)],
+    )
+    database.write(after)
+    assert list(database.trials(1)) == after.trials
+    assert list(database.checkpoints("r0")) == after.checkpoints
+    assert list(database.stages(1)) == after.stages
+    assert list(database.speeds("r0")) == after.speeds
+
+
+def test_a_checkpoint_is_forgotten(database):
+    database.write(Batch(checkpoints=[CHECKPOINT, replace(CHECKPOINT, key="a2")]))
+    database.forget_checkpoint("a1")
+    database.forget_checkpoint("a1")
+    assert [row.key for row in database.checkpoints("r0")] == ["a2"]
+
+
+def test_an_event_number_is_used_once_and_the_batch_falls_as_a_whole(database):
+    database.write(Batch(events=[event(0, "first")]))
+    with pytest.raises(StorageError, match=r"UNIQUE constraint failed: dasktune_events"):
+        database.write(Batch(events=[event(1), event(0, "second")], trials=[TRIAL]))
+    assert list(database.events(1)) == [event(0, "first")]
+    assert list(database.trials(1)) == []
+
+
+def test_a_payload_that_is_not_json_is_refused(database):
+    with pytest.raises(StorageError, match="Object of type object is not JSON serializable"):
+        database.write(Batch(events=[event(0), event(1, object())]))
+    assert list(database.events(1)) == []
+
+
+@pytest.mark.parametrize("count", [999, 1000, 1001, 2500])
+def test_long_logs_are_read_whole_and_in_order(count):
+    database = Database("sqlite://")
+    numbers = list(range(count))
+    database.write(Batch(events=[event(number, number) for number in reversed(numbers)]))
+    assert [row.payload for row in database.events(1)] == numbers
+    assert [row.number for row in database.events(1, after=count - 3)] == numbers[-2:]
+    database.close()
+
+
+def test_what_is_being_read_can_be_written(database):
+    database.write(Batch(events=[event(number) for number in range(1500)]))
+    seen = 0
+    for row in database.events(1):
+        seen += 1
+        if row.number < 1000:
+            database.write(Batch(events=[event(row.number + 1500)]))
+    assert seen == 2500
+
+
+def test_threads_write_together(database):
+    def write(study_id):
+        for number in range(20):
+            database.write(Batch(events=[event(number, study_id=study_id)]))
+            assert sum(1 for _ in database.events(study_id)) == number + 1
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    assert [sum(1 for _ in database.events(number)) for number in range(4)] == [20] * 4
+
+
+def test_it_is_all_there_after_closing(tmp_path):
+    database = Database(tmp_path / "x.db")
+    study = database.create_study("digits", root="r0", spec={}, created=0.0)
+    database.write(Batch(events=[event(0, "x", study.id)]))
+    database.close()
+    again = Database(f"sqlite:///{tmp_path}/x.db")
+    assert again.study("digits") == study
+    assert [row.payload for row in again.events(study.id)] == ["x"]
+    again.close()
+
+
+READER = """
+import sys
+from dasktune.storage.database import Database
+database = Database(sys.argv[1])
+print("open", flush=True)
+last, seen = -1, []
+while last < int(sys.argv[2]):
+    for row in database.events(1, after=last):
+        assert row.number == last + 1, (row.number, last)
+        last = row.number
+    if not seen or seen[-1] != last:
+        seen.append(last)
+database.close()
+print(len(seen))
+"""
+
+
+def test_two_processes_read_while_one_writes(tmp_path):
+    database = Database(tmp_path / "x.db")
+    command = [sys.executable, "-c", READER, str(tmp_path / "x.db"), "299"]
+    readers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [reader.stdout.readline() for reader in readers] == ["open\n"] * 2
+    for number in range(300):
+        database.write(Batch(events=[event(number)]))
+    database.close()
+    looks = [int(reader.communicate(timeout=60)[0]) for reader in readers]
+    assert [reader.returncode for reader in readers] == [0, 0]
+    assert min(looks) > 1  # they saw the log grow
+
+
+def test_two_processes_write_one_file(tmp_path):
+    first, second = (Database(tmp_path / "x.db") for _ in range(2))
+    for number in range(10):
+        first.write(Batch(events=[event(number)]))
+        second.write(Batch(events=[event(number, study_id=2)]))
+    assert sum(1 for _ in first.events(2)) == sum(1 for _ in second.events(1)) == 10
+    first.close()
+    second.close()
+
+
+def test_a_locked_file_says_so(tmp_path):
+    database = Database(tmp_path / "x.db", timeout=0.05)
+    other = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StorageError, match=r"x\.db: database is locked"):
+        database.write(Batch(events=[event(0)]))
+    other.execute("ROLLBACK")
+    other.close()
+    database.write(Batch(events=[event(0)]))
+    database.close()
+
+
+def test_a_file_that_is_no_database_says_so(tmp_path):
+    (tmp_path / "x.db").write_bytes(b"no database at all" * 100)
+    with pytest.raises(StorageError, match=r"x\.db: file is not a database"):
+        Database(tmp_path / "x.db")
+
+
+@pytest.mark.parametrize("name", ["file/x.db", "folder"])
+def test_a_place_that_cannot_be_written_says_so(tmp_path, name):
+    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StorageError, match=f"cannot use database {tmp_path}/{name}: "):
+        Database(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("mysql://host/x", "database must be one of sqlite, postgresql, got mysql"),
+        ("postgresql+nonsense://host/x", "cannot use database postgresql"),
+        ("://", "database URL cannot be read"),
+    ],
+)
+def test_other_urls_are_refused(url, reason):
+    with pytest.raises(StorageError, match=reason):
+        Database(url)
+
+
+def test_a_password_is_not_shown():
+    with pytest.raises(StorageError) as caught:
+        Database("postgresql+nonsense://me:secret@host/x")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("version", [schema.VERSION + 1, 0])
+def test_another_version_is_refused(tmp_path, version):
+    Database(tmp_path / "x.db").close()
+    connection = sqlite3.connect(tmp_path / "x.db")
+    connection.execute("UPDATE dasktune_meta SET number = ?", [version])
+    connection.commit()
+    connection.close()
+    with pytest.raises(StorageError, match=f"must have version {schema.VERSION}, got {version}"):
+        Database(tmp_path / "x.db")
+
+
+def test_tables_that_were_half_made_are_completed(tmp_path):
+    Database(tmp_path / "x.db").close()
+    connection = sqlite3.connect(tmp_path / "x.db")
+    connection.execute("DELETE FROM dasktune_meta")
+    connection.execute("DROP TABLE dasktune_speeds")
+    connection.commit()
+    connection.close()
+    database = Database(tmp_path / "x.db")
+    database.write(Batch(speeds=[SPEED]))
+    assert list(database.speeds("r0")) == [SPEED]
+    database.close()
+
+
+def test_a_file_is_in_wal_mode_and_our_tables_have_a_prefix(tmp_path):
+    Database(tmp_path / "x.db").close()
+    connection = sqlite3.connect(tmp_path / "x.db")
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    connection.close()
+    assert len(tables) == 8
+    assert all(name.startswith("dasktune_") for (name,) in tables)
+
+
+def plan_of(database, query, *parameters):
+    connection = sqlite3.connect(database)
+    rows = connection.execute(f"EXPLAIN QUERY PLAN {query}", parameters).fetchall()
+    connection.close()
+    return " ".join(row[-1] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [(table, "study_id") for table in ("events", "trials", "stages")]
+    + [(table, "root") for table in ("metrics", "checkpoints", "speeds")],
+)
+def test_no_read_looks_at_other_rows_or_sorts(tmp_path, table, column):
+    Database(tmp_path / "x.db").close()
+    order = ", ".join(c.name for c in schema.metadata.tables[f"dasktune_{table}"].primary_key)
+    query = f"SELECT * FROM dasktune_{table} WHERE {column} = ? ORDER BY {order} LIMIT 9"
+    plan = plan_of(tmp_path / "x.db", query, "1")
+    assert "SEARCH" in plan
+    assert "INDEX" in plan
+    assert "SCAN" not in plan
+    assert "TEMP B-TREE" not in plan
+
+
+def test_a_write_touches_no_more_pages_in_a_long_log(tmp_path):
+    database = Database(tmp_path / "x.db")
+    reader = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM dasktune_meta").fetchall()  # from now on the log only grows
+
+    def size_after(number):
+        database.write(Batch(events=[event(number)], trials=[TRIAL], speeds=[SPEED]))
+        return (tmp_path / "x.db-wal").stat().st_size
+
+    early = [size_after(number) for number in range(20)]
+    database.write(Batch(events=[event(number) for number in range(100, 30_100)]))
+    late = [size_after(number) for number in range(40_000, 40_020)]
+    growth = [[b - a for a, b in itertools.pairwise(sizes)] for sizes in (early, late)]
+    reader.close()
+    database.close()
+    assert min(growth[0] + growth[1]) > 0
+    assert max(growth[1]) <= 2 * max(growth[0])
+
+
+def test_the_statements_are_postgresql_too():
+    dialect = postgresql.dialect()
+    for table in schema.metadata.sorted_tables:
+        assert str(CreateTable(table, if_not_exists=True).compile(dialect=dialect))
+        for index in table.indexes:
+            assert str(CreateIndex(index, if_not_exists=True).compile(dialect=dialect))
+    trials = str(_write_statement("postgresql", "trials").compile(dialect=dialect))
+    assert "ON CONFLICT (study_id, number) DO UPDATE SET state = excluded.state" in trials
+    metrics = str(_write_statement("postgresql", "metrics").compile(dialect=dialect))
+    assert metrics.endswith("ON CONFLICT DO NOTHING")
+    assert "CONFLICT" not in str(_write_statement("postgresql", "events").compile(dialect=dialect))
+    assert isinstance(schema.checkpoints.c.nbytes.type, sa.BigInteger)
