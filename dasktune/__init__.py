@@ -1,3 +1,44 @@
 """dasktune: hyper-parameter tuning on Dask that never trains the same steps twice."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
 __version__ = "0.1.0"
+
+_HOMES = {
+    "CheckpointStore": "dasktune.storage.checkpoints",
+    "Choice": "dasktune.space",
+    "Family": "dasktune.space",
+    "Float": "dasktune.space",
+    "Int": "dasktune.space",
+    "ResumableLoader": "dasktune.trainer",
+    "Space": "dasktune.space",
+    "Study": "dasktune.study",
+    "TorchTrainer": "dasktune.trainer",
+    "Trainer": "dasktune.trainer",
+    "Trial": "dasktune.trials",
+    "TrialState": "dasktune.types",
+    "check_resume": "dasktune.trainer",
+    "create_study": "dasktune.study",
+    "preview": "dasktune.preview",
+    "simulate": "dasktune.simulate",
+}
+"""Public names and where they live: imported when first used, so that this stays light."""
+
+_PARTS = ("algos", "errors", "sequences", "space", "types")
+
+__all__ = ["__version__", *sorted(_HOMES), *_PARTS]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PARTS:
+        return import_module(f"dasktune.{name}")
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'dasktune' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -21,18 +21,18 @@ LAYERS = (
     ("sequences", "space"),
     ("graph",),
     ("algos",),
+    ("trials", "engine"),
     ("storage",),
     ("trainer",),
-    ("engine",),
-    ("worker",),
-    ("simulate", "runner", "cluster"),
+    ("job", "recall", "recorder", "summary", "preview", "worker", "plugin"),
+    ("cluster", "runner", "simulate"),
     ("report", "study"),
     ("cli",),
 )
 """Modules and packages below dasktune; each imports from its own line and those before it."""
 
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
-PURE = ("errors", "types", "sequences", "space", "graph", "algos")
+PURE = ("errors", "types", "sequences", "space", "graph", "algos", "trials", "engine", "preview")
 HARMLESS = """
     __future__ abc array bisect collections contextlib copy dataclasses decimal enum fractions
     functools hashlib heapq inspect itertools json math numbers numpy operator re statistics

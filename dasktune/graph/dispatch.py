@@ -12,7 +12,7 @@ stage is chosen `lookahead_seconds` before the worker would run dry.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dasktune.graph.events import (
     Deliver,
@@ -85,6 +85,8 @@ class DispatchOptions:
     lookahead_seconds
         How long before the end of a path the next one is chosen; about the time that an
         instruction takes to reach a worker.
+    merge
+        Whether trials share what they have in common.
     errors_allowed, losses_allowed
         How often one stage may raise, and be lost with its worker, before its trials fail.
     """
@@ -93,8 +95,13 @@ class DispatchOptions:
     needs: Mapping[str, float] = field(default_factory=dict)
     saves: SavePolicy = field(default_factory=SavePolicy)
     lookahead_seconds: float = 0.0
+    merge: bool = True
     errors_allowed: int = 1
     losses_allowed: int = 20
+
+    def with_prefix(self, attempt_prefix: str) -> DispatchOptions:
+        """Return the same options with other attempt ids."""
+        return replace(self, attempt_prefix=attempt_prefix)
 
 
 class Dispatcher:
@@ -119,13 +126,16 @@ class Dispatcher:
         on_new: Callable[[Node], None] | None = None,
     ) -> None:
         self.options = options or DispatchOptions()
-        self.plan = SearchPlan(root_key, on_split=self._split, on_new=on_new)
+        self.plan = SearchPlan(
+            root_key, merge=self.options.merge, on_split=self._split, on_new=on_new
+        )
         self.speeds = Speeds()
         self.frontier = Frontier(self.speeds.seconds_per_step)
         self.slots: dict[str, Slot] = {}
         self.attempts: dict[str, Attempt] = {}
         self.steps_executed = 0
         self.steps_repeated = 0
+        self._draining = False
         self._idle: dict[str, None] = {}
         self._wanted: dict[int, Node] = {}
         self._launched = 0
@@ -171,6 +181,21 @@ class Dispatcher:
             self._fill(now)
         return self._take()
 
+    def drain(self) -> list[Instruction]:
+        """Let every stage end at its next step, and start no more; requests stay."""
+        self._draining = True
+        for attempt in self.attempts.values():
+            if not attempt.ended and not attempt.stopping:
+                attempt.stopping = True
+                self._out.append(StopStage(attempt=attempt.id, worker=attempt.worker))
+        return self._take()
+
+    def dismiss(self) -> None:
+        """Forget all workers; none may be running a stage. New ones may join later."""
+        self.slots.clear()
+        self._idle.clear()
+        self._draining = False
+
     # ---------------------------------------------------------------------- events
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
@@ -208,6 +233,11 @@ class Dispatcher:
             if len(slot.queue) == 1
         ]
         return min(ends, default=None)
+
+    @property
+    def idle_workers(self) -> int:
+        """How many workers have nothing to do."""
+        return 0 if self._draining else len(self._idle)
 
     @property
     def is_idle(self) -> bool:
@@ -305,7 +335,11 @@ class Dispatcher:
 
     def _ended(self, event: Ended, now: float) -> None:
         attempt = self.attempts.get(event.attempt)
-        if attempt is None or attempt.ended:
+        if attempt is None:
+            return
+        if attempt.ended:
+            if event.status == "lost":
+                self._release(attempt)
             return
         self._leave_slot(attempt)
         attempt.ended = True
@@ -319,7 +353,7 @@ class Dispatcher:
             self.frontier.reweigh()
         nothing_to_save = event.step == attempt.start and attempt.start != attempt.stop
         is_saved = attempt.saved >= event.step
-        if event.status in ("skipped", "lost") or nothing_to_save or is_saved:
+        if event.status in ("skipped", "lost", "superseded") or nothing_to_save or is_saved:
             self._release(attempt)
 
     def _failed(self, event: Failed) -> None:
@@ -480,6 +514,8 @@ class Dispatcher:
 
     def _fill(self, now: float) -> None:
         """Give idle workers the best stages, and running ones what comes next."""
+        if self._draining:
+            return
         while self._idle:
             node = self._best_for_idle()
             if node is None:

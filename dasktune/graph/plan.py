@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dasktune.errors import InternalError
-from dasktune.graph.keys import Chain, encode_at
+from dasktune.graph.keys import Chain, encode_at, root_key
 from dasktune.sequences import first_difference
 from dasktune.types import Metrics, Sequences, Step
 
@@ -129,8 +129,11 @@ class SearchPlan:
 
     Parameters
     ----------
-    root_key
+    key
         The state key before any step (`dasktune.graph.keys.root_key`).
+    merge
+        Whether trials share what they have in common. False gives each trial a tree and
+        keys of its own: the control for every claim about merging.
     on_split
         Called with ``(top, bottom)`` after an edge was split; `bottom` is the old node.
     on_new
@@ -139,24 +142,26 @@ class SearchPlan:
 
     def __init__(
         self,
-        root_key: str,
+        key: str,
         *,
+        merge: bool = True,
         on_split: Callable[[Node, Node], None] | None = None,
         on_new: Callable[[Node], None] | None = None,
     ) -> None:
-        self.root = Node(0, None, (0, 0), {})
-        self.root.checkpoints[0] = None
-        self.root._end = Chain(root_key)
+        self.root_key = key
+        self.merge = merge
         self.paths: dict[int, Path] = {}
-        self._count = 1
+        self._roots: dict[int | None, Node] = {}
+        self._count = 0
         self._on_split = on_split
         self._on_new = on_new
 
     def __iter__(self) -> Iterator[Node]:
         """Yield every node, the root left out."""
-        nodes = self.root.below()
-        next(nodes)
-        return nodes
+        for root in self._roots.values():
+            nodes = root.below()
+            next(nodes)
+            yield from nodes
 
     def register(self, trial: int, sequences: Sequences, steps: Step) -> Node:
         """Make a trial known up to `steps`; return the node that ends there.
@@ -166,9 +171,8 @@ class SearchPlan:
         """
         path = self.paths.get(trial)
         if path is None:
-            leaf = self._insert(self.root, sequences, steps)
+            leaf = self._insert(self._root_of(trial), sequences, steps)
             self.paths[trial] = Path(leaf, sequences)
-            self.root.passing += 1
         elif path.leaf.stop < steps:
             leaf = path.leaf = self._insert(path.leaf, path.sequences, steps)
         else:
@@ -193,6 +197,18 @@ class SearchPlan:
         if not node.start < step < node.stop:
             raise InternalError(f"{node!r} cannot be cut at step {step}")
         return self._split(node, step)
+
+    def _root_of(self, trial: int) -> Node:
+        """Return the state before any step, made when first asked for."""
+        owner = None if self.merge else trial
+        root = self._roots.get(owner)
+        if root is None:
+            root = self._roots[owner] = Node(self._count, None, (0, 0), {})
+            self._count += 1
+            root.checkpoints[0] = None
+            key = self.root_key if owner is None else root_key(self.root_key, owner)
+            root._end = Chain(key)
+        return root
 
     def _insert(self, at: Node, sequences: Sequences, steps: Step) -> Node:
         while at.stop < steps:

@@ -17,15 +17,11 @@ A JSON null, boolean, number, string or array stands for itself. Anything else i
 with one key that says what it is: ``dict``, ``ordered``, ``tuple``, ``set``, ``size``
 (torch.Size), ``tensor`` (index into ``tensors``), ``int`` (hexadecimal, beyond 53 bits),
 ``float`` and ``complex`` (their bytes in hexadecimal, so that every NaN survives).
-
-A tensor's bytes are in C order of its axes as listed in ``order`` (absent: as they are), so
-Fortran arrays and channels-last tensors come back with their strides: sums depend on them.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import math
 import struct
@@ -37,29 +33,25 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dasktune.errors import CorruptCheckpointError, StateError, StorageError
-
-Json = Any
-"""What `json.dumps` takes with ``allow_nan=False``."""
-
-Buffer = NDArray[np.uint8]
-"""One-dimensional bytes."""
+from dasktune.errors import CorruptCheckpointError, StateError
+from dasktune.storage.tensors import (
+    Buffer,
+    Json,
+    Source,
+    Tensor,
+    bytes_source,
+    numpy_source,
+    torch_module,
+    torch_source,
+)
 
 Path = tuple[object, ...]
 """The keys that lead from the state to a value in it."""
 
 _FORMAT, _VERSION = "dasktune-state", 1
-_ALIGNMENT = 64
 _MAX_DEPTH = 100
 _EXACT_INT = 2**53
-_NUMPY_KINDS = "biufcmMSUV"
-_TORCH_DTYPES = (
-    *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
-    *("float16", "bfloat16", "float32", "float64", "complex32", "complex64", "complex128"),
-    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
-)
 _SUPPORTED = (
     "a state may hold None, bool, int, float, complex, str, bytes, list, tuple, set, dict, "
     "OrderedDict, NumPy arrays and scalars, dense torch tensors and torch.Size"
@@ -127,8 +119,7 @@ def encode(state: object) -> Snapshot:
     tree = writer.node(state, ())
     data = np.zeros(writer.end, np.uint8)
     for tensor, source in zip(writer.tensors, writer.sources, strict=True):
-        if tensor.nbytes:
-            _copy_into(data, tensor, source)
+        tensor.write(data, source.value)
     document = {
         "format": _FORMAT,
         "version": _VERSION,
@@ -168,69 +159,13 @@ def decode(document: Mapping[str, Json], data: Buffer) -> Any:
         ) from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Tensor:
-    """Where one tensor lies in the buffer, and what it is.
-
-    `kind` is ``numpy``, ``scalar`` (of NumPy), ``bytes`` or ``torch``; `order` lists the
-    axes from the slowest to the fastest in memory, and is empty for C order.
-    """
-
-    name: str
-    kind: str
-    dtype: Json
-    shape: tuple[int, ...]
-    offset: int
-    nbytes: int
-    order: tuple[int, ...] = ()
-    requires_grad: bool = False
-
-    def to_json(self) -> dict[str, Json]:
-        document: dict[str, Json] = {
-            "name": self.name,
-            "kind": self.kind,
-            "dtype": self.dtype,
-            "shape": list(self.shape),
-            "offset": self.offset,
-            "nbytes": self.nbytes,
-        }
-        if self.order:
-            document["order"] = list(self.order)
-        if self.requires_grad:
-            document["requires_grad"] = True
-        return document
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Json]) -> _Tensor:
-        tensor = cls(
-            **{**document, "shape": tuple(document["shape"])}
-            | ({"order": tuple(document["order"])} if "order" in document else {})
-        )
-        for number in (*tensor.shape, tensor.offset, tensor.nbytes):
-            if type(number) is not int or number < 0:
-                raise ValueError(f"{tensor.name}: sizes must be integers >= 0, got {number!r}")
-        if tensor.order and sorted(tensor.order) != list(range(len(tensor.shape))):
-            raise ValueError(f"{tensor.name}: order must be a permutation of the axes")
-        return tensor
-
-    @property
-    def stored_shape(self) -> tuple[int, ...]:
-        return tuple(self.shape[axis] for axis in self.order) or self.shape
-
-    def check_size(self, itemsize: int) -> None:
-        if self.nbytes != math.prod(self.shape) * itemsize:
-            raise ValueError(
-                f"{self.name}: {self.shape} of {self.dtype} does not take {self.nbytes} bytes"
-            )
-
-
 class _Writer:
     """Turns a state into nodes, and lays out its tensors as it meets them."""
 
     def __init__(self) -> None:
         self.end = 0
-        self.tensors: list[_Tensor] = []
-        self.sources: list[Any] = []
+        self.tensors: list[Tensor] = []
+        self.sources: list[Source] = []
         self._known: dict[tuple[object, ...], int] = {}
 
     def node(self, value: Any, path: Path) -> Json:
@@ -250,12 +185,8 @@ class _Writer:
         if kind is set:
             return {"set": self._members(value, path)}
         if kind is bytes:
-            return self._add(value, path, "bytes", "|u1", shape=(len(value),), itemsize=1)
-        if kind is np.ndarray:
-            return self._numpy(value, path, "numpy")
-        if isinstance(value, np.generic):
-            return self._numpy(np.asarray(value), path, "scalar")
-        return self._torch(value, path)
+            return self._add(bytes_source(value), path)
+        return self._foreign(value, path)
 
     def _items(self, values: list[Any] | tuple[Any, ...], path: Path) -> Json:
         return [self.node(value, (*path, index)) for index, value in enumerate(values)]
@@ -276,81 +207,33 @@ class _Writer:
         """Sort by spelling: the order of a set differs between processes."""
         return sorted((_key_node(value, path) for value in values), key=json.dumps)
 
-    def _numpy(self, value: NDArray[Any], path: Path, kind: str) -> Json:
-        dtype = value.dtype
-        if dtype.hasobject or dtype.kind not in _NUMPY_KINDS or dtype.itemsize == 0:
-            raise StateError(_text(path), f"arrays of dtype {dtype} cannot be stored")
-        spelling = np.lib.format.dtype_to_descr(dtype)
-        if np.lib.format.descr_to_dtype(spelling) != dtype:
-            raise StateError(_text(path), f"arrays of dtype {dtype} cannot be stored")
-        where = value.__array_interface__["data"][0] if value.size else id(value)
-        return self._add(
-            value,
-            path,
-            kind,
-            spelling,
-            shape=value.shape,
-            itemsize=dtype.itemsize,
-            order=() if value.flags.c_contiguous else _axis_order(value.strides),
-            memory=(kind, where, dtype, value.shape, value.strides) if kind == "numpy" else None,
-        )
-
-    def _torch(self, value: Any, path: Path) -> Json:
+    def _foreign(self, value: Any, path: Path) -> Json:
+        """Return the node of what NumPy or torch made; refuse what neither did."""
         torch = sys.modules.get("torch")  # a state cannot hold tensors of what was never imported
-        if torch is None or not isinstance(value, torch.Tensor | torch.Size):
-            raise StateError(_text(path), _refusal(value))
-        if type(value) is torch.Size:
-            return {"size": list(value)}
-        dtype = str(value.dtype).removeprefix("torch.")
-        problem = _torch_problem(torch, value, dtype)
-        if problem:
-            raise StateError(_text(path), problem)
-        where = value.data_ptr() if value.numel() else id(value)
-        flags = (value.requires_grad, value.is_conj(), value.is_neg())
-        return self._add(
-            value.detach(),
-            path,
-            "torch",
-            dtype,
-            shape=tuple(value.shape),
-            itemsize=value.element_size(),
-            order=() if value.is_contiguous() else _axis_order(value.stride()),
-            memory=(value.device, where, dtype, value.shape, value.stride(), *flags),
-            requires_grad=value.requires_grad,
-        )
+        try:
+            if type(value) is np.ndarray:
+                return self._add(numpy_source(value, "numpy"), path)
+            if isinstance(value, np.generic):
+                return self._add(numpy_source(np.asarray(value), "scalar"), path)
+            if torch is not None and type(value) is torch.Size:
+                return {"size": list(value)}
+            if torch is not None and isinstance(value, torch.Tensor):
+                return self._add(torch_source(value), path)
+        except ValueError as error:
+            raise StateError(_text(path), str(error)) from error
+        raise StateError(_text(path), _refusal(value))
 
-    def _add(
-        self,
-        source: Any,
-        path: Path,
-        kind: str,
-        dtype: Json,
-        *,
-        shape: tuple[int, ...],
-        itemsize: int,
-        order: tuple[int, ...] = (),
-        memory: tuple[object, ...] | None = None,
-        requires_grad: bool = False,
-    ) -> Json:
+    def _add(self, source: Source, path: Path) -> Json:
         """Give a tensor its place, or find the one it has because its memory is known."""
         index = len(self.tensors)
-        if memory is not None:
-            known = self._known.setdefault(memory, index)
+        if source.memory is not None:
+            known = self._known.setdefault(source.memory, index)
             if known != index:
                 return {"tensor": known}
-        tensor = _Tensor(
-            name=_text(path),
-            kind=kind,
-            dtype=dtype,
-            shape=shape,
-            offset=-(-self.end // _ALIGNMENT) * _ALIGNMENT,
-            nbytes=math.prod(shape) * itemsize,
-            order=order,
-            requires_grad=requires_grad,
-        )
+        tensor = Tensor.placed(source, name=_text(path), end=self.end)
         self.tensors.append(tensor)
         self.sources.append(source)
-        self.end = tensor.offset + tensor.nbytes
+        self.end = tensor.end
         return {"tensor": index}
 
 
@@ -366,7 +249,7 @@ class _Reader:
         if document["nbytes"] != data.nbytes:
             raise ValueError(f"{document['nbytes']} bytes expected, got {data.nbytes}")
         self._data = data
-        self._tensors = [_Tensor.from_json(tensor) for tensor in document["tensors"]]
+        self._tensors = [Tensor.from_json(tensor) for tensor in document["tensors"]]
         self._built: dict[int, Any] = {}
         self._check_places()
         self._readers: dict[str, Callable[[Json, int], Any]] = {
@@ -374,7 +257,7 @@ class _Reader:
             "ordered": self._ordered,
             "tuple": lambda node, depth: tuple(self._items(node, depth)),
             "set": lambda node, depth: {_key(item) for item in node},
-            "size": lambda node, depth: _torch_module().Size(node),
+            "size": lambda node, depth: torch_module().Size(node),
             "tensor": self._tensor,
         }
 
@@ -393,9 +276,9 @@ class _Reader:
         """Refuse tensors that overlap: a small file could fill the memory."""
         end = 0
         for tensor in self._tensors:
-            if tensor.offset < end or tensor.offset + tensor.nbytes > self._data.nbytes:
+            if tensor.offset < end or tensor.end > self._data.nbytes:
                 raise ValueError(f"{tensor.name}: does not lie in its own part of the data")
-            end = tensor.offset + tensor.nbytes
+            end = tensor.end
 
     def _items(self, nodes: Json, depth: int) -> list[Any]:
         return [self.value(node, depth + 1) for node in nodes]
@@ -414,81 +297,8 @@ class _Reader:
         if type(index) is not int or not 0 <= index < len(self._tensors):
             raise ValueError(f"tensor {index!r} is not one of {len(self._tensors)}")
         if index not in self._built:
-            self._built[index] = _build(self._data, self._tensors[index])
+            self._built[index] = self._tensors[index].read(self._data)
         return self._built[index]
-
-
-def _copy_into(data: Buffer, tensor: _Tensor, source: Any) -> None:
-    """Write the bytes of a tensor to its place in the buffer."""
-    part = data[tensor.offset : tensor.offset + tensor.nbytes]
-    if tensor.kind == "bytes":
-        part[:] = np.frombuffer(source, np.uint8)
-    elif tensor.kind == "torch":
-        target = _torch_module().from_numpy(part).view(source.dtype).view(tensor.stored_shape)
-        target.copy_(source.permute(tensor.order or tuple(range(source.dim()))))
-    else:
-        target = np.ndarray(tensor.stored_shape, source.dtype, buffer=part)
-        target[...] = source.transpose(tensor.order or range(source.ndim))
-
-
-def _build(data: Buffer, tensor: _Tensor) -> Any:
-    """Return a fresh object with the bytes of a tensor."""
-    part = data[tensor.offset : tensor.offset + tensor.nbytes]
-    if tensor.kind == "torch":
-        return _build_torch(part, tensor)
-    if tensor.kind not in ("numpy", "scalar", "bytes"):
-        raise ValueError(f"{tensor.name}: unknown kind {tensor.kind!r}")
-    dtype = np.lib.format.descr_to_dtype(_tuples(tensor.dtype))
-    if dtype.hasobject or dtype.kind not in _NUMPY_KINDS or dtype.itemsize == 0:
-        raise ValueError(f"{tensor.name}: dtype {dtype} is not allowed")
-    tensor.check_size(dtype.itemsize)
-    if tensor.kind == "bytes":
-        return part.tobytes()
-    array = np.ndarray(tensor.stored_shape, dtype, buffer=part).copy()
-    if tensor.order:
-        array = array.transpose(np.argsort(tensor.order))
-    return array[()] if tensor.kind == "scalar" else array
-
-
-def _build_torch(part: Buffer, tensor: _Tensor) -> Any:
-    """Let torch allocate: its kernels may round differently where memory is not aligned."""
-    torch = _torch_module()
-    if tensor.dtype not in _TORCH_DTYPES:
-        raise ValueError(f"{tensor.name}: dtype {tensor.dtype!r} is not allowed")
-    dtype = getattr(torch, tensor.dtype)
-    tensor.check_size(dtype.itemsize)
-    content = torch.empty(tensor.nbytes, dtype=torch.uint8)
-    content.numpy()[:] = part
-    value = content.view(dtype).view(tensor.stored_shape)
-    if tensor.order:
-        value = value.permute(*np.argsort(tensor.order).tolist())
-    return value.requires_grad_() if tensor.requires_grad else value
-
-
-def _torch_module() -> Any:
-    try:
-        return importlib.import_module("torch")
-    except ImportError as error:
-        raise StorageError(
-            "the state holds torch tensors, and torch is not installed: "
-            "pip install 'dasktune[torch]'"
-        ) from error
-
-
-def _torch_problem(torch: Any, value: Any, dtype: str) -> str:
-    """Say why a torch tensor cannot be stored; empty if it can."""
-    if type(value) not in (torch.Tensor, torch.nn.Parameter):
-        return f"tensors must be plain, got the subclass {_type_name(value)}; {_SUPPORTED}"
-    if value.layout != torch.strided or value.device.type == "meta":
-        return f"tensors must be dense, got layout {value.layout} on {value.device}"
-    if dtype not in _TORCH_DTYPES:
-        return f"tensors of dtype {value.dtype} cannot be stored"
-    return ""
-
-
-def _axis_order(strides: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the axes from the slowest to the fastest in memory."""
-    return tuple(sorted(range(len(strides)), key=lambda axis: -abs(strides[axis])))
 
 
 def _float_node(value: float) -> Json:
@@ -542,16 +352,6 @@ def _key(node: Json) -> Any:
     if type(node) is dict and "tuple" in node:
         return tuple(_key(item) for item in node["tuple"])
     return _scalar(node)
-
-
-def _tuples(description: Json) -> Json:
-    """Return a dtype's description with the tuples that JSON turned into arrays."""
-    if not isinstance(description, list):
-        return description
-    return [
-        (tuple(name) if isinstance(name, list) else name, _tuples(dtype), *map(tuple, rest))
-        for name, dtype, *rest in description
-    ]
 
 
 def _refusal(value: object) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dasktune.trainer.base import Trainer, problems_of
+from dasktune.trainer.check_resume import ResumeReport, check_resume
 from dasktune.trainer.code import TrainerCode, pack, unpack
+from dasktune.trainer.compare import Difference, state_differences
 from dasktune.trainer.data import ResumableLoader
 from dasktune.trainer.fingerprint import Fingerprint, data_digest, fingerprint
 from dasktune.trainer.lifecycle import LoneRun, TrainerRun, run_alone
@@ -14,18 +16,22 @@ if TYPE_CHECKING:
     from dasktune.trainer.torch import TorchTrainer
 
 __all__ = [
+    "Difference",
     "Fingerprint",
     "LoneRun",
     "ResumableLoader",
+    "ResumeReport",
     "TorchTrainer",
     "Trainer",
     "TrainerCode",
     "TrainerRun",
+    "check_resume",
     "data_digest",
     "fingerprint",
     "pack",
     "problems_of",
     "run_alone",
+    "state_differences",
     "unpack",
 ]
 

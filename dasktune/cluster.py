@@ -1,0 +1,222 @@
+"""Clusters: a local one when none is given, and the workers of any one as slots."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import dask
+from distributed import Client, LocalCluster
+
+import dasktune
+from dasktune.errors import ClusterError
+from dasktune.graph.events import WorkerJoined
+from dasktune.job import JobPlan
+from dasktune.plugin import TOPIC, StagePlugin, greet
+
+Put = Callable[[tuple[str, Any]], None]
+
+LOCAL_SETTINGS = {
+    "distributed.worker.daemon": False,
+    "distributed.scheduler.work-stealing": False,
+    "distributed.scheduler.allowed-failures": 0,
+    "distributed.scheduler.no-workers-timeout": "60s",
+    "distributed.scheduler.worker-ttl": "60s",
+    "distributed.admin.tick.limit": "30s",
+}
+"""Data loaders may have processes, and Dask neither moves nor repeats a stage by itself."""
+
+WORKERS_SECONDS = 60.0
+"""How long a cluster is given to have its first worker."""
+
+
+@contextmanager
+def local_client(workers: int | None = None) -> Iterator[Client]:
+    """Give a client of a new local cluster: one single-threaded process per slot.
+
+    Parameters
+    ----------
+    workers
+        How many; as many as there are cores if None. All ports are on loopback.
+    """
+    count = workers or available_cores()
+    with tempfile.TemporaryDirectory(prefix="dasktune-") as scratch:
+        settings = {**LOCAL_SETTINGS, "temporary-directory": scratch}
+        with (
+            dask.config.set(settings),
+            LocalCluster(
+                n_workers=count,
+                threads_per_worker=1,
+                processes=True,
+                memory_limit=0,
+                host="127.0.0.1",
+                dashboard_address="127.0.0.1:0",
+            ) as cluster,
+            Client(cluster) as client,
+        ):
+            yield client
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Workers:
+    """The workers of a cluster while a study runs there.
+
+    Parameters
+    ----------
+    client
+        Connected to the cluster.
+    plan
+        What each worker must know.
+    put
+        Takes what happens, as (kind, content): ``joined``, ``left`` and ``late``.
+    """
+
+    def __init__(self, client: Client, plan: JobPlan, put: Put) -> None:
+        self._client = client
+        self._plan = plan
+        self._put = put
+        self._pids: dict[str, int] = {}
+        self._open = False
+
+    def open(
+        self, on_event: Callable[[tuple[float, Mapping[str, Any]]], None]
+    ) -> list[WorkerJoined]:
+        """Check all workers and get them ready; return those that can be used.
+
+        Raises
+        ------
+        ClusterError
+            If workers lack dasktune, have another version of it, or cannot open the
+            trainer: all problems at once.
+        """
+        self._client.wait_for_workers(1, timeout=WORKERS_SECONDS)
+        check_packages(self._client)
+        self._client.register_plugin(StagePlugin(self._plan))
+        self._client.subscribe_topic(TOPIC, on_event)
+        self._client.subscribe_topic("all", self._on_membership)
+        self._open = True
+        greetings = self._client.run(greet, self._plan.run)
+        problems = [
+            f"worker {address}: {problem}"
+            for address, greeting in greetings.items()
+            if (problem := self._problem_of(address, greeting))
+        ]
+        if problems:
+            self.close()
+            raise ClusterError("\n".join(problems))
+        return [self._joined(address, greeting) for address, greeting in greetings.items()]
+
+    def control(
+        self, worker: str, attempt: str, *, save_at: int | None = None, stop_at: int | None = None
+    ) -> None:
+        """Send a save-point, or a stop, to an attempt; does not wait for the answer."""
+        message = {"op": self._plan.run, "attempt": attempt, "save_at": save_at}
+        message["stop_at"] = -1 if stop_at is None else stop_at
+
+        scheduler, loop = self._client.scheduler, self._client.loop
+        if scheduler is None or loop is None:
+            raise ClusterError("the client is not connected to a scheduler")
+
+        async def send() -> None:
+            answers = await scheduler.broadcast(msg=message, workers=[worker], on_error="return")
+            if save_at is not None and answers.get(worker) != "ok":
+                self._put(("late", (attempt, save_at)))
+
+        loop.add_callback(send)
+
+    def close(self) -> None:
+        """Take the plugin off the workers and stop listening."""
+        if not self._open:
+            return
+        self._open = False
+        if self._client.status == "running":
+            self._client.unsubscribe_topic(TOPIC)
+            self._client.unsubscribe_topic("all")
+            self._client.unregister_worker_plugin(self._plan.run)
+
+    def _on_membership(self, event: tuple[float, Mapping[str, Any]]) -> None:
+        """Take note of workers that come and go; runs in Dask's event loop."""
+        content = event[1]
+        if not isinstance(content, Mapping) or not self._open:
+            return
+        if content.get("action") == "remove-worker":
+            self._put(("left", content["worker"]))
+        elif content.get("action") == "add-worker":
+            # Not in the event loop: greeting waits for an answer that the loop brings.
+            threading.Thread(target=self._greet, args=(content["worker"],), daemon=True).start()
+
+    def _greet(self, address: str) -> None:
+        try:
+            greeting = self._client.run(greet, self._plan.run, workers=[address])[address]
+        except (OSError, KeyError, ValueError):
+            return
+        problem = self._problem_of(address, greeting)
+        if problem is None:
+            self._put(("joined", self._joined(address, greeting)))
+        else:
+            warnings.warn(f"worker {address} is not used: {problem}", stacklevel=2)
+
+    def _joined(self, address: str, greeting: Mapping[str, Any]) -> WorkerJoined:
+        self._pids[address] = greeting["pid"]
+        if greeting["threads"] > 1:
+            warnings.warn(
+                f"worker {address} has {greeting['threads']} threads; a slot uses one, start "
+                "more workers of one thread instead",
+                stacklevel=2,
+            )
+        return WorkerJoined(worker=address, resources=greeting["resources"])
+
+    def _problem_of(self, address: str, greeting: Mapping[str, Any]) -> str | None:
+        if greeting["problem"]:
+            return str(greeting["problem"])
+        shared = greeting["pid"] == os.getpid() or greeting["pid"] in self._pids.values()
+        if self._plan.store.startswith("memory://") and greeting["pid"] != os.getpid():
+            return (
+                "a memory:// store is seen by one process only; use a folder, or in-process "
+                "workers (LocalCluster(processes=False))"
+            )
+        if self._plan.needs_process and shared:
+            return (
+                f"{self._plan.code.qualname} uses process-wide generators and thread counts, so "
+                "each worker must be a process of its own (LocalCluster(processes=True))"
+            )
+        return None
+
+
+def check_packages(client: Client) -> None:
+    """Refuse workers that lack dasktune or have another version of it.
+
+    Raises
+    ------
+    ClusterError
+        Naming every such worker.
+    """
+
+    def probe() -> str | None:
+        # Defined here so that it travels by value: dasktune may be missing over there.
+        import importlib
+
+        try:
+            return str(importlib.import_module("dasktune").__version__)
+        except ImportError:
+            return None
+
+    problems = []
+    for address, version in client.run(probe).items():
+        if version is None:
+            problems.append(f"worker {address} must have dasktune installed, and it has not")
+        elif version != dasktune.__version__:
+            problems.append(
+                f"worker {address} must have dasktune {dasktune.__version__}, it has {version}"
+            )
+    if problems:
+        raise ClusterError("\n".join(problems))

@@ -1,0 +1,124 @@
+"""The part of dasktune that Dask imports on workers; light, since schedulers import it too.
+
+A scheduler unpickles every function that is submitted, in its event loop: so `run_stage`
+lives here, takes plain data, and what is heavy is imported by workers alone, when their
+plugin is set up.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from typing import Any, cast
+
+from distributed import Worker, WorkerPlugin, get_worker
+
+from dasktune.errors import DasktuneError
+from dasktune.job import JobPlan
+
+TOPIC = "dasktune"
+CLOSE_SECONDS = 6.0
+"""Time to save after SIGTERM; a nanny kills its worker after about 8 s."""
+
+
+class StagePlugin(WorkerPlugin):
+    """Puts a `dasktune.worker.StageHost` on each worker and connects it with Dask.
+
+    Parameters
+    ----------
+    plan
+        The study's job.
+    """
+
+    idempotent = True
+
+    def __init__(self, plan: JobPlan) -> None:
+        self.plan = plan
+        self.name = plan.run
+        self.problem: str | None = None
+
+    def setup(self, worker: Worker) -> None:
+        """Open the trainer's code and start the host; a failure is kept for `greet`."""
+        from dasktune.worker import StageHost, open_job
+
+        self._worker = worker
+        self._closed = threading.Event()
+        try:
+            job = open_job(self.plan)
+        except (DasktuneError, ImportError) as error:
+            self.problem = f"{type(error).__name__}: {error}"
+            return
+        self.host = StageHost(job, self._emit)
+        worker.handlers[self.plan.run] = self._control
+
+    def teardown(self, worker: Worker) -> None:
+        """Save what runs: the worker is closing, or the study is done with it."""
+        worker.handlers.pop(self.plan.run, None)
+        if self.problem is None and not self._closed.is_set():
+            self._closed.set()
+            closing = threading.Thread(target=self.host.close, args=(CLOSE_SECONDS,), daemon=True)
+            closing.start()
+
+    def transition(self, key: object, start: str, finish: str, **_: object) -> None:
+        """Stop a stage that Dask cancelled, also because its driver died."""
+        released = start in ("executing", "long-running") and finish == "released"
+        if released and self.problem is None and is_stage_key(key, self.plan.run):
+            self.host.control(key[-1]).stop(None)  # type: ignore[index]
+
+    def _emit(self, messages: list[dict[str, Any]]) -> None:
+        worker = self._worker
+        worker.log_event(
+            TOPIC, {"run": self.plan.run, "worker": worker.address, "messages": messages}
+        )
+
+    async def _control(self, attempt: str, save_at: int | None, stop_at: int | None) -> str:
+        """Take a save-point or a stop; called by the driver through the scheduler."""
+        control = self.host.control(attempt)
+        if save_at is None:
+            control.stop(None if stop_at is None or stop_at < 0 else stop_at)
+            return "ok"
+        return "ok" if control.save_at(save_at) else "late"
+
+
+def is_stage_key(key: object, run: str) -> bool:
+    """Whether a Dask key names a stage of a run."""
+    return isinstance(key, tuple) and len(key) > 1 and key[0] == prefix_of(run)
+
+
+def prefix_of(run: str) -> str:
+    """Return the first part of a run's Dask keys, which decides colour and progress bar."""
+    return run.rpartition("-")[0] + ":stage"
+
+
+def run_stage(run: str, spec: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> object:
+    """Train one stage on the worker that calls this; return a receipt.
+
+    Parameters
+    ----------
+    run
+        Name of the driver's run.
+    spec
+        Fields of a `dasktune.worker.StageSpec`.
+    before
+        Receipt of the stage that this one carries on from on the same worker.
+    """
+    from dasktune.worker import StageSpec
+
+    plugin = cast(StagePlugin, get_worker().plugins[run])
+    stage = StageSpec(**spec)
+    came_to_its_end = before is None or (
+        before["status"] == "trained" and before["step"] == stage.start
+    )
+    return plugin.host.run(stage) if came_to_its_end else plugin.host.skip(stage)
+
+
+def greet(run: str, dask_worker: Worker) -> dict[str, object]:
+    """Return what a driver must know of a worker before it uses it."""
+    plugin = cast(StagePlugin | None, dask_worker.plugins.get(run))
+    return {
+        "pid": os.getpid(),
+        "problem": "the plugin is not there" if plugin is None else plugin.problem,
+        "resources": dict(dask_worker.state.total_resources),
+        "threads": dask_worker.state.nthreads,
+    }

@@ -1,0 +1,84 @@
+"""What earlier runs left, found again by state key while trials are registered."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from dasktune.errors import CorruptCheckpointError
+from dasktune.graph.keys import runs
+from dasktune.graph.plan import Node
+from dasktune.storage.checkpoints import CheckpointStore, Commit
+from dasktune.storage.database import Database
+from dasktune.types import Metrics, Step
+
+
+class Recall:
+    """Known checkpoints and metrics by step and state key.
+
+    Keys are computed only for steps at which something is known, so that a fresh study
+    pays nothing.
+    """
+
+    def __init__(self) -> None:
+        self._checkpoints: dict[Step, set[str]] = defaultdict(set)
+        self._metrics: dict[Step, dict[str, Metrics]] = defaultdict(dict)
+
+    @classmethod
+    def open(cls, database: Database, store: CheckpointStore, root: str) -> Recall:
+        """Read what is known below a root: from the database, and states only the store has.
+
+        A driver that was killed may have left states whose rows it could not write any
+        more: the store is the truth about what exists, also where rows say otherwise.
+        """
+        recall = cls()
+        stored = set(store.keys())
+        known = set()
+        for row in database.checkpoints(root):
+            known.add(row.key)
+            if row.key in stored:
+                recall._checkpoints[row.step].add(row.key)
+        for metrics in database.metrics(root):
+            recall._metrics[metrics.step][metrics.key] = metrics.values
+        for commit in _commits(store, stored - known):
+            recall._checkpoints[commit.step].add(commit.key)
+            for step, values in commit.reports:
+                if step == commit.step:
+                    recall._metrics[step].setdefault(commit.key, values)
+        return recall
+
+    def fill(self, node: Node) -> None:
+        """Put what is known of a new node's steps into it."""
+        known = [
+            step for step in {*self._checkpoints, *self._metrics} if node.start < step <= node.stop
+        ]
+        if not known or node.parent is None:
+            return
+        wanted = iter(sorted(known))
+        target = next(wanted)
+        chain, step = node.parent.chain_at(node.start), node.start
+        for until, values in runs(node.sequences, node.start, node.stop):
+            while target <= until:
+                self._fill_step(node, target, chain.extend(values, target - step).key)
+                following = next(wanted, None)
+                if following is None:
+                    return
+                target = following
+            chain, step = chain.extend(values, until - step), until
+
+    def _fill_step(self, node: Node, step: Step, key: str) -> None:
+        if key in self._checkpoints[step]:
+            node.checkpoints[step] = None
+        metrics = self._metrics[step].get(key)
+        if metrics is not None:
+            node.metrics[step] = metrics
+
+
+def _commits(store: CheckpointStore, keys: Iterable[str]) -> Iterable[Commit]:
+    for key in sorted(keys):
+        try:
+            commit = store.commit_of(key)
+        except CorruptCheckpointError:
+            continue
+        if commit is not None:
+            yield commit

@@ -1,0 +1,126 @@
+"""What a run leaves behind: rows gathered from events and outcomes, written together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from dasktune.engine import Outcome
+from dasktune.graph.events import RunStage
+from dasktune.storage.database import Batch, Database
+from dasktune.storage.schema import CheckpointRow, EventRow, MetricRow, StageRow, TrialRow
+from dasktune.trials import TrialRecord
+from dasktune.types import Metrics, Step
+
+
+class Recorder:
+    """Writes what a study must find again; one transaction for each `flush`.
+
+    Parameters
+    ----------
+    database
+        Where to.
+    study_id
+        The study's number there.
+    root
+        Its state key before any step, under which metrics and checkpoints are found.
+    next_event
+        Number of the next entry of its event log.
+    on_event
+        Called with each entry once it is durable.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        study_id: int,
+        root: str,
+        next_event: int,
+        on_event: Callable[[EventRow], None],
+    ) -> None:
+        self._database = database
+        self._study_id = study_id
+        self._root = root
+        self._next_event = next_event
+        self._on_event = on_event
+        self._batch = Batch()
+        self._stages: dict[str, StageRow] = {}
+
+    def outcome(self, outcome: Outcome) -> None:
+        """Take the engine's records and the trials that changed."""
+        for record in outcome.records:
+            row = EventRow(study_id=self._study_id, number=self._next_event, payload=dict(record))
+            self._batch.events.append(row)
+            self._next_event += 1
+        self._batch.trials.extend(self._trial_row(trial) for trial in outcome.trials)
+
+    def metrics(self, reports: Iterable[tuple[Step, str, Metrics]]) -> None:
+        """Take metrics that are durable now, as (step, key, metrics)."""
+        self._batch.metrics.extend(
+            MetricRow(key=key, root=self._root, step=step, values=metrics)
+            for step, key, metrics in reports
+        )
+
+    def checkpoint(self, message: Mapping[str, Any]) -> None:
+        """Take a commit, as its worker reported it."""
+        self._batch.checkpoints.append(
+            CheckpointRow(
+                key=message["key"],
+                root=self._root,
+                step=message["step"],
+                attempt=message["by"],
+                digest=message["digest"],
+                nbytes=message["nbytes"],
+                seconds=message["seconds"],
+            )
+        )
+
+    def launched(self, order: RunStage, key: str) -> None:
+        """Take note of an attempt that was sent to a worker."""
+        self._stages[order.attempt] = StageRow(
+            study_id=self._study_id,
+            attempt=order.attempt,
+            key=key,
+            start=order.start,
+            stop=order.stop,
+            worker=order.worker,
+            status="queued",
+            started=0.0,
+            ended=None,
+            steps=0,
+            repeated=0,
+        )
+
+    def started(self, attempt: str, at: float) -> None:
+        """Take note of the wall-clock time (epoch seconds) at which an attempt began."""
+        row = self._stages.get(attempt)
+        if row is not None:
+            self._stages[attempt] = replace(row, started=at, status="running")
+
+    def ended(self, attempt: str, at: float, *, status: str, step: Step, repeated: int) -> None:
+        """Take note of an attempt's end; the row is written now."""
+        row = self._stages.pop(attempt, None)
+        if row is not None:
+            steps = max(0, step - row.start)
+            self._batch.stages.append(
+                replace(row, ended=at, status=status, steps=steps, repeated=repeated)
+            )
+
+    def flush(self) -> None:
+        """Write what has been gathered; after this it is durable."""
+        batch, self._batch = self._batch, Batch()
+        if any((batch.events, batch.trials, batch.metrics, batch.checkpoints, batch.stages)):
+            self._database.write(batch)
+            for row in batch.events:
+                self._on_event(row)
+
+    def _trial_row(self, trial: TrialRecord) -> TrialRow:
+        return TrialRow(
+            study_id=self._study_id,
+            number=trial.number,
+            state=trial.state.value,
+            steps=trial.steps,
+            value=trial.value,
+            record=trial.to_json(),
+        )

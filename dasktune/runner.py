@@ -1,0 +1,475 @@
+"""The Dask runner: carries out what the engine says on a real cluster, and tells it back.
+
+Dask does what it is good at: membership of workers, transport, starting a function on a
+given worker, a future per stage, the event stream. The queue, placement and retries are
+the dispatcher's. One thread, the caller's, runs the loop; Dask's threads only put messages
+into its queue.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from distributed import Client, Future
+
+from dasktune.cluster import Workers
+from dasktune.engine import Engine, Order, Outcome
+from dasktune.errors import ConfigurationError, InternalError, StorageError
+from dasktune.graph.events import (
+    Ended,
+    Event,
+    Failed,
+    Progress,
+    RunStage,
+    Saved,
+    SaveMissed,
+    SavePoint,
+    Started,
+    StopStage,
+    Tick,
+    WorkerLost,
+)
+from dasktune.graph.plan import Node
+from dasktune.job import JobPlan
+from dasktune.plugin import prefix_of, run_stage
+from dasktune.recorder import Recorder
+from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.types import Metrics, Step
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.5
+"""The loop looks after itself at least this often."""
+
+MOST_MESSAGES = 1000
+"""Messages taken in one turn, before records are written and orders carried out."""
+
+DRAIN_SECONDS = 60.0
+"""How long running stages are given to end and to be saved when a run is interrupted."""
+
+DURABLE_SECONDS = 10.0
+"""How long after a stage's end its commit is waited for before the store is asked."""
+
+
+@dataclass(slots=True)
+class _Flight:
+    """An attempt of which something is still to be heard."""
+
+    order: RunStage
+    reports: dict[Step, tuple[str, Metrics]] = field(default_factory=dict)
+    ended_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What a progress display may show; taken at every turn of the loop."""
+
+    workers: int
+    busy: int
+    steps_executed: int
+    stages_left: int
+    seconds: float
+    worker_seconds: float
+    latest: tuple[Step, Metrics] | None
+
+
+class DaskRunner:
+    """Runs an engine on a Dask cluster until its tuner has ended.
+
+    Parameters
+    ----------
+    client
+        Connected to the cluster.
+    engine
+        What is run.
+    plan
+        What workers need to know.
+    recorder
+        Makes records durable before they are acted on.
+    on_turn
+        Called with a `Snapshot` at every turn of the loop.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        engine: Engine,
+        plan: JobPlan,
+        recorder: Recorder,
+        *,
+        on_turn: Callable[[Snapshot], None] | None = None,
+    ) -> None:
+        self._client = client
+        self._engine = engine
+        self._plan = plan
+        self._recorder = recorder
+        self._on_turn = on_turn
+        self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._flights: dict[str, _Flight] = {}
+        self._futures: dict[str, Future[Any]] = {}
+        self._orders: list[Order] = []
+        self._store = CheckpointStore(plan.store)
+        self._workers = Workers(client, plan, self._inbox.put)
+        self._began = time.monotonic()
+        self._latest: tuple[Step, Metrics] | None = None
+        self._stop = threading.Event()
+        self.worker_seconds = 0.0
+
+    def run(self, begin: Callable[[float, int], Outcome]) -> None:
+        """Run until the tuner has ended and nothing is under way.
+
+        Parameters
+        ----------
+        begin
+            Starts or resumes the tuner: (now, number of workers) -> outcome.
+
+        Raises
+        ------
+        ClusterError
+            If the workers cannot run the study.
+        StorageError
+            If a state or record cannot be stored; what was reported is safe.
+        KeyboardInterrupt
+            After all running stages have been stopped and saved.
+        """
+        joined = self._workers.open(self._on_event)
+        try:
+            self._take(begin(self._now(), len(joined)))
+            for event in joined:
+                self._take(self._engine.handle(event, self._now()))
+            self._carry_out()
+            while not (self._engine.finished and self._engine.dispatcher.is_idle):
+                if self._stop.is_set():
+                    self._drain()
+                    return
+                self._turn()
+        except (KeyboardInterrupt, StorageError, ConfigurationError):
+            self._drain()
+            raise
+        finally:
+            self._close()
+
+    def request_stop(self) -> None:
+        """Let `run` save what runs and return; may be called from any thread."""
+        self._stop.set()
+
+    # ------------------------------------------------------------------------ loop
+
+    def _turn(self) -> None:
+        """Take what has come in, let the engine decide, make it durable, carry it out."""
+        for kind, content in self._receive():
+            self._dispatch(kind, content)
+        self._ask_for_more()
+        self._carry_out()
+        self._check_flights()
+        if self._on_turn is not None:
+            self._on_turn(self._snapshot())
+
+    def _receive(self) -> list[tuple[str, Any]]:
+        """Wait for messages until something is due; return all that are there."""
+        due = self._engine.dispatcher.next_tick(self._now())
+        wait = POLL_SECONDS if due is None else min(POLL_SECONDS, due - self._now())
+        received = []
+        try:
+            received.append(self._inbox.get(timeout=max(0.001, wait)))
+            while len(received) < MOST_MESSAGES:
+                received.append(self._inbox.get_nowait())
+        except queue.Empty:
+            pass
+        return received or [("tick", None)]
+
+    def _dispatch(self, kind: str, content: Any) -> None:
+        match kind:
+            case "messages":
+                for message in content["messages"]:
+                    self._hear(message)
+            case "future":
+                self._future_done(*content)
+            case "late":
+                attempt, step = content
+                self._tell(SaveMissed(attempt=attempt, step=step))
+            case "joined":
+                self._tell(content)
+            case "left":
+                self._worker_left(content)
+            case "tick":
+                self._tell(Tick())
+            case _:
+                raise InternalError(f"unknown message {kind!r}")
+
+    def _tell(self, event: Event) -> None:
+        self._take(self._engine.handle(event, self._now()))
+
+    def _take(self, outcome: Outcome) -> None:
+        """Gather an outcome: its records are written before its orders are carried out."""
+        self._recorder.outcome(outcome)
+        self._orders.extend(outcome.orders)
+
+    def _carry_out(self) -> None:
+        self._recorder.flush()
+        orders, self._orders = self._orders, []
+        for order in orders:
+            match order:
+                case RunStage():
+                    self._submit(order)
+                case SavePoint():
+                    self._workers.control(order.worker, order.attempt, save_at=order.step)
+                case StopStage():
+                    self._workers.control(order.worker, order.attempt, stop_at=order.at)
+
+    def _ask_for_more(self) -> None:
+        """Ask the tuner when workers have nothing to do."""
+        dispatcher = self._engine.dispatcher
+        if self._engine.finished or not dispatcher.idle_workers:
+            return
+        self._take(self._engine.ask(dispatcher.idle_workers, self._now()))
+        if self._engine.finished or dispatcher.wanted or not dispatcher.is_idle:
+            return
+        raise InternalError("the tuner has not ended, asks for nothing, and nothing is running")
+
+    # -------------------------------------------------------------------- messages
+
+    def _hear(self, message: Mapping[str, Any]) -> None:
+        """Translate one message of a worker."""
+        attempt = message["attempt"]
+        flight = self._flights.get(attempt)
+        if flight is None:
+            return
+        match message["kind"]:
+            case "started":
+                self._recorder.started(attempt, time.time())
+                self._tell(Started(attempt=attempt))
+            case "progress":
+                for step, key, metrics in message["reports"]:
+                    flight.reports[step] = (key, metrics)
+                    self._latest = (step, metrics)
+                self._tell(Progress(attempt=attempt, step=message["step"]))
+            case "saved":
+                self._saved(flight, message)
+            case "ended":
+                self._ended(flight, message)
+            case "failed":
+                self._failed(flight, message)
+            case "storage":
+                raise StorageError(message["message"])
+            case kind:
+                raise InternalError(f"a worker sent a message of unknown kind {kind!r}")
+
+    def _saved(self, flight: _Flight, message: Mapping[str, Any]) -> None:
+        """Take in a durable state: its metrics are durable with it."""
+        reports = [tuple(report) for report in message["replaced"]]
+        if not reports:
+            reports = self._reports_of(flight, message)
+        if message["by"] is not None:
+            self._recorder.checkpoint(message)
+        self._recorder.metrics(reports)
+        told = tuple((step, metrics) for step, _, metrics in reports)
+        self._tell(Saved(attempt=message["attempt"], step=message["step"], reports=told))
+        self._forget_if_settled(message["attempt"])
+
+    def _reports_of(
+        self, flight: _Flight, message: Mapping[str, Any]
+    ) -> list[tuple[Step, str, Metrics]]:
+        """Return the metrics that a saved state covers; asks the store for what was lost."""
+        found, missing = [], []
+        for step in message["reported"]:
+            report = flight.reports.pop(step, None)
+            if report is None:
+                missing.append(step)
+            else:
+                found.append((step, *report))
+        if missing:
+            commit = self._store.commit_of(message["key"])
+            stored = {} if commit is None else dict(commit.reports)
+            node = flight.order.node
+            for step in missing:
+                if step in stored:
+                    found.append((step, key_on_path(node, step), stored[step]))
+        return sorted(found, key=lambda report: report[0])
+
+    def _ended(self, flight: _Flight, message: Mapping[str, Any]) -> None:
+        flight.ended_at = self._now()
+        self.worker_seconds += message["seconds"]
+        dispatcher = self._engine.dispatcher
+        before = dispatcher.steps_repeated
+        self._tell(
+            Ended(
+                attempt=message["attempt"],
+                step=message["step"],
+                status=message["status"],
+                seconds=message["seconds"],
+            )
+        )
+        self._recorder.ended(
+            message["attempt"],
+            time.time(),
+            status=message["status"],
+            step=message["step"],
+            repeated=dispatcher.steps_repeated - before,
+        )
+        self._forget_if_settled(message["attempt"])
+
+    def _failed(self, flight: _Flight, message: Mapping[str, Any]) -> None:
+        attempt = message["attempt"]
+        logger.warning("stage failed after step %d: %s", message["step"], message["message"])
+        self._recorder.ended(
+            attempt, time.time(), status="failed", step=message["step"], repeated=0
+        )
+        self._tell(
+            Failed(
+                attempt=attempt,
+                step=message["step"],
+                message=message["message"],
+                traceback=message["traceback"],
+            )
+        )
+        self._forget_if_settled(attempt)
+
+    def _forget_if_settled(self, attempt: str) -> None:
+        if attempt not in self._engine.dispatcher.attempts:
+            self._flights.pop(attempt, None)
+
+    def _future_done(self, attempt: str, status: str) -> None:
+        """Take in that Dask is done with an attempt: normally its messages came before."""
+        future = self._futures.pop(attempt, None)
+        flight = self._flights.get(attempt)
+        if flight is None or flight.ended_at is not None or future is None:
+            return
+        if status == "finished":
+            receipt = future.result()
+            if receipt["status"] == "failed":
+                receipt = {**receipt, "status": "lost"}
+            self._ended(flight, receipt)
+        elif flight.order.worker in self._engine.dispatcher.slots:
+            logger.warning("attempt %s ended with status %r in Dask", attempt, status)
+            step = flight.order.start
+            lost = {"attempt": attempt, "step": step, "status": "lost", "seconds": 0.0}
+            self._ended(flight, lost)
+
+    def _worker_left(self, worker: str) -> None:
+        """Take in that a worker is gone; Dask must not run its stages anywhere else."""
+        self._tell(WorkerLost(worker=worker))
+        for attempt, flight in list(self._flights.items()):
+            if flight.order.worker == worker:
+                future = self._futures.pop(attempt, None)
+                if future is not None:
+                    future.cancel()
+                self._recorder.ended(
+                    attempt, time.time(), status="lost", step=flight.order.start, repeated=0
+                )
+                self._flights.pop(attempt)
+
+    def _check_flights(self) -> None:
+        """Ask the store about states whose durable message does not come."""
+        now = self._now()
+        for attempt, flight in list(self._flights.items()):
+            if flight.ended_at is None or now - flight.ended_at < DURABLE_SECONDS:
+                continue
+            flight.ended_at = now
+            step = self._engine.dispatcher.attempts[attempt].position
+            key = key_on_path(flight.order.node, step)
+            commit = self._store.commit_of(key)
+            if commit is not None:
+                message = {"kind": "saved", "attempt": attempt, "step": step, "key": key}
+                self._saved(
+                    flight,
+                    {
+                        **message,
+                        "by": commit.attempt,
+                        "digest": commit.digest,
+                        "nbytes": commit.nbytes,
+                        "seconds": commit.seconds,
+                        "reported": [reported for reported, _ in commit.reports],
+                        "replaced": [],
+                    },
+                )
+
+    # ----------------------------------------------------------------------- Dask
+
+    def _submit(self, order: RunStage) -> None:
+        node = order.node
+        chain = node.chain_at(order.start)
+        spec = {
+            "attempt": order.attempt,
+            "start": order.start,
+            "stop": order.stop,
+            "saves": order.saves,
+            "sequences": {name: one.to_json() for name, one in node.sequences.items()},
+            "chain": (chain.base, chain.values.hex(), chain.length),
+        }
+        before = None if order.after is None else self._futures.get(order.after)
+        key = node.key_at(order.stop)
+        future = self._client.submit(
+            run_stage,
+            self._plan.run,
+            spec,
+            before,
+            key=(prefix_of(self._plan.run), key, order.start, order.stop, order.attempt),
+            workers=[order.worker],
+            resources=dict(order.needs) or None,
+            priority=-order.order,
+            retries=0,
+            pure=False,
+        )
+        self._futures[order.attempt] = future
+        self._flights[order.attempt] = _Flight(order)
+        self._recorder.launched(order, key)
+        attempt = order.attempt
+        future.add_done_callback(lambda done: self._inbox.put(("future", (attempt, done.status))))
+
+    def _on_event(self, event: tuple[float, Mapping[str, Any]]) -> None:
+        """Take a message of a worker; runs in Dask's event loop, so it only passes it on."""
+        content = event[1]
+        if content["run"] == self._plan.run:
+            self._inbox.put(("messages", content))
+
+    def _drain(self) -> None:
+        """Let what runs end at its next step and be saved; a second ctrl-C ends that, too."""
+        deadline = self._now() + DRAIN_SECONDS
+        self._take(self._engine.drain(self._now()))
+        self._carry_out()
+        while not self._engine.dispatcher.is_idle and self._now() < deadline:
+            for kind, content in self._receive():
+                if not (kind == "messages" and self._is_storage_trouble(content)):
+                    self._dispatch(kind, content)
+            self._carry_out()
+
+    def _is_storage_trouble(self, content: Mapping[str, Any]) -> bool:
+        return any(message["kind"] == "storage" for message in content["messages"])
+
+    def _close(self) -> None:
+        self._recorder.flush()
+        for future in self._futures.values():
+            future.cancel()
+        self._futures.clear()
+        self._workers.close()
+        self._engine.dispatcher.dismiss()
+
+    def _now(self) -> float:
+        return time.monotonic() - self._began
+
+    def _snapshot(self) -> Snapshot:
+        dispatcher = self._engine.dispatcher
+        return Snapshot(
+            workers=len(dispatcher.slots),
+            busy=sum(1 for slot in dispatcher.slots.values() if slot.queue),
+            steps_executed=dispatcher.steps_executed,
+            stages_left=dispatcher.frontier.active_count,
+            seconds=self._now(),
+            worker_seconds=self.worker_seconds,
+            latest=self._latest,
+        )
+
+
+def key_on_path(node: Node, step: Step) -> str:
+    """Return the state key at a step at or above a node's end."""
+    for above in node.up():
+        if above.start < step:
+            return above.key_at(step)
+    return node.key_at(step)

@@ -1,0 +1,618 @@
+"""Studies: what users create, run and look at."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from dasktune.algos.base import FixedTrials, Tuner
+from dasktune.engine import Engine
+from dasktune.errors import ConfigurationError, TrainerError, refuse, unknown
+from dasktune.graph.dispatch import Dispatcher, DispatchOptions
+from dasktune.graph.keys import root_key
+from dasktune.graph.saves import SavePolicy
+from dasktune.job import JobPlan
+from dasktune.recall import Recall
+from dasktune.recorder import Recorder
+from dasktune.sequences import Sequence, as_sequence
+from dasktune.space import Configuration
+from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.database import Batch, Database
+from dasktune.storage.schema import EventRow, StageRow, StudyRow
+from dasktune.summary import Summary, savings_line, summarise
+from dasktune.trainer.base import problems_of
+from dasktune.trainer.code import pack
+from dasktune.trainer.environment import environment
+from dasktune.trainer.fingerprint import Fingerprint, fingerprint
+from dasktune.trainer.metrics import metric_names
+from dasktune.trials import Trial, TrialRecord, best_of
+from dasktune.types import Direction, Metrics, Step, TrialState, Value
+
+if TYPE_CHECKING:
+    import pandas
+    from distributed import Client
+
+    from dasktune.runner import DaskRunner
+
+logger = logging.getLogger(__name__)
+
+LOOKAHEAD_SECONDS = 0.03
+"""About three times what an instruction needs to reach a worker through Dask."""
+
+
+def create_study(
+    trainer: type,
+    *,
+    name: str,
+    metric: str,
+    storage: str | os.PathLike[str] | None = None,
+    database: str | None = None,
+    direction: str | Direction = Direction.MINIMIZE,
+    load_if_exists: bool = False,
+    seed: int = 0,
+    config: Mapping[str, object] | None = None,
+    report_every: int = 1,
+    checkpoint_every: int | None = None,
+    merge: bool = True,
+    needs: Mapping[str, float] | None = None,
+    depends_on: Iterable[object] = (),
+    reuse: str = "code",
+) -> Study:
+    """Create a study, or open the one of that name.
+
+    Parameters
+    ----------
+    trainer
+        The class that trains (`dasktune.Trainer`).
+    name
+        The study's name in its database.
+    metric
+        Name of the metric, among those that ``evaluate`` returns, to optimise.
+    storage
+        Where checkpoints go: a folder or a URL of fsspec; ``runs/<name>`` if None.
+    database
+        A path or a URL of SQLAlchemy; ``dasktune.db`` in a local `storage`, if None.
+    direction
+        ``minimize`` or ``maximize``.
+    load_if_exists
+        Open the study if it exists. Otherwise one that exists is an error.
+    seed
+        Seed of all training; part of every state's key.
+    config
+        What every trainer gets as ``self.config``; JSON values.
+    report_every
+        Evaluate after every so many steps, and wherever a tuner asks for a report.
+    checkpoint_every
+        Also save every so many steps; None saves where it costs at most 2% of the time.
+    merge
+        Whether trials share the steps that they have in common. False is the control.
+    needs
+        Resources that a stage occupies on its worker, such as ``{"GPU": 1}``.
+    depends_on
+        Further functions, classes or modules whose code decides the result.
+    reuse
+        ``code`` finds states of the same code, config and data; ``exact`` also demands
+        the same versions of Python, torch and dasktune.
+
+    Raises
+    ------
+    ConfigurationError
+        If anything of this cannot be, or a study of that name was made with another
+        trainer, metric, direction or seed: all problems at once.
+    StorageError
+        If the store or the database cannot be written.
+    """
+    refuse(_problems(trainer, name, metric, report_every, seed, reuse))
+    spec = {
+        "fingerprint": _fingerprint(trainer, config or {}, depends_on, reuse).digest,
+        "metric": metric,
+        "direction": Direction.parse(direction).value,
+        "seed": seed,
+        "merge": merge,
+        "trainer": trainer.__qualname__,
+    }
+    url = str(storage) if storage is not None else f"runs/{name}"
+    saves = SavePolicy(every=checkpoint_every)
+    store = CheckpointStore(url)
+    store.check()
+    opened = Database(database if database is not None else _default_database(url))
+    row = _open_row(opened, name, spec, load_if_exists)
+    return Study(
+        trainer,
+        row=row,
+        database=opened,
+        store=store,
+        config=dict(config or {}),
+        report_every=report_every,
+        options=DispatchOptions(
+            needs=dict(needs or {}),
+            saves=saves,
+            merge=merge,
+            lookahead_seconds=LOOKAHEAD_SECONDS,
+        ),
+    )
+
+
+class Study:
+    """A study: its trials, and the ways to add to them. Made by `create_study`.
+
+    Attributes
+    ----------
+    name, metric, direction, seed
+        As it was created.
+    user_attrs
+        What users attached with `set_user_attr`.
+    """
+
+    def __init__(
+        self,
+        trainer: type,
+        *,
+        row: StudyRow,
+        database: Database,
+        store: CheckpointStore,
+        config: Mapping[str, object],
+        report_every: int,
+        options: DispatchOptions,
+    ) -> None:
+        self.trainer = trainer
+        self.name = row.name
+        self.metric: str = row.spec["metric"]
+        self.direction = Direction(row.spec["direction"])
+        self.seed: int = row.spec["seed"]
+        self.config = config
+        self.report_every = report_every
+        self.store = store
+        self.database = database
+        self._row = row
+        self._options = options
+        self._records = {
+            one.number: TrialRecord.from_json(
+                one.record, number=one.number, state=one.state, steps=one.steps, value=one.value
+            )
+            for one in database.trials(row.id)
+        }
+        self._log = [(event.number, event.payload) for event in database.events(row.id)]
+        self._dispatcher: Dispatcher | None = None
+        self._runner: DaskRunner | None = None
+        self._warned = False
+
+    def __repr__(self) -> str:
+        return f"Study({self.name!r}, {len(self._records)} trials)"
+
+    # ---------------------------------------------------------------------- running
+
+    def optimize(
+        self,
+        tuner: Tuner,
+        *,
+        client: Client | None = None,
+        workers: int | None = None,
+        progress: bool | None = None,
+        allow_failed_check: bool = False,
+    ) -> None:
+        """Run a tuner until it has ended; a known one goes on where it was.
+
+        Parameters
+        ----------
+        tuner
+            What to run. One whose identity (class and arguments) the study has seen is
+            continued, and returns at once if it had ended.
+        client
+            Connected to the Dask cluster to run on; None starts a local one.
+        workers
+            Size of the local cluster; one worker per core if None.
+        progress
+            Show a live display; None shows it on a terminal.
+        allow_failed_check
+            Merge trials although `dasktune check` found that this trainer does not resume
+            exactly.
+
+        Raises
+        ------
+        ConfigurationError
+            If the study cannot be run as it is asked for.
+        ClusterError
+            If the workers cannot run it.
+        StorageError
+            If states or records cannot be stored; what was reported is safe.
+        """
+        self._check_resumable(allow_failed_check)
+        place, records = self._find(tuner)
+        if records and any(_finishes(record) for record in records):
+            logger.info("study %s: this tuner has ended already", self.name)
+            return
+        began = time.monotonic()
+        try:
+            with self._client(client, workers) as connected:
+                self._run(tuner, place, records, connected, progress)
+        finally:
+            seconds = time.monotonic() - began
+            self._append({"kind": "run", "place": place, "wall_seconds": seconds})
+        if progress is not False:
+            sys.stderr.write(f"{self.name}: {savings_line(self.summary())}\n")
+
+    def evaluate(
+        self,
+        hp: Mapping[str, object],
+        steps: Step,
+        *,
+        client: Client | None = None,
+        workers: int | None = None,
+    ) -> Metrics:
+        """Train one configuration to `steps`, now, and return its metrics [Hippo Fig. 11].
+
+        It becomes a trial of the study; what has been trained before is not trained again.
+
+        Parameters
+        ----------
+        hp
+            Values and sequences by name.
+        steps
+            How far.
+
+        Raises
+        ------
+        TrainerError
+            If its training failed.
+        """
+        sequences = {name: as_sequence(value) for name, value in hp.items()}
+        params = {name: _shown(sequence) for name, sequence in sequences.items()}
+        tuner = SingleTrial(Configuration(params=params, sequences=sequences), steps)
+        place, _ = self._find(tuner)
+        self.optimize(tuner, client=client, workers=workers, progress=False)
+        trial = next(one for one in self.trials if self._records[one.number].tuner == place)
+        if trial.error is not None:
+            raise TrainerError(self._records[trial.number].message, trial.error)
+        return trial.metrics[trial.steps]
+
+    def stop(self) -> None:
+        """Let a running `optimize` save what runs and return; it can be continued."""
+        if self._runner is not None:
+            self._runner.request_stop()
+
+    def _run(
+        self,
+        tuner: Tuner,
+        place: int,
+        records: list[Mapping[str, Any]],
+        client: Client,
+        progress: bool | None,
+    ) -> None:
+        from dasktune.report.progress import display
+        from dasktune.runner import DaskRunner
+
+        engine = Engine(self._graph(), metric=self.metric, trials=self._records)
+        recorder = Recorder(
+            self.database, self._row.id, self._row.root, self._next_event(), self._remember
+        )
+        run = f"{self.name}-{uuid4().hex[:8]}"
+        show = display(self, engine) if _wants_display(progress) else nullcontext()
+        with show as on_turn:
+            self._runner = DaskRunner(client, engine, self._plan(run), recorder, on_turn=on_turn)
+            try:
+                self._runner.run(
+                    (
+                        lambda now, capacity: engine.resume(
+                            tuner, place=place, records=records, now=now
+                        )
+                    )
+                    if records
+                    else (
+                        lambda now, capacity: engine.begin(
+                            tuner, place=place, capacity=capacity, now=now
+                        )
+                    )
+                )
+            finally:
+                self._runner = None
+
+    def _plan(self, run: str) -> JobPlan:
+        return JobPlan(
+            run=run,
+            code=pack(self.trainer),
+            config=self.config,
+            seed=self.seed,
+            store=self.store.url,
+            report_every=self.report_every,
+            needs=self._options.needs,
+            needs_process=getattr(self.trainer, "requires_process", False),
+        )
+
+    def _client(self, client: Client | None, workers: int | None) -> Any:
+        from dasktune.cluster import local_client
+
+        return local_client(workers) if client is None else nullcontext(client)
+
+    def _find(self, tuner: Tuner) -> tuple[int, list[Mapping[str, Any]]]:
+        """Return a tuner's place in the study, and its records if it is known."""
+        identity = json.loads(json.dumps(tuner.identity()))
+        places = [record for _, record in self._log if record["kind"] == "tuner"]
+        for record in places:
+            if record["identity"] == identity:
+                place = record["place"]
+                kinds = ("tuner", "ask", "tell", "fail")
+                mine = [
+                    one for _, one in self._log if one["kind"] in kinds and one["place"] == place
+                ]
+                return place, mine
+        return len(places), []
+
+    def _graph(self) -> Dispatcher:
+        """Return the dispatcher with all trials registered, made when first needed."""
+        if self._dispatcher is None:
+            recall = Recall.open(self.database, self.store, self._row.root)
+            options = self._options.with_prefix(uuid4().hex[:16])
+            dispatcher = Dispatcher(self._row.root, options, on_new=recall.fill)
+            for trial in self._records.values():
+                dispatcher.register(trial.number, trial.sequences, trial.max_steps)
+            self._dispatcher = dispatcher
+        return self._dispatcher
+
+    def _check_resumable(self, allow_failed_check: bool) -> None:
+        """Refuse to merge what is known not to resume exactly; warn if nothing is known."""
+        if not self._options.merge:
+            return
+        checks = [record for _, record in self._log if record["kind"] == "check"]
+        mine = [one for one in checks if one["fingerprint"] == self._row.spec["fingerprint"]]
+        if not mine and not self._warned:
+            self._warned = True
+            logger.warning(
+                "%s has not been checked: 'dasktune check' shows whether it resumes exactly, "
+                "which merging rests on",
+                self.trainer.__qualname__,
+            )
+        elif mine and not mine[-1]["ok"] and not allow_failed_check:
+            raise ConfigurationError(
+                f"{self.trainer.__qualname__} must resume exactly for its trials to be merged; "
+                f"'dasktune check' found: {mine[-1]['text']}. Mend it, or use merge=False, or "
+                "allow_failed_check=True"
+            )
+
+    # ----------------------------------------------------------------------- results
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All trials, by number."""
+        return [self._shown_trial(record) for record in self._records.values()]
+
+    @property
+    def best_trial(self) -> Trial:
+        """The trial with the best finite value of those that did not fail.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is none yet.
+        """
+        best = best_of(self.trials, self.direction)
+        if best is None:
+            raise ConfigurationError(f"study {self.name!r} has no trial with a finite value yet")
+        return best
+
+    @property
+    def best_trials(self) -> list[Trial]:
+        """The best trial in a list, as Optuna has it; empty if there is none."""
+        best = best_of(self.trials, self.direction)
+        return [] if best is None else [best]
+
+    @property
+    def best_value(self) -> float:
+        """The value of the best trial."""
+        value = self.best_trial.value
+        return float("nan") if value is None else value
+
+    @property
+    def best_params(self) -> Mapping[str, object]:
+        """What was sampled for the best trial."""
+        return self.best_trial.params
+
+    @property
+    def user_attrs(self) -> dict[str, object]:
+        """What users attached to the study."""
+        found = [record for _, record in self._log if record["kind"] == "user_attr"]
+        return {record["name"]: record["value"] for record in found}
+
+    def set_user_attr(self, name: str, value: object) -> None:
+        """Attach a JSON value to the study under a name."""
+        self._append({"kind": "user_attr", "name": name, "value": value})
+
+    def record_check(self, ok: bool, text: str) -> None:
+        """Keep what `check_resume` found about this trainer."""
+        fingerprint = self._row.spec["fingerprint"]
+        self._append({"kind": "check", "fingerprint": fingerprint, "ok": ok, "text": text})
+
+    def stages(self) -> list[StageRow]:
+        """Return every attempt that ran for this study, in order of start."""
+        return sorted(self.database.stages(self._row.id), key=lambda row: row.started)
+
+    def summary(self) -> Summary:
+        """Return what was asked for, what was trained, and what that cost."""
+        runs = [record["wall_seconds"] for _, record in self._log if record["kind"] == "run"]
+        best = best_of(self.trials, self.direction)
+        return summarise(
+            self._graph().plan,
+            self._records,
+            self.stages(),
+            wall_seconds=sum(runs),
+            best_value=None if best is None else best.value,
+        )
+
+    def trials_dataframe(self) -> pandas.DataFrame:
+        """Return one row a trial: number, state, steps, value, and each hyper-parameter.
+
+        Raises
+        ------
+        ConfigurationError
+            If pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise ConfigurationError(
+                "trials_dataframe needs pandas: pip install 'dasktune[dataframe]'"
+            ) from None
+        columns = ["number", "state", "steps", "value"]
+        names = dict.fromkeys(name for one in self._records.values() for name in one.params)
+        rows = [
+            {
+                "number": one.number,
+                "state": one.state.value,
+                "steps": one.steps,
+                "value": one.value,
+                **one.params,
+            }
+            for one in self._records.values()
+        ]
+        return pandas.DataFrame(rows, columns=[*columns, *names])
+
+    def report(self, path: str | os.PathLike[str] | None = None) -> Path:
+        """Write a self-contained HTML page about the study; return where it is.
+
+        Parameters
+        ----------
+        path
+            Where to; ``report.html`` in a local storage, else here, if None.
+        """
+        from dasktune.report.page import write_report
+
+        return write_report(self, Path(path) if path is not None else self._report_path())
+
+    def close(self) -> None:
+        """Close the database."""
+        self.database.close()
+
+    @property
+    def plan(self) -> Any:
+        """The search plan of all trials, for reports."""
+        return self._graph().plan
+
+    def _report_path(self) -> Path:
+        folder = Path(self.store.url.removeprefix("file://"))
+        return (folder if folder.is_dir() else Path()) / f"report-{_slug(self.name)}.html"
+
+    def _shown_trial(self, record: TrialRecord) -> Trial:
+        nodes = self._graph().plan.nodes_of(record.number)
+        metrics = {step: node.metrics[step] for node in nodes for step in sorted(node.metrics)}
+        error = (record.traceback or record.message) if record.state is TrialState.FAIL else None
+        return Trial(
+            number=record.number,
+            state=record.state,
+            params=record.params,
+            sequences=record.sequences,
+            steps=record.steps,
+            value=record.value,
+            metrics=metrics,
+            error=error,
+            user_attrs=record.user_attrs,
+        )
+
+    # --------------------------------------------------------------------------- log
+
+    def _next_event(self) -> int:
+        return self._log[-1][0] + 1 if self._log else 0
+
+    def _remember(self, row: EventRow) -> None:
+        self._log.append((row.number, row.payload))
+
+    def _append(self, payload: Mapping[str, object]) -> None:
+        row = EventRow(study_id=self._row.id, number=self._next_event(), payload=dict(payload))
+        self.database.write(Batch(events=[row]))
+        self._remember(row)
+
+
+class SingleTrial(FixedTrials):
+    """Trains one configuration: what `Study.evaluate` runs."""
+
+    def __init__(self, configuration: Configuration, max_steps: Step) -> None:
+        super().__init__([configuration], max_steps)
+
+    def identity(self) -> dict[str, object]:
+        """Return the configuration and how far it is trained."""
+        sequences = self.configurations[0].sequences
+        return {
+            "tuner": "evaluate",
+            "hp": {name: sequence.to_json() for name, sequence in sequences.items()},
+            "max_steps": self.max_steps,
+        }
+
+
+def _problems(
+    trainer: type, name: str, metric: str, report_every: int, seed: int, reuse: str
+) -> list[str]:
+    """Return what is wrong with the arguments of `create_study`."""
+    found = list(problems_of(trainer))
+    if not name or not name.strip():
+        found.append(f"name must not be empty, got {name!r}")
+    if type(report_every) is not int or report_every < 1:
+        found.append(f"report_every must be an int >= 1, got {report_every!r}")
+    if type(seed) is not int:
+        found.append(f"seed must be an int, got {seed!r}")
+    if reuse not in ("code", "exact"):
+        found.append(unknown("reuse", reuse, ("code", "exact")))
+    known = () if found else metric_names(trainer)
+    if known and metric not in known:
+        found.append(unknown("metric", metric, known))
+    return found
+
+
+def _fingerprint(
+    trainer: type, config: Mapping[str, object], depends_on: Iterable[object], reuse: str
+) -> Fingerprint:
+    if reuse == "exact":
+        config = {**config, "__environment__": environment("any")}
+    return fingerprint(trainer, config, depends_on=tuple(depends_on))
+
+
+def _default_database(url: str) -> str:
+    if url.startswith("memory://"):
+        return "sqlite://"
+    if "://" in url and not url.startswith("file://"):
+        return "dasktune.db"
+    return str(Path(url.removeprefix("file://")) / "dasktune.db")
+
+
+def _open_row(
+    database: Database, name: str, spec: Mapping[str, object], load_if_exists: bool
+) -> StudyRow:
+    """Return the study's row; refuse one that was made for something else."""
+    found = database.study(name)
+    if found is None:
+        root = root_key(str(spec["fingerprint"]), int(str(spec["seed"])))
+        return database.create_study(name, root=root, spec=dict(spec), created=time.time())
+    if not load_if_exists:
+        raise ConfigurationError(
+            f"study {name!r} exists already; open it with load_if_exists=True, or choose "
+            "another name"
+        )
+    refuse(
+        f"study {name!r} was created with {field} {found.spec[field]!r}, got {spec[field]!r}; "
+        "another one needs another name"
+        for field in ("fingerprint", "metric", "direction", "seed", "merge")
+        if found.spec[field] != spec[field]
+    )
+    return found
+
+
+def _finishes(record: Mapping[str, Any]) -> bool:
+    return any(decision["do"] == "finish" for decision in record["decisions"])
+
+
+def _wants_display(progress: bool | None) -> bool:
+    return sys.stderr.isatty() if progress is None else progress
+
+
+def _shown(sequence: Sequence) -> Value:
+    return sequence(0) if sequence.constant_until(0) is None else repr(sequence)
+
+
+def _slug(name: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name)

@@ -1,0 +1,87 @@
+"""What a study asked for, what it trained, and what that cost, from measured counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypedDict
+
+from dasktune.graph.plan import Node, SearchPlan
+from dasktune.storage.schema import StageRow
+from dasktune.trials import TrialRecord
+
+
+class Summary(TypedDict):
+    """Figures of a study; seconds are of the wall clock unless said otherwise.
+
+    ``steps_requested`` counts the steps of every trial as far as it was asked for,
+    ``steps_unique`` the states among them, ``steps_executed`` what workers trained, with
+    the ``steps_repeated`` that had been trained before; ``steps_reused`` were found from
+    earlier. ``merge_rate`` is requested by unique. ``worker_seconds`` is the time that
+    workers spent on stages.
+    """
+
+    trials: int
+    steps_requested: int
+    steps_unique: int
+    steps_executed: int
+    steps_repeated: int
+    steps_reused: int
+    merge_rate: float
+    wall_seconds: float
+    worker_seconds: float
+    best_value: float | None
+
+
+def summarise(
+    plan: SearchPlan,
+    trials: Mapping[int, TrialRecord],
+    stages: Iterable[StageRow],
+    *,
+    wall_seconds: float,
+    best_value: float | None,
+) -> Summary:
+    """Return the figures of a study."""
+    asked = {number: max(trial.steps, trial.until or 0) for number, trial in trials.items()}
+    requested = sum(asked.values())
+    unique = unique_steps(plan, asked)
+    ended = [stage for stage in stages if stage.ended is not None]
+    executed = sum(stage.steps for stage in ended)
+    repeated = sum(stage.repeated for stage in ended)
+    return Summary(
+        trials=len(trials),
+        steps_requested=requested,
+        steps_unique=unique,
+        steps_executed=executed,
+        steps_repeated=repeated,
+        steps_reused=max(0, unique - (executed - repeated)),
+        merge_rate=requested / unique if unique else 1.0,
+        wall_seconds=wall_seconds,
+        worker_seconds=sum(
+            stage.ended - stage.started for stage in ended if stage.ended and stage.started
+        ),
+        best_value=best_value,
+    )
+
+
+def unique_steps(plan: SearchPlan, asked: Mapping[int, int]) -> int:
+    """Return how many states lie on the way of trials up to the steps asked for."""
+    reached: dict[Node, int] = {}
+    for trial, until in asked.items():
+        for node in plan.nodes_of(trial):
+            if node.start < until:
+                reached[node] = max(reached.get(node, 0), min(until, node.stop) - node.start)
+    return sum(reached.values())
+
+
+def savings_line(summary: Summary) -> str:
+    """Return the one line that every run ends with."""
+    requested, executed = summary["steps_requested"], summary["steps_executed"]
+    if not requested:
+        return "nothing was asked for"
+    line = f"trained {executed / requested:.0%} of the steps asked for"
+    details = [f"{executed:,} of {requested:,}"]
+    if summary["steps_repeated"]:
+        details.append(f"{summary['steps_repeated']:,} repeated")
+    if summary["steps_reused"]:
+        details.append(f"{summary['steps_reused']:,} found from earlier runs")
+    return f"{line} ({', '.join(details)})"

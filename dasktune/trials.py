@@ -1,0 +1,141 @@
+"""Trials: what a study knows of each configuration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dasktune.sequences import sequence_from_json
+from dasktune.types import Direction, Metrics, Sequences, Step, TrialState
+
+
+@dataclass(slots=True, kw_only=True)
+class TrialRecord:
+    """The present state of one trial. Only the engine changes it.
+
+    Parameters
+    ----------
+    number
+        Its number in the study.
+    tuner, local
+        Which tuner proposed it, and its number there.
+    params
+        What was sampled.
+    sequences
+        Its hyper-parameters as functions of the step.
+    max_steps
+        How far it may be trained.
+    until
+        Step that it is being trained to, None if nothing is asked for it.
+    steps
+        Steps of the last report that its tuner was told.
+    value
+        The metric there.
+    message, traceback
+        Why it failed.
+    """
+
+    number: int
+    tuner: int
+    local: int
+    params: Mapping[str, object]
+    sequences: Sequences
+    max_steps: Step
+    state: TrialState = TrialState.PAUSED
+    until: Step | None = None
+    steps: Step = 0
+    value: float | None = None
+    message: str = ""
+    traceback: str = ""
+    user_attrs: dict[str, object] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as a JSON document, without what columns of its own hold."""
+        return {
+            "tuner": self.tuner,
+            "local": self.local,
+            "params": dict(self.params),
+            "sequences": {name: one.to_json() for name, one in self.sequences.items()},
+            "max_steps": self.max_steps,
+            "message": self.message,
+            "traceback": self.traceback,
+            "user_attrs": self.user_attrs,
+        }
+
+    @classmethod
+    def from_json(
+        cls,
+        document: Mapping[str, object],
+        *,
+        number: int,
+        state: str,
+        steps: Step,
+        value: float | None,
+    ) -> TrialRecord:
+        """Return the record that `to_json` and its columns were made from."""
+        fields = dict(document)
+        sequences = fields.pop("sequences")
+        if not isinstance(sequences, Mapping):
+            raise TypeError(f"sequences of trial {number} must be a mapping, got {sequences!r}")
+        return cls(
+            number=number,
+            state=TrialState(state),
+            steps=steps,
+            value=value,
+            sequences={name: sequence_from_json(one) for name, one in sequences.items()},
+            **fields,  # type: ignore[arg-type]
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One trial as users see it; names and meaning are Optuna's where Optuna has them.
+
+    Attributes
+    ----------
+    number
+        Its number in the study, from 0.
+    state
+        RUNNING, PAUSED, COMPLETE, PRUNED or FAIL.
+    params
+        What was sampled.
+    sequences
+        Its hyper-parameters as functions of the step, by name.
+    steps
+        Steps that its last report was made at.
+    value
+        The metric at that step, None before the first report.
+    metrics
+        All metrics by step, as far as they are known.
+    error
+        Traceback, or message, of its failure; None if it did not fail.
+    user_attrs
+        What users attached.
+    """
+
+    number: int
+    state: TrialState
+    params: Mapping[str, object]
+    sequences: Sequences
+    steps: Step
+    value: float | None
+    metrics: Mapping[Step, Metrics]
+    error: str | None
+    user_attrs: Mapping[str, object]
+
+    @property
+    def values(self) -> list[float] | None:
+        """The value in a list, as Optuna has it; None before the first report."""
+        return None if self.value is None else [self.value]
+
+
+def best_of(trials: list[Trial], direction: Direction) -> Trial | None:
+    """Return the trial with the best finite value of those that did not fail."""
+    best: Trial | None = None
+    for trial in trials:
+        if trial.state is TrialState.FAIL or trial.value is None or not math.isfinite(trial.value):
+            continue
+        if best is None or best.value is None or direction.better(trial.value, best.value):
+            best = trial
+    return best

@@ -1,0 +1,465 @@
+"""What happens on a worker: stages are trained, evaluated, saved and spoken of.
+
+A `StageHost` lives in a worker process as long as the study does. It keeps the trainer of
+the last stage warm, takes save-points and stops from other threads, and writes states to
+the store behind training. It knows no Dask: `dasktune.plugin` connects it.
+
+Everything it has to say goes through one function, `emit`, as lists of plain dicts.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import time
+import traceback as tracebacks
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dasktune.errors import ClusterError, InternalError, StorageError
+from dasktune.graph.keys import Chain, runs
+from dasktune.job import JobPlan
+from dasktune.sequences import Sequence, sequence_from_json
+from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.codec import Snapshot, encode
+from dasktune.trainer.code import unpack
+from dasktune.trainer.environment import environment
+from dasktune.trainer.lifecycle import TrainerRun
+from dasktune.types import Metrics, Step, Value
+
+Message = dict[str, Any]
+Emit = Callable[[list[Message]], None]
+
+FLUSH_SECONDS = 0.05
+"""Progress is sent in batches of this age."""
+
+SAVE_SHARE = 0.02
+"""Share of training time that saving between the planned save-points may cost."""
+
+SAVE_SECONDS = 30.0
+"""Least time between such saves: what a lost worker costs is bounded, and so are states."""
+
+PENDING_WRITES = 2
+"""Snapshots that wait to be written before training waits for the store."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What all stages of a study have in common.
+
+    Parameters
+    ----------
+    trainer_class
+        The user's trainer.
+    config, seed, device
+        What it is built with.
+    store
+        URL of the checkpoint store.
+    report_every
+        Evaluate after every so many steps.
+    environment
+        What is recorded with each checkpoint.
+    """
+
+    trainer_class: type
+    config: Mapping[str, object]
+    seed: int
+    device: str
+    store: str
+    report_every: int
+    environment: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSpec:
+    """One stage to train: plain data, as it travels.
+
+    Parameters
+    ----------
+    attempt
+        Id of the attempt.
+    start, stop
+        Steps.
+    saves
+        Steps strictly between at which the state is saved.
+    sequences
+        JSON documents of the hyper-parameters by name.
+    chain
+        Position in the chain of keys at `start`: base, values (hex), length.
+    """
+
+    attempt: str
+    start: Step
+    stop: Step
+    saves: tuple[Step, ...]
+    sequences: Mapping[str, Mapping[str, object]]
+    chain: tuple[str, str, int]
+
+
+def open_job(plan: JobPlan) -> Job:
+    """Return the job of a plan, its trainer's code opened; sets this process's threads.
+
+    Raises
+    ------
+    ClusterError
+        If the code cannot be opened here, or a GPU is needed and none can be used.
+    """
+    trainer_class = unpack(plan.code)
+    torch = sys.modules.get("torch")
+    needs_gpu = plan.needs.get("GPU", 0) > 0
+    if torch is not None:
+        torch.set_num_threads(plan.threads)
+    if needs_gpu and (torch is None or not torch.cuda.is_available()):
+        raise ClusterError("stages need a GPU, and torch finds none in this process")
+    device = "cuda" if needs_gpu else "cpu"
+    return Job(
+        trainer_class=trainer_class,
+        config=plan.config,
+        seed=plan.seed,
+        device=device,
+        store=plan.store,
+        report_every=plan.report_every,
+        environment=environment(device),
+    )
+
+
+class Control:
+    """What other threads tell a running attempt; also before it starts."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._saves: set[Step] = set()
+        self._stop_at: Step | None = None
+        self._position = -1
+
+    def save_at(self, step: Step) -> bool:
+        """Ask for a save at `step`; return whether the attempt had not passed it yet."""
+        with self._lock:
+            self._saves.add(step)
+            return self._position < step
+
+    def stop(self, at: Step | None) -> None:
+        """Ask the attempt to end at step `at`, or at its next step if None."""
+        with self._lock:
+            at = 0 if at is None else at
+            self._stop_at = at if self._stop_at is None else min(at, self._stop_at)
+
+    def passes(self, step: Step) -> tuple[bool, bool]:
+        """Take note that `step` was reached; return whether to save and whether to stop."""
+        with self._lock:
+            self._position = step
+            return step in self._saves, self._stop_at is not None and step >= self._stop_at
+
+
+class Lineage:
+    """A trainer and the states that were saved from it since it was built or loaded."""
+
+    def __init__(self, run: TrainerRun, key: str, parent: str | None) -> None:
+        self.run = run
+        self.key = key
+        self.parent = parent
+        self.is_lost = False
+        """Whether another attempt's different state was committed under one of its keys."""
+
+
+@dataclass(slots=True)
+class _Write:
+    """A snapshot on its way to the store, with all that its commit says."""
+
+    lineage: Lineage
+    snapshot: Snapshot
+    attempt: str
+    key: str
+    step: Step
+    reports: list[tuple[Step, str, Metrics]]
+    seconds: float
+
+
+class StageHost:
+    """Trains stages in this process, one at a time.
+
+    Parameters
+    ----------
+    job
+        What all stages have in common.
+    emit
+        Takes lists of messages; called from the training and the writing thread.
+    """
+
+    def __init__(self, job: Job, emit: Emit) -> None:
+        self.job = job
+        self.emit = emit
+        self.store = CheckpointStore(job.store)
+        self._warm: Lineage | None = None
+        self._controls: dict[str, Control] = {}
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._writes: queue.Queue[_Write | None] = queue.Queue(PENDING_WRITES)
+        self._writer = threading.Thread(target=self._write_all, name="dasktune-writer", daemon=True)
+        self._writer.start()
+
+    def control(self, attempt: str) -> Control:
+        """Return the control of an attempt that runs or will run here."""
+        with self._lock:
+            return self._controls.setdefault(attempt, Control())
+
+    def close(self, timeout: float) -> None:
+        """Let the running stage end at its next step, and write what is pending."""
+        self._closing.set()
+        with self._lock:
+            controls = list(self._controls.values())
+        for control in controls:
+            control.stop(None)
+        deadline = time.monotonic() + timeout
+        while self._controls and time.monotonic() < deadline:
+            self._closing.wait(0.01)
+            time.sleep(0.01)
+        self._writes.put(None)
+        self._writer.join(max(0.0, deadline - time.monotonic()))
+
+    def run(self, spec: StageSpec) -> Message:
+        """Train one stage; return a receipt. Errors of user code come back as data."""
+        stage = _StageRun(self, spec, self.control(spec.attempt))
+        try:
+            receipt = stage.train()
+        except BaseException as error:  # noqa: BLE001 - SystemExit in user code kills a worker
+            self._warm = None
+            receipt = stage.failure(error)
+        finally:
+            with self._lock:
+                self._controls.pop(spec.attempt, None)
+        return receipt
+
+    def skip(self, spec: StageSpec) -> Message:
+        """Return the receipt of a stage whose predecessor did not get to its end."""
+        with self._lock:
+            self._controls.pop(spec.attempt, None)
+        receipt = _receipt(spec.attempt, spec.start, "skipped")
+        self.emit([receipt])
+        return receipt
+
+    def lineage_at(self, spec: StageSpec, sequences: Mapping[str, Sequence]) -> Lineage:
+        """Return a trainer that holds the state at the stage's start: the warm one, if it is."""
+        key = Chain(spec.chain[0], bytes.fromhex(spec.chain[1]), spec.chain[2]).key
+        warm, self._warm = self._warm, None
+        if warm is not None and warm.key == key and not warm.is_lost:
+            return warm
+        job = self.job
+        first = {name: sequence(0) for name, sequence in sequences.items()}
+        if spec.start == 0:
+            run = TrainerRun.start(
+                job.trainer_class, first, config=job.config, seed=job.seed, device=job.device
+            )
+            return Lineage(run, key, None)
+        state, commit = self.store.load(key)
+        run = TrainerRun.resume(
+            job.trainer_class,
+            step=spec.start,
+            first_values=first,
+            last_values={name: one(spec.start - 1) for name, one in sequences.items()},
+            state=state,
+            config=job.config,
+            seed=job.seed,
+            device=job.device,
+        )
+        return Lineage(run, key, commit.digest)
+
+    def keep_warm(self, lineage: Lineage) -> None:
+        """Keep a trainer for the stage that goes on from its state."""
+        self._warm = lineage
+
+    def write(self, write: _Write) -> None:
+        """Hand a snapshot to the writing thread; waits while too many are pending."""
+        self._writes.put(write)
+
+    # ------------------------------------------------------------ the writing thread
+
+    def _write_all(self) -> None:
+        while (write := self._writes.get()) is not None:
+            if write.lineage.is_lost:
+                self.emit([_receipt(write.attempt, write.step, "lost")])
+                continue
+            try:
+                self._write(write)
+            except StorageError as error:
+                message = f"{type(error).__name__}: {error}"
+                self.emit([{"kind": "storage", "attempt": write.attempt, "message": message}])
+
+    def _write(self, write: _Write) -> None:
+        lineage, attempt = write.lineage, write.attempt
+        began = time.monotonic()
+        commit = self.store.save(
+            write.snapshot,
+            key=write.key,
+            attempt=attempt,
+            step=write.step,
+            parent=lineage.parent,
+            reports=[(step, metrics) for step, _, metrics in write.reports],
+            environment=self.job.environment,
+            seconds=write.seconds,
+        )
+        lineage.parent = commit.digest
+        # The same bits under another name are no conflict: this trainer holds the state.
+        lineage.is_lost = commit.attempt != attempt and commit.digest != write.snapshot.digest
+        reports = write.reports
+        if lineage.is_lost:
+            theirs = dict(commit.reports)
+            reports = [(s, key, theirs[s]) for s, key, _ in write.reports if s in theirs]
+        self.emit(
+            [
+                {
+                    "kind": "saved",
+                    "attempt": attempt,
+                    "step": write.step,
+                    "key": write.key,
+                    "by": commit.attempt,
+                    "digest": commit.digest,
+                    "nbytes": commit.nbytes,
+                    "reported": [step for step, _, _ in reports],
+                    "replaced": reports if lineage.is_lost else [],
+                    "seconds": write.seconds,
+                    "write_seconds": time.monotonic() - began,
+                }
+            ]
+        )
+
+
+class _StageRun:
+    """One attempt while it runs."""
+
+    def __init__(self, host: StageHost, spec: StageSpec, control: Control) -> None:
+        self.host = host
+        self.spec = spec
+        self.control = control
+        self.step = spec.start
+        self.sequences = {name: sequence_from_json(one) for name, one in spec.sequences.items()}
+        self.chain = Chain(spec.chain[0], bytes.fromhex(spec.chain[1]), spec.chain[2])
+        self.seconds = 0.0
+        self._outbox: list[Message] = [{"kind": "started", "attempt": spec.attempt}]
+        self._flushed = time.monotonic()
+        self._unsent: list[tuple[Step, str, Metrics]] = []
+        self._unsaved: list[tuple[Step, str, Metrics]] = []
+        self._saved_at = self._flushed
+        self._saved_seconds = 0.0
+        self._hold_up = 0.0
+
+    def train(self) -> Message:
+        """Train from the stage's start to its end, or to where it is told to stop."""
+        spec, host = self.spec, self.host
+        if self.control.passes(self.step)[1]:
+            return self._end("stopped")
+        lineage = host.lineage_at(spec, self.sequences)
+        self._saved_at = time.monotonic()
+        if spec.start == spec.stop:
+            return self._evaluate_only(lineage)
+        status = "trained"
+        for values, encoded in self._values():
+            began = time.perf_counter()
+            lineage.run.advance(values)
+            self.seconds += time.perf_counter() - began
+            self.chain = self.chain.extend(encoded, 1)
+            self.step += 1
+            wanted, stopped = self.control.passes(self.step)
+            at_end = stopped or self.step == spec.stop
+            self._after_step(lineage, wanted or at_end or self.step in spec.saves)
+            if lineage.is_lost:
+                return self._end("superseded")
+            if stopped and self.step < spec.stop:
+                status = "stopped"
+                break
+        lineage.key = self.chain.key
+        host.keep_warm(lineage)
+        return self._end(status)
+
+    def _values(self) -> Iterator[tuple[dict[str, Value], bytes]]:
+        """Yield the values of each step, and their canonical bytes."""
+        for until, encoded in runs(self.sequences, self.spec.start, self.spec.stop):
+            values = {name: sequence(self.step) for name, sequence in self.sequences.items()}
+            while self.step < until:
+                yield values, encoded
+
+    def _after_step(self, lineage: Lineage, must_save: bool) -> None:
+        """Evaluate, save and speak, where it is time to."""
+        save = must_save or self._save_is_due()
+        if save or self.step % self.host.job.report_every == 0:
+            report = (self.step, self.chain.key, lineage.run.evaluate())
+            self._unsent.append(report)
+            self._unsaved.append(report)
+        if save:
+            self._save(lineage)
+        if time.monotonic() - self._flushed > FLUSH_SECONDS:
+            self._flush()
+
+    def _save_is_due(self) -> bool:
+        age = time.monotonic() - self._saved_at
+        return age > max(SAVE_SECONDS, self._hold_up / SAVE_SHARE)
+
+    def _save(self, lineage: Lineage) -> None:
+        self._flush()
+        began = time.monotonic()
+        snapshot = encode(lineage.run.state())
+        self.host.write(
+            _Write(
+                lineage,
+                snapshot,
+                self.spec.attempt,
+                self.chain.key,
+                self.step,
+                self._unsaved,
+                self.seconds - self._saved_seconds,
+            )
+        )
+        self._unsaved, self._saved_seconds = [], self.seconds
+        self._saved_at = time.monotonic()
+        self._hold_up = self._saved_at - began
+
+    def _evaluate_only(self, lineage: Lineage) -> Message:
+        """Measure a state that exists: its metrics are all that is missing."""
+        key = self.chain.key
+        report = (self.step, key, lineage.run.evaluate())
+        self._unsent.append(report)
+        self._flush()
+        message = {"kind": "saved", "attempt": self.spec.attempt, "step": self.step, "key": key}
+        self._outbox.append({**message, "by": None, "reported": [self.step], "replaced": []})
+        self.host.keep_warm(lineage)
+        return self._end("trained")
+
+    def failure(self, error: BaseException) -> Message:
+        """Return the receipt of a stage whose trainer raised."""
+        if isinstance(error, InternalError | StorageError):
+            self._outbox.append(
+                {"kind": "storage", "attempt": self.spec.attempt, "message": str(error)}
+            )
+        lines = tracebacks.format_exception(error)
+        receipt = _receipt(self.spec.attempt, self.step, "failed")
+        receipt["kind"] = "failed"
+        receipt["message"] = tracebacks.format_exception_only(error)[-1].strip()[:500]
+        receipt["traceback"] = "".join(lines)[-20_000:]
+        self._outbox.append(receipt)
+        self._flush()
+        return _receipt(self.spec.attempt, self.step, "failed")
+
+    def _end(self, status: str) -> Message:
+        receipt = _receipt(self.spec.attempt, self.step, status)
+        receipt["seconds"] = self.seconds
+        self._flush(receipt)
+        return receipt
+
+    def _flush(self, last: Message | None = None) -> None:
+        """Send what has happened since the last time."""
+        if self._unsent or self._outbox or last is not None:
+            messages, self._outbox = self._outbox, []
+            if self._unsent:
+                reports, self._unsent = self._unsent, []
+                message = {"kind": "progress", "attempt": self.spec.attempt, "step": self.step}
+                messages.append({**message, "reports": reports})
+            if last is not None:
+                messages.append(last)
+            self.host.emit(messages)
+        self._flushed = time.monotonic()
+
+
+def _receipt(attempt: str, step: Step, status: str) -> Message:
+    return {"kind": "ended", "attempt": attempt, "step": step, "status": status, "seconds": 0.0}
