@@ -292,6 +292,10 @@ class Text(str):
         (torch.float32, "torch.dtype cannot be stored"),
         (np.array([None]), "arrays of dtype object cannot be stored"),
         (np.array(["x"], np.dtypes.StringDType()), "arrays of dtype StringDType"),
+        (
+            np.zeros(1, {"names": ["a", "b"], "formats": ["i4", "i4"], "offsets": [4, 0]}),
+            "overlapping or out-of-order fields",
+        ),
         (np.ma.masked_array([1]), "MaskedArray cannot be stored"),
         (Tensor(), "tensors must be plain, got the subclass"),
         (torch.empty(2, device="meta"), "tensors must be dense, got layout torch.strided on meta"),
@@ -344,6 +348,21 @@ def torch_is_needed(snapshot: Snapshot) -> bool:
 def test_only_a_state_with_tensors_imports_torch():
     assert not torch_is_needed(encode({"array": np.zeros(3)}))
     assert torch_is_needed(encode({"tensor": torch.zeros(3)}))
+
+
+def test_a_state_with_tensors_says_that_torch_is_missing():
+    code = (
+        "import json, sys, numpy; from dasktune.storage.codec import decode;"
+        "from dasktune.errors import StorageError; sys.modules['torch'] = None\n"
+        "try: decode(json.loads(sys.argv[1]), numpy.zeros(int(sys.argv[2]), 'u1'))\n"
+        "except StorageError as error: print(type(error).__name__, error)"
+    )
+    for state in (torch.zeros(3), torch.Size([1])):
+        snapshot = encode(state)
+        arguments = [json.dumps(snapshot.document), str(snapshot.nbytes)]
+        command = [sys.executable, "-c", code, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout.startswith("StorageError the state holds torch tensors, and torch is")
 
 
 def hostile(**changes):
