@@ -22,7 +22,7 @@ _HOMES = {
     "TrialState": "dasktune.types",
     "check_resume": "dasktune.trainer",
     "create_study": "dasktune.study",
-    "preview": "dasktune.preview",
+    "preview": "dasktune.forecast",
     "simulate": "dasktune.simulate",
 }
 """Public names and where they live: imported when first used, so that this stays light."""

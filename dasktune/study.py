@@ -33,8 +33,8 @@ from dasktune.trainer.code import pack
 from dasktune.trainer.environment import environment
 from dasktune.trainer.fingerprint import Fingerprint, fingerprint
 from dasktune.trainer.metrics import metric_names
-from dasktune.trials import Trial, TrialRecord, best_of
-from dasktune.types import Direction, Metrics, Step, TrialState, Value
+from dasktune.trials import Trial, TrialRecord, best_of, trial_of
+from dasktune.types import Direction, Metrics, Step, Value
 
 if TYPE_CHECKING:
     import pandas
@@ -382,7 +382,8 @@ class Study:
     @property
     def trials(self) -> list[Trial]:
         """All trials, by number."""
-        return [self._shown_trial(record) for record in self._records.values()]
+        plan = self._graph().plan
+        return [trial_of(plan, record) for record in self._records.values()]
 
     @property
     def best_trial(self) -> Trial:
@@ -438,11 +439,15 @@ class Study:
         """Return what was asked for, what was trained, and what that cost."""
         runs = [record["wall_seconds"] for _, record in self._log if record["kind"] == "run"]
         best = best_of(self.trials, self.direction)
+        stages = self.stages()
+        spans = ((one.started, one.ended) for one in stages)
         return summarise(
             self._graph().plan,
             self._records,
-            self.stages(),
+            steps_executed=sum(stage.steps for stage in stages),
+            steps_repeated=sum(stage.repeated for stage in stages),
             wall_seconds=sum(runs),
+            worker_seconds=sum(ended - started for started, ended in spans if started and ended),
             best_value=None if best is None else best.value,
         )
 
@@ -498,22 +503,6 @@ class Study:
     def _report_path(self) -> Path:
         folder = Path(self.store.url.removeprefix("file://"))
         return (folder if folder.is_dir() else Path()) / f"report-{_slug(self.name)}.html"
-
-    def _shown_trial(self, record: TrialRecord) -> Trial:
-        nodes = self._graph().plan.nodes_of(record.number)
-        metrics = {step: node.metrics[step] for node in nodes for step in sorted(node.metrics)}
-        error = (record.traceback or record.message) if record.state is TrialState.FAIL else None
-        return Trial(
-            number=record.number,
-            state=record.state,
-            params=record.params,
-            sequences=record.sequences,
-            steps=record.steps,
-            value=record.value,
-            metrics=metrics,
-            error=error,
-            user_attrs=record.user_attrs,
-        )
 
     # --------------------------------------------------------------------------- log
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TypedDict
 
 from dasktune.graph.plan import Node, SearchPlan
-from dasktune.storage.schema import StageRow
 from dasktune.trials import TrialRecord
 
 
@@ -35,30 +34,27 @@ class Summary(TypedDict):
 def summarise(
     plan: SearchPlan,
     trials: Mapping[int, TrialRecord],
-    stages: Iterable[StageRow],
     *,
+    steps_executed: int,
+    steps_repeated: int,
     wall_seconds: float,
+    worker_seconds: float,
     best_value: float | None,
 ) -> Summary:
-    """Return the figures of a study."""
+    """Return the figures of a study from its plan and what was measured."""
     asked = {number: max(trial.steps, trial.until or 0) for number, trial in trials.items()}
     requested = sum(asked.values())
     unique = unique_steps(plan, asked)
-    ended = [stage for stage in stages if stage.ended is not None]
-    executed = sum(stage.steps for stage in ended)
-    repeated = sum(stage.repeated for stage in ended)
     return Summary(
         trials=len(trials),
         steps_requested=requested,
         steps_unique=unique,
-        steps_executed=executed,
-        steps_repeated=repeated,
-        steps_reused=max(0, unique - (executed - repeated)),
+        steps_executed=steps_executed,
+        steps_repeated=steps_repeated,
+        steps_reused=max(0, unique - (steps_executed - steps_repeated)),
         merge_rate=requested / unique if unique else 1.0,
         wall_seconds=wall_seconds,
-        worker_seconds=sum(
-            stage.ended - stage.started for stage in ended if stage.ended and stage.started
-        ),
+        worker_seconds=worker_seconds,
         best_value=best_value,
     )
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dasktune.graph.plan import SearchPlan
 from dasktune.sequences import sequence_from_json
 from dasktune.types import Direction, Metrics, Sequences, Step, TrialState
 
@@ -128,6 +129,23 @@ class Trial:
     def values(self) -> list[float] | None:
         """The value in a list, as Optuna has it; None before the first report."""
         return None if self.value is None else [self.value]
+
+
+def trial_of(plan: SearchPlan, record: TrialRecord) -> Trial:
+    """Return a trial as users see it, with the metrics that the plan knows."""
+    nodes = plan.nodes_of(record.number)
+    failed = record.state is TrialState.FAIL
+    return Trial(
+        number=record.number,
+        state=record.state,
+        params=record.params,
+        sequences=record.sequences,
+        steps=record.steps,
+        value=record.value,
+        metrics={step: node.metrics[step] for node in nodes for step in sorted(node.metrics)},
+        error=(record.traceback or record.message) if failed else None,
+        user_attrs=record.user_attrs,
+    )
 
 
 def best_of(trials: list[Trial], direction: Direction) -> Trial | None:

@@ -24,7 +24,7 @@ LAYERS = (
     ("trials", "engine"),
     ("storage",),
     ("trainer",),
-    ("job", "recall", "recorder", "summary", "preview", "worker", "plugin"),
+    ("job", "recall", "recorder", "summary", "forecast", "worker", "plugin"),
     ("cluster", "runner", "simulate"),
     ("report", "study"),
     ("cli",),
@@ -32,7 +32,7 @@ LAYERS = (
 """Modules and packages below dasktune; each imports from its own line and those before it."""
 
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
-PURE = ("errors", "types", "sequences", "space", "graph", "algos", "trials", "engine", "preview")
+PURE = ("errors", "types", "sequences", "space", "graph", "algos", "trials", "engine", "forecast")
 HARMLESS = """
     __future__ abc array bisect collections contextlib copy dataclasses decimal enum fractions
     functools hashlib heapq inspect itertools json math numbers numpy operator re statistics

@@ -21,6 +21,7 @@ from dasktune.trainer.base import problems_of
 from dasktune.trainer.code import pack
 from dasktune.trainer.compare import Difference, state_differences
 from dasktune.trainer.generators import is_cuda
+from dasktune.trainer.probe import GENERATOR
 from dasktune.trainer.resume_process import Digests, Job, load
 from dasktune.types import Step
 
@@ -28,6 +29,7 @@ GPU_TOLERANCE = 1e-3
 """Relative difference that is let pass on a GPU without deterministic algorithms."""
 
 _MAX_SUSPECTS = 8
+_COMMAND = "from dasktune.trainer.resume_process import main; main()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +142,7 @@ def _tolerance(trainer_class: type, device: str) -> float:
 def _findings(job: Job) -> dict[str, Any]:
     """Let a new process do a job, and return what it found."""
     done = subprocess.run(
-        [sys.executable, "-m", "dasktune.trainer.resume_process"],
+        [sys.executable, "-c", _COMMAND],
         input=pickle.dumps(job),
         capture_output=True,
         check=False,
@@ -149,7 +151,8 @@ def _findings(job: Job) -> dict[str, Any]:
         text = done.stderr.decode(errors="replace").strip()
         lines = text.splitlines()
         message = lines[-1] if lines else f"the process ended with code {done.returncode}"
-        raise TrainerError(f"{job.code.qualname} failed in check_resume: {message}", text)
+        traceback = text[max(text.find("Traceback (most recent"), 0) :]
+        raise TrainerError(f"{job.code.qualname} failed in check_resume: {message}", traceback)
     found: dict[str, Any] = load(job.folder, job.part)
     return found
 
@@ -167,7 +170,7 @@ def _resuming(
     effects = list(_effects(whole, rest))
     if not effects:
         return loaded
-    return [*loaded, *_suspects(whole["probe"], rest["probe"], bool(loaded)), *effects]
+    return [*loaded, *_suspects(whole, rest, bool(loaded)), *effects]
 
 
 def _within(
@@ -200,9 +203,16 @@ def _effects(whole: Mapping[str, Any], rest: Mapping[str, Any]) -> Iterator[Diff
         return
 
 
-def _suspects(saved: Digests, loaded: Digests, state_differs: bool) -> Iterator[Difference]:
+def _suspects(
+    whole: Mapping[str, Any], rest: Mapping[str, Any], state_differs: bool
+) -> Iterator[Difference]:
     """Yield what was not brought back by loading, or that nothing is known of it."""
-    changed = _changed(saved, loaded)
+    changed = [
+        path
+        for path in _changed(whole["probe"], rest["probe"])
+        # A generator nobody draws from starts anywhere.
+        if not path.endswith(GENERATOR) or path in whole["drawn"]
+    ]
     for path in sorted(changed, key=_suspicion)[:_MAX_SUSPECTS]:
         yield Difference(
             path=path,
@@ -218,10 +228,10 @@ def _suspects(saved: Digests, loaded: Digests, state_differs: bool) -> Iterator[
 
 
 def _suspicion(path: str) -> int:
-    """Return the rank of a suspect: what is known to be drawn from comes first."""
-    if path.startswith("trainer."):
-        return 0
-    return 2 if path.endswith("global random generator") else 1
+    """Return the rank of a suspect: gradients last, which most trainers drop anyway."""
+    if path.endswith(".grad"):
+        return 2
+    return 0 if path.startswith("trainer.") else 1
 
 
 def _evaluating(rest: Mapping[str, Any], tolerance: float) -> Iterator[Difference]:

@@ -21,6 +21,9 @@ from dasktune.trainer.compare import as_array, leaf_digest, leaves
 from dasktune.trainer.generators import generator_state, global_states, is_generator
 from dasktune.trainer.installed import is_installed
 
+GENERATOR = "global random generator"
+"""What the paths of the global generators end with."""
+
 _MAX_DEPTH = 8
 _MAX_LEAVES = 50_000
 _OPAQUE = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, CodeType, type)
@@ -35,9 +38,7 @@ def probe(trainer: Any, device: str) -> dict[str, str]:
     unknown make are opened attribute by attribute; what lies deep, or beyond 50,000
     entries, is left out.
     """
-    found: dict[str, str] = {}
-    for name, state in global_states(device).items():
-        found[f"{_GENERATORS[name]} global random generator"] = _whole(state)
+    found = generator_digests(device)
     roots: dict[str, Any] = {f"trainer.{name}": value for name, value in vars(trainer).items()}
     roots |= _class_attributes(type(trainer))
     roots |= {f"global {name}": value for name, value in global_variables(type(trainer)).items()}
@@ -45,6 +46,14 @@ def probe(trainer: Any, device: str) -> dict[str, str]:
     entries = (entry for path, value in roots.items() for entry in _entries(value, path, seen, 0))
     found.update(islice(entries, _MAX_LEAVES))
     return found
+
+
+def generator_digests(device: str) -> dict[str, str]:
+    """Return digests of the global random generators by what they are called."""
+    return {
+        f"{_GENERATORS[name]} {GENERATOR}": _whole(state)
+        for name, state in global_states(device).items()
+    }
 
 
 def global_variables(trainer_class: type) -> dict[str, Any]:

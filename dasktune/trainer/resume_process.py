@@ -1,4 +1,4 @@
-"""The processes in which `check_resume` trains: ``python -m dasktune.trainer.resume_process``.
+"""What the processes do in which `check_resume` trains.
 
 Each takes one job from its standard input and leaves its findings in the job's folder.
 What fails in it is told by its traceback and exit code.
@@ -20,7 +20,7 @@ from dasktune.storage.codec import decode, encode
 from dasktune.trainer.code import TrainerCode, unpack
 from dasktune.trainer.compare import leaf_digest, leaves
 from dasktune.trainer.lifecycle import TrainerRun
-from dasktune.trainer.probe import probe
+from dasktune.trainer.probe import generator_digests, probe
 from dasktune.types import Step, Value
 
 Digests = dict[str, str]
@@ -78,6 +78,7 @@ def _whole(job: Job, trainer_class: type) -> dict[str, Any]:
         trainer_class, job.values[0], config=job.config, seed=job.seed, device=job.device
     )
     log = _Log()
+    before = generator_digests(job.device)
     findings: dict[str, Any] = {}
     for values in job.values:
         run.advance(values)
@@ -85,7 +86,9 @@ def _whole(job: Job, trainer_class: type) -> dict[str, Any]:
         if run.step == job.split:
             save(run.state(), job.folder, "saved")
             findings["probe"] = _probe(run)
-    return {**findings, **log.findings(), "final": run.state()}
+    after = generator_digests(job.device)
+    drawn = [path for path, digest in after.items() if before.get(path) != digest]
+    return {**findings, **log.findings(), "drawn": drawn, "final": run.state()}
 
 
 def _rest(job: Job, trainer_class: type) -> dict[str, Any]:
@@ -98,14 +101,12 @@ def _rest(job: Job, trainer_class: type) -> dict[str, Any]:
         log.add(run, with_state=True)
     # Copied by the codec, because what follows uses the same trainer.
     save(run.state(), job.folder, "final")
-    return {
-        **findings,
-        **log.findings(),
-        "final": load(job.folder, "final"),
-        "evaluated": _evaluated_again(run),
-        "quiet": _quiet(job, trainer_class),
-        "again": _repeated(job, trainer_class),
-    }
+    findings |= {**log.findings(), "final": load(job.folder, "final")}
+    findings["evaluated"] = _evaluated_again(run)
+    findings["quiet"] = _quiet(job, trainer_class)
+    if findings["quiet"] != log.states[run.step]:
+        findings["again"] = _repeated(job, trainer_class)
+    return findings
 
 
 def _resumed(job: Job, trainer_class: type) -> TrainerRun:
@@ -176,7 +177,3 @@ def _digests(run: TrainerRun) -> Digests:
 
 def _probe(run: TrainerRun) -> Digests:
     return probe(run.trainer, run.trainer.device)
-
-
-if __name__ == "__main__":
-    main()
