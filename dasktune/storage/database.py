@@ -63,6 +63,9 @@ class Database:
         ``postgresql+psycopg://...``.
     timeout
         Seconds to wait for another process that writes to the same SQLite file.
+    create
+        Make it if it is missing. Without this a missing one is an error, and looking for
+        it leaves nothing behind.
 
     Raises
     ------
@@ -79,8 +82,10 @@ class Database:
     >>> database.close()
     """
 
-    def __init__(self, url: str | Path, *, timeout: float = 30.0) -> None:
+    def __init__(self, url: str | Path, *, timeout: float = 30.0, create: bool = True) -> None:
         address = _address(str(url))
+        if not create:
+            _find_file(address)
         self._name = address.database or address.render_as_string(hide_password=True)
         if address.get_backend_name() == "postgresql":
             self._name = address.render_as_string(hide_password=True)
@@ -92,7 +97,7 @@ class Database:
             for part in fields(Batch)
         }
         try:
-            self._prepare()
+            self._prepare(create)
         except StorageError:
             self.close()
             raise
@@ -173,11 +178,13 @@ class Database:
         """Close all connections; what was written is durable already."""
         self._engine.dispose()
 
-    def _prepare(self) -> None:
+    def _prepare(self, create: bool) -> None:
         """Make the tables that are missing; the version is written when all are there."""
         version = self._version()
         if version == schema.VERSION:
             return
+        if version is None and not create:
+            raise StorageError(f"database {self._name} holds no studies of dasktune")
         if version is not None:
             raise StorageError(
                 f"database {self._name} must have version {schema.VERSION}, got {version}: "
@@ -256,6 +263,13 @@ def _address(url: str) -> sa.URL:
             f"database must be one of {', '.join(_INSERTS)}, got {address.get_backend_name()}"
         )
     return address
+
+
+def _find_file(address: sa.URL) -> None:
+    """Refuse a SQLite file that does not exist: to connect would make it."""
+    file = str(address.database)
+    if address.get_backend_name() == "sqlite" and not Path(file).is_file():
+        raise StorageError(f"there is no database {file}")
 
 
 def _engine(address: sa.URL, timeout: float) -> sa.Engine:

@@ -7,7 +7,9 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -419,3 +421,18 @@ def test_the_statements_are_postgresql_too():
     assert metrics.endswith("ON CONFLICT DO NOTHING")
     assert "CONFLICT" not in str(_write_statement("postgresql", "events").compile(dialect=dialect))
     assert isinstance(schema.checkpoints.c.nbytes.type, sa.BigInteger)
+
+
+def test_looking_for_a_database_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="there is no database"):
+        Database(tmp_path / "none" / "here.db", create=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_without_studies_is_not_made_a_database(tmp_path: Path) -> None:
+    file = tmp_path / "empty.db"
+    file.touch()
+    with pytest.raises(StorageError, match="holds no studies of dasktune"):
+        Database(file, create=False)
+    with closing(sqlite3.connect(file)) as connection:
+        assert connection.execute("select * from sqlite_master").fetchall() == []
