@@ -23,6 +23,8 @@ Put = Callable[[tuple[str, Any]], None]
 
 LOCAL_SETTINGS = {
     "distributed.worker.daemon": False,
+    # Ctrl-C goes to all processes of a terminal; workers must live on to save what they have.
+    "distributed.worker.preload": ["import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"],
     "distributed.scheduler.work-stealing": False,
     "distributed.scheduler.allowed-failures": 0,
     "distributed.scheduler.no-workers-timeout": "60s",

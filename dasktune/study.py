@@ -274,10 +274,15 @@ class Study:
             raise TrainerError(self._records[trial.number].message, trial.error)
         return trial.metrics[trial.steps]
 
-    def stop(self) -> None:
-        """Let a running `optimize` save what runs and return; it can be continued."""
-        if self._runner is not None:
-            self._runner.request_stop()
+    def stop(self) -> bool:
+        """Let a running `optimize` save what runs and return; it can be continued.
+
+        Returns whether one was running.
+        """
+        runner = self._runner
+        if runner is not None:
+            runner.request_stop()
+        return runner is not None
 
     def _run(
         self,
