@@ -1,16 +1,240 @@
-"""The live display of a run."""
+"""The live display of a run, on standard error.
+
+The run loop calls it at every turn, so a call that draws nothing must cost next to
+nothing: it looks at the clock. What is drawn is gathered anew each time, at most four
+times a second, and less often where gathering is slow.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
-if TYPE_CHECKING:
-    from dasktune.runner import Snapshot
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from dasktune.engine import Engine
+from dasktune.graph.plan import Node, SearchPlan
+from dasktune.report.formats import count, duration, number, percent
+from dasktune.runner import Snapshot
+from dasktune.trials import TrialRecord
+from dasktune.types import Direction, TrialState
+
+REDRAW_SECONDS = 0.25
+"""Time between two drawings, at least."""
+
+SHARE_OF_TIME = 0.05
+"""Part of the loop's time that gathering and drawing may take, at most."""
+
+RATE_SECONDS = 60.0
+"""How far back the speed that the estimate of the time left rests on is measured."""
+
+STYLES = {
+    TrialState.RUNNING: "cyan",
+    TrialState.PAUSED: "yellow",
+    TrialState.COMPLETE: "green",
+    TrialState.PRUNED: "dim",
+    TrialState.FAIL: "bold red",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What is asked for now, and what of it is still to be trained, in steps."""
+
+    requested: int
+    unique: int
+    left: int
+
+
+class Progress:
+    """Draws a run as it goes on; called at every turn of the run loop.
+
+    Parameters
+    ----------
+    name, metric, direction
+        The study's.
+    engine
+        The engine that runs; only read.
+    live
+        Where to draw.
+    clock
+        Seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        metric: str,
+        direction: Direction,
+        *,
+        engine: Engine,
+        live: Live,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.redraws = 0
+        self._name, self._metric, self._direction = name, metric, direction
+        self._engine = engine
+        self._live = live
+        self._clock = clock
+        self._due = -math.inf
+        self._last: Snapshot | None = None
+        self._speeds: deque[tuple[float, int]] = deque()
+
+    def __call__(self, snapshot: Snapshot) -> None:
+        """Take in a snapshot; draw it if it is time to."""
+        self._last = snapshot
+        now = self._clock()
+        if now < self._due:
+            return
+        self._draw(snapshot)
+        spent = self._clock() - now
+        self._due = now + max(REDRAW_SECONDS, spent / SHARE_OF_TIME)
+
+    def finish(self) -> None:
+        """Draw the last snapshot, so that what stays on the screen is the end."""
+        if self._last is not None:
+            self._draw(self._last)
+
+    def _draw(self, snapshot: Snapshot) -> None:
+        self.redraws += 1
+        self._live.update(self.render(snapshot), refresh=True)
+
+    def render(self, snapshot: Snapshot) -> RenderableType:
+        """Return the display for a snapshot."""
+        trials = self._engine.trials.values()
+        dispatcher = self._engine.dispatcher
+        ahead = outlook(dispatcher.plan, trials)
+        under_way = sum(
+            one.position - max(one.start, one.saved) for one in dispatcher.attempts.values()
+        )
+        left = max(0, ahead.left - under_way)
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(style="bold", no_wrap=True)
+        grid.add_column(ratio=1)
+        grid.add_row(Text(self._name), self._times(snapshot, left))
+        grid.add_row("trials", states_text(trials))
+        grid.add_row("steps", self._steps(snapshot.steps_executed, left))
+        grid.add_row("saved", saved_text(ahead))
+        grid.add_row("workers", workers_text(snapshot))
+        grid.add_row("best", self._best(trials, snapshot))
+        return grid
+
+    def _times(self, snapshot: Snapshot, left: int) -> Text:
+        speed = self._speed(snapshot)
+        text = f"{duration(snapshot.seconds)} elapsed"
+        if left and speed > 0:
+            text += f", about {duration(left / speed)} left"
+        return Text(text)
+
+    def _speed(self, snapshot: Snapshot) -> float:
+        """Return the steps per second of the last while, all workers together."""
+        speeds = self._speeds
+        speeds.append((snapshot.seconds, snapshot.steps_executed))
+        while len(speeds) > 2 and speeds[1][0] < snapshot.seconds - RATE_SECONDS:
+            speeds.popleft()
+        seconds, steps = speeds[0]
+        passed = snapshot.seconds - seconds
+        return (snapshot.steps_executed - steps) / passed if passed > 0 else 0.0
+
+    def _steps(self, executed: int, left: int) -> Table:
+        row = Table.grid(padding=(0, 2))
+        bar = ProgressBar(total=max(1, executed + left), completed=executed, width=30)
+        row.add_row(bar, Text(f"{executed:,} trained, {left:,} left"))
+        return row
+
+    def _best(self, trials: Iterable[TrialRecord], snapshot: Snapshot) -> Text:
+        best = best_record(trials, self._direction)
+        if best is not None:
+            return Text(f"{self._metric} {number(best.value)} (trial {best.number})", "green")
+        if snapshot.latest is not None and self._metric in snapshot.latest[1]:
+            step, metrics = snapshot.latest
+            value = number(metrics[self._metric])
+            return Text(f"none yet; {self._metric} was {value} at step {step:,}", "dim")
+        return Text("none yet", "dim")
 
 
 @contextmanager
-def display(study: Any, engine: Any) -> Iterator[Callable[[Snapshot], None]]:
-    """Show a run."""
-    yield lambda snapshot: None
+def display(study: Any, engine: Engine) -> Iterator[Callable[[Snapshot], None]]:
+    """Show a run while the context lasts; give what is to be called with each snapshot.
+
+    Parameters
+    ----------
+    study
+        Has a name, a metric and a direction.
+    engine
+        The engine that runs.
+    """
+    with Live(console=Console(stderr=True), auto_refresh=False) as live:
+        progress = Progress(study.name, study.metric, study.direction, engine=engine, live=live)
+        try:
+            yield progress
+        finally:
+            progress.finish()
+
+
+def outlook(plan: SearchPlan, trials: Iterable[TrialRecord]) -> Outlook:
+    """Return what trials ask for, and what of it has no checkpoint yet."""
+    requested = 0
+    reached: dict[Node, int] = {}
+    for trial in trials:
+        until = max(trial.steps, trial.until or 0)
+        requested += until
+        for node in plan.nodes_of(trial.number):
+            if node.start < until:
+                reached[node] = max(reached.get(node, 0), min(until, node.stop))
+    return Outlook(
+        requested=requested,
+        unique=sum(until - node.start for node, until in reached.items()),
+        left=sum(max(0, until - trained_to(node)) for node, until in reached.items()),
+    )
+
+
+def trained_to(node: Node) -> int:
+    """Return the step up to which a node is known to have been trained and saved."""
+    return max(node.latest_checkpoint(), max(node.metrics, default=0))
+
+
+def best_record(trials: Iterable[TrialRecord], direction: Direction) -> TrialRecord | None:
+    """Return the trial with the best finite value of those that did not fail."""
+    best, value = None, math.nan
+    for trial in trials:
+        if trial.value is None or trial.state is TrialState.FAIL:
+            continue
+        first = best is None and math.isfinite(trial.value)
+        if first or (math.isfinite(trial.value) and direction.better(trial.value, value)):
+            best, value = trial, trial.value
+    return best
+
+
+def states_text(trials: Iterable[TrialRecord]) -> Text:
+    """Return how many trials there are in each state."""
+    counts = Counter(trial.state for trial in trials)
+    parts = [(f"{counts[state]:,} {state.value.lower()}", STYLES[state]) for state in STYLES]
+    shown = [part for part, state in zip(parts, STYLES, strict=True) if counts[state]]
+    return Text("  ").join(Text(*part) for part in shown) if shown else Text("none yet", "dim")
+
+
+def saved_text(ahead: Outlook) -> Text:
+    """Return what sharing saves of the steps that are asked for."""
+    saved = ahead.requested - ahead.unique
+    if not ahead.requested:
+        return Text("—", "dim")
+    share = percent(saved, ahead.requested)
+    return Text(f"{share} of {count(ahead.requested, 'step')} asked for")
+
+
+def workers_text(snapshot: Snapshot) -> Text:
+    """Return how many workers have work, and how many stages wait for one."""
+    if not snapshot.workers:
+        return Text("waiting for workers", "bold yellow")
+    stages = count(snapshot.stages_left, "stage")
+    return Text(f"{snapshot.busy:,} of {snapshot.workers:,} busy, {stages} to start")
