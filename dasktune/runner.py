@@ -243,7 +243,7 @@ class DaskRunner:
             return
         match message["kind"]:
             case "started":
-                self._recorder.started(attempt, time.time())
+                self._recorder.started(attempt, message["at"])
                 self._tell(Started(attempt=attempt))
             case "progress":
                 for step, key, metrics in message["reports"]:
@@ -308,7 +308,7 @@ class DaskRunner:
         )
         self._recorder.ended(
             message["attempt"],
-            time.time(),
+            message["at"],
             status=message["status"],
             step=message["step"],
             repeated=dispatcher.steps_repeated - before,
@@ -319,7 +319,7 @@ class DaskRunner:
         attempt = message["attempt"]
         logger.warning("stage failed after step %d: %s", message["step"], message["message"])
         self._recorder.ended(
-            attempt, time.time(), status="failed", step=message["step"], repeated=0
+            attempt, message["at"], status="failed", step=message["step"], repeated=0
         )
         self._tell(
             Failed(
@@ -350,7 +350,7 @@ class DaskRunner:
             logger.warning("attempt %s ended with status %r in Dask", attempt, status)
             step = flight.order.start
             lost = {"attempt": attempt, "step": step, "status": "lost", "seconds": 0.0}
-            self._ended(flight, lost)
+            self._ended(flight, {**lost, "at": time.time()})
 
     def _worker_left(self, worker: str) -> None:
         """Take in that a worker is gone; Dask must not run its stages anywhere else."""

@@ -337,7 +337,9 @@ class _StageRun:
         self.sequences = {name: sequence_from_json(one) for name, one in spec.sequences.items()}
         self.chain = Chain(spec.chain[0], bytes.fromhex(spec.chain[1]), spec.chain[2])
         self.seconds = 0.0
-        self._outbox: list[Message] = [{"kind": "started", "attempt": spec.attempt}]
+        self._outbox: list[Message] = [
+            {"kind": "started", "attempt": spec.attempt, "at": time.time()}
+        ]
         self._flushed = time.monotonic()
         self._unsent: list[tuple[Step, str, Metrics]] = []
         self._unsaved: list[tuple[Step, str, Metrics]] = []
@@ -462,4 +464,11 @@ class _StageRun:
 
 
 def _receipt(attempt: str, step: Step, status: str) -> Message:
-    return {"kind": "ended", "attempt": attempt, "step": step, "status": status, "seconds": 0.0}
+    return {
+        "kind": "ended",
+        "attempt": attempt,
+        "step": step,
+        "status": status,
+        "seconds": 0.0,
+        "at": time.time(),
+    }
