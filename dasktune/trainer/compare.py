@@ -83,7 +83,7 @@ def leaf_digest(value: Any) -> str:
     """
     array = as_array(value)
     if array is not None:
-        head = f"{type(value).__name__} {array.dtype} {array.shape} "
+        head = f"{_form(value)} "
         content = np.ascontiguousarray(array).tobytes()
     elif isinstance(value, float):
         head, content = "float ", struct.pack("<d", value)
@@ -117,9 +117,8 @@ def _reason(expected: Any, found: Any, tolerance: float) -> str | None:
     """Return in what two leaves differ, if they do."""
     ours, theirs = as_array(expected), as_array(found)
     if ours is not None and theirs is not None:
-        if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
-            forms = (f"{array.dtype} {array.shape}" for array in (ours, theirs))
-            return "must be {}, got {}".format(*forms)
+        if _form(expected) != _form(found):
+            return f"must be {_form(expected)}, got {_form(found)}"
         return _number_reason(ours, theirs, tolerance)
     if leaf_digest(expected) == leaf_digest(found):
         return None
@@ -139,15 +138,22 @@ def _number_reason(
     count = int(unequal.sum())
     if ours.dtype.kind not in "fciub" or not count:
         return f"{count} of {ours.size} entries differ" if count else "differs in the sign of zeros"
-    largest = float(np.abs(ours.astype(complex) - theirs.astype(complex)).max())
-    if largest <= tolerance * float(np.abs(ours).max()):
+    with np.errstate(invalid="ignore"):
+        distances = np.abs(ours[unequal].astype(complex) - theirs[unequal].astype(complex))
+    largest, scale = float(distances.max()), float(np.abs(ours[np.isfinite(ours)]).max(initial=0))
+    if largest <= tolerance * scale:  # never so if either is infinite or no number
         return None
     return f"{count} of {ours.size} numbers differ, by at most {largest:.3g}"
+
+
+def _form(array: Any) -> str:
+    """Return kind, type and shape of an array or tensor."""
+    return f"{type(array).__name__} {array.dtype} {tuple(array.shape)}"
 
 
 def _short(value: object) -> str:
     array = as_array(value)
     if array is not None and array.size > 4:
-        return f"{type(value).__name__} {array.dtype} {array.shape}"
+        return _form(value)
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -252,7 +252,7 @@ class _Fetch:
 
     def __len__(self) -> int:
         if not self._is_arrays:
-            return _length(self._source)
+            return _length(self._source, self._parts)
         lengths = {len(part) for part in self._parts}
         if len(lengths) != 1:
             raise ConfigurationError(
@@ -318,11 +318,15 @@ def _is_tensor(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "new_empty")
 
 
-def _length(source: Any) -> int:
-    if not hasattr(source, "__len__") or not hasattr(source, "__getitem__"):
+def _length(source: Any, parts: tuple[Any, ...]) -> int:
+    # A tuple with something else in it was hardly meant as a data set of a few samples.
+    if isinstance(source, tuple) or not all(
+        hasattr(source, name) for name in ("__len__", "__getitem__")
+    ):
+        kinds = ", ".join(type(part).__name__ for part in parts)
         raise ConfigurationError(
             "the source must be an array, a tensor, a tuple of them or a map-style data set, "
-            f"got {type(source).__name__}"
+            f"got {f'a tuple of {kinds}' if isinstance(source, tuple) else kinds}"
         )
     return len(source)
 

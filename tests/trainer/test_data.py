@@ -189,6 +189,7 @@ def test_a_failing_sample_fails_its_batch_and_not_the_position():
     [
         (np.arange(0), {}, "at least one sample, got none"),
         (3, {}, "must be an array, a tensor, a tuple of them or a map-style data set, got int"),
+        (([1, 2], np.arange(2)), {}, "got a tuple of list, ndarray"),
         ((np.arange(3), np.arange(4)), {}, r"must be equally long, got \[3, 4\]"),
         (np.arange(3), {"batch_size": 0}, "batch_size must be an integer >= 1, got 0"),
         (np.arange(3), {"batch_size": 2.0}, "batch_size must be an integer >= 1, got 2.0"),
