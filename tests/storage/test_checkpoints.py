@@ -4,6 +4,7 @@ import json
 import math
 import os
 import shutil
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +18,7 @@ from dasktune.errors import ConfigurationError, CorruptCheckpointError, StorageE
 from dasktune.storage import flat
 from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.codec import encode
-from dasktune.storage.files import ObjectFiles
+from dasktune.storage.files import ObjectFiles, open_files
 
 KEY = "a1b2c3"
 STATE = {"epoch": 3, "weights": np.arange(100.0), "name": "x"}
@@ -42,6 +43,15 @@ def store(url):
 @pytest.fixture
 def local(tmp_path):
     return CheckpointStore(str(tmp_path))
+
+
+@pytest.fixture
+def eager_threads():
+    """Let threads interrupt each other as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
 
 
 def save(store, state=STATE, *, key=KEY, attempt="1-aa", **more):
@@ -130,6 +140,7 @@ def test_saving_again_under_the_same_attempt_keeps_the_data(store):
     assert store.load(KEY)[0]["epoch"] == 3
 
 
+@pytest.mark.usefixtures("eager_threads")
 def test_of_many_that_save_one_key_at_once_one_wins(store, tmp_path):
     barrier = threading.Barrier(16)
 
@@ -152,9 +163,10 @@ def test_of_many_that_save_one_key_at_once_one_wins(store, tmp_path):
         }
 
 
+@pytest.mark.usefixtures("eager_threads")
 def test_many_that_save_and_discard_leave_whole_checkpoints(store):
     def work(number):
-        for turn in range(10):
+        for turn in range(50):
             save(store, {"who": number}, attempt=f"{number}-{turn}")
             store.discard(KEY)
 
@@ -351,6 +363,36 @@ def test_a_store_that_cannot_be_written_says_so(tmp_path):
 def test_a_protocol_that_is_not_known_is_refused():
     with pytest.raises(StorageError, match="cannot open gopher://x: Protocol not known: gopher"):
         CheckpointStore("gopher://x")
+
+
+@pytest.mark.usefixtures("eager_threads")
+def test_one_of_many_creates_a_file_in_memory(tmp_path):
+    files = open_files(f"memory://{tmp_path.name}")
+    barrier = threading.Barrier(8)
+
+    def race(number):
+        wins = 0
+        for turn in range(100):
+            barrier.wait()
+            wins += files.create(f"commit{turn}", str(number).encode())
+        return wins
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(race, range(8))) == 100
+
+
+@pytest.mark.usefixtures("eager_threads")
+def test_a_folder_is_made_though_others_remove_it(tmp_path):
+    files = open_files(str(tmp_path))
+
+    def work(number):
+        for _ in range(600):
+            files.write(f"key/{number}", {"file": [np.zeros(1, np.uint8)]})
+            files.remove(f"key/{number}")  # and the key's folder when it is empty
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert files_below(tmp_path) == set()
 
 
 class Gateway(fsspec.AbstractFileSystem):
