@@ -35,6 +35,15 @@ class Position:
     consumed: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Order:
+    """The permutation of one epoch, and its checksum."""
+
+    epoch: int
+    indices: Indices
+    checksum: int
+
+
 class ResumableLoader:
     """Endless batches over the epochs of a data set.
 
@@ -107,7 +116,7 @@ class ResumableLoader:
         refuse(_problems(self._samples, seed, workers, prefetch))
         self._batch_size = self._checked_size(batch_size)
         self._position = Position(epoch=0, consumed=0)
-        self._order: tuple[int, Indices] | None = None
+        self._current: _Order | None = None
         self._ahead = prefetch if workers else 0
         self._queue: deque[tuple[Future[Any], Position]] = deque()
         self._executor = _executor(self._fetch, workers, processes) if workers else None
@@ -165,7 +174,7 @@ class ResumableLoader:
             "consumed": self._position.consumed,
             "batch_size": self._batch_size,
             "samples": self._samples,
-            "order": zlib.crc32(self._permutation(self._position.epoch).tobytes()),
+            "order": self._order(self._position.epoch).checksum,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -179,7 +188,7 @@ class ResumableLoader:
         if state["samples"] != self._samples:
             reason = f"must be {self._samples}, the length of the data, got {state['samples']}"
             raise StateError("loader['samples']", reason)
-        if zlib.crc32(self._permutation(state["epoch"]).tobytes()) != state["order"]:
+        if self._order(state["epoch"]).checksum != state["order"]:
             raise StateError("loader['order']", "another seed or NumPy gives another order")
         self._forget_prefetched()
         self._batch_size = self._checked_size(state["batch_size"])
@@ -201,13 +210,14 @@ class ResumableLoader:
             )
         return int(size)
 
-    def _permutation(self, epoch: int) -> Indices:
-        if self._order is None or self._order[0] != epoch:
-            order = np.arange(self._samples, dtype=np.int64)
+    def _order(self, epoch: int) -> _Order:
+        if self._current is None or self._current.epoch != epoch:
+            indices = np.arange(self._samples, dtype=np.int64)
             if self._shuffle:
-                _generator(self._seed, _ORDER, epoch).shuffle(order)
-            self._order = (epoch, order)
-        return self._order[1]
+                _generator(self._seed, _ORDER, epoch).shuffle(indices)
+            checksum = zlib.crc32(indices.tobytes())
+            self._current = _Order(epoch=epoch, indices=indices, checksum=checksum)
+        return self._current
 
     def _plan(self, position: Position) -> tuple[Indices, int, Position]:
         """Return the samples of the batch at a position, its epoch and the position after."""
@@ -223,7 +233,7 @@ class ResumableLoader:
             if is_over
             else Position(epoch=epoch, consumed=stop)
         )
-        return self._permutation(epoch)[start:stop], epoch, after
+        return self._order(epoch).indices[start:stop], epoch, after
 
     def _fill(self, executor: Executor) -> None:
         position = self._queue[-1][1] if self._queue else self._position
