@@ -7,6 +7,7 @@ that is the only way in which two processes ever meet.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import threading
@@ -77,14 +78,14 @@ class LocalFiles:
         self._root = root.expanduser().absolute()
 
     def write(self, folder: str, files: Mapping[str, Parts]) -> None:
-        """Write files into one folder, several at a time, then sync every folder above."""
+        """Write files into one folder, several at a time, and sync every folder that is new."""
         where = self._root / folder
+        fresh = [where, *itertools.takewhile(lambda above: not above.exists(), where.parents)]
         _make_folder(where)
         _each(lambda name: _write_file(where / name, files[name]), list(files))
-        for parent in (where, *where.parents):
-            _sync_folder(parent)
-            if parent == self._root:
-                break
+        # What others have just made they sync themselves; the one above names the topmost.
+        for made in [*fresh, fresh[-1].parent]:
+            _sync_folder(made)
 
     def create(self, path: str, content: bytes) -> bool:
         """Write the file aside and link it to its name: it appears whole or not at all."""
