@@ -123,7 +123,7 @@ def create_study(
     saves = SavePolicy(every=checkpoint_every)
     store = CheckpointStore(url)
     store.check()
-    opened = Database(database if database is not None else _default_database(url))
+    opened = Database(database if database is not None else default_database(url))
     row = _open_row(opened, name, spec, load_if_exists)
     return Study(
         trainer,
@@ -566,7 +566,8 @@ def _fingerprint(
     return fingerprint(trainer, config, depends_on=tuple(depends_on))
 
 
-def _default_database(url: str) -> str:
+def default_database(url: str) -> str:
+    """Return where the studies of a checkpoint store are recorded unless told otherwise."""
     if url.startswith("memory://"):
         return "sqlite://"
     if "://" in url and not url.startswith("file://"):

@@ -1,0 +1,297 @@
+"""The commands: what each takes, calls and prints. What is heavy is imported when one runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from dasktune.errors import (
+    ClusterError,
+    ConfigurationError,
+    DasktuneError,
+    InternalError,
+    TrainerError,
+)
+from dasktune.types import Register, Step
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from dasktune.algos.base import Tuner
+    from dasktune.study import Study
+
+INTERRUPTED = "interrupted; the same command goes on where it was"
+
+DONE, FAILED, MISUSED, STOPPED = 0, 1, 2, 130
+"""Exit codes."""
+
+MOST_CHECKED = 6
+"""Steps that `check` trains unless told otherwise."""
+
+
+class Commands(TyperGroup):
+    """The group of all commands: says what went wrong in place of a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        with _speaking():
+            return super().invoke(ctx)
+
+
+app = typer.Typer(
+    cls=Commands,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Tune hyper-parameters on a Dask cluster; never train the same steps twice.",
+)
+
+StudyPath = Annotated[
+    Path, typer.Argument(metavar="FILE", help="Python file that defines study and tuner.")
+]
+Config = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--config",
+        metavar="KEY=VALUE",
+        help="Argument for the file's study() and tuner(), as JSON or text. May be repeated.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Processes of the local cluster.")]
+
+
+@app.command()
+def run(
+    file: StudyPath,
+    workers: Workers = None,
+    scheduler: Annotated[
+        str | None, typer.Option(metavar="URL", help="Run on this Dask cluster, tcp://...")
+    ] = None,
+    config: Config = None,
+    progress: Annotated[
+        bool | None,
+        typer.Option("--progress/--no-progress", help="Live display; on in a terminal."),
+    ] = None,
+    as_json: AsJson = False,
+    report: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Where the HTML report goes.")
+    ] = None,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write no report.")] = False,
+) -> None:
+    """Run a study; go on where it was interrupted.
+
+    Exit code 1 if a trial failed. Ctrl-C saves what runs first; the same command goes on.
+    """
+    if workers is not None and scheduler is not None:
+        raise typer.BadParameter("--workers is for a local cluster, not for one of --scheduler")
+    from dasktune.cli.results import as_json as results_json
+    from dasktune.cli.results import as_text, failed
+
+    study, tuner = _open(file, config)
+    _optimize(study, tuner, scheduler=scheduler, workers=workers, progress=progress)
+    page = None if no_report else study.report(report)
+    trials = study.trials
+    if as_json:
+        _print_json(results_json(study, trials, page))
+    else:
+        typer.echo(as_text(study, trials))
+        if page is not None:
+            typer.echo(f"report: {page}")
+    raise typer.Exit(FAILED if failed(trials) else DONE)
+
+
+@app.command()
+def preview(
+    file: StudyPath,
+    workers: Annotated[int, typer.Option(min=1, help="Workers to bound the time for.")] = 1,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what the trials cost, before any is trained."""
+    from dasktune.algos.base import FixedTrials
+    from dasktune.cli.study_file import load
+    from dasktune.graph.cost import cost_of
+
+    tuner = load(file, config or ()).tuner()
+    if not isinstance(tuner, FixedTrials):
+        raise ConfigurationError(
+            "preview needs a tuner whose trials are known before they run, such as Grid, got "
+            f"{type(tuner).__name__}"
+        )
+    trials = ((one.sequences, tuner.max_steps) for one in tuner.configurations)
+    cost = cost_of(trials, workers=workers)
+    if as_json:
+        fields = ("trials", "steps_requested", "steps_unique", "merge_rate", "critical_path")
+        more = ("checkpoints", "workers", "bound_steps")
+        _print_json({name: getattr(cost, name) for name in (*fields, *more)})
+    else:
+        typer.echo(str(cost))
+
+
+@app.command()
+def check(
+    file: StudyPath,
+    split: Annotated[
+        int | None, typer.Option(help="Steps before the new process; half of all if not given.")
+    ] = None,
+    total: Annotated[
+        int | None, typer.Option(help=f"Steps in all; {MOST_CHECKED} if a trial has as many.")
+    ] = None,
+    trial: Annotated[int, typer.Option(min=0, help="Which of the tuner's trials.")] = 0,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check that the trainer resumes exactly.
+
+    Trains in one go and with a new process in between, and compares bit for bit.
+    """
+    from dasktune.trainer import check_resume
+
+    study, tuner = _open(file, config)
+    chosen = _trial(tuner, trial)
+    total = min(MOST_CHECKED, chosen.max_steps) if total is None else total
+    _check_horizon(total, chosen.max_steps)
+    split = total // 2 if split is None else split
+    found = check_resume(
+        study.trainer,
+        chosen.sequences,
+        split=split,
+        total=total,
+        config=study.config,
+        seed=study.seed,
+    )
+    study.record_check(found.ok, str(found))
+    if as_json:
+        differences = [str(difference) for difference in found.differences]
+        figures = {"split": found.split, "total": found.total, "tolerance": found.tolerance}
+        _print_json({"ok": found.ok, "differences": differences, "trial": trial, **figures})
+    else:
+        typer.echo(str(found))
+    raise typer.Exit(DONE if found.ok else FAILED)
+
+
+@app.command()
+def status(
+    target: Annotated[
+        str,
+        typer.Argument(help="Study file, storage folder or URL, or a database's file or URL."),
+    ],
+    study: Annotated[str | None, typer.Option(help="Only the study of this name.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say how studies stand, also while they run.
+
+    Reads the database alone, and changes nothing.
+    """
+    from dasktune.cli.status import read
+
+    found = read(target, study)
+    if as_json:
+        _print_json([one.to_json() for one in found])
+    else:
+        typer.echo("\n".join(map(str, found)) or "no studies")
+
+
+@app.command()
+def report(
+    file: StudyPath,
+    output: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Where to; in the storage if not given.")
+    ] = None,
+    config: Config = None,
+) -> None:
+    """Write the HTML report of a study."""
+    study, _ = _open(file, config)
+    if not study.trials:
+        raise ConfigurationError(f"study {study.name!r} has no trials yet: run it first")
+    typer.echo(str(study.report(output)))
+
+
+def main() -> None:
+    """Run the command that the arguments ask for."""
+    app()
+
+
+def _open(file: Path, config: Sequence[str] | None) -> tuple[Study, Tuner]:
+    """Return a file's study and tuner; the tuner first, since it makes nothing."""
+    from dasktune.cli.study_file import load
+
+    loaded = load(file, config or ())
+    tuner = loaded.tuner()
+    return loaded.study(), tuner
+
+
+def _optimize(
+    study: Study,
+    tuner: Tuner,
+    *,
+    scheduler: str | None,
+    workers: int | None,
+    progress: bool | None,
+) -> None:
+    from dasktune.cli.interrupt import interruptible
+
+    try:
+        with interruptible(study), _client(scheduler) as client:
+            study.optimize(tuner, client=client, workers=workers, progress=progress)
+    except KeyboardInterrupt:
+        typer.echo(INTERRUPTED, err=True)
+        raise typer.Exit(STOPPED) from None
+
+
+def _client(scheduler: str | None) -> AbstractContextManager[Client | None]:
+    if scheduler is None:
+        return nullcontext()
+    from distributed import Client
+
+    try:
+        return Client(scheduler)
+    except (OSError, ValueError) as error:
+        raise ClusterError(f"cannot reach the scheduler {scheduler}: {error}") from error
+
+
+def _trial(tuner: Tuner, number: int) -> Register:
+    """Return one of the trials that a tuner registers at first."""
+    found = [one for one in tuner.ask(1) if isinstance(one, Register)]
+    for one in found:
+        if one.trial == number:
+            return one
+    raise ConfigurationError(f"trial must be one of 0 to {len(found) - 1}, got {number}")
+
+
+def _check_horizon(total: Step, max_steps: Step) -> None:
+    if total > max_steps:
+        raise ConfigurationError(f"total must be <= {max_steps}, the trial's steps, got {total}")
+
+
+def _print_json(document: object) -> None:
+    typer.echo(json.dumps(document, indent=2))
+
+
+@contextmanager
+def _speaking() -> Iterator[None]:
+    """Turn errors that are not our bugs into their text and an exit code."""
+    try:
+        yield
+    except InternalError:
+        raise
+    except ConfigurationError as error:
+        _refuse(str(error), MISUSED)
+    except TrainerError as error:
+        _refuse(error.traceback or str(error), FAILED)
+    except DasktuneError as error:
+        _refuse(str(error), FAILED)
+
+
+def _refuse(text: str, code: int) -> NoReturn:
+    sys.stderr.write(f"error: {text}\n")
+    raise typer.Exit(code) from None

@@ -1,0 +1,134 @@
+"""What a run prints at its end: the best trials, what failed, what was saved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dasktune.summary import savings_line
+from dasktune.trials import Trial
+from dasktune.types import Direction, TrialState
+
+if TYPE_CHECKING:
+    from dasktune.study import Study
+
+MOST_TRIALS = 5
+"""Rows of the table of the best trials."""
+
+MOST_FAILURES = 10
+"""Failed trials that are named; the report has them all."""
+
+
+def failed(trials: Iterable[Trial]) -> list[Trial]:
+    """Return the trials that failed."""
+    return [trial for trial in trials if trial.state is TrialState.FAIL]
+
+
+def ranking(trials: Iterable[Trial], direction: Direction) -> list[Trial]:
+    """Return the trials with a finite value that did not fail, the best first."""
+    sign = -1 if direction is Direction.MAXIMIZE else 1
+    ranked = [
+        (sign * trial.value, trial.number, trial)
+        for trial in trials
+        if trial.state is not TrialState.FAIL
+        and trial.value is not None
+        and math.isfinite(trial.value)
+    ]
+    return [trial for _, _, trial in sorted(ranked, key=lambda one: one[:2])]
+
+
+def as_text(study: Study, trials: Sequence[Trial]) -> str:
+    """Return the results of a study as people read them."""
+    ranked = ranking(trials, study.direction)
+    parts = [*_best(study, ranked), *_failures(failed(trials)), savings_line(study.summary())]
+    return "\n".join(parts)
+
+
+def as_json(study: Study, trials: Sequence[Trial], report: Path | None) -> dict[str, object]:
+    """Return the results of a study as programs read them."""
+    ranked = ranking(trials, study.direction)
+    return {
+        "study": study.name,
+        "metric": study.metric,
+        "direction": study.direction.value,
+        "best": trial_json(ranked[0]) if ranked else None,
+        "failed": [{"number": trial.number, "error": last_line(trial)} for trial in failed(trials)],
+        "summary": dict(study.summary()),
+        "report": None if report is None else str(report),
+    }
+
+
+def trial_json(trial: Trial) -> dict[str, object]:
+    """Return a trial with a finite value as a JSON document."""
+    return {
+        "number": trial.number,
+        "state": trial.state.value,
+        "steps": trial.steps,
+        "value": trial.value,
+        "params": dict(trial.params),
+    }
+
+
+def last_line(trial: Trial) -> str:
+    """Return the last line of a failed trial's error."""
+    lines = (trial.error or "").strip().splitlines()
+    return lines[-1] if lines else "failed"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    r"""Return the lines of a table, its columns as wide as their contents.
+
+    Examples
+    --------
+    >>> print("\n".join(table(["trial", "loss"], [[7, 0.25], [12, 1.0]])))
+    trial  loss
+    7      0.25
+    12     1
+    """
+    cells = [list(header), *([shown(value) for value in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+
+
+def shown(value: object) -> str:
+    """Return a value as it is shown: floats with six digits."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _best(study: Study, ranked: Sequence[Trial]) -> list[str]:
+    if not ranked:
+        return ["no trial has a finite value"]
+    best = ranked[0]
+    lines = [
+        f"best {study.metric}: {shown(best.value)} (trial {best.number}, {best.steps:,} steps)",
+        *_params(best.params),
+    ]
+    if len(ranked) == 1:
+        return lines
+    header = ["trial", study.metric, "steps", "state", *best.params]
+    rows = [
+        [one.number, one.value, one.steps, one.state.value]
+        + [one.params.get(name, "") for name in best.params]
+        for one in ranked[:MOST_TRIALS]
+    ]
+    return [*lines, "", *table(header, rows), ""]
+
+
+def _params(params: Mapping[str, object]) -> list[str]:
+    width = max(map(len, params), default=0)
+    return [f"  {name.ljust(width)}  {shown(value)}" for name, value in params.items()]
+
+
+def _failures(trials: Sequence[Trial]) -> list[str]:
+    if not trials:
+        return []
+    lines = [f"{len(trials)} failed:"]
+    lines += [f"  trial {trial.number}: {last_line(trial)}" for trial in trials[:MOST_FAILURES]]
+    if len(trials) > MOST_FAILURES:
+        lines.append(f"  and {len(trials) - MOST_FAILURES} more")
+    return lines
