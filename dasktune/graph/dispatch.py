@@ -45,10 +45,16 @@ QUEUE_LENGTH = 2
 
 @dataclass(slots=True)
 class Attempt:
-    """One try at training a stage on one worker."""
+    """One try at training a stage on one worker.
+
+    `node` is where it shall end and `leaf` where it was first sent to: it may be told to
+    end earlier after it has passed there. `position` is the last step it was heard of at,
+    `repeated` how many of its steps had been trained before.
+    """
 
     id: str
     node: Node
+    leaf: Node
     start: Step
     stop: Step
     worker: str
@@ -57,8 +63,23 @@ class Attempt:
     position: Step
     started: float | None = None
     saved: Step = -1
+    repeated: int = 0
     stopping: bool = False
     ended: bool = False
+
+    def node_at(self, step: Step) -> Node:
+        """Return the node on its way that holds `step`: start < step <= stop."""
+        for node in self.leaf.up():
+            if node.start < step:
+                return node
+        return self.leaf
+
+    def covered(self) -> Iterator[Node]:
+        """Yield the nodes that it shall train, the last first."""
+        for node in self.node.up():
+            yield node
+            if node.start <= self.start:
+                return
 
 
 @dataclass(slots=True)
@@ -153,7 +174,7 @@ class Dispatcher:
         self._withdraw(trial)
         path = self.plan.paths[trial]
         node = self.plan.register(trial, path.sequences, until)
-        failure = self._failure_above(node)
+        failure = self.frontier.failure_above(node)
         if failure is not None:
             self._fail_trial(trial, failure)
         elif node.stop in node.metrics:
@@ -176,8 +197,7 @@ class Dispatcher:
         """Withdraw what a trial asks for; a stage that nobody else wants is stopped."""
         node = self._withdraw(trial)
         if node is not None:
-            for attempt in list(self._attempts_above(node)):
-                self._shorten(attempt)
+            self._shorten_above(node)
             self._fill(now)
         return self._take()
 
@@ -191,7 +211,10 @@ class Dispatcher:
         return self._take()
 
     def dismiss(self) -> None:
-        """Forget all workers; none may be running a stage. New ones may join later."""
+        """Forget all workers and what is not known to be durable. New ones may join later."""
+        for attempt in reversed(list(self.attempts.values())):
+            self._close(attempt)
+            self._release(attempt)
         self.slots.clear()
         self._idle.clear()
         self._draining = False
@@ -208,7 +231,7 @@ class Dispatcher:
             case Started():
                 self._started(event.attempt, now)
             case Progress():
-                self._progress(event.attempt, event.step)
+                self._progress(event)
             case Saved():
                 self._saved(event)
             case SaveMissed():
@@ -225,7 +248,7 @@ class Dispatcher:
     def next_tick(self, now: float) -> float | None:
         """Return when a `Tick` is due: the next worker is about to run dry."""
         lookahead = self.options.lookahead_seconds
-        if lookahead <= 0 or self._idle:
+        if lookahead <= 0 or self._idle or self.frontier.best_ready() is None:
             return None
         ends = [
             now + self._remaining_seconds(slot.queue[0], now) - lookahead
@@ -265,21 +288,20 @@ class Dispatcher:
         self._idle.pop(worker, None)
         lost = [attempt for attempt in self.attempts.values() if attempt.worker == worker]
         for attempt in reversed(lost):
-            self._abandon(attempt, worker)
+            self._close(attempt)
+            self._release(attempt)
+        for attempt in lost:
+            was_seen = attempt.started is not None or attempt.position > attempt.start
+            if was_seen and not attempt.ended:
+                self._blame(attempt)
 
-    def _abandon(self, attempt: Attempt, worker: str) -> None:
-        """Give up an attempt whose states did not become durable."""
-        if attempt.started is not None and not attempt.ended:
-            self._count(attempt, attempt.position)
-            self._count_loss(attempt, worker)
-        self._release(attempt)
-
-    def _count_loss(self, attempt: Attempt, worker: str) -> None:
-        node = self._node_of(attempt, min(attempt.position + 1, attempt.stop))
+    def _blame(self, attempt: Attempt) -> None:
+        """Count that a worker was lost while it trained the step after the last one heard of."""
+        node = attempt.node_at(min(attempt.position + 1, attempt.stop))
         work = self.frontier.work(node)
         work.losses += 1
         if work.losses > self.options.losses_allowed:
-            message = f"lost with its worker {work.losses} times, last on {worker}"
+            message = f"lost with its worker {work.losses} times, last on {attempt.worker}"
             self._fail_node(node, Failure(step=attempt.position, message=message))
 
     # -------------------------------------------------------------------- attempts
@@ -289,47 +311,52 @@ class Dispatcher:
         if attempt is not None and attempt.started is None:
             attempt.started = now
 
-    def _progress(self, attempt_id: str, step: Step) -> None:
-        attempt = self.attempts.get(attempt_id)
+    def _progress(self, event: Progress) -> None:
+        attempt = self.attempts.get(event.attempt)
         if attempt is not None:
-            attempt.position = max(attempt.position, step)
+            self._advance(attempt, event.step)
 
     def _saved(self, event: Saved) -> None:
         attempt = self.attempts.get(event.attempt)
         if attempt is None:
             return
-        self._progress(event.attempt, event.step)
+        self._advance(attempt, event.step)
         attempt.saved = max(attempt.saved, event.step)
-        node = self._node_of(attempt, event.step)
-        self._take_reports(attempt, event.reports)
+        node = attempt.node_at(event.step)
         node.checkpoints[event.step] = None
+        rival = None
         if event.step == node.stop:
-            self._settle(node)
+            rival = self._attempt_on(node)
+            self.frontier.work(node).attempt = None
+        self._take_reports(attempt, event.reports)
+        self.frontier.state_arrived(node)
+        if rival is not None and rival is not attempt and not rival.ended:
+            self._shorten(rival)
         if attempt.ended and event.step >= attempt.position:
             self._release(attempt)
 
-    def _settle(self, node: Node) -> None:
-        """Take in that the state at a node's end is durable."""
-        self.frontier.work(node).attempt = None
-        if node.stop in node.metrics:
+    def _take_reports(self, attempt: Attempt, reports: Reports) -> None:
+        """Keep metrics at their nodes and answer with them; what was recorded first stands."""
+        node = attempt.leaf
+        answered = []
+        for step, metrics in reversed(reports):
+            while step <= node.start and node.parent is not None:
+                node = node.parent
+            node.metrics.setdefault(step, metrics)
+            if step == node.stop and node.requests:
+                answered.append(node)
+        for node in answered:
             for trial in list(node.requests):
                 self._withdraw(trial)
                 self._deliver(trial, node)
-        self.frontier.state_arrived(node)
-
-    def _take_reports(self, attempt: Attempt, reports: Reports) -> None:
-        """Keep metrics at their nodes; what was recorded first stands."""
-        node = attempt.node
-        for step, metrics in reversed(reports):
-            while step <= node.start and node.parent is not None and node.start > 0:
-                node = node.parent
-            node.metrics.setdefault(step, metrics)
+            self._shorten_above(node)
 
     def _save_missed(self, event: SaveMissed) -> None:
         attempt = self.attempts.get(event.attempt)
-        if attempt is None or event.step >= attempt.stop:
+        if attempt is None or event.step >= attempt.leaf.stop:
             return
-        node = self._node_of(attempt, event.step)
+        self._advance(attempt, event.step)
+        node = attempt.node_at(event.step)
         if node.stop == event.step and self.frontier.work(node).attempt == attempt.id:
             self.frontier.assign(node, None)
 
@@ -341,17 +368,15 @@ class Dispatcher:
             if event.status == "lost":
                 self._release(attempt)
             return
-        self._leave_slot(attempt)
-        attempt.ended = True
-        self._count(attempt, event.step)
-        attempt.position = event.step
+        self._advance(attempt, event.step)
+        self._close(attempt)
         slot = self.slots.get(attempt.worker)
         if slot is not None and slot.queue and slot.queue[0].started is None:
             slot.queue[0].started = now
         steps = event.step - attempt.start
-        if self.speeds.observe(attempt.node, steps=steps, seconds=event.seconds):
+        if self.speeds.observe(attempt.leaf, steps=steps, seconds=event.seconds):
             self.frontier.reweigh()
-        nothing_to_save = event.step == attempt.start and attempt.start != attempt.stop
+        nothing_to_save = event.step == attempt.start and event.status == "stopped"
         is_saved = attempt.saved >= event.step
         if event.status in ("skipped", "lost", "superseded") or nothing_to_save or is_saved:
             self._release(attempt)
@@ -360,27 +385,26 @@ class Dispatcher:
         attempt = self.attempts.get(event.attempt)
         if attempt is None:
             return
-        self._leave_slot(attempt)
-        self._count(attempt, event.step)
-        node = self._node_of(attempt, min(event.step + 1, attempt.stop))
+        self._advance(attempt, event.step)
+        self._close(attempt)
+        node = attempt.node_at(min(event.step + 1, attempt.leaf.stop))
         work = self.frontier.work(node)
-        work.errors += 1
+        work.errors[event.step] = work.errors.get(event.step, 0) + 1
         work.avoid = attempt.worker
-        attempt.ended = True
-        attempt.position = event.step
         self._release(attempt)
-        if work.errors > self.options.errors_allowed:
+        if work.errors[event.step] > self.options.errors_allowed:
             self._fail_node(
                 node,
                 Failure(step=event.step, message=event.message, traceback=event.traceback),
             )
 
     def _fail_node(self, node: Node, failure: Failure) -> None:
-        """Fail every trial whose request reaches past the step that cannot be trained."""
+        """Fail every trial whose request needs the step that cannot be trained."""
         self.frontier.work(node).failed = failure
-        for below in node.below():
+        for below in list(self.frontier.needing(node)):
             for trial in list(below.requests):
                 self._fail_trial(trial, failure)
+            self._shorten_above(below)
         self.frontier.update(node)
 
     def _fail_trial(self, trial: int, failure: Failure) -> None:
@@ -394,54 +418,46 @@ class Dispatcher:
             )
         )
 
-    def _failure_above(self, node: Node) -> Failure | None:
-        """Return why a node cannot be reached, None if it can as far as is known."""
-        for above in node.up():
-            failed = self.frontier.work(above).failed
-            if failed is not None:
-                return failed
-        return None
-
     def _leave_slot(self, attempt: Attempt) -> None:
         slot = self.slots.get(attempt.worker)
         if slot is not None and attempt in slot.queue:
             slot.queue.remove(attempt)
             slot.last = attempt.node
-            if not slot.queue:
+            if slot.queue:
+                self.frontier.continued.append(slot.queue[-1].id)
+            else:
                 self._idle[slot.worker] = None
 
     def _release(self, attempt: Attempt) -> None:
         """Forget an attempt; what it did not make is wanted again."""
         self.attempts.pop(attempt.id, None)
         self._leave_slot(attempt)
-        for node in list(self._covered(attempt)):
+        for node in list(attempt.covered()):
             if self.frontier.work(node).attempt == attempt.id:
                 self.frontier.assign(node, None)
 
-    def _count(self, attempt: Attempt, step: Step) -> None:
-        """Count what an attempt trained, and what of it had been trained before."""
-        step = max(step, attempt.start)
-        self.steps_executed += step - attempt.start
-        for node in self._covered(attempt):
-            work = self.frontier.work(node)
-            low, high = max(attempt.start, node.start), min(step, node.stop)
-            if high > low:
-                self.steps_repeated += max(0, min(high, work.trained) - low)
-                work.trained = max(work.trained, high)
-
-    def _covered(self, attempt: Attempt) -> Iterator[Node]:
-        """Yield the nodes that an attempt trains, the last first."""
-        for node in attempt.node.up():
-            yield node
-            if node.start <= attempt.start:
+    def _advance(self, attempt: Attempt, step: Step) -> None:
+        """Take in how far an attempt has come, and what of that had been trained before."""
+        low = attempt.position
+        if step <= low:
+            return
+        attempt.position = step
+        for node in attempt.leaf.up():
+            if node.stop <= low:
                 return
+            first, last = max(low, node.start), min(step, node.stop)
+            if first < last:
+                work = self.frontier.work(node)
+                attempt.repeated += max(0, min(last, work.trained) - first)
+                work.trained = max(work.trained, last)
 
-    def _node_of(self, attempt: Attempt, step: Step) -> Node:
-        """Return the attempt's node that holds `step`: start < step <= stop."""
-        for node in attempt.node.up():
-            if node.start < step:
-                return node
-        return attempt.node
+    def _close(self, attempt: Attempt) -> None:
+        """Take in that an attempt trains no further: its slot is free, its steps count."""
+        if not attempt.ended:
+            attempt.ended = True
+            self._leave_slot(attempt)
+            self.steps_executed += attempt.position - attempt.start
+            self.steps_repeated += attempt.repeated
 
     def _attempt_on(self, node: Node) -> Attempt | None:
         attempt_id = self.frontier.attempt_on(node)
@@ -466,11 +482,16 @@ class Dispatcher:
         report = Report(trial=trial, step=node.stop, metrics=node.metrics[node.stop])
         self._out.append(Deliver(report=report))
 
+    def _shorten_above(self, node: Node) -> None:
+        """Let attempts on the way to a node end where nobody wants them to go further."""
+        for attempt in list(self._attempts_above(node)):
+            self._shorten(attempt)
+
     def _shorten(self, attempt: Attempt) -> None:
         """Let an attempt end where nobody wants it to go further."""
         if attempt.stopping:
             return
-        for node in self._covered(attempt):
+        for node in attempt.covered():
             if self._is_needed(node, attempt):
                 self._end_at(attempt, node)
                 return
@@ -488,7 +509,7 @@ class Dispatcher:
     def _end_at(self, attempt: Attempt, node: Node) -> None:
         if node is attempt.node:
             return
-        for below in list(self._covered(attempt)):
+        for below in list(attempt.covered()):
             if below is node:
                 break
             self.frontier.assign(below, None)
@@ -498,16 +519,13 @@ class Dispatcher:
     def _split(self, top: Node, bottom: Node) -> None:
         """Take in that the plan split an edge: a running stage saves where it parts."""
         attempt = self._attempt_on(bottom)
-        ahead = (
-            attempt is not None
-            and not attempt.ended
-            and not attempt.stopping
-            and attempt.start < top.stop
-            and attempt.position < top.stop
-        )
-        if attempt is not None and ahead:
+        if attempt is not None and attempt.start < top.stop and attempt.position < top.stop:
+            # Also one that is ending waits for its last state: work goes on from there.
             self.frontier.work(top).attempt = attempt.id
-            self._out.append(SavePoint(attempt=attempt.id, worker=attempt.worker, step=top.stop))
+            if not attempt.ended and not attempt.stopping:
+                self._out.append(
+                    SavePoint(attempt=attempt.id, worker=attempt.worker, step=top.stop)
+                )
         self.frontier.move(top, bottom)
 
     # --------------------------------------------------------------------- placing
@@ -541,14 +559,18 @@ class Dispatcher:
     def _continue_paths(self, now: float) -> None:
         """Queue the best child behind each running stage that has one."""
         while self.frontier.continued:
-            attempt = self.attempts.get(self.frontier.continued.pop(0))
+            attempt = self.attempts.get(self.frontier.continued.popleft())
             if attempt is None or attempt.ended or attempt.stopping:
                 continue
             slot = self.slots[attempt.worker]
             if slot.queue and slot.queue[-1] is attempt and len(slot.queue) < QUEUE_LENGTH:
                 child = self.frontier.best_child(attempt.node)
-                if child is not None and attempt.stop == child.start:
+                if child is not None and self._may_run(child, slot):
                     self._launch(child, slot, attempt, now)
+
+    def _may_run(self, node: Node, slot: Slot) -> bool:
+        """Whether a stage did not fail on this worker before, or there is no other."""
+        return len(self.slots) == 1 or self.frontier.work(node).avoid != slot.worker
 
     def _look_ahead(self, now: float) -> None:
         """Queue the best stage on workers that are about to run dry."""
@@ -568,6 +590,7 @@ class Dispatcher:
         attempt = Attempt(
             id=f"{order}-{self.options.attempt_prefix}",
             node=node,
+            leaf=node,
             start=start,
             stop=node.stop,
             worker=slot.worker,

@@ -10,7 +10,8 @@ Who is *active* is exactly who is in `dasktune.graph.tree.build_stage_tree`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -58,8 +59,10 @@ class Work:
         Why the node cannot be trained; None if it can, as far as is known.
     avoid
         Worker on which the node failed before.
-    errors, losses
-        How often its training raised, and how often it was lost with a worker.
+    errors
+        How often its training raised, by the step after which it did.
+    losses
+        How often it was lost with a worker.
     """
 
     __slots__ = (
@@ -90,7 +93,7 @@ class Work:
         self.length = 0.0
         self.failed: Failure | None = None
         self.avoid: str | None = None
-        self.errors = 0
+        self.errors: dict[Step, int] = {}
         self.losses = 0
         self.version = 0
         self.heap: list[Entry] = []
@@ -110,7 +113,7 @@ class Frontier:
         self._work: dict[Node, Work] = {}
         self._ready: list[Entry] = []
         self.active_count = 0
-        self.continued: list[str] = []
+        self.continued: deque[str] = deque()
         """Attempts whose stage got a child since the list was last emptied."""
 
     def work(self, node: Node) -> Work:
@@ -156,9 +159,38 @@ class Frontier:
                 break
             current = current.parent
 
+    def failure_above(self, node: Node) -> Failure | None:
+        """Return why a node cannot be reached, None if it can as far as is known."""
+        for above in node.up():
+            if above is not node and above.stop in above.checkpoints:
+                return None
+            failure = self._blocked(above)
+            if failure is not None or above.checkpoints:
+                return failure
+        return None
+
+    def needing(self, node: Node) -> Iterator[Node]:
+        """Yield a node and those below it that cannot be reached without training it."""
+        stack = [node]
+        while stack:
+            current = stack.pop()
+            if current is node or not current.checkpoints:
+                yield current
+                if current.stop not in current.checkpoints:
+                    stack.extend(current.children.values())
+
+    def _blocked(self, node: Node) -> Failure | None:
+        """Return the failure of a step that the node's stage would have to train."""
+        work = self._work.get(node)
+        if work is None or work.failed is None or work.failed.step < start_of(node):
+            return None
+        return work.failed
+
     def state_arrived(self, node: Node) -> None:
-        """Take in that the state at a node's end now exists: its children can start."""
+        """Take in that a state of a node now exists; at its end its children can start."""
         self.update(node)
+        if node.stop not in node.checkpoints:
+            return
         for child in node.children.values():
             work = self._work.get(child)
             if work is not None and work.drawn:
@@ -174,6 +206,8 @@ class Frontier:
         above = top.parent
         work = self._work.get(bottom)
         if work is None or above is None:
+            if bottom.checkpoints:
+                self.work(top).trained = top.stop
             return
         if work.drawn:
             work.drawn = False
@@ -190,8 +224,11 @@ class Frontier:
         """Share what is known of an edge between its two parts."""
         top.trained = min(bottom.trained, step)
         bottom.trained = max(bottom.trained, step)
+        top.losses = bottom.losses
+        top.avoid = bottom.avoid
+        top.errors = {at: count for at, count in bottom.errors.items() if at < step}
         if bottom.failed is not None and bottom.failed.step < step:
-            top.failed = bottom.failed
+            top.failed, bottom.failed = bottom.failed, None
 
     def reweigh(self) -> None:
         """Recompute every length, after the estimated speeds have changed."""
@@ -249,7 +286,7 @@ class Frontier:
             return False
         has_state = node.stop in node.checkpoints
         wanted = bool(node.requests) or (work.pulls > 0 and not has_state)
-        active = wanted and work.attempt is None and work.failed is None
+        active = wanted and work.attempt is None and self._blocked(node) is None
         start = start_of(node)
         drawn = active and start == node.start and above.parent is not None
         before = (work.active, work.drawn, work.priority, work.length)
