@@ -1,1 +1,8 @@
-"""What people look at: the live display and the HTML report."""
+"""What people look at: the HTML report, plots of sequences, and the live display."""
+
+from dasktune.report.page import write_report
+from dasktune.report.sequence_plot import plot_sequence
+from dasktune.report.svg import Svg
+from dasktune.report.tree_svg import draw_tree
+
+__all__ = ["Svg", "draw_tree", "plot_sequence", "write_report"]

@@ -1,0 +1,242 @@
+"""The HTML report: one page about a study that needs nothing else, not even a network.
+
+`gather` takes from a study what the page shows, `render` makes the page of it. Names and
+values are escaped by the template; only drawings of `dasktune.report.svg` are not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from dasktune.graph.plan import SearchPlan
+from dasktune.report.curves import Curve, curves_of, draw_curves, points_of
+from dasktune.report.formats import count, duration, number, percent
+from dasktune.report.gantt import draw_gantt
+from dasktune.report.sequence_plot import sparkline
+from dasktune.report.svg import Svg, marks_css
+from dasktune.report.tree_layout import layout
+from dasktune.report.tree_svg import described, draw_tree
+from dasktune.storage.schema import StageRow
+from dasktune.summary import Summary, savings_line
+from dasktune.trials import Trial
+from dasktune.types import Direction, Step, TrialState, ValueFunction
+
+HIGHLIGHTED = 5
+"""Best trials whose learning curves have a colour."""
+
+LISTED = 20
+"""Best trials in the table."""
+
+FAILURES = 20
+"""Different failures whose tracebacks are shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """All that a report is made of."""
+
+    name: str
+    metric: str
+    direction: Direction
+    trials: Sequence[Trial]
+    summary: Summary
+    plan: SearchPlan
+    stages: Sequence[StageRow]
+    written: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A hyper-parameter of one trial: its value, or a plot and its formula."""
+
+    words: str
+    plot: Svg | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A trial in the table."""
+
+    trial: Trial
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amount:
+    """One bar of the cost: a number of steps, as a share of those asked for."""
+
+    name: str
+    meaning: str
+    steps: int
+    share: float
+    look: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Trials that failed with one traceback."""
+
+    trials: str
+    last_line: str
+    traceback: str
+
+
+def write_report(study: Any, path: Path) -> Path:
+    """Write the report of a study; return where it is.
+
+    Parameters
+    ----------
+    study
+        A `dasktune.study.Study`.
+    path
+        The file to write; its folder is made if need be.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(render(gather(study)), encoding="utf-8")
+    return path
+
+
+def gather(study: Any) -> Content:
+    """Return what the report of a study is made of."""
+    return Content(
+        name=study.name,
+        metric=study.metric,
+        direction=study.direction,
+        trials=study.trials,
+        summary=study.summary(),
+        plan=study.plan,
+        stages=study.stages(),
+        written=datetime.now().astimezone(),
+    )
+
+
+def render(content: Content) -> str:
+    """Return the page."""
+    ranked = ranking(content.trials, content.direction)
+    names = tuple(dict.fromkeys(name for one in content.trials for name in one.sequences))
+    rows = [_row(trial, names, content.plan) for trial in ranked[:LISTED]]
+    environment = Environment(
+        loader=PackageLoader("dasktune.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": number, "duration": duration}
+    return environment.get_template("page.html").render(
+        content=content,
+        summary=content.summary,
+        savings=savings_line(content.summary),
+        states=Counter(trial.state.value for trial in content.trials),
+        best=rows[0] if rows else None,
+        names=names,
+        rows=rows,
+        ranked=len(ranked),
+        amounts=amounts(content.summary),
+        failures=failures(content.trials),
+        failed=sum(trial.state is TrialState.FAIL for trial in content.trials),
+        written=content.written.strftime("%Y-%m-%d %H:%M %Z"),
+        marks_css=marks_css(),
+        **_drawings(content, ranked),
+    )
+
+
+def ranking(trials: Iterable[Trial], direction: Direction) -> list[Trial]:
+    """Return the trials with a finite value that did not fail, the best first."""
+    sign = -1.0 if direction is Direction.MAXIMIZE else 1.0
+    valued = [
+        (sign * trial.value, trial.number, trial)
+        for trial in trials
+        if trial.value is not None
+        and math.isfinite(trial.value)
+        and trial.state is not TrialState.FAIL
+    ]
+    return [trial for _, _, trial in sorted(valued, key=lambda one: one[:2])]
+
+
+def amounts(summary: Summary) -> list[Amount]:
+    """Return the bars of the cost."""
+    asked = summary["steps_requested"]
+    told = [
+        ("asked for", "steps of every trial as far as it was asked for", asked, "s1"),
+        ("unique", "different states among them", summary["steps_unique"], "s3"),
+        ("executed", "trained by workers", summary["steps_executed"], "s5"),
+        ("repeated", "of those, trained before", summary["steps_repeated"], "k1"),
+        ("reused", "found from earlier runs", summary["steps_reused"], "k3"),
+    ]
+    most = max(1, asked, summary["steps_executed"])
+    return [
+        Amount(name=name, meaning=meaning, steps=steps, share=100 * steps / most, look=look)
+        for name, meaning, steps, look in told
+    ]
+
+
+def failures(trials: Iterable[Trial]) -> list[Failure]:
+    """Return the different failures, each with the trials that it ended."""
+    by_text: dict[str, list[int]] = {}
+    for trial in trials:
+        if trial.error is not None:
+            by_text.setdefault(trial.error, []).append(trial.number)
+    return [
+        Failure(trials=_listed(numbers), last_line=_last_line(error), traceback=error)
+        for error, numbers in list(by_text.items())[:FAILURES]
+    ]
+
+
+def _drawings(content: Content, ranked: Sequence[Trial]) -> Mapping[str, object]:
+    """Return the drawings of the page, None where there is nothing to draw."""
+    names = {trial.number: _called(trial) for trial in content.trials}
+    curves = curves_of(content.plan, content.metric)
+    best = [
+        Curve(points=points_of(trial.metrics, content.metric), name=_called(trial))
+        for trial in ranked[:HIGHLIGHTED]
+    ]
+    placed = layout(content.plan)
+    heading = f"{content.metric} by step"
+    return {
+        "tree": draw_tree(content.plan, label=lambda n: names.get(n, f"trial {n}")),
+        "tree_words": described(placed),
+        "curves": draw_curves(best, curves, metric=content.metric, heading=heading)
+        if curves
+        else None,
+        "curves_left_out": max(0, placed.nodes - len(placed.bars)) if placed.hidden else 0,
+        "gantt": draw_gantt(content.stages),
+        "share": percent(content.summary["steps_executed"], content.summary["steps_requested"]),
+    }
+
+
+def _called(trial: Trial) -> str:
+    return f"#{trial.number}  {number(trial.value)}"
+
+
+def _row(trial: Trial, names: Sequence[str], plan: SearchPlan) -> Row:
+    steps = plan.paths[trial.number].leaf.stop
+    return Row(trial=trial, cells=tuple(_cell(trial.sequences.get(name), steps) for name in names))
+
+
+def _cell(function: ValueFunction | None, steps: Step) -> Cell:
+    if function is None:
+        return Cell(words=number(None))
+    changes = function.constant_until(0)
+    if changes is None or changes >= steps:
+        return Cell(words=number(function(0)))
+    return Cell(words=repr(function), plot=sparkline(function, steps))
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:12]))
+    more = f" and {len(numbers) - 12:,} more" if len(numbers) > 12 else ""
+    return f"{count(len(numbers), 'trial')}: {shown}{more}"
+
+
+def _last_line(error: str) -> str:
+    lines = error.strip().splitlines()
+    return lines[-1] if lines else "no message"

@@ -1,0 +1,167 @@
+"""Plots of sequences: what a hyper-parameter is at every step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import cast
+
+from dasktune.errors import refuse
+from dasktune.report.axes import Scale, bottom_axis, left_axis, value_scale
+from dasktune.report.formats import count, number
+from dasktune.report.svg import Svg, line, tag, text
+from dasktune.sequences import Sequence, as_sequence
+from dasktune.types import Step, Value, ValueFunction
+
+WIDTH, PANEL, LEFT, RIGHT, TOP, BOTTOM = 720.0, 150.0, 84.0, 20.0, 40.0, 24.0
+SPARK_WIDTH, SPARK_HEIGHT = 84.0, 22.0
+MOST_STEPS = 1000
+"""Steps at which a sequence is looked at; piecewise changes are always among them."""
+
+MOST_LEVELS = 6
+"""Values that are no numbers and get a tick of their own."""
+
+
+def plot_sequence(
+    sequences: Mapping[str, Sequence | Value] | Sequence,
+    steps: Step,
+    path: str | os.PathLike[str] | None = None,
+) -> Svg:
+    """Return a plot of sequences, one panel for each; a notebook shows it.
+
+    Parameters
+    ----------
+    sequences
+        One, or several by name; a plain value stands for a constant.
+    steps
+        How many steps to show.
+    path
+        Where to write it as an SVG file, too.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is nothing to plot, or a sequence ends before.
+
+    Examples
+    --------
+    >>> from dasktune.sequences import Exponential, Warmup
+    >>> plot = plot_sequence({"lr": Warmup(5, 0.1) >> Exponential(0.1, gamma=0.9)}, steps=60)
+    >>> plot.label
+    'lr over 60 steps'
+    """
+    named = sequences if isinstance(sequences, Mapping) else {"": sequences}
+    functions = {name: as_sequence(one) for name, one in named.items()}
+    refuse(_problems(functions, steps))
+    height = TOP + PANEL
+    panels = [
+        tag("g", _panel(name or repr(one), one, steps), transform=f"translate(0 {i * height:.0f})")
+        for i, (name, one) in enumerate(functions.items())
+    ]
+    names = ", ".join(name or repr(one) for name, one in functions.items())
+    drawn = Svg(
+        marks="".join(panels),
+        width=WIDTH,
+        height=height * len(functions) + BOTTOM,
+        label=f"{names} over {count(steps, 'step')}",
+    )
+    if path is not None:
+        drawn.save(path)
+    return drawn
+
+
+def sparkline(function: ValueFunction, steps: Step) -> Svg:
+    """Return a word-sized plot of a sequence, without axes."""
+    runs = runs_of(function, steps)
+    levels = _levels(runs)
+    heights = [_height(value, levels) for _, _, value in runs]
+    scale = Scale(low=min(heights), high=max(heights), start=SPARK_HEIGHT - 3, end=3)
+    across = Scale(low=0, high=steps, start=1, end=SPARK_WIDTH - 1)
+    return Svg(
+        marks=tag("path", d=_stairs(runs, heights, across, scale), class_="spark"),
+        width=SPARK_WIDTH,
+        height=SPARK_HEIGHT,
+        label=f"{number(runs[0][2])} to {number(runs[-1][2])} in {count(steps, 'step')}",
+    )
+
+
+def runs_of(function: ValueFunction, steps: Step) -> list[tuple[Step, Step, Value]]:
+    """Return (start, stop, value) for each run of equal values, as far as it is looked at.
+
+    Examples
+    --------
+    >>> from dasktune.sequences import MultiStep
+    >>> runs_of(MultiStep(1.0, milestones=[30], gamma=0.5), 60)
+    [(0, 30, 1.0), (30, 60, 0.5)]
+    """
+    found: list[tuple[Step, Step, Value]] = []
+    looked = _looked_at(function, steps)
+    for start, stop in zip(looked, [*looked[1:], steps], strict=True):
+        value = function(start)
+        if found and found[-1][2] == value and type(found[-1][2]) is type(value):
+            found[-1] = (found[-1][0], stop, value)
+        else:
+            found.append((start, stop, value))
+    return found
+
+
+def _looked_at(function: ValueFunction, steps: Step) -> list[Step]:
+    if steps <= MOST_STEPS:
+        return list(range(steps))
+    even = {i * (steps - 1) // (MOST_STEPS - 1) for i in range(MOST_STEPS)}
+    return sorted(even.union(function.boundaries(0, steps)))
+
+
+def _panel(name: str, function: Sequence, steps: Step) -> str:
+    """Return the plot of one sequence."""
+    runs = runs_of(function, steps)
+    levels = _levels(runs)
+    heights = [_height(value, levels) for _, _, value in runs]
+    right, bottom = WIDTH - RIGHT, TOP + PANEL - 24
+    scale = value_scale(heights, bottom, TOP)
+    across = Scale(low=0, high=steps, start=LEFT, end=right)
+    if levels:
+        ticks = [
+            text(LEFT - 8, scale(place) + 4, level, class_="tick", text_anchor="end")
+            for place, level in enumerate(levels[:MOST_LEVELS])
+        ]
+        axis = "".join(ticks) + text(8, TOP - 12, name, class_="name")
+    else:
+        axis = left_axis(scale, LEFT, right, name)
+    stairs = tag("path", d=_stairs(runs, heights, across, scale), class_="curve l2")
+    return axis + bottom_axis(across, TOP, bottom, "step") + stairs
+
+
+def _stairs(
+    runs: list[tuple[Step, Step, Value]], heights: list[float], across: Scale, scale: Scale
+) -> str:
+    """Return the path of values that hold for whole steps."""
+    return line(
+        (across(step), scale(height))
+        for (start, stop, _), height in zip(runs, heights, strict=True)
+        for step in (start, stop)
+    )
+
+
+def _levels(runs: list[tuple[Step, Step, Value]]) -> list[str]:
+    """Return the names of the values if any is no number, none otherwise."""
+    values = [value for _, _, value in runs]
+    if all(type(value) in (int, float) for value in values):
+        return []
+    return list(dict.fromkeys(map(str, values)))
+
+
+def _height(value: Value, levels: list[str]) -> float:
+    return float(levels.index(str(value))) if levels else float(cast(float, value))
+
+
+def _problems(functions: Mapping[str, Sequence], steps: Step) -> list[str]:
+    if type(steps) is not int or steps < 1:
+        return [f"steps must be an int >= 1, got {steps!r}"]
+    if not functions:
+        return ["sequences must name at least one"]
+    return [
+        f"steps must be <= {one.end}, where {name or repr(one)} ends, got {steps}"
+        for name, one in functions.items()
+        if one.end is not None and one.end < steps
+    ]
