@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from multiprocessing import resource_tracker
 from typing import Any
 
 import dask
@@ -23,8 +25,6 @@ Put = Callable[[tuple[str, Any]], None]
 
 LOCAL_SETTINGS = {
     "distributed.worker.daemon": False,
-    # Ctrl-C goes to all processes of a terminal; workers must live on to save what they have.
-    "distributed.worker.preload": ["import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"],
     "distributed.scheduler.work-stealing": False,
     "distributed.scheduler.allowed-failures": 0,
     "distributed.scheduler.no-workers-timeout": "60s",
@@ -49,19 +49,37 @@ def local_client(workers: int | None = None) -> Iterator[Client]:
     count = workers or available_cores()
     with tempfile.TemporaryDirectory(prefix="dasktune-") as scratch:
         settings = {**LOCAL_SETTINGS, "temporary-directory": scratch}
-        with (
-            dask.config.set(settings),
-            LocalCluster(
-                n_workers=count,
-                threads_per_worker=1,
-                processes=True,
-                memory_limit=0,
-                host="127.0.0.1",
-                dashboard_address="127.0.0.1:0",
-            ) as cluster,
-            Client(cluster) as client,
-        ):
-            yield client
+        with dask.config.set(settings), ExitStack() as stack:
+            with _ctrl_c_held_back():
+                cluster = LocalCluster(
+                    n_workers=count,
+                    threads_per_worker=1,
+                    processes=True,
+                    memory_limit=0,
+                    host="127.0.0.1",
+                    dashboard_address="127.0.0.1:0",
+                )
+                stack.enter_context(cluster)
+            yield stack.enter_context(Client(cluster))
+
+
+@contextmanager
+def _ctrl_c_held_back() -> Iterator[None]:
+    """Hold SIGINT back: from this thread for a while, from what is started here for good.
+
+    A terminal sends it to all its processes, and workers must live on to save what they
+    have. Threads and processes take over the signal mask of the thread that starts them.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    # Would be started with the first worker, and lifts the mask for it (Python 3.11).
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def available_cores() -> int:

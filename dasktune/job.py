@@ -24,8 +24,6 @@ class JobPlan:
         Resources that a stage occupies; with ``GPU`` the trainer is put on one.
     needs_process
         Whether each worker must be a process of its own.
-    threads
-        Threads that numerical libraries may use; 1 gives the same bits everywhere.
     """
 
     run: str
@@ -36,4 +34,3 @@ class JobPlan:
     report_every: int
     needs: Mapping[str, float]
     needs_process: bool = False
-    threads: int = 1

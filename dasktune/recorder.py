@@ -76,6 +76,10 @@ class Recorder:
             )
         )
 
+    def forget(self, key: str) -> None:
+        """Take note that a checkpoint does not exist after all."""
+        self._database.forget_checkpoint(key)
+
     def launched(self, order: RunStage, key: str) -> None:
         """Take note of an attempt that was sent to a worker."""
         self._stages[order.attempt] = StageRow(

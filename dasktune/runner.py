@@ -35,7 +35,6 @@ from dasktune.graph.events import (
     Tick,
     WorkerLost,
 )
-from dasktune.graph.plan import Node
 from dasktune.job import JobPlan
 from dasktune.plugin import prefix_of, run_stage
 from dasktune.recorder import Recorder
@@ -290,12 +289,16 @@ class DaskRunner:
             node = flight.order.node
             for step in missing:
                 if step in stored:
-                    found.append((step, key_on_path(node, step), stored[step]))
+                    found.append((step, node.key_at(step), stored[step]))
         return sorted(found, key=lambda report: report[0])
 
     def _ended(self, flight: _Flight, message: Mapping[str, Any]) -> None:
         flight.ended_at = self._now()
         self.worker_seconds += message["seconds"]
+        if message["status"] == "missing":
+            key = flight.order.node.key_at(flight.order.start)
+            logger.warning("state %s is missing or corrupt; it is trained again", key)
+            self._recorder.forget(key)
         dispatcher = self._engine.dispatcher
         before = dispatcher.steps_repeated
         self._tell(
@@ -373,7 +376,7 @@ class DaskRunner:
                 continue
             flight.ended_at = now
             step = self._engine.dispatcher.attempts[attempt].position
-            key = key_on_path(flight.order.node, step)
+            key = flight.order.node.key_at(step)
             commit = self._store.commit_of(key)
             if commit is not None:
                 message = {"kind": "saved", "attempt": attempt, "step": step, "key": key}
@@ -465,11 +468,3 @@ class DaskRunner:
             worker_seconds=self.worker_seconds,
             latest=self._latest,
         )
-
-
-def key_on_path(node: Node, step: Step) -> str:
-    """Return the state key at a step at or above a node's end."""
-    for above in node.up():
-        if above.start < step:
-            return above.key_at(step)
-    return node.key_at(step)

@@ -183,6 +183,7 @@ class Study:
         self._log = [(event.number, event.payload) for event in database.events(row.id)]
         self._dispatcher: Dispatcher | None = None
         self._runner: DaskRunner | None = None
+        self._is_stopping: bool | None = None  # None while nothing runs
         self._warned = False
 
     def __repr__(self) -> str:
@@ -231,10 +232,12 @@ class Study:
             logger.info("study %s: this tuner has ended already", self.name)
             return
         began = time.monotonic()
+        self._is_stopping = False
         try:
             with self._client(client, workers) as connected:
                 self._run(tuner, place, records, connected, progress)
         finally:
+            self._is_stopping = None
             seconds = time.monotonic() - began
             self._append({"kind": "run", "place": place, "wall_seconds": seconds})
         if progress is not False:
@@ -277,12 +280,14 @@ class Study:
     def stop(self) -> bool:
         """Let a running `optimize` save what runs and return; it can be continued.
 
-        Returns whether one was running.
+        Returns whether one was running; its cluster may be starting still.
         """
-        runner = self._runner
-        if runner is not None:
-            runner.request_stop()
-        return runner is not None
+        if self._is_stopping is None:
+            return False
+        self._is_stopping = True
+        if self._runner is not None:
+            self._runner.request_stop()
+        return True
 
     def _run(
         self,
@@ -303,6 +308,8 @@ class Study:
         show = display(self, engine) if _wants_display(progress) else nullcontext()
         with show as on_turn:
             self._runner = DaskRunner(client, engine, self._plan(run), recorder, on_turn=on_turn)
+            if self._is_stopping:
+                self._runner.request_stop()
             try:
                 self._runner.run(
                     (

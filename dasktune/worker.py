@@ -18,8 +18,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dasktune.errors import ClusterError, InternalError, StorageError
+from dasktune.errors import (
+    ClusterError,
+    CorruptCheckpointError,
+    InternalError,
+    StorageError,
+)
 from dasktune.graph.keys import Chain, runs
+from dasktune.isolation import give_own_generator
 from dasktune.job import JobPlan
 from dasktune.sequences import Sequence, sequence_from_json
 from dasktune.storage.checkpoints import CheckpointStore
@@ -99,7 +105,7 @@ class StageSpec:
 
 
 def open_job(plan: JobPlan) -> Job:
-    """Return the job of a plan, its trainer's code opened; sets this process's threads.
+    """Return the job of a plan: its trainer's code opened, this process ready for it.
 
     Raises
     ------
@@ -107,10 +113,10 @@ def open_job(plan: JobPlan) -> Job:
         If the code cannot be opened here, or a GPU is needed and none can be used.
     """
     trainer_class = unpack(plan.code)
+    if plan.needs_process:
+        give_own_generator()
     torch = sys.modules.get("torch")
     needs_gpu = plan.needs.get("GPU", 0) > 0
-    if torch is not None:
-        torch.set_num_threads(plan.threads)
     if needs_gpu and (torch is None or not torch.cuda.is_available()):
         raise ClusterError("stages need a GPU, and torch finds none in this process")
     device = "cuda" if needs_gpu else "cpu"
@@ -194,8 +200,9 @@ class StageHost:
         self.store = CheckpointStore(job.store)
         self._warm: Lineage | None = None
         self._controls: dict[str, Control] = {}
-        self._lock = threading.Lock()
-        self._closing = threading.Event()
+        self._running: str | None = None
+        self._lock = threading.RLock()
+        self._ended = threading.Condition(self._lock)
         self._writes: queue.Queue[_Write | None] = queue.Queue(PENDING_WRITES)
         self._writer = threading.Thread(target=self._write_all, name="dasktune-writer", daemon=True)
         self._writer.start()
@@ -207,21 +214,18 @@ class StageHost:
 
     def close(self, timeout: float) -> None:
         """Let the running stage end at its next step, and write what is pending."""
-        self._closing.set()
-        with self._lock:
-            controls = list(self._controls.values())
-        for control in controls:
-            control.stop(None)
         deadline = time.monotonic() + timeout
-        while self._controls and time.monotonic() < deadline:
-            self._closing.wait(0.01)
-            time.sleep(0.01)
+        with self._lock:
+            for control in self._controls.values():
+                control.stop(None)
+            self._ended.wait_for(lambda: not self._running, timeout)
         self._writes.put(None)
         self._writer.join(max(0.0, deadline - time.monotonic()))
 
     def run(self, spec: StageSpec) -> Message:
         """Train one stage; return a receipt. Errors of user code come back as data."""
         stage = _StageRun(self, spec, self.control(spec.attempt))
+        self._running = spec.attempt
         try:
             receipt = stage.train()
         except BaseException as error:  # noqa: BLE001 - SystemExit in user code kills a worker
@@ -230,6 +234,8 @@ class StageHost:
         finally:
             with self._lock:
                 self._controls.pop(spec.attempt, None)
+                self._running = None
+                self._ended.notify_all()
         return receipt
 
     def skip(self, spec: StageSpec) -> Message:
@@ -352,7 +358,12 @@ class _StageRun:
         spec, host = self.spec, self.host
         if self.control.passes(self.step)[1]:
             return self._end("stopped")
-        lineage = host.lineage_at(spec, self.sequences)
+        try:
+            lineage = host.lineage_at(spec, self.sequences)
+        except CorruptCheckpointError:
+            # Out of the way, or it would win over the state that is trained again.
+            host.store.discard(self.chain.key)
+            return self._end("missing")
         self._saved_at = time.monotonic()
         if spec.start == spec.stop:
             return self._evaluate_only(lineage)

@@ -24,7 +24,7 @@ LAYERS = (
     ("trials", "engine"),
     ("storage",),
     ("trainer",),
-    ("job", "recall", "recorder", "summary", "forecast", "worker", "plugin"),
+    ("isolation", "job", "recall", "recorder", "summary", "forecast", "worker", "plugin"),
     ("cluster", "runner", "simulate"),
     ("report", "study"),
     ("cli",),

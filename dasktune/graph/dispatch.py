@@ -378,8 +378,21 @@ class Dispatcher:
             self.frontier.reweigh()
         nothing_to_save = event.step == attempt.start and event.status == "stopped"
         is_saved = attempt.saved >= event.step
-        if event.status in ("skipped", "lost", "superseded") or nothing_to_save or is_saved:
+        if event.status == "missing":
+            self._forget_state(attempt)
+        if (
+            event.status in ("skipped", "lost", "superseded", "missing")
+            or nothing_to_save
+            or is_saved
+        ):
             self._release(attempt)
+
+    def _forget_state(self, attempt: Attempt) -> None:
+        """Take in that the state that an attempt starts from does not exist after all."""
+        for node in attempt.node.up():
+            if node.checkpoints.pop(attempt.start, ()) is None:
+                self.frontier.update(node)
+                return
 
     def _failed(self, event: Failed) -> None:
         attempt = self.attempts.get(event.attempt)

@@ -75,7 +75,8 @@ class Ended:
     status
         ``trained``: its end was reached; ``stopped``: it was told to stop, or the worker
         is closing; ``skipped``: the attempt before it on the same worker did not get to
-        its end; ``superseded``: another attempt had committed the same state first;
+        its end; ``missing``: the state that it starts from is not in the store, or is not
+        what was saved; ``superseded``: another attempt had committed the same state first;
         ``lost``: its states could not be made durable.
     seconds
         Time spent in training steps.
@@ -83,7 +84,7 @@ class Ended:
 
     attempt: str
     step: Step
-    status: Literal["trained", "stopped", "skipped", "superseded", "lost"]
+    status: Literal["trained", "stopped", "skipped", "superseded", "missing", "lost"]
     seconds: float = 0.0
 
 

@@ -76,7 +76,9 @@ class Node:
         return max(self.checkpoints, default=self.start)
 
     def chain_at(self, step: Step) -> Chain:
-        """Return the position in the chain of keys at a step in [start, stop]."""
+        """Return the position in the chain of keys at a step up to `stop`."""
+        if step < self.start and self.parent is not None:
+            return self.parent.chain_at(step)
         if step == self.stop and self._end is not None:
             return self._end
         if self.parent is None:
@@ -97,7 +99,7 @@ class Node:
         return self.parent._end
 
     def key_at(self, step: Step) -> str:
-        """Return the state key (hex) after `step` steps, `step` in [start, stop]."""
+        """Return the state key (hex) after `step` steps of this path, up to `stop`."""
         return self.chain_at(step).key
 
     def up(self) -> Iterator[Node]:

@@ -53,6 +53,9 @@ class TorchTrainer(Trainer):
     deterministic
         Use only algorithms that give the same bits again (torch raises where there are
         none); with False, resuming on a GPU is exact only within a tolerance.
+    threads
+        Threads that torch uses on the CPU: sums come out differently with another number,
+        so it belongs to the trainer and not to the machine.
 
     Notes
     -----
@@ -82,6 +85,7 @@ class TorchTrainer(Trainer):
 
     requires_process: ClassVar[bool] = True
     deterministic: ClassVar[bool] = True
+    threads: ClassVar[int] = 1
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of all attributes and of the global generators."""
@@ -134,6 +138,7 @@ class TorchTrainer(Trainer):
         """Seed the generators, and after `build` move modules to the device."""
         if self.deterministic:
             _use_deterministic_algorithms()
+        torch.set_num_threads(self.threads)
         seed_global(self.seed, self.device)
         yield
         self._move_to_device()
