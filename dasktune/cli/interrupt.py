@@ -23,7 +23,7 @@ def interruptible(study: Study) -> Iterator[None]:
     """Let the first signal stop the study gently and the second one at once.
 
     A signal may come in the middle of a transaction or of a message to a worker, so the
-    first one only asks the study to stop. Where nothing runs yet, it stops at once, too.
+    first one only asks the study to stop. Where nothing is to be saved, it ends all at once.
 
     Raises
     ------

@@ -119,7 +119,7 @@ def _find(target: str) -> tuple[str, str | None]:
     if path.is_file():
         return target, None
     raise ConfigurationError(
-        f"must be a study file, a storage folder or a database, got {target!r}, which does not "
+        f"target must be a study file, a storage folder or a database, got {target!r}, which does not "
         "exist"
     )
 

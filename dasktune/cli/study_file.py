@@ -103,7 +103,7 @@ def load(path: Path, settings: Iterable[str] = ()) -> StudyFile:
     if missing:
         raise ConfigurationError(
             f"{path} must define study and tuner, or functions of those names; "
-            f"{' and '.join(missing)} cannot be found among {', '.join(_own(module)) or 'nothing'}"
+            f"{' and '.join(missing)} cannot be found among {', '.join(_public(module)) or 'nothing'}"
         )
     taken = [_arguments(getattr(module, part)) for part in PARTS]
     if None not in taken:
@@ -168,14 +168,12 @@ def _module_name(path: Path) -> str:
     return name if is_free and name not in sys.stdlib_module_names else f"study_{name}"
 
 
-def _own(module: ModuleType) -> list[str]:
-    """Return the public names that a module defines itself."""
+def _public(module: ModuleType) -> list[str]:
+    """Return the public names of a module but those of other modules."""
     return [
         name
         for name, value in vars(module).items()
-        if not name.startswith("_")
-        and not isinstance(value, ModuleType)
-        and getattr(value, "__module__", module.__name__) == module.__name__
+        if not name.startswith("_") and not isinstance(value, ModuleType)
     ]
 
 
