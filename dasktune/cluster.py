@@ -105,6 +105,7 @@ class Workers:
         self._plan = plan
         self._put = put
         self._pids: dict[str, int] = {}
+        self._resources: dict[str, Mapping[str, float]] = {}
         self._open = False
 
     def open(
@@ -134,6 +135,17 @@ class Workers:
             self.close()
             raise ClusterError("\n".join(problems))
         return [self._joined(address, greeting) for address, greeting in greetings.items()]
+
+    def claims(self, worker: str, needs: Mapping[str, float]) -> dict[str, float] | None:
+        """Return the Dask resources that a stage occupies on a worker.
+
+        That is what it needs, and in any case the GPU of a worker that has one: the
+        trainer is put there.
+        """
+        found = dict(needs)
+        if self._resources.get(worker, {}).get("GPU", 0) > 0:
+            found.setdefault("GPU", min(1.0, self._resources[worker]["GPU"]))
+        return found or None
 
     def control(
         self, worker: str, attempt: str, *, save_at: int | None = None, stop_at: int | None = None
@@ -193,6 +205,7 @@ class Workers:
                 "more workers of one thread instead",
                 stacklevel=2,
             )
+        self._resources[address] = greeting["resources"]
         return WorkerJoined(worker=address, resources=greeting["resources"])
 
     def _problem_of(self, address: str, greeting: Mapping[str, Any]) -> str | None:

@@ -45,7 +45,7 @@ class StagePlugin(WorkerPlugin):
         self._worker = worker
         self._closed = threading.Event()
         try:
-            job = open_job(self.plan)
+            job = open_job(self.plan, worker.state.total_resources)
         except (DasktuneError, ImportError) as error:
             self.problem = f"{type(error).__name__}: {error}"
             return

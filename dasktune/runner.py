@@ -415,7 +415,7 @@ class DaskRunner:
             before,
             key=(prefix_of(self._plan.run), key, order.start, order.stop, order.attempt),
             workers=[order.worker],
-            resources=dict(order.needs) or None,
+            resources=self._workers.claims(order.worker, order.needs),
             priority=-order.order,
             retries=0,
             pure=False,

@@ -104,8 +104,15 @@ class StageSpec:
     chain: tuple[str, str, int]
 
 
-def open_job(plan: JobPlan) -> Job:
+def open_job(plan: JobPlan, resources: Mapping[str, float]) -> Job:
     """Return the job of a plan: its trainer's code opened, this process ready for it.
+
+    Parameters
+    ----------
+    plan
+        What the driver sent.
+    resources
+        What this worker says it has; with a ``GPU`` the trainer is put there.
 
     Raises
     ------
@@ -115,11 +122,12 @@ def open_job(plan: JobPlan) -> Job:
     trainer_class = unpack(plan.code)
     if plan.needs_process:
         give_own_generator()
+    device = "cuda" if resources.get("GPU", 0) > 0 else "cpu"
     torch = sys.modules.get("torch")
-    needs_gpu = plan.needs.get("GPU", 0) > 0
-    if needs_gpu and (torch is None or not torch.cuda.is_available()):
-        raise ClusterError("stages need a GPU, and torch finds none in this process")
-    device = "cuda" if needs_gpu else "cpu"
+    if device == "cuda" and torch is not None and not torch.cuda.is_available():
+        if plan.needs.get("GPU", 0) > 0:
+            raise ClusterError("stages need a GPU, and torch finds none in this process")
+        device = "cpu"
     return Job(
         trainer_class=trainer_class,
         config=plan.config,

@@ -20,7 +20,7 @@ from functools import reduce
 from types import ModuleType
 from typing import Literal
 
-import cloudpickle  # type: ignore[import-untyped]
+import cloudpickle
 
 from dasktune.errors import ClusterError, ConfigurationError
 from dasktune.trainer.installed import is_installed
