@@ -186,6 +186,7 @@ def status(
         typer.Argument(help="Study file, storage folder or URL, or a database's file or URL."),
     ],
     study: Annotated[str | None, typer.Option(help="Only the study of this name.")] = None,
+    config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Say how studies stand, also while they run.
@@ -194,7 +195,7 @@ def status(
     """
     from dasktune.cli.status import read
 
-    found = read(target, study)
+    found = read(target, study, config or ())
     if as_json:
         _print_json([one.to_json() for one in found])
     else:

@@ -6,7 +6,7 @@ import inspect
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -76,7 +76,7 @@ class Status:
         return "\n".join(lines)
 
 
-def read(target: str, name: str | None = None) -> list[Status]:
+def read(target: str, name: str | None = None, settings: Sequence[str] = ()) -> list[Status]:
     """Return how studies stand; nothing is made or changed.
 
     Parameters
@@ -85,6 +85,8 @@ def read(target: str, name: str | None = None) -> list[Status]:
         A study file, a storage folder or URL, or a database's file or URL.
     name
         The only study to look at; all of the database if None, or the file's own.
+    settings
+        As for `dasktune.cli.study_file.load`, if the target is a study file.
 
     Raises
     ------
@@ -93,7 +95,13 @@ def read(target: str, name: str | None = None) -> list[Status]:
     StorageError
         If there is no database, or it cannot be read.
     """
-    url, own = _find(target)
+    path = Path(target)
+    if path.suffix == ".py":
+        url, own = _asked_of_file(path, settings)
+    elif settings:
+        raise ConfigurationError(f"config is for a study file, got {target!r}")
+    else:
+        url, own = _database_of(target), None
     name = name if name is not None else own
     database = Database(url, create=False)
     try:
@@ -106,21 +114,17 @@ def read(target: str, name: str | None = None) -> list[Status]:
         database.close()
 
 
-def _find(target: str) -> tuple[str, str | None]:
-    """Return the database that a target speaks of, and the study's name if it says so."""
-    path = Path(target)
+def _database_of(target: str) -> str:
+    """Return the database of a store, or the one that was given."""
     if "://" in target:
         is_database = target.partition(":")[0].partition("+")[0] in DATABASES
-        return target if is_database else default_database(target), None
-    if path.is_dir():
-        return default_database(target), None
-    if path.suffix == ".py":
-        return _asked_of_file(path)
-    if path.is_file():
-        return target, None
+        return target if is_database else default_database(target)
+    if Path(target).is_dir():
+        return default_database(target)
+    if Path(target).is_file():
+        return target
     raise ConfigurationError(
-        f"target must be a study file, a storage folder or a database, got {target!r}, which does not "
-        "exist"
+        f"target must be a study file, a storage folder or a database that exists, got {target!r}"
     )
 
 
@@ -132,11 +136,11 @@ class _AskedError(BaseException):
         self.database, self.name = database, name
 
 
-def _asked_of_file(path: Path) -> tuple[str, str]:
+def _asked_of_file(path: Path, settings: Sequence[str]) -> tuple[str, str]:
     """Return database and name of the study that a file would create or open."""
     try:
         with _only_asking():
-            load(path).study()
+            load(path, settings).study()
     except _AskedError as asked:
         return asked.database, asked.name
     raise ConfigurationError(f"{path} does not call create_study; give its storage folder instead")

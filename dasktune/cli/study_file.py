@@ -101,9 +101,10 @@ def load(path: Path, settings: Iterable[str] = ()) -> StudyFile:
     module = _run(path.resolve())
     missing = [part for part in PARTS if not hasattr(module, part)]
     if missing:
+        found = ", ".join(_public(module)) or "nothing"
         raise ConfigurationError(
             f"{path} must define study and tuner, or functions of those names; "
-            f"{' and '.join(missing)} cannot be found among {', '.join(_public(module)) or 'nothing'}"
+            f"{' and '.join(missing)} cannot be found among {found}"
         )
     taken = [_arguments(getattr(module, part)) for part in PARTS]
     if None not in taken:

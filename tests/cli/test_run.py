@@ -1,0 +1,119 @@
+"""`dasktune run` in processes of its own: to the end, interrupted, with failures."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+
+from .conftest import PATIENCE, UNIQUE, Folder
+
+pytestmark = pytest.mark.cluster
+
+RUN = ("run", "counting.py", "--workers", "2", "--no-progress", "--no-report")
+
+
+def test_a_study_runs_to_its_end_and_then_returns_at_once(folder: Folder) -> None:
+    first = folder.command(*RUN)
+    assert first.returncode == 0, first.stderr
+    assert "best loss: 0.2 (trial 0, 12 steps)\n  lr  0.1\n" in first.stdout
+    assert "trained 69% of the steps asked for (33 of 48)" in first.stdout
+    assert len(folder.steps()) == len(set(folder.steps())) == UNIQUE
+
+    again = folder.command(*RUN, "--json")
+    assert again.returncode == 0, again.stderr
+    found = json.loads(again.stdout)
+    assert found["best"]["params"] == {"lr": 0.1}
+    assert found["failed"] == []
+    assert found["report"] is None
+    assert found["summary"]["steps_executed"] == UNIQUE
+    assert len(folder.steps()) == UNIQUE
+
+
+def test_a_failed_trial_is_named_and_the_others_complete(folder: Folder) -> None:
+    done = folder.command(*RUN, "--config", "bad=true", "--json")
+    assert done.returncode == 1, done.stderr
+    found = json.loads(done.stdout)
+    assert found["failed"] == [{"number": 4, "error": "ValueError: lr must be >= 0, got -1.0"}]
+    assert found["summary"]["trials"] == 5
+    (status,) = json.loads(folder.command("status", "counting.py", "--json").stdout)
+    assert status["trials"] == {"COMPLETE": 4, "FAIL": 1}
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_goes_on_where_it_was(
+    folder: Folder, signal_number: signal.Signals
+) -> None:
+    command = (*RUN, "--config", "pause=0.05")
+    process = folder.start(*command)
+    folder.wait_for_steps(8, process)
+    if signal_number is signal.SIGINT:
+        os.killpg(process.pid, signal_number)  # as a terminal does: to the workers, too
+    else:
+        process.send_signal(signal_number)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130, errors
+    assert "interrupted; the same command goes on where it was" in errors
+    assert "Traceback" not in errors
+    assert 8 <= len(folder.steps()) < UNIQUE
+
+    done = folder.command(*command)
+    assert done.returncode == 0, done.stderr
+    assert len(folder.steps()) == len(set(folder.steps())) == UNIQUE
+
+
+def test_a_run_that_was_killed_repeats_only_what_was_not_durable(folder: Folder) -> None:
+    command = (*RUN, "--config", "pause=0.05")
+    process = folder.start(*command)
+    folder.wait_for_steps(18, process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate(timeout=PATIENCE)
+    (before,) = json.loads(folder.command("status", "counting.py", "--json").stdout)
+    assert before["trials"] == {"RUNNING": 4}
+    assert before["steps_requested"] == 48
+    assert before["steps_executed"] >= 6
+    trained = len(folder.steps())
+
+    done = folder.command(*command)
+    assert done.returncode == 0, done.stderr
+    assert len(set(folder.steps())) == UNIQUE
+    # Stages that had ended are not trained again; two others were under way.
+    assert len(folder.steps()) <= UNIQUE + trained - before["steps_executed"]
+
+
+def test_status_is_read_while_a_run_goes_on(folder: Folder) -> None:
+    process = folder.start(*RUN, "--config", "pause=0.1")
+    folder.wait_for_steps(10, process)
+    seen = folder.command("status", "runs/counting", "--json")
+    assert process.poll() is None
+    assert seen.returncode == 0, seen.stderr
+    (status,) = json.loads(seen.stdout)
+    assert status["study"] == "counting"
+    assert status["steps_requested"] == 48
+    assert 0 < sum(status["trials"].values()) == 4
+    assert status["steps_executed"] <= len(folder.steps())
+    assert status["stages"].get("trained", 0) >= 1
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+
+
+def test_a_scheduler_that_is_not_there_is_said_to_be_missing(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT", "1s")
+    done = folder.command("run", "counting.py", "--scheduler", "tcp://127.0.0.1:1", "--no-report")
+    assert done.returncode == 1
+    assert "cannot reach the scheduler tcp://127.0.0.1:1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_report_is_written_and_named(folder: Folder) -> None:
+    done = folder.command(*RUN[:-1], "--report", "page.html")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("report: page.html\n")
+    assert "counting" in (folder.path / "page.html").read_text()
+    again = folder.command("report", "counting.py", "--output", "other.html")
+    assert again.stdout == "other.html\n"
+    assert (folder.path / "other.html").is_file()

@@ -1,0 +1,225 @@
+"""What is wrong is said in one message without a traceback, and nothing is made."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from dasktune.cli import app
+from dasktune.cli.study_file import load, parse_config
+from dasktune.errors import ConfigurationError
+
+from .conftest import Folder
+
+HEAD = "import dasktune as dt\nfrom counting import Counting, study, tuner\n"
+SPACE = "dt.Space(\n        lr=[dt.sequences.MultiStep(0.1, milestones=[5, 3], gamma=0.1)])"
+
+
+@pytest.fixture(autouse=True)
+def at_home(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Work in the study file's folder; forget what was imported from there."""
+    monkeypatch.chdir(folder.path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if str(folder.path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def command(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
+
+
+def write(text: str, name: str = "file.py") -> str:
+    Path(name).write_text(text)
+    return name
+
+
+def entries() -> set[str]:
+    return {path.name for path in Path().iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1\ndef study(:\n", ":2: SyntaxError: invalid syntax: def study(:"),
+        ("\nx = missing + 1\n", ":2: x = missing + 1: NameError: name 'missing' is not defined"),
+        (
+            "from counting import study\n",
+            "file.py must define study and tuner, or functions of those names; tuner cannot be "
+            "found among study",
+        ),
+        ("x = 3", "study and tuner cannot be found among x"),
+        (f"{HEAD}tuner = dt.algos.Grid\n", "tuner must be a Tuner or a function that returns one"),
+        (f"{HEAD}def study(): return 3\n", "study must be a Study or a function that returns one"),
+        (
+            f"{HEAD}def tuner():\n    return {SPACE}\n",
+            ":5: lr=[dt.sequences.MultiStep(0.1, milestones=[5, 3], gamma=0.1)]): MultiStep: "
+            "milestones must be strictly increasing, got [5, 3]",
+        ),
+        (
+            "import counting\nfrom counting import tuner\ndef study(): raise OSError('no disk')\n",
+            ":3: def study(): raise OSError('no disk'): OSError: no disk",
+        ),
+    ],
+)
+def test_a_bad_study_file_is_refused_with_its_line(text: str, message: str) -> None:
+    before = entries() | {"file.py"}
+    done = command("run", write(text))
+    assert done.exit_code == 2, done.output
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert entries() == before
+
+
+def test_an_unknown_metric_is_refused_and_nothing_is_made() -> None:
+    done = command("run", "counting.py", "--config", "metric=accuracy")
+    assert done.exit_code == 2
+    assert "unknown metric 'accuracy'; known: loss" in done.stderr
+    assert entries() == {"counting.py"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "none.py"], "the study file must be a Python file, got 'none.py'"),
+        (["run", "."], "the study file must be a Python file, got '.'"),
+        (["run", "counting.py", "--config", "x"], "must be given as key=value, got 'x'"),
+        (
+            ["run", "counting.py", "--config", "pauze=1"],
+            "unknown config key 'pauze'; known: bad, metric, pause",
+        ),
+        (["run", "counting.py", "--workers", "0"], "'--workers'"),
+        (
+            ["run", "counting.py", "--workers", "2", "--scheduler", "tcp://127.0.0.1:1"],
+            "--workers is for a local cluster",
+        ),
+        (["run"], "Missing argument"),
+        (["frobnicate"], "No such command"),
+        (["check", "counting.py", "--trial", "4"], "trial must be one of 0 to 3, got 4"),
+        (["check", "counting.py", "--total", "13"], "total must be <= 12"),
+        (["check", "counting.py", "--split", "6"], "split must be >= 1 and less than total"),
+        (["report", "counting.py"], "study 'counting' has no trials yet: run it first"),
+        (["status", "nowhere"], "that exists, got 'nowhere'"),
+        (["status", ".", "--config", "pause=1"], "config is for a study file, got '.'"),
+    ],
+)
+def test_a_wrong_argument_is_refused(arguments: list[str], message: str) -> None:
+    done = command(*arguments)
+    assert done.exit_code == 2, done.output
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("target", [".", "counting.py", "runs.db", "sqlite:///runs.db"])
+def test_status_makes_nothing(target: str) -> None:
+    if target == "runs.db":
+        Path(target).touch()
+    before = entries()
+    done = command("status", target)
+    assert done.exit_code in (1, 2)
+    assert "error: " in done.stderr
+    assert entries() == before
+
+
+def test_status_lists_known_studies() -> None:
+    load(Path("counting.py")).study().close()
+    assert "counting (minimize loss)\n  trials  none\n" in command("status", "counting.py").stdout
+    (found,) = json.loads(command("status", "runs/counting", "--json").stdout)
+    assert (found["trials"], found["best"], found["steps_requested"]) == ({}, None, 0)
+    done = command("status", "runs/counting/dasktune.db", "--study", "other")
+    assert done.exit_code == 2
+    assert "unknown study 'other'; known: counting" in done.stderr
+
+
+def test_status_of_a_file_is_that_of_the_study_it_would_open() -> None:
+    text = Path("counting.py").read_text()
+    write(f"{text}\nstudy, tuner = study(), tuner()\n")
+    before = entries()
+    done = command("status", "file.py")
+    assert "there is no database" in done.stderr
+    assert entries() == before
+
+    load(Path("counting.py")).study().close()
+    assert command("status", "file.py").stdout.startswith("counting (minimize loss)\n")
+    named = text.replace('name="counting"', "name=metric").replace("runs/counting", "runs/all")
+    load(Path(write(named, "named.py"))).study().close()
+    assert command("status", "named.py").stdout.startswith("loss (minimize loss)\n")
+    done = command("status", "named.py", "--config", "metric=speed")
+    assert "unknown study 'speed'; known: loss" in done.stderr
+
+
+def test_preview_makes_nothing() -> None:
+    done = command("preview", "counting.py", "--workers", "2")
+    assert done.exit_code == 0, done.output
+    assert "4 trials ask for 48 steps; 33 are unique (69%)" in done.stdout
+    found = json.loads(command("preview", "counting.py", "--json", "--config", "bad=1").stdout)
+    assert (found["trials"], found["steps_unique"], found["bound_steps"]) == (5, 39, 39.0)
+    assert entries() == {"counting.py"}
+
+
+@pytest.mark.slow
+def test_a_check_is_recorded_and_its_verdict_is_the_exit_code() -> None:
+    done = command("check", "counting.py", "--trial", "1", "--split", "4", "--total", "8", "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert (found["ok"], found["differences"], found["split"]) == (True, [], 4)
+
+    text = Path("counting.py").read_text().replace('state["weight"], state', "self.weight, state")
+    done = command("check", write(text.replace('"counting"', '"forgetful"')))
+    assert done.exit_code == 1
+    assert "resume check failed: 3 + 3 steps" in done.stdout
+    refused = command("run", "file.py", "--workers", "1", "--no-report")
+    assert refused.exit_code == 2
+    assert "must resume exactly for its trials to be merged" in refused.stderr
+
+
+def test_config_goes_to_the_functions_that_take_it() -> None:
+    loaded = load(Path("counting.py"), ["pause=0.5", "bad=true"])
+    study = loaded.study()
+    assert study.config["pause"] == 0.5
+    study.close()
+    assert len(loaded.tuner().ask(1)) == 10
+
+
+def test_a_function_of_any_keywords_takes_all() -> None:
+    text = "def study(**config): raise ValueError(str(config))\ndef tuner(x=1): ...\n"
+    with pytest.raises(ConfigurationError, match=r"{'x': 'a=b', 'y': None}"):
+        load(Path(write(text)), ["x=a=b", "y=null"]).study()
+
+
+def test_objects_take_no_config() -> None:
+    text = f"{HEAD}study, tuner = study(), tuner()\n"
+    assert load(Path(write(text))).study().name == "counting"
+    with pytest.raises(ConfigurationError, match="unknown config key 'bad'; known: \\(none\\)"):
+        load(Path("file.py"), ["bad=1"])
+
+
+@pytest.mark.parametrize("stem", ["json", "numpy", "my-study.v2"])
+def test_a_study_file_hides_no_other_module(stem: str) -> None:
+    before = sys.modules.get(stem)
+    name = write(Path("counting.py").read_text(), f"{stem}.py")
+    loaded = load(Path(name))
+    assert sys.modules.get(stem) is before
+    assert sys.modules[loaded.module.__name__] is loaded.module
+    assert loaded.study().trainer.__module__ == loaded.module.__name__
+
+
+@pytest.mark.parametrize("setting", ["=1", "a b=1", "a", ""])
+def test_what_is_no_setting_is_refused(setting: str) -> None:
+    with pytest.raises(ConfigurationError, match="key=value"):
+        parse_config([setting, "fine=1"])
+
+
+@pytest.mark.parametrize("name", ["run", "preview", "check", "status", "report"])
+def test_each_command_has_help(name: str) -> None:
+    done = command(name, "--help")
+    assert done.exit_code == 0
+    assert f"{name} [OPTIONS]" in done.stdout
