@@ -21,7 +21,7 @@ _HOMES = {
     "Trial": "dasktune.trials",
     "TrialState": "dasktune.types",
     "check_resume": "dasktune.trainer",
-    "create_study": "dasktune.study",
+    "create_study": "dasktune.opening",
     "preview": "dasktune.forecast",
     "simulate": "dasktune.simulate",
 }

@@ -27,6 +27,7 @@ LAYERS = (
     ("isolation", "job", "recall", "recorder", "summary", "forecast", "worker", "plugin"),
     ("cluster", "runner", "simulate"),
     ("report", "study"),
+    ("opening",),
     ("cli",),
 )
 """Modules and packages below dasktune; each imports from its own line and those before it."""

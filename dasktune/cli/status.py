@@ -12,13 +12,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from dasktune import study as studies
+from dasktune import opening as studies
 from dasktune.cli.results import shown
 from dasktune.cli.study_file import load
 from dasktune.errors import ConfigurationError, unknown
+from dasktune.opening import default_database
 from dasktune.storage.database import Database
 from dasktune.storage.schema import StageRow, StudyRow, TrialRow
-from dasktune.study import default_database
 from dasktune.types import Direction, TrialState
 
 DATABASES = ("sqlite", "postgresql")

@@ -1,0 +1,176 @@
+"""Creating and opening studies: everything about them is checked before anything runs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from dasktune.errors import ConfigurationError, refuse, unknown
+from dasktune.graph.dispatch import DispatchOptions
+from dasktune.graph.keys import root_key
+from dasktune.graph.saves import SavePolicy
+from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.database import Database
+from dasktune.storage.schema import StudyRow
+from dasktune.study import Study
+from dasktune.trainer.base import problems_of
+from dasktune.trainer.environment import environment
+from dasktune.trainer.fingerprint import Fingerprint, fingerprint
+from dasktune.trainer.metrics import metric_names
+from dasktune.types import Direction
+
+LOOKAHEAD_SECONDS = 0.03
+"""About three times what an instruction needs to reach a worker through Dask."""
+
+
+def create_study(
+    trainer: type,
+    *,
+    name: str,
+    metric: str,
+    storage: str | os.PathLike[str] | None = None,
+    database: str | None = None,
+    direction: str | Direction = Direction.MINIMIZE,
+    load_if_exists: bool = False,
+    seed: int = 0,
+    config: Mapping[str, object] | None = None,
+    report_every: int = 1,
+    checkpoint_every: int | None = None,
+    merge: bool = True,
+    needs: Mapping[str, float] | None = None,
+    depends_on: Iterable[object] = (),
+    reuse: str = "code",
+) -> Study:
+    """Create a study, or open the one of that name.
+
+    Parameters
+    ----------
+    trainer
+        The class that trains (`dasktune.Trainer`).
+    name
+        The study's name in its database.
+    metric
+        Name of the metric, among those that ``evaluate`` returns, to optimise.
+    storage
+        Where checkpoints go: a folder or a URL of fsspec; ``runs/<name>`` if None.
+    database
+        A path or a URL of SQLAlchemy; ``dasktune.db`` in a local `storage`, if None.
+    direction
+        ``minimize`` or ``maximize``.
+    load_if_exists
+        Open the study if it exists. Otherwise one that exists is an error.
+    seed
+        Seed of all training; part of every state's key.
+    config
+        What every trainer gets as ``self.config``; JSON values.
+    report_every
+        Evaluate after every so many steps, and wherever a tuner asks for a report.
+    checkpoint_every
+        Also save every so many steps; None saves where it costs at most 2% of the time.
+    merge
+        Whether trials share the steps that they have in common. False is the control.
+    needs
+        Resources that a stage occupies on its worker, such as ``{"GPU": 1}``.
+    depends_on
+        Further functions, classes or modules whose code decides the result.
+    reuse
+        ``code`` finds states of the same code, config and data; ``exact`` also demands
+        the same versions of Python, torch and dasktune.
+
+    Raises
+    ------
+    ConfigurationError
+        If anything of this cannot be, or a study of that name was made with another
+        trainer, metric, direction or seed: all problems at once.
+    StorageError
+        If the store or the database cannot be written.
+    """
+    refuse(_problems(trainer, name, metric, report_every, seed, reuse))
+    spec = {
+        "fingerprint": _fingerprint(trainer, config or {}, depends_on, reuse).digest,
+        "metric": metric,
+        "direction": Direction.parse(direction).value,
+        "seed": seed,
+        "merge": merge,
+        "trainer": trainer.__qualname__,
+    }
+    url = str(storage) if storage is not None else f"runs/{name}"
+    saves = SavePolicy(every=checkpoint_every)
+    store = CheckpointStore(url)
+    store.check()
+    opened = Database(database if database is not None else default_database(url))
+    row = _open_row(opened, name, spec, load_if_exists)
+    return Study(
+        trainer,
+        row=row,
+        database=opened,
+        store=store,
+        config=dict(config or {}),
+        report_every=report_every,
+        options=DispatchOptions(
+            needs=dict(needs or {}),
+            saves=saves,
+            merge=merge,
+            lookahead_seconds=LOOKAHEAD_SECONDS,
+        ),
+    )
+
+
+def _problems(
+    trainer: type, name: str, metric: str, report_every: int, seed: int, reuse: str
+) -> list[str]:
+    """Return what is wrong with the arguments of `create_study`."""
+    found = list(problems_of(trainer))
+    if not name or not name.strip():
+        found.append(f"name must not be empty, got {name!r}")
+    if type(report_every) is not int or report_every < 1:
+        found.append(f"report_every must be an int >= 1, got {report_every!r}")
+    if type(seed) is not int:
+        found.append(f"seed must be an int, got {seed!r}")
+    if reuse not in ("code", "exact"):
+        found.append(unknown("reuse", reuse, ("code", "exact")))
+    known = () if found else metric_names(trainer)
+    if known and metric not in known:
+        found.append(unknown("metric", metric, known))
+    return found
+
+
+def _fingerprint(
+    trainer: type, config: Mapping[str, object], depends_on: Iterable[object], reuse: str
+) -> Fingerprint:
+    if reuse == "exact":
+        config = {**config, "__environment__": environment("any")}
+    return fingerprint(trainer, config, depends_on=tuple(depends_on))
+
+
+def default_database(url: str) -> str:
+    """Return where the studies of a checkpoint store are recorded unless told otherwise."""
+    if url.startswith("memory://"):
+        return "sqlite://"
+    if "://" in url and not url.startswith("file://"):
+        return "dasktune.db"
+    return str(Path(url.removeprefix("file://")) / "dasktune.db")
+
+
+def _open_row(
+    database: Database, name: str, spec: Mapping[str, object], load_if_exists: bool
+) -> StudyRow:
+    """Return the study's row; refuse one that was made for something else."""
+    found = database.study(name)
+    if found is None:
+        root = root_key(str(spec["fingerprint"]), int(str(spec["seed"])))
+        return database.create_study(name, root=root, spec=dict(spec), created=time.time())
+    if not load_if_exists:
+        raise ConfigurationError(
+            f"study {name!r} exists already; open it with load_if_exists=True, or choose "
+            "another name"
+        )
+    refuse(
+        f"study {name!r} was created with {field} {found.spec[field]!r}, got {spec[field]!r}; "
+        "another one needs another name"
+        for field in ("fingerprint", "metric", "direction", "seed", "merge")
+        if found.spec[field] != spec[field]
+    )
+    return found
