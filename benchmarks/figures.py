@@ -1,0 +1,136 @@
+"""What every benchmark here has in common: figures with bounds, as a table and as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+PACKAGES = ("dasktune", "dask", "distributed", "numpy", "optuna", "sqlalchemy", "torch", "zarr")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One measured number.
+
+    Parameters
+    ----------
+    name
+        What was measured.
+    value
+        The number, in `unit`.
+    unit
+        ``s``, ``ms``, ``us``, ``MiB``, ``steps``, ``x`` for a ratio.
+    at_most
+        The value must not be larger.
+    equals
+        The value must be this one, exactly.
+    note
+        How it came about.
+    """
+
+    name: str
+    value: float
+    unit: str = ""
+    at_most: float | None = None
+    equals: float | None = None
+    note: str = ""
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether the value is within its bound; None if it has none."""
+        if self.equals is not None:
+            return self.value == self.equals
+        return None if self.at_most is None else self.value <= self.at_most
+
+    @property
+    def bound(self) -> str:
+        """The bound in words."""
+        if self.equals is not None:
+            return f"= {_number(self.equals)}"
+        return "" if self.at_most is None else f"<= {_number(self.at_most)}"
+
+    def to_json(self) -> dict[str, object]:
+        """Return the figure as a JSON document."""
+        return {**asdict(self), "reached": self.reached}
+
+
+Measure = Callable[[bool], list[Figure]]
+"""Measures; the argument asks for a short version, which tries the path and no bound."""
+
+
+def main(name: str, measure: Measure) -> int:
+    """Run a benchmark from the command line; return 1 if it missed a bound, else 0.
+
+    Parameters
+    ----------
+    name
+        Its name, as it stands in the document.
+    measure
+        What is run.
+    """
+    parser = argparse.ArgumentParser(prog=f"{name}.py")
+    parser.add_argument("--json", type=Path, help="also write the figures there")
+    parser.add_argument("--short", action="store_true", help="try it on something small")
+    options = parser.parse_args()
+    before = os.getloadavg()[0]
+    figures = measure(options.short)
+    document = {
+        "benchmark": name,
+        "short": options.short,
+        "figures": [figure.to_json() for figure in figures],
+        "machine": {**machine(), "load_before": before},
+    }
+    Console().print(table(name, figures))
+    if options.json is not None:
+        options.json.write_text(json.dumps(document, indent=2) + "\n")
+    return int(any(figure.reached is False for figure in figures))
+
+
+def machine() -> dict[str, object]:
+    """Return what the figures were measured on."""
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg()[0],
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "versions": {name: found for name in PACKAGES if (found := _version(name))},
+    }
+
+
+def table(title: str, figures: Iterable[Figure]) -> Table:
+    """Return the figures as a table for a terminal."""
+    made = Table(title=title, title_justify="left")
+    for column in ("figure", "value", "bound", "reached", "note"):
+        made.add_column(column, justify="right" if column in ("value", "bound") else "left")
+    for figure in figures:
+        made.add_row(*row(figure))
+    return made
+
+
+def row(figure: Figure) -> tuple[str, str, str, str, str]:
+    """Return a figure's line in a table."""
+    reached = {True: "yes", False: "NO", None: ""}[figure.reached]
+    value = f"{_number(figure.value)} {figure.unit}".strip()
+    return figure.name, value, figure.bound, reached, figure.note
+
+
+def _number(value: float) -> str:
+    if value == int(value):
+        return f"{int(value):,}"
+    return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.1f}"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,111 @@
+"""The spaces on which dasktune is measured."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import dasktune as dt
+from dasktune.sequences import (
+    Constant,
+    Cyclic,
+    Exponential,
+    MultiStep,
+    Piecewise,
+    Sequence,
+    WarmRestarts,
+    Warmup,
+)
+
+STEPS = 120
+"""Steps of a trial of `hippo_144`."""
+
+REQUESTED, UNIQUE = 17_280, 7_024
+"""Steps that the trials of `hippo_144` ask for, and those that differ."""
+
+
+def hippo_144() -> dt.Space:
+    """Return a grid of 144 trials in the manner of Hippo's ResNet56 study.
+
+    Twelve learning rates, four batch sizes and three momenta, most of which begin alike.
+
+    References
+    ----------
+    Shin et al., "Hippo: Sharing Computations in Hyper-Parameter Optimization", section 6.
+    """
+
+    def drop(*milestones: int) -> Sequence:
+        return MultiStep(0.1, milestones=list(milestones), gamma=0.1)
+
+    decay = Exponential(0.1, gamma=0.95)
+    plain = [Constant(0.1), drop(90), drop(60, 90), drop(40, 80), decay]
+    warm = [Warmup(5, 0.1) >> rest for rest in (Constant(0.1), drop(85), drop(55, 85), decay)]
+    long = [Warmup(10, 0.1) >> rest for rest in (Constant(0.1), WarmRestarts(0.1, 20))]
+    return dt.Space(
+        lr=[*plain, *warm, *long, Cyclic(0.001, 0.1, 20)],
+        batch_size=[
+            Constant(128),
+            Piecewise([128, 256], boundaries=[70]),
+            Piecewise([128, 256], boundaries=[40]),
+            Piecewise([128, 512], boundaries=[100]),
+        ],
+        momentum=[
+            Constant(0.9),
+            Piecewise([0.7, 0.8, 0.9], boundaries=[40, 80]),
+            Piecewise([0.9, 0.95], boundaries=[80]),
+        ],
+    )
+
+
+def random_space(rng: np.random.Generator, steps: int) -> dt.Space:
+    """Return a random grid of sequences, many of which begin alike."""
+    return dt.Space(
+        lr=_some(rng, lambda: _random_sequence(rng, steps, (0.1, 0.05, 0.025)), most=5),
+        width=_some(rng, lambda: _random_sequence(rng, steps, (32, 64)), most=3),
+        dropout=_some(rng, lambda: Constant(float(rng.choice([0.1, 0.2]))), most=2),
+    )
+
+
+def _some(rng: np.random.Generator, draw: object, *, most: int) -> list[Sequence]:
+    drawn = [draw() for _ in range(int(rng.integers(1, most + 1)))]  # type: ignore[operator]
+    return list(dict.fromkeys(drawn))
+
+
+def _random_sequence(rng: np.random.Generator, steps: int, values: tuple[float, ...]) -> Sequence:
+    def value() -> float:
+        return values[int(rng.integers(len(values)))]
+
+    def cuts() -> list[int]:
+        some = rng.choice(np.arange(1, steps), size=int(rng.integers(1, 3)), replace=False)
+        return sorted(int(cut) for cut in some)
+
+    match int(rng.integers(5)):
+        case 0:
+            return Constant(value())
+        case 1:
+            return MultiStep(value(), milestones=cuts(), gamma=0.5)
+        case 2:
+            found = cuts()
+            return Piecewise([value() for _ in range(len(found) + 1)], boundaries=found)
+        case 3:
+            return Exponential(value(), gamma=0.5)
+        case _:
+            return Warmup(cuts()[0], values[0]) >> Constant(values[0])
+
+
+def three_levels(levels: int) -> dt.Space:
+    """Return a space whose learning rate takes three of many values, one after the other.
+
+    Random trials of it share the first third, or two, with others: a bushy tree.
+    """
+
+    def stepped(first: int, second: int, third: int) -> Sequence:
+        values = [0.1 / (1 + level) for level in (first, second, third)]
+        return Piecewise(values, boundaries=[STEPS // 3, 2 * STEPS // 3])
+
+    level = dt.Int(0, levels - 1)
+    return dt.Space(lr=dt.Family(stepped, first=level, second=level, third=level))
+
+
+def all_different() -> dt.Space:
+    """Return a space of which no two random trials have anything in common."""
+    return dt.Space(lr=dt.Float(1e-5, 1.0, log=True), batch_size=[64, 128])
