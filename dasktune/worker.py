@@ -211,6 +211,8 @@ class StageHost:
         self._running: str | None = None
         self._lock = threading.RLock()
         self._ended = threading.Condition(self._lock)
+        self._written = threading.Condition(self._lock)
+        self._unwritten: set[str] = set()
         self._writes: queue.Queue[_Write | None] = queue.Queue(PENDING_WRITES)
         self._writer = threading.Thread(target=self._write_all, name="dasktune-writer", daemon=True)
         self._writer.start()
@@ -267,6 +269,10 @@ class StageHost:
                 job.trainer_class, first, config=job.config, seed=job.seed, device=job.device
             )
             return Lineage(run, key, None)
+        # Dask may start another path's stage before the next one of this path: the warm trainer
+        # is gone then, and the state of the stage before is still on its way to the store.
+        with self._written:
+            self._written.wait_for(lambda: key not in self._unwritten)
         state, commit = self.store.load(key)
         run = TrainerRun.resume(
             job.trainer_class,
@@ -286,23 +292,29 @@ class StageHost:
 
     def write(self, write: _Write) -> None:
         """Hand a snapshot to the writing thread; waits while too many are pending."""
+        with self._lock:
+            self._unwritten.add(write.key)
         self._writes.put(write)
 
     # ------------------------------------------------------------ the writing thread
 
     def _write_all(self) -> None:
         while (write := self._writes.get()) is not None:
-            if write.lineage.is_lost:
-                self.emit([_receipt(write.attempt, write.step, "lost")])
-                continue
             try:
                 self._write(write)
             except StorageError as error:
                 message = f"{type(error).__name__}: {error}"
                 self.emit([{"kind": "storage", "attempt": write.attempt, "message": message}])
+            finally:
+                with self._lock:
+                    self._unwritten.discard(write.key)
+                    self._written.notify_all()
 
     def _write(self, write: _Write) -> None:
         lineage, attempt = write.lineage, write.attempt
+        if lineage.is_lost:
+            self.emit([_receipt(attempt, write.step, "lost")])
+            return
         began = time.monotonic()
         commit = self.store.save(
             write.snapshot,
