@@ -357,16 +357,20 @@ class DaskRunner:
 
     def _worker_left(self, worker: str) -> None:
         """Take in that a worker is gone; Dask must not run its stages anywhere else."""
+        dispatcher = self._engine.dispatcher
+        lost = [one for one in dispatcher.attempts.values() if one.worker == worker]
+        repeated = dispatcher.steps_repeated
         self._tell(WorkerLost(worker=worker))
-        for attempt, flight in list(self._flights.items()):
-            if flight.order.worker == worker:
-                future = self._futures.pop(attempt, None)
-                if future is not None:
-                    future.cancel()
-                self._recorder.ended(
-                    attempt, time.time(), status="lost", step=flight.order.start, repeated=0
-                )
-                self._flights.pop(attempt)
+        repeated = dispatcher.steps_repeated - repeated
+        for attempt in lost:
+            future = self._futures.pop(attempt.id, None)
+            if future is not None:
+                future.cancel()
+            self._recorder.ended(
+                attempt.id, time.time(), status="lost", step=attempt.position, repeated=repeated
+            )
+            self._flights.pop(attempt.id, None)
+            repeated = 0
 
     def _check_flights(self) -> None:
         """Ask the store about states whose durable message does not come."""
