@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -23,6 +24,7 @@ class Recall:
     def __init__(self) -> None:
         self._checkpoints: dict[Step, set[str]] = defaultdict(set)
         self._metrics: dict[Step, dict[str, Metrics]] = defaultdict(dict)
+        self._steps: list[Step] = []
 
     @classmethod
     def open(cls, database: Database, store: CheckpointStore, root: str) -> Recall:
@@ -45,16 +47,15 @@ class Recall:
             for step, values in commit.reports:
                 if step == commit.step:
                     recall._metrics[step].setdefault(commit.key, values)
+        recall._steps = sorted({*recall._checkpoints, *recall._metrics})
         return recall
 
     def fill(self, node: Node) -> None:
         """Put what is known of a new node's steps into it."""
-        known = [
-            step for step in {*self._checkpoints, *self._metrics} if node.start < step <= node.stop
-        ]
-        if not known or node.parent is None:
+        first, last = bisect_right(self._steps, node.start), bisect_right(self._steps, node.stop)
+        if first == last or node.parent is None:
             return
-        wanted = iter(sorted(known))
+        wanted = iter(self._steps[first:last])
         target = next(wanted)
         chain, step = node.parent.chain_at(node.start), node.start
         for until, values in runs(node.sequences, node.start, node.stop):

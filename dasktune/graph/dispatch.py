@@ -211,12 +211,13 @@ class Dispatcher:
         return self._take()
 
     def dismiss(self) -> None:
-        """Forget all workers and what is not known to be durable. New ones may join later."""
-        for attempt in reversed(list(self.attempts.values())):
-            self._close(attempt)
-            self._release(attempt)
+        """Forget all workers, attempts and requests; what is known of states stays."""
         self.slots.clear()
         self._idle.clear()
+        for attempt in list(self.attempts.values()):
+            self._release(attempt)
+        for trial in list(self._wanted):
+            self._withdraw(trial)
         self._draining = False
 
     # ---------------------------------------------------------------------- events
