@@ -211,13 +211,14 @@ class Dispatcher:
         return self._take()
 
     def dismiss(self) -> None:
-        """Forget all workers, attempts and requests; what is known of states stays."""
-        self.slots.clear()
-        self._idle.clear()
-        for attempt in list(self.attempts.values()):
+        """Forget all workers, requests, and attempts of which nothing more can be heard."""
+        for attempt in reversed(list(self.attempts.values())):
+            self._close(attempt)
             self._release(attempt)
         for trial in list(self._wanted):
             self._withdraw(trial)
+        self.slots.clear()
+        self._idle.clear()
         self._draining = False
 
     # ---------------------------------------------------------------------- events
