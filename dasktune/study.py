@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import sys
 import time
@@ -298,22 +299,21 @@ class Study:
         ConfigurationError
             If there is none yet.
         """
-        best = best_of(self.trials, self.direction)
+        best = self._best_record()
         if best is None:
             raise ConfigurationError(f"study {self.name!r} has no trial with a finite value yet")
-        return best
+        return trial_of(self._graph().plan, best)
 
     @property
     def best_trials(self) -> list[Trial]:
         """The best trial in a list, as Optuna has it; empty if there is none."""
-        best = best_of(self.trials, self.direction)
-        return [] if best is None else [best]
+        return [] if self._best_record() is None else [self.best_trial]
 
     @property
     def best_value(self) -> float:
         """The value of the best trial."""
         value = self.best_trial.value
-        return float("nan") if value is None else value
+        return math.nan if value is None else value
 
     @property
     def best_params(self) -> Mapping[str, object]:
@@ -342,7 +342,7 @@ class Study:
     def summary(self) -> Summary:
         """Return what was asked for, what was trained, and what that cost."""
         runs = [record["wall_seconds"] for _, record in self._log if record["kind"] == "run"]
-        best = best_of(self.trials, self.direction)
+        best = self._best_record()
         stages = self.stages()
         spans = ((one.started, one.ended) for one in stages)
         return summarise(
@@ -407,6 +407,9 @@ class Study:
     def _report_path(self) -> Path:
         folder = Path(self.store.url.removeprefix("file://"))
         return (folder if folder.is_dir() else Path()) / f"report-{_slug(self.name)}.html"
+
+    def _best_record(self) -> TrialRecord | None:
+        return best_of(self._records.values(), self.direction)
 
     # --------------------------------------------------------------------------- log
 

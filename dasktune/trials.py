@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from dasktune.graph.plan import SearchPlan
 from dasktune.sequences import sequence_from_json
@@ -148,9 +149,12 @@ def trial_of(plan: SearchPlan, record: TrialRecord) -> Trial:
     )
 
 
-def best_of(trials: list[Trial], direction: Direction) -> Trial | None:
+AnyTrial = TypeVar("AnyTrial", Trial, TrialRecord)
+
+
+def best_of(trials: Iterable[AnyTrial], direction: Direction) -> AnyTrial | None:
     """Return the trial with the best finite value of those that did not fail."""
-    best: Trial | None = None
+    best: AnyTrial | None = None
     for trial in trials:
         if trial.state is TrialState.FAIL or trial.value is None or not math.isfinite(trial.value):
             continue
