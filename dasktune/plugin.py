@@ -64,7 +64,7 @@ class StagePlugin(WorkerPlugin):
         """Stop a stage that Dask cancelled, also because its driver died."""
         released = start in ("executing", "long-running") and finish == "released"
         if released and self.problem is None and is_stage_key(key, self.plan.run):
-            self.host.control(key[-1]).stop(None)  # type: ignore[index]
+            self.host.abandon(key[-1])  # type: ignore[index]
 
     def _emit(self, messages: list[dict[str, Any]]) -> None:
         worker = self._worker

@@ -262,6 +262,14 @@ class DaskRunner:
 
     def _saved(self, flight: _Flight, message: Mapping[str, Any]) -> None:
         """Take in a durable state: its metrics are durable with it."""
+        if message.get("differs"):
+            logger.warning(
+                "attempt %s gave another state at step %d than %s, which was first: training is "
+                "not deterministic; the first one stands",
+                message["attempt"],
+                message["step"],
+                message["by"],
+            )
         reports = [tuple(report) for report in message["replaced"]]
         if not reports:
             reports = self._reports_of(flight, message)

@@ -209,6 +209,7 @@ class StageHost:
         self._warm: Lineage | None = None
         self._controls: dict[str, Control] = {}
         self._running: str | None = None
+        self._is_abandoned = False
         self._lock = threading.RLock()
         self._ended = threading.Condition(self._lock)
         self._written = threading.Condition(self._lock)
@@ -221,6 +222,12 @@ class StageHost:
         """Return the control of an attempt that runs or will run here."""
         with self._lock:
             return self._controls.setdefault(attempt, Control())
+
+    def abandon(self, attempt: str) -> None:
+        """Stop an attempt that nobody waits for any more, and let go of its trainer."""
+        self._is_abandoned = True
+        self._warm = None
+        self.control(attempt).stop(None)
 
     def close(self, timeout: float) -> None:
         """Let the running stage end at its next step, and write what is pending."""
@@ -235,7 +242,7 @@ class StageHost:
     def run(self, spec: StageSpec) -> Message:
         """Train one stage; return a receipt. Errors of user code come back as data."""
         stage = _StageRun(self, spec, self.control(spec.attempt))
-        self._running = spec.attempt
+        self._running, self._is_abandoned = spec.attempt, False
         try:
             receipt = stage.train()
         except BaseException as error:  # noqa: BLE001 - SystemExit in user code kills a worker
@@ -288,7 +295,7 @@ class StageHost:
 
     def keep_warm(self, lineage: Lineage) -> None:
         """Keep a trainer for the stage that goes on from its state."""
-        self._warm = lineage
+        self._warm = None if self._is_abandoned else lineage
 
     def write(self, write: _Write) -> None:
         """Hand a snapshot to the writing thread; waits while too many are pending."""
@@ -344,6 +351,7 @@ class StageHost:
                     "digest": commit.digest,
                     "nbytes": commit.nbytes,
                     "reported": [step for step, _, _ in reports],
+                    "differs": lineage.is_lost,
                     "replaced": reports if lineage.is_lost else [],
                     "seconds": write.seconds,
                     "write_seconds": time.monotonic() - began,
