@@ -92,16 +92,17 @@ def _random_sequence(rng: np.random.Generator, steps: int, values: tuple[float, 
             return Warmup(cuts()[0], values[0]) >> Constant(values[0])
 
 
+def stepped(first: int, second: int, third: int) -> Sequence:
+    """Return a learning rate that takes three values, each for a third of the steps."""
+    values = [0.1 / (1 + level) for level in (first, second, third)]
+    return Piecewise(values, boundaries=[STEPS // 3, 2 * STEPS // 3])
+
+
 def three_levels(levels: int) -> dt.Space:
     """Return a space whose learning rate takes three of many values, one after the other.
 
     Random trials of it share the first third, or two, with others: a bushy tree.
     """
-
-    def stepped(first: int, second: int, third: int) -> Sequence:
-        values = [0.1 / (1 + level) for level in (first, second, third)]
-        return Piecewise(values, boundaries=[STEPS // 3, 2 * STEPS // 3])
-
     level = dt.Int(0, levels - 1)
     return dt.Space(lr=dt.Family(stepped, first=level, second=level, third=level))
 
