@@ -21,6 +21,10 @@ MOST_FAILURES = 10
 """Failed trials that are named; the report has them all."""
 
 
+WIDEST = 24
+"""Letters of a hyper-parameter in that table; the best trial's are shown in full."""
+
+
 def failed(trials: Iterable[Trial]) -> list[Trial]:
     """Return the trials that failed."""
     return [trial for trial in trials if trial.state is TrialState.FAIL]
@@ -113,7 +117,7 @@ def _best(study: Study, ranked: Sequence[Trial]) -> list[str]:
     header = ["trial", study.metric, "steps", "state", *best.params]
     rows = [
         [one.number, one.value, one.steps, one.state.value]
-        + [one.params.get(name, "") for name in best.params]
+        + [_cut(shown(one.params.get(name, ""))) for name in best.params]
         for one in ranked[:MOST_TRIALS]
     ]
     return [*lines, "", *table(header, rows), ""]
@@ -132,3 +136,7 @@ def _failures(trials: Sequence[Trial]) -> list[str]:
     if len(trials) > MOST_FAILURES:
         lines.append(f"  and {len(trials) - MOST_FAILURES} more")
     return lines
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= WIDEST else f"{text[: WIDEST - 3]}..."

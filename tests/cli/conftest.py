@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -117,10 +117,17 @@ class Folder:
 
     def wait_for_steps(self, number: int, process: subprocess.Popen[str]) -> None:
         """Wait until so many steps have been trained."""
+        self._wait(lambda: len(self.steps()) >= number, process)
+
+    def wait_for_file(self, name: str, process: subprocess.Popen[str]) -> None:
+        """Wait until a file has been made."""
+        self._wait((self.path / name).exists, process)
+
+    def _wait(self, is_there: Callable[[], bool], process: subprocess.Popen[str]) -> None:
         deadline = time.monotonic() + PATIENCE
-        while len(self.steps()) < number:
+        while not is_there():
             assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline, f"only {len(self.steps())} steps"
+            assert time.monotonic() < deadline, "it did not come"
             time.sleep(0.01)
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 
 import pytest
+from distributed import LocalCluster
 
 from .conftest import PATIENCE, UNIQUE, Folder
 
@@ -19,6 +20,7 @@ def test_a_study_runs_to_its_end_and_then_returns_at_once(folder: Folder) -> Non
     first = folder.command(*RUN)
     assert first.returncode == 0, first.stderr
     assert "best loss: 0.2 (trial 0, 12 steps)\n  lr  0.1\n" in first.stdout
+    assert "\n2      0.8   12     COMPLETE  Piecewise([0.1, 0.3],...\n" in first.stdout
     assert "trained 69% of the steps asked for (33 of 48)" in first.stdout
     assert len(folder.steps()) == len(set(folder.steps())) == UNIQUE
 
@@ -64,6 +66,17 @@ def test_an_interrupted_run_goes_on_where_it_was(
     assert len(folder.steps()) == len(set(folder.steps())) == UNIQUE
 
 
+def test_an_interrupt_while_the_cluster_starts_ends_cleanly(folder: Folder) -> None:
+    process = folder.start(*RUN, "--config", "pause=0.01")
+    folder.wait_for_file("runs/counting/dasktune.db", process)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert folder.command(*RUN, "--config", "pause=0.01").returncode == 0
+    assert len(folder.steps()) == len(set(folder.steps())) == UNIQUE
+
+
 def test_a_run_that_was_killed_repeats_only_what_was_not_durable(folder: Folder) -> None:
     command = (*RUN, "--config", "pause=0.05")
     process = folder.start(*command)
@@ -97,6 +110,24 @@ def test_status_is_read_while_a_run_goes_on(folder: Folder) -> None:
     assert status["stages"].get("trained", 0) >= 1
     process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
+
+
+def test_a_cluster_that_is_there_runs_the_study(folder: Folder) -> None:
+    with LocalCluster(
+        n_workers=1,
+        threads_per_worker=1,
+        host="127.0.0.1",
+        dashboard_address="127.0.0.1:0",
+        local_directory=str(folder.path / "scratch"),
+    ) as cluster:
+        address = cluster.scheduler_address
+        done = folder.command(
+            "run", "counting.py", "--scheduler", address, "--no-report", "--config", "bad=1"
+        )
+        assert done.returncode == 1, done.stderr
+        again = folder.command("run", "counting.py", "--scheduler", address, "--no-report")
+        assert "trained 34% of the steps asked for (33 of 96)" in again.stdout, again.stderr
+    assert len(folder.steps()) == len(set(folder.steps()))
 
 
 def test_a_scheduler_that_is_not_there_is_said_to_be_missing(
