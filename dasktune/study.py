@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -18,6 +19,8 @@ from dasktune.algos.base import FixedTrials, Tuner
 from dasktune.engine import Engine, Outcome
 from dasktune.errors import ConfigurationError, TrainerError
 from dasktune.graph.dispatch import Dispatcher, DispatchOptions
+from dasktune.graph.plan import SearchPlan
+from dasktune.graph.tree import StageTree, build_stage_tree
 from dasktune.job import JobPlan
 from dasktune.recall import Recall
 from dasktune.recorder import Recorder
@@ -28,6 +31,7 @@ from dasktune.storage.database import Batch, Database
 from dasktune.storage.schema import EventRow, StageRow, StudyRow
 from dasktune.summary import Summary, savings_line, summarise
 from dasktune.trainer.code import pack
+from dasktune.trainer.stages import StageTraining
 from dasktune.trials import Trial, TrialRecord, best_of, trial_of
 from dasktune.types import Direction, Metrics, Step, Value
 
@@ -175,6 +179,32 @@ class Study:
         if trial.error is not None:
             raise TrainerError(self._records[trial.number].message, trial.error)
         return trial.metrics[trial.steps]
+
+    def stage_tree(self, tuner: FixedTrials) -> StageTree:
+        """Return the stages that a tuner of fixed trials trains, from nothing.
+
+        Its ``to_dask()`` is a plain Dask graph that trains them: for looking, debugging
+        and small work. Nothing of it becomes part of the study.
+
+        Parameters
+        ----------
+        tuner
+            Such as a `dasktune.algos.Grid`.
+        """
+        plan = SearchPlan(self._row.root)
+        for number, configuration in enumerate(tuner.configurations):
+            leaf = plan.register(number, configuration.sequences, tuner.max_steps)
+            leaf.requests[number] = 0.0
+        tree = build_stage_tree(plan, lambda node: False)
+        return replace(
+            tree,
+            run=StageTraining(
+                code=pack(self.trainer),
+                config=self.config,
+                seed=self.seed,
+                report_every=self.report_every,
+            ),
+        )
 
     def stop(self) -> bool:
         """Let a running `optimize` save what runs and return; it can be continued.

@@ -7,7 +7,7 @@ tree incrementally; a property test holds the two equal after every event.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dasktune.errors import ConfigurationError
 from dasktune.graph.plan import Node, SearchPlan
@@ -54,9 +54,18 @@ RunStage = Callable[[Stage, object], object]
 
 @dataclass(frozen=True, slots=True)
 class StageTree:
-    """Stages by node number; parents come before their children."""
+    """Stages by node number; parents come before their children.
+
+    Parameters
+    ----------
+    stages
+        The stages.
+    run
+        Trains one stage, for `to_dask`: (stage, result of its parent or None) -> result.
+    """
 
     stages: Mapping[int, Stage]
+    run: RunStage | None = field(default=None, compare=False)
 
     def __len__(self) -> int:
         return len(self.stages)
@@ -73,23 +82,27 @@ class StageTree:
         """Return the stages that start from a stage's end (None: from states that exist)."""
         return tuple(stage for stage in self if stage.parent == node)
 
-    def to_dask(self, run: RunStage) -> dict[str, tuple[object, ...]]:
+    def to_dask(self, run: RunStage | None = None) -> dict[str, tuple[object, ...]]:
         """Return a plain Dask graph with one key per stage.
 
         Any Dask scheduler runs it, also the synchronous one: for looking, debugging and
-        small work. A key is ``stage-<state key>``.
+        small work. A key is ``stage-<state key>-<first step>``.
 
         Parameters
         ----------
         run
             Trains one stage; gets the stage and its parent's result, None if the stage
-            starts from a state that exists already.
+            starts from a state that exists already. The tree's own if None.
 
         Raises
         ------
         ConfigurationError
-            If a stage waits for one that a cluster is training now.
+            If a stage waits for one that a cluster is training now, or there is nothing
+            that trains a stage.
         """
+        run = self.run if run is None else run
+        if run is None:
+            raise ConfigurationError("to_dask needs a function that trains one stage, got None")
         graph: dict[str, tuple[object, ...]] = {}
         for stage in self:
             if stage.waits_for is not None:

@@ -1,0 +1,67 @@
+"""Training stages one by one in any process: what `StageTree.to_dask` calls."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dasktune.errors import InternalError
+from dasktune.graph.tree import Stage
+from dasktune.trainer.code import TrainerCode, unpack
+from dasktune.trainer.lifecycle import TrainerRun
+from dasktune.types import Metrics, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageResult:
+    """What a stage gave: the state at its end, and the metrics by step on the way."""
+
+    state: Mapping[str, Any]
+    metrics: Mapping[Step, Metrics]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTraining:
+    """Trains any stage of a study from the result of its parent; a function that travels.
+
+    Parameters
+    ----------
+    code
+        The trainer.
+    config, seed, report_every
+        As for `dasktune.create_study`.
+    """
+
+    code: TrainerCode
+    config: Mapping[str, object]
+    seed: int
+    report_every: int = 1
+
+    def __call__(self, stage: Stage, before: object) -> StageResult:
+        """Train `stage` from its parent's result; from the start if that is None."""
+        run = self._begin(stage, before)
+        metrics: dict[Step, Metrics] = {}
+        for step in range(stage.start, stage.stop):
+            run.advance({name: sequence(step) for name, sequence in stage.sequences.items()})
+            if run.step % self.report_every == 0 or run.step == stage.stop:
+                metrics[run.step] = run.evaluate()
+        return StageResult(state=copy.deepcopy(run.state()), metrics=metrics)
+
+    def _begin(self, stage: Stage, before: object) -> TrainerRun:
+        trainer = unpack(self.code)
+        first = {name: sequence(0) for name, sequence in stage.sequences.items()}
+        if stage.start == 0:
+            return TrainerRun.start(trainer, first, config=self.config, seed=self.seed)
+        if not isinstance(before, StageResult):
+            raise InternalError(f"{stage.key} starts at step {stage.start} from nothing")
+        return TrainerRun.resume(
+            trainer,
+            step=stage.start,
+            first_values=first,
+            last_values={name: one(stage.start - 1) for name, one in stage.sequences.items()},
+            state=copy.deepcopy(before.state),
+            config=self.config,
+            seed=self.seed,
+        )
