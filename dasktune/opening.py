@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 
 from dasktune.errors import ConfigurationError, refuse, unknown
@@ -23,6 +24,32 @@ from dasktune.types import Direction
 
 LOOKAHEAD_SECONDS = 0.03
 """About three times what an instruction needs to reach a worker through Dask."""
+
+
+_LOCATING: ContextVar[bool] = ContextVar("dasktune-locating", default=False)
+
+
+class _LocatedError(BaseException):
+    """Where a study would be; no `Exception`, so that user code does not catch it."""
+
+    def __init__(self, database: str, name: str) -> None:
+        super().__init__(database, name)
+        self.database, self.name = database, name
+
+
+def locate(make: Callable[[], object]) -> tuple[str, str] | None:
+    """Return database and name of the study that `make` would create or open.
+
+    `create_study` does nothing meanwhile; None if `make` does not call it.
+    """
+    token = _LOCATING.set(True)
+    try:
+        make()
+    except _LocatedError as found:
+        return found.database, found.name
+    finally:
+        _LOCATING.reset(token)
+    return None
 
 
 def create_study(
@@ -87,6 +114,10 @@ def create_study(
     StorageError
         If the store or the database cannot be written.
     """
+    url = f"runs/{name}" if storage is None else str(storage)
+    address = default_database(url) if database is None else database
+    if _LOCATING.get():
+        raise _LocatedError(address, name)
     refuse(_problems(trainer, name, metric, report_every, seed, reuse))
     spec = {
         "fingerprint": _fingerprint(trainer, config or {}, depends_on, reuse).digest,
@@ -96,11 +127,10 @@ def create_study(
         "merge": merge,
         "trainer": trainer.__qualname__,
     }
-    url = str(storage) if storage is not None else f"runs/{name}"
     saves = SavePolicy(every=checkpoint_every)
     store = CheckpointStore(url)
     store.check()
-    opened = Database(database if database is not None else default_database(url))
+    opened = Database(address)
     row = _open_row(opened, name, spec, load_if_exists)
     return Study(
         trainer,

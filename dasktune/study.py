@@ -101,6 +101,7 @@ class Study:
         client: Client | None = None,
         workers: int | None = None,
         progress: bool | None = None,
+        last_line: bool = True,
         allow_failed_check: bool = False,
     ) -> None:
         """Run a tuner until it has ended; a known one goes on where it was.
@@ -116,6 +117,8 @@ class Study:
             Size of the local cluster; one worker per core if None.
         progress
             Show a live display; None shows it on a terminal.
+        last_line
+            Say on standard error, at the end, what merging saved.
         allow_failed_check
             Merge trials although `dasktune check` found that this trainer does not resume
             exactly.
@@ -129,11 +132,11 @@ class Study:
         StorageError
             If states or records cannot be stored; what was reported is safe.
         """
-        self._check_resumable(allow_failed_check)
         place, records = self._find(tuner)
         if _has_ended(records):
             logger.info("study %s: this tuner has ended already", self.name)
             return
+        self._check_resumable(allow_failed_check)
         began = time.monotonic()
         self._is_stopping = False
         try:
@@ -143,7 +146,7 @@ class Study:
             self._is_stopping = None
             seconds = time.monotonic() - began
             self._append({"kind": "run", "place": place, "wall_seconds": seconds})
-        if progress is not False and _has_ended(self._find(tuner)[1]):
+        if last_line and _has_ended(self._find(tuner)[1]):
             sys.stderr.write(f"{self.name}: {savings_line(self.summary())}\n")
 
     def evaluate(
@@ -174,7 +177,7 @@ class Study:
         params = {name: _shown(sequence) for name, sequence in sequences.items()}
         tuner = SingleTrial(Configuration(params=params, sequences=sequences), steps)
         place, _ = self._find(tuner)
-        self.optimize(tuner, client=client, workers=workers, progress=False)
+        self.optimize(tuner, client=client, workers=workers, progress=False, last_line=False)
         trial = next(one for one in self.trials if self._records[one.number].tuner == place)
         if trial.error is not None:
             raise TrainerError(self._records[trial.number].message, trial.error)

@@ -243,7 +243,9 @@ def _optimize(
 
     try:
         with interruptible(study), _client(scheduler) as client:
-            study.optimize(tuner, client=client, workers=workers, progress=progress)
+            study.optimize(
+                tuner, client=client, workers=workers, progress=progress, last_line=False
+            )
     except KeyboardInterrupt:
         typer.echo(INTERRUPTED, err=True)
         raise typer.Exit(STOPPED) from None

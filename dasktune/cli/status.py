@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NoReturn
 
-from dasktune import opening as studies
 from dasktune.cli.results import shown
 from dasktune.cli.study_file import load
 from dasktune.errors import ConfigurationError, unknown
-from dasktune.opening import default_database
+from dasktune.opening import default_database, locate
 from dasktune.storage.database import Database
 from dasktune.storage.schema import StageRow, StudyRow, TrialRow
 from dasktune.types import Direction, TrialState
@@ -128,45 +124,14 @@ def _database_of(target: str) -> str:
     )
 
 
-class _AskedError(BaseException):
-    """What a study file asked for; no `Exception`, so that the file does not catch it."""
-
-    def __init__(self, database: str, name: str) -> None:
-        super().__init__(database, name)
-        self.database, self.name = database, name
-
-
 def _asked_of_file(path: Path, settings: Sequence[str]) -> tuple[str, str]:
     """Return database and name of the study that a file would create or open."""
-    try:
-        with _only_asking():
-            load(path, settings).study()
-    except _AskedError as asked:
-        return asked.database, asked.name
-    raise ConfigurationError(f"{path} does not call create_study; give its storage folder instead")
-
-
-@contextmanager
-def _only_asking() -> Iterator[None]:
-    """Let `create_study` say what it was asked for, and create nothing."""
-    original = studies.create_study
-    studies.create_study = _asking(original)
-    try:
-        yield
-    finally:
-        studies.create_study = original
-
-
-def _asking(original: Callable[..., object]) -> Callable[..., NoReturn]:
-    signature = inspect.signature(original)
-
-    def ask(*args: Any, **kwargs: Any) -> NoReturn:
-        given = signature.bind(*args, **kwargs).arguments
-        name, storage, database = (given.get(one) for one in ("name", "storage", "database"))
-        url = f"runs/{name}" if storage is None else str(storage)
-        raise _AskedError(default_database(url) if database is None else database, str(name))
-
-    return ask
+    found = locate(lambda: load(path, settings).study())
+    if found is None:
+        raise ConfigurationError(
+            f"{path} does not call create_study; give its storage folder instead"
+        )
+    return found
 
 
 def _status(database: Database, row: StudyRow) -> Status:
