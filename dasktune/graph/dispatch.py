@@ -64,8 +64,14 @@ class Attempt:
     started: float | None = None
     saved: Step = -1
     repeated: int = 0
+    begun: bool = False
     stopping: bool = False
     ended: bool = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether its worker was seen to train it."""
+        return self.begun or self.position > self.start
 
     def node_at(self, step: Step) -> Node:
         """Return the node on its way that holds `step`: start < step <= stop."""
@@ -289,13 +295,12 @@ class Dispatcher:
             return
         self._idle.pop(worker, None)
         lost = [attempt for attempt in self.attempts.values() if attempt.worker == worker]
+        blamed = [attempt for attempt in lost if attempt.has_begun and not attempt.ended]
         for attempt in reversed(lost):
             self._close(attempt)
             self._release(attempt)
-        for attempt in lost:
-            was_seen = attempt.started is not None or attempt.position > attempt.start
-            if was_seen and not attempt.ended:
-                self._blame(attempt)
+        for attempt in blamed:
+            self._blame(attempt)
 
     def _blame(self, attempt: Attempt) -> None:
         """Count that a worker was lost while it trained the step after the last one heard of."""
@@ -310,8 +315,8 @@ class Dispatcher:
 
     def _started(self, attempt_id: str, now: float) -> None:
         attempt = self.attempts.get(attempt_id)
-        if attempt is not None and attempt.started is None:
-            attempt.started = now
+        if attempt is not None and not attempt.begun:
+            attempt.begun, attempt.started = True, now
 
     def _progress(self, event: Progress) -> None:
         attempt = self.attempts.get(event.attempt)
@@ -374,6 +379,7 @@ class Dispatcher:
         self._close(attempt)
         slot = self.slots.get(attempt.worker)
         if slot is not None and slot.queue and slot.queue[0].started is None:
+            # Its worker will go on with it now, whenever that is heard of.
             slot.queue[0].started = now
         steps = event.step - attempt.start
         if self.speeds.observe(attempt.leaf, steps=steps, seconds=event.seconds):
