@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import tempfile
@@ -21,6 +22,8 @@ from dasktune.graph.events import WorkerJoined
 from dasktune.job import JobPlan
 from dasktune.plugin import TOPIC, StagePlugin, greet
 
+logger = logging.getLogger(__name__)
+
 Put = Callable[[tuple[str, Any]], None]
 
 LOCAL_SETTINGS = {
@@ -34,7 +37,7 @@ LOCAL_SETTINGS = {
 """Data loaders may have processes, and Dask neither moves nor repeats a stage by itself."""
 
 WORKERS_SECONDS = 60.0
-"""How long a cluster is given to have its first worker."""
+"""How long a cluster may be without any worker, at the beginning and later."""
 
 
 @contextmanager
@@ -116,10 +119,10 @@ class Workers:
         Raises
         ------
         ClusterError
-            If workers lack dasktune, have another version of it, or cannot open the
-            trainer: all problems at once.
+            If there are no workers, or they lack dasktune, have another version of it, or
+            cannot open the trainer: all problems at once; or none has what stages need.
         """
-        self._client.wait_for_workers(1, timeout=WORKERS_SECONDS)
+        self._wait()
         check_packages(self._client)
         self._client.register_plugin(StagePlugin(self._plan))
         self._client.subscribe_topic(TOPIC, on_event)
@@ -131,10 +134,28 @@ class Workers:
             for address, greeting in greetings.items()
             if (problem := self._problem_of(address, greeting))
         ]
+        if not problems and not any(map(self._fits, greetings.values())):
+            has = (f"{address} has {one['resources']}" for address, one in greetings.items())
+            problems = [f"a worker must have {dict(self._plan.needs)}; {', '.join(has)}"]
         if problems:
             self.close()
             raise ClusterError("\n".join(problems))
         return [self._joined(address, greeting) for address, greeting in greetings.items()]
+
+    def _wait(self) -> None:
+        if self._client.status != "running":
+            raise ClusterError(f"the client must be connected, it is {self._client.status}")
+        try:
+            self._client.wait_for_workers(1, timeout=WORKERS_SECONDS)
+        except TimeoutError:
+            raise ClusterError(
+                f"the cluster must have a worker, it has none after {WORKERS_SECONDS:.0f} s"
+            ) from None
+
+    def _fits(self, greeting: Mapping[str, Any]) -> bool:
+        """Whether a worker has what a stage needs."""
+        has = greeting["resources"]
+        return all(has.get(name, 0) >= amount for name, amount in self._plan.needs.items())
 
     def claims(self, worker: str, needs: Mapping[str, float]) -> dict[str, float] | None:
         """Return the Dask resources that a stage occupies on a worker.
@@ -188,14 +209,18 @@ class Workers:
 
     def _greet(self, address: str) -> None:
         try:
+            check_packages(self._client, [address])
             greeting = self._client.run(greet, self._plan.run, workers=[address])[address]
-        except (OSError, KeyError, ValueError):
+        except ClusterError as error:
+            logger.warning("not used: %s", error)
             return
+        except (OSError, KeyError, ValueError):
+            return  # gone already
         problem = self._problem_of(address, greeting)
         if problem is None:
             self._put(("joined", self._joined(address, greeting)))
         else:
-            warnings.warn(f"worker {address} is not used: {problem}", stacklevel=2)
+            logger.warning("not used: worker %s: %s", address, problem)
 
     def _joined(self, address: str, greeting: Mapping[str, Any]) -> WorkerJoined:
         self._pids[address] = greeting["pid"]
@@ -225,8 +250,8 @@ class Workers:
         return None
 
 
-def check_packages(client: Client) -> None:
-    """Refuse workers that lack dasktune or have another version of it.
+def check_packages(client: Client, workers: list[str] | None = None) -> None:
+    """Refuse workers that lack dasktune or have another version of it; all if None.
 
     Raises
     ------
@@ -244,7 +269,7 @@ def check_packages(client: Client) -> None:
             return None
 
     problems = []
-    for address, version in client.run(probe).items():
+    for address, version in client.run(probe, workers=workers).items():
         if version is None:
             problems.append(f"worker {address} must have dasktune installed, and it has not")
         elif version != dasktune.__version__:

@@ -14,7 +14,6 @@ from typing import Any, cast
 
 from distributed import Worker, WorkerPlugin, get_worker
 
-from dasktune.errors import DasktuneError
 from dasktune.job import JobPlan
 
 TOPIC = "dasktune"
@@ -46,7 +45,7 @@ class StagePlugin(WorkerPlugin):
         self._closed = threading.Event()
         try:
             job = open_job(self.plan, worker.state.total_resources)
-        except (DasktuneError, ImportError) as error:
+        except Exception as error:  # noqa: BLE001 - a module of the user's may run here
             self.problem = f"{type(error).__name__}: {error}"
             return
         self.host = StageHost(job, self._emit)

@@ -16,11 +16,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from distributed import Client, Future
+from distributed import Client, Future, KilledWorker
 
-from dasktune.cluster import Workers
+from dasktune.cluster import WORKERS_SECONDS, Workers
 from dasktune.engine import Engine, Order, Outcome
-from dasktune.errors import ConfigurationError, InternalError, StorageError
+from dasktune.errors import ClusterError, ConfigurationError, InternalError, StorageError
+from dasktune.graph.dispatch import Attempt
 from dasktune.graph.events import (
     Ended,
     Event,
@@ -118,6 +119,7 @@ class DaskRunner:
         self._began = time.monotonic()
         self._latest: tuple[Step, Metrics] | None = None
         self._stop = threading.Event()
+        self._deserted_at: float | None = None
         self.worker_seconds = 0.0
 
     def run(self, begin: Callable[[float, int], Outcome]) -> None:
@@ -167,6 +169,7 @@ class DaskRunner:
         self._ask_for_more()
         self._carry_out()
         self._check_flights()
+        self._check_workers()
         if self._on_turn is not None:
             self._on_turn(self._snapshot())
 
@@ -216,7 +219,9 @@ class DaskRunner:
         for order in orders:
             match order:
                 case RunStage():
-                    self._submit(order)
+                    # Not there any more if its worker was lost in this turn.
+                    if order.attempt in self._engine.dispatcher.attempts:
+                        self._submit(order)
                 case SavePoint():
                     self._workers.control(order.worker, order.attempt, save_at=order.step)
                 case StopStage():
@@ -307,8 +312,7 @@ class DaskRunner:
             key = flight.order.node.key_at(flight.order.start)
             logger.warning("state %s is missing or corrupt; it is trained again", key)
             self._recorder.forget(key)
-        dispatcher = self._engine.dispatcher
-        before = dispatcher.steps_repeated
+        attempt = self._engine.dispatcher.attempts.get(message["attempt"])
         self._tell(
             Ended(
                 attempt=message["attempt"],
@@ -317,30 +321,30 @@ class DaskRunner:
                 seconds=message["seconds"],
             )
         )
-        self._recorder.ended(
-            message["attempt"],
-            message["at"],
-            status=message["status"],
-            step=message["step"],
-            repeated=dispatcher.steps_repeated - before,
-        )
+        self._record_end(attempt, message["at"], message["status"])
         self._forget_if_settled(message["attempt"])
 
     def _failed(self, flight: _Flight, message: Mapping[str, Any]) -> None:
-        attempt = message["attempt"]
         logger.warning("stage failed after step %d: %s", message["step"], message["message"])
-        self._recorder.ended(
-            attempt, message["at"], status="failed", step=message["step"], repeated=0
-        )
+        attempt = self._engine.dispatcher.attempts.get(message["attempt"])
         self._tell(
             Failed(
-                attempt=attempt,
+                attempt=message["attempt"],
                 step=message["step"],
                 message=message["message"],
                 traceback=message["traceback"],
             )
         )
-        self._forget_if_settled(attempt)
+        self._record_end(attempt, message["at"], "failed")
+        self._forget_if_settled(message["attempt"])
+
+    def _record_end(self, attempt: Attempt | None, at: float, status: str) -> None:
+        """Take note of the end of an attempt of which the dispatcher has just been told."""
+        if attempt is not None:
+            repeated = attempt.repeated
+            self._recorder.ended(
+                attempt.id, at, status=status, step=attempt.position, repeated=repeated
+            )
 
     def _forget_if_settled(self, attempt: str) -> None:
         if attempt not in self._engine.dispatcher.attempts:
@@ -357,6 +361,11 @@ class DaskRunner:
             if receipt["status"] == "failed":
                 receipt = {**receipt, "status": "lost"}
             self._ended(flight, receipt)
+        elif status == "error":
+            error = future.exception()
+            if not isinstance(error, KilledWorker):
+                raise InternalError(f"attempt {attempt} failed in Dask: {error!r}")
+            self._worker_left(flight.order.worker)
         elif flight.order.worker in self._engine.dispatcher.slots:
             logger.warning("attempt %s ended with status %r in Dask", attempt, status)
             step = flight.order.start
@@ -366,19 +375,19 @@ class DaskRunner:
     def _worker_left(self, worker: str) -> None:
         """Take in that a worker is gone; Dask must not run its stages anywhere else."""
         dispatcher = self._engine.dispatcher
+        slot = dispatcher.slots.get(worker)
+        if slot is not None and slot.queue:
+            # A step that kills its process at once is never heard of: it counts as started, or
+            # the stage would be tried for ever.
+            self._tell(Started(attempt=slot.queue[0].id))
         lost = [one for one in dispatcher.attempts.values() if one.worker == worker]
-        repeated = dispatcher.steps_repeated
         self._tell(WorkerLost(worker=worker))
-        repeated = dispatcher.steps_repeated - repeated
         for attempt in lost:
             future = self._futures.pop(attempt.id, None)
             if future is not None:
                 future.cancel()
-            self._recorder.ended(
-                attempt.id, time.time(), status="lost", step=attempt.position, repeated=repeated
-            )
+            self._record_end(attempt, time.time(), "lost")
             self._flights.pop(attempt.id, None)
-            repeated = 0
 
     def _check_flights(self) -> None:
         """Ask the store about states whose durable message does not come."""
@@ -404,6 +413,19 @@ class DaskRunner:
                         "replaced": [],
                     },
                 )
+
+    def _check_workers(self) -> None:
+        """Give up when all workers have been gone for long."""
+        if self._engine.dispatcher.slots:
+            self._deserted_at = None
+        elif self._deserted_at is None:
+            self._deserted_at = self._now()
+            logger.warning("all workers are gone; waiting %.0f s for others", WORKERS_SECONDS)
+        elif self._now() - self._deserted_at > WORKERS_SECONDS:
+            raise ClusterError(
+                "the cluster must have a worker that can run stages; all are gone since "
+                f"{WORKERS_SECONDS:.0f} s. Start some and run this again: it goes on where it was"
+            )
 
     # ----------------------------------------------------------------------- Dask
 
