@@ -1,0 +1,447 @@
+"""The dispatcher by event lists: what it says to what it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+
+import pytest
+
+from dasktune.graph.dispatch import Dispatcher, DispatchOptions
+from dasktune.graph.events import (
+    Deliver,
+    Ended,
+    Failed,
+    FailTrial,
+    Instruction,
+    Progress,
+    RunStage,
+    Saved,
+    SaveMissed,
+    SavePoint,
+    Started,
+    StopStage,
+    WorkerJoined,
+    WorkerLost,
+)
+from dasktune.graph.keys import root_key
+from dasktune.graph.plan import Node
+from dasktune.graph.saves import SavePolicy
+from dasktune.sequences import Constant, Piecewise, Sequence
+from dasktune.types import Step
+
+Said = tuple[object, ...]
+PLAIN = SavePolicy(at_changes=False)
+
+
+def turn(at: Step, value: float = 1.0) -> Sequence:
+    """Return a sequence that parts from `Constant(0.5)` at a step."""
+    return Piecewise([0.5, value], boundaries=[at])
+
+
+class Table:
+    """A dispatcher and short words for what it is told and says."""
+
+    def __init__(self, **options: object) -> None:
+        self.dispatcher = Dispatcher(
+            root_key("table", 0),
+            DispatchOptions(attempt_prefix="a", **{"saves": PLAIN, **options}),  # type: ignore[arg-type]
+        )
+        self.count = 0
+
+    def trial(self, sequence: Sequence, max_steps: Step) -> list[Said]:
+        self.count += 1
+        return said(self.dispatcher.register(self.count - 1, {"lr": sequence}, max_steps))
+
+    def extend(self, trial: int, until: Step, priority: float = 0.0) -> list[Said]:
+        return said(self.dispatcher.extend(trial, until, priority, 0.0))
+
+    def stop(self, trial: int) -> list[Said]:
+        return said(self.dispatcher.stop(trial, 0.0))
+
+    def join(self, *workers: str) -> list[Said]:
+        return [one for name in workers for one in self.tell(WorkerJoined(worker=name))]
+
+    def tell(self, event: object, now: float = 0.0) -> list[Said]:
+        return said(self.dispatcher.handle(event, now))  # type: ignore[arg-type]
+
+    def saved(self, attempt: int, step: Step, at: Many[Step] | None = None) -> list[Said]:
+        reports = tuple((s, {"loss": float(s)}) for s in ([step] if at is None else at))
+        return self.tell(Saved(attempt=f"{attempt}-a", step=step, reports=reports))
+
+    def ended(self, attempt: int, step: Step, status: str = "trained") -> list[Said]:
+        seconds = float(step)
+        return self.tell(
+            Ended(attempt=f"{attempt}-a", step=step, status=status, seconds=seconds)  # type: ignore[arg-type]
+        )
+
+    def failed(self, attempt: int, step: Step) -> list[Said]:
+        return self.tell(Failed(attempt=f"{attempt}-a", step=step, message="boom", traceback="tb"))
+
+    def started(self, attempt: int) -> list[Said]:
+        return self.tell(Started(attempt=f"{attempt}-a"))
+
+    def progress(self, attempt: int, step: Step) -> list[Said]:
+        return self.tell(Progress(attempt=f"{attempt}-a", step=step))
+
+
+def said(instructions: list[Instruction]) -> list[Said]:
+    """Return instructions as short tuples; an attempt is its number."""
+    found: list[Said] = []
+    for one in instructions:
+        match one:
+            case RunStage():
+                after = None if one.after is None else int(one.after[:-2])
+                found.append(("run", int(one.attempt[:-2]), one.worker, one.start, one.stop, after))
+            case StopStage():
+                found.append(("stop", int(one.attempt[:-2]), one.at))
+            case SavePoint():
+                found.append(("save", int(one.attempt[:-2]), one.step))
+            case Deliver():
+                found.append(("deliver", one.report.trial, one.report.step))
+            case FailTrial():
+                found.append(("fail", one.trial, one.step, one.message))
+    return found
+
+
+def two_branches() -> Table:
+    """Return a trunk of 4 steps with branches to 6 and to 9, nothing asked for yet."""
+    table = Table()
+    table.trial(turn(4, 0.25), 6)
+    table.trial(turn(4), 9)
+    return table
+
+
+def test_the_critical_path_goes_first() -> None:
+    table = Table()
+    table.trial(turn(1, 2.0), 3)
+    table.trial(turn(1, 3.0), 8)
+    table.trial(Constant(9.0), 5)
+    for trial, until in enumerate((3, 8, 5)):
+        table.extend(trial, until)
+    assert table.join("w0") == [("run", 0, "w0", 0, 1, None), ("run", 1, "w0", 1, 8, 0)]
+    assert table.join("w1") == [("run", 2, "w1", 0, 5, None)]
+    assert table.saved(0, 1) == []
+    assert table.join("w2") == [("run", 3, "w2", 1, 3, None)]
+
+
+def test_priority_goes_before_length() -> None:
+    table = Table()
+    table.trial(Constant(1.0), 9)
+    table.trial(Constant(2.0), 2)
+    table.extend(0, 9)
+    table.extend(1, 2)
+    assert said(table.dispatcher.rank(1, 5.0)) == []
+    assert table.join("w0") == [("run", 0, "w0", 0, 2, None)]
+
+
+def test_a_path_goes_on_on_its_worker_stage_by_stage() -> None:
+    table = Table()
+    for trial, at in enumerate((2, 4, 6)):
+        table.trial(turn(at), 7 + trial)
+        table.extend(trial, 7 + trial)
+    assert table.join("w0") == [("run", 0, "w0", 0, 2, None), ("run", 1, "w0", 2, 4, 0)]
+    assert table.ended(0, 2) == [("run", 2, "w0", 4, 9, 1)]
+    assert table.saved(0, 2) == []
+    assert table.join("w1") == [("run", 3, "w1", 2, 7, None)]
+
+
+def test_a_branch_ahead_of_a_running_stage_is_saved_where_it_parts() -> None:
+    table = Table()
+    table.trial(Constant(0.5), 9)
+    table.extend(0, 9)
+    table.join("w0", "w1")
+    table.started(0)
+    table.progress(0, 3)
+    assert table.trial(turn(5), 9) == [("save", 0, 5)]
+    assert table.extend(1, 9) == []
+    assert table.saved(0, 5) == [("run", 1, "w1", 5, 9, None)]
+    assert table.saved(0, 9) == [("deliver", 0, 9)]
+    assert table.ended(0, 9) == []
+    table.saved(1, 9)
+    table.ended(1, 9)
+    assert (table.dispatcher.steps_executed, table.dispatcher.steps_repeated) == (13, 0)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_branch_behind_a_running_stage_starts_from_the_nearest_checkpoint(late: bool) -> None:
+    table = Table()
+    table.trial(Constant(0.5), 9)
+    table.extend(0, 9)
+    table.join("w0", "w1")
+    table.saved(0, 2)
+    if not late:
+        table.progress(0, 6)
+    assert table.trial(turn(5), 9) == ([("save", 0, 5)] if late else [])
+    ran = table.extend(1, 9)
+    if late:
+        # The worker had trained past step 5 when the save-point reached it.
+        ran += table.tell(SaveMissed(attempt="0-a", step=5))
+        table.progress(0, 6)
+    assert ran == [("run", 1, "w1", 2, 5, None), ("run", 2, "w1", 5, 9, 1)]
+    table.saved(1, 5)
+    table.ended(1, 5)
+    assert table.dispatcher.steps_repeated == 3
+
+
+def test_metrics_that_a_running_stage_brings_answer_a_request_behind_it() -> None:
+    table = Table()
+    table.trial(Constant(0.5), 9)
+    table.extend(0, 9)
+    table.join("w0", "w1")
+    table.progress(0, 6)
+    table.trial(Constant(0.5), 9)
+    assert table.extend(1, 4) == [("run", 1, "w1", 0, 4, None)]
+    assert table.saved(0, 7, at=range(1, 8)) == [("deliver", 1, 4), ("stop", 1, None)]
+
+
+def test_withdrawing_the_last_request_stops_the_stage() -> None:
+    table = two_branches()
+    table.extend(0, 6)
+    table.extend(1, 9)
+    table.join("w0")
+    assert table.stop(1) == [("stop", 1, None)]
+    assert table.stop(0) == [("stop", 0, None)]
+    assert table.ended(0, 2, "stopped") == []
+    assert not table.dispatcher.is_idle
+    assert table.saved(0, 2) == []
+    assert table.ended(1, 4, "skipped") == []
+    assert table.dispatcher.is_idle
+    # What was kept there is where it goes on.
+    assert table.extend(0, 6)[0] == ("run", 2, "w0", 2, 4, None)
+
+
+def test_withdrawing_a_part_ends_the_stage_earlier() -> None:
+    table = Table()
+    table.trial(Constant(0.5), 9)
+    table.trial(Constant(0.5), 9)
+    table.extend(0, 9)
+    table.join("w0")
+    table.progress(0, 2)
+    assert table.extend(1, 6) == [("save", 0, 6)]
+    assert table.stop(0) == [("stop", 0, 6)]
+    assert table.saved(0, 6) == [("deliver", 1, 6)]
+    assert table.ended(0, 6, "stopped") == []
+    assert table.dispatcher.is_idle
+
+
+def test_a_stage_that_overshoots_its_new_end_keeps_what_it_trained() -> None:
+    table = Table()
+    table.trial(Constant(0.5), 9)
+    table.trial(Constant(0.5), 9)
+    table.extend(0, 9)
+    table.join("w0")
+    table.extend(1, 4)
+    table.stop(0)
+    table.progress(0, 7)
+    table.tell(SaveMissed(attempt="0-a", step=4))
+    table.ended(0, 7, "stopped")
+    assert table.saved(0, 7, at=range(1, 8)) == [("deliver", 1, 4), ("stop", 1, None)]
+    table.ended(1, 0, "stopped")
+    assert table.extend(0, 9) == [("run", 2, "w0", 7, 9, None)]
+    assert table.dispatcher.steps_repeated == 0
+
+
+def test_a_lost_worker_costs_what_was_not_durable() -> None:
+    table = two_branches()
+    table.extend(1, 9)
+    table.join("w0", "w1")
+    table.started(0)
+    table.saved(0, 2)
+    table.progress(0, 3)
+    assert table.tell(WorkerLost(worker="w0")) == [
+        ("run", 2, "w1", 2, 4, None),
+        ("run", 3, "w1", 4, 9, 2),
+    ]
+    assert table.dispatcher.steps_executed == 3
+    assert table.saved(0, 4) == [], "what an old attempt says is dropped"
+    table.ended(2, 4)
+    assert table.dispatcher.steps_repeated == 1
+
+
+def test_a_stage_that_is_lost_too_often_fails_its_trials() -> None:
+    table = two_branches()
+    table.dispatcher.options = DispatchOptions(losses_allowed=1, saves=PLAIN)
+    table.extend(1, 9)
+    table.join("w0")
+    table.started(0)
+    assert table.tell(WorkerLost(worker="w0")) == []
+    table.join("w1")
+    table.tell(Started(attempt="2-a"))
+    assert table.tell(WorkerLost(worker="w1")) == [
+        ("fail", 1, 0, "lost with its worker 2 times, last on w1")
+    ]
+
+
+def test_a_stage_that_was_not_seen_to_start_is_not_blamed() -> None:
+    table = two_branches()
+    table.dispatcher.options = DispatchOptions(losses_allowed=0, saves=PLAIN)
+    table.extend(1, 9)
+    table.join("w0")
+    assert table.tell(WorkerLost(worker="w0")) == []
+    assert table.dispatcher.wanted.keys() == {1}
+
+
+def test_a_failure_is_tried_again_on_another_worker_and_then_fails_whoever_needs_it() -> None:
+    table = two_branches()
+    table.extend(0, 6)
+    table.extend(1, 9)
+    table.trial(Constant(0.5), 9)
+    table.join("w0", "w1")
+    assert table.failed(0, 3) == [("run", 2, "w1", 0, 4, None), ("run", 3, "w1", 4, 6, 2)]
+    assert table.ended(1, 4, "skipped") == []
+    assert table.extend(2, 3) == [("save", 2, 3)]
+    assert table.saved(2, 3) == [("deliver", 2, 3)]
+    failures = [("fail", 0, 3, "boom"), ("fail", 1, 3, "boom"), ("stop", 3, None)]
+    assert sorted(table.failed(2, 3)) == failures
+    assert table.extend(2, 9) == [("fail", 2, 3, "boom")], "it is known by now"
+
+
+def test_a_failed_stage_waits_for_another_worker() -> None:
+    table = two_branches()
+    table.extend(1, 9)
+    table.trial(Constant(7.0), 30)
+    table.extend(2, 30)
+    table.join("w0", "w1")
+    table.failed(1, 3)
+    assert table.ended(2, 4, "skipped") == [], "w1 is idle, but there it failed"
+    table.saved(0, 30)
+    assert table.ended(0, 30)[0] == ("run", 3, "w0", 0, 4, None)
+
+
+def test_a_failure_on_the_only_worker_is_tried_again_there() -> None:
+    table = two_branches()
+    table.extend(1, 9)
+    table.join("w0")
+    assert table.failed(0, 3) == []
+    again = [("run", 2, "w0", 0, 4, None), ("run", 3, "w0", 4, 9, 2)]
+    assert table.ended(1, 4, "skipped") == again
+    assert ("fail", 1, 3, "boom") in table.failed(2, 3)
+
+
+def test_two_steps_that_fail_once_each_fail_nobody() -> None:
+    table = two_branches()
+    table.extend(1, 9)
+    table.join("w0")
+    for number, step in enumerate((1, 3)):
+        assert table.failed(2 * number, step) == []
+        assert table.ended(2 * number + 1, 4, "skipped")[0][0] == "run"
+    assert table.dispatcher.wanted.keys() == {1}
+
+
+def test_a_state_without_metrics_is_evaluated() -> None:
+    def known(node: Node) -> None:
+        node.checkpoints[4] = None
+
+    dispatcher = Dispatcher(root_key("known", 0), DispatchOptions(saves=PLAIN), on_new=known)
+    dispatcher.register(0, {"lr": Constant(1.0)}, 4)
+    dispatcher.extend(0, 4, 0.0, 0.0)
+    assert said(dispatcher.handle(WorkerJoined(worker="w0"), 0.0)) == [("run", 0, "w0", 4, 4, None)]
+    saved = Saved(attempt="0-a", step=4, reports=((4, {"loss": 1.0}),))
+    assert said(dispatcher.handle(saved, 0.0)) == [("deliver", 0, 4)]
+    dispatcher.handle(Ended(attempt="0-a", step=4, status="trained"), 0.0)
+    assert dispatcher.is_idle
+    assert dispatcher.steps_executed == 0
+
+
+def test_an_evaluation_that_is_stopped_before_it_began_is_over() -> None:
+    table = Table()
+    table.trial(Constant(1.0), 4)
+    table.extend(0, 4)
+    table.join("w0")
+    table.saved(0, 4, at=())
+    table.ended(0, 4)
+    assert table.dispatcher.attempts.keys() == {"1-a"}
+    assert table.stop(0) == [("stop", 1, None)]
+    table.ended(1, 4, "stopped")
+    assert table.dispatcher.is_idle
+
+
+def test_a_finished_trial_is_extended_from_its_end() -> None:
+    table = Table()
+    table.trial(Constant(1.0), 4)
+    table.extend(0, 4)
+    table.join("w0")
+    table.saved(0, 4)
+    table.ended(0, 4)
+    assert table.extend(0, 4) == [("deliver", 0, 4)]
+    assert table.extend(0, 7) == [("run", 1, "w0", 4, 7, None)]
+
+
+def test_a_stage_that_waits_behind_another_is_stopped_by_itself() -> None:
+    table = two_branches()
+    table.extend(1, 9)
+    table.join("w0")
+    table.extend(0, 6)
+    assert table.stop(1) == [("stop", 1, None)]
+    assert table.ended(0, 4) == []
+    assert table.ended(1, 4, "stopped") == []
+    assert table.saved(0, 4) == [("run", 2, "w0", 4, 6, None)]
+
+
+def test_the_next_path_is_chosen_before_the_worker_runs_dry() -> None:
+    table = Table(lookahead_seconds=1.5)
+    for trial, value in enumerate((1.0, 2.0)):
+        table.trial(Constant(value), 9)
+        table.extend(trial, 9)
+    assert table.join("w0") == [("run", 0, "w0", 0, 9, None)]
+    table.tell(Started(attempt="0-a"), 10.0)
+    assert table.dispatcher.next_tick(10.0) == 17.5
+    assert table.tell(Progress(attempt="0-a", step=7), 17.0) == []
+    assert table.tell(Progress(attempt="0-a", step=8), 18.0) == [("run", 1, "w0", 0, 9, None)]
+    assert table.dispatcher.next_tick(18.0) is None
+
+
+def test_draining_ends_everything_and_starts_nothing() -> None:
+    table = two_branches()
+    table.extend(1, 9)
+    table.join("w0")
+    assert said(table.dispatcher.drain()) == [("stop", 0, None), ("stop", 1, None)]
+    assert table.dispatcher.idle_workers == 0
+    table.ended(0, 3, "stopped")
+    assert table.ended(1, 4, "skipped") == []
+    assert table.saved(0, 3) == []
+    assert table.dispatcher.is_idle
+    table.dispatcher.dismiss()
+    assert table.dispatcher.slots == {}
+
+
+def test_dismissing_forgets_attempts_that_never_became_durable() -> None:
+    table = two_branches()
+    table.extend(1, 9)
+    table.join("w0")
+    table.progress(0, 2)
+    table.dispatcher.dismiss()
+    assert table.dispatcher.is_idle
+    table.join("w1")
+    assert table.extend(1, 9)[0] == ("run", 2, "w1", 0, 4, None)
+
+
+def test_only_workers_with_what_a_stage_needs_are_used() -> None:
+    table = Table(needs={"GPU": 1.0})
+    table.trial(Constant(1.0), 4)
+    table.extend(0, 4)
+    assert table.join("w0") == []
+    joined = WorkerJoined(worker="w1", resources={"GPU": 1.0})
+    assert table.tell(joined) == [("run", 0, "w1", 0, 4, None)]
+    assert table.tell(joined) == [], "a worker joins once"
+
+
+def test_a_missing_state_is_made_again() -> None:
+    table = two_branches()
+    table.extend(1, 9)
+    table.join("w0")
+    table.saved(0, 4)
+    table.ended(0, 4)
+    table.ended(1, 9)
+    table.saved(1, 9)
+    assert table.extend(0, 6) == [("run", 2, "w0", 4, 6, None)]
+    assert table.ended(2, 4, "missing") == [("run", 3, "w0", 0, 4, None), ("run", 4, "w0", 4, 6, 3)]
+
+
+def test_planned_saves_travel_with_the_stage() -> None:
+    dispatcher = Dispatcher(root_key("saves", 0), DispatchOptions(saves=SavePolicy(every=4)))
+    dispatcher.register(0, {"lr": turn(6)}, 10)
+    dispatcher.extend(0, 10, 0.0, 0.0)
+    (run,) = dispatcher.handle(WorkerJoined(worker="w0"), 0.0)
+    assert isinstance(run, RunStage)
+    assert run.saves == (4, 6, 8)

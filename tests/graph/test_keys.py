@@ -1,0 +1,189 @@
+"""State keys: equal exactly when the trainer saw the same values at every step."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dasktune.errors import InternalError
+from dasktune.graph import keys
+from dasktune.graph.keys import Chain, encode_value, root_key, runs
+from dasktune.sequences import (
+    Constant,
+    Cosine,
+    Cyclic,
+    Exponential,
+    Linear,
+    MultiStep,
+    Piecewise,
+    Sequence,
+    Warmup,
+)
+from dasktune.types import Step, Value
+
+ROOT = root_key("code", 0)
+STEPS = 12
+
+VALUES = st.sampled_from([0, 0.0, -0.0, 1, 1.0, True, False, None, "", "1", 0.5, 64])
+CUTS = st.lists(st.integers(1, STEPS - 1), unique=True, max_size=3).map(sorted)
+
+
+@st.composite
+def piecewise(draw: st.DrawFn) -> Sequence:
+    at = draw(CUTS)
+    return Piecewise(draw(st.lists(VALUES, min_size=len(at) + 1, max_size=len(at) + 1)), at)
+
+
+PARTS = st.one_of(
+    st.builds(Constant, VALUES),
+    piecewise(),
+    st.builds(lambda at: MultiStep(1.0, at, gamma=1.0), CUTS),
+    st.builds(lambda at: MultiStep(1.0, at, gamma=0.5), CUTS),
+    st.sampled_from(
+        [
+            Exponential(1.0, gamma=1.0),
+            Exponential(1.0, gamma=0.5),
+            Linear(1.0, 0.0, 30),
+            Cosine(1.0, 30, 1.0),
+            Cyclic(0.0, 1.0, 2),
+            Warmup(2, 1.0) >> Constant(1.0),
+            Piecewise([0.5, 1.0], [1]),
+        ]
+    ),
+)
+
+
+@st.composite
+def sequences(draw: st.DrawFn) -> Sequence:
+    found = draw(PARTS)
+    for _ in range(draw(st.integers(0, 2))):
+        found = found[: draw(st.integers(1, 4))] >> draw(PARTS)
+    return found
+
+
+def chain(step: Step, root: str = ROOT, **functions: Sequence) -> Chain:
+    return Chain(root).advance(functions, 0, step)
+
+
+def seen(values: list[Value]) -> list[tuple[type, Value]]:
+    return [(type(value), value) for value in values]
+
+
+@given(sequences(), sequences())
+def test_keys_are_equal_exactly_as_long_as_all_values_were(a: Sequence, b: Sequence) -> None:
+    for step in range(STEPS + 1):
+        alike = seen(a.values(0, step)) == seen(b.values(0, step))
+        assert (chain(step, lr=a).key == chain(step, lr=b).key) is alike
+
+
+@given(sequences(), sequences(), st.lists(st.integers(0, STEPS), max_size=4))
+def test_a_chain_advanced_in_pieces_is_the_chain(a: Sequence, b: Sequence, cuts: list[int]) -> None:
+    both = {"a": a, "b": b}
+    found, at = Chain(ROOT), 0
+    for cut in [*sorted(cuts), STEPS]:
+        found, at = found.advance(both, at, cut), cut
+    assert found.key == chain(STEPS, a=a, b=b).key
+
+
+@given(sequences())
+def test_one_step_at_a_time_is_the_same(a: Sequence) -> None:
+    found = Chain(ROOT)
+    for _, values in ((s, v) for s in range(STEPS) for _, v in runs({"a": a}, s, s + 1)):
+        found = found.extend(values, 1)
+    assert found == chain(STEPS, a=a)
+
+
+def test_a_position_is_part_of_the_key() -> None:
+    found = {chain(step, lr=Constant(0.1)).key for step in range(100)}
+    assert len(found) == 100
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "shared"),
+    [
+        (MultiStep(0.1, [90], gamma=0.1), Constant(0.1), 90),
+        (Exponential(0.1, gamma=0.95), Constant(0.1), 1),
+        (Exponential(0.1, gamma=0.95), MultiStep(0.1, [90], gamma=0.1), 1),
+        (Warmup(5, 0.1) >> Constant(0.1), Warmup(5, 0.1) >> MultiStep(0.1, [7], 0.1), 12),
+        (Constant(-0.0), Constant(0.0), 120),
+        (Constant(1), Constant(1.0), 0),
+        (Constant(1), Constant(True), 0),
+        (Constant("None"), Constant(None), 0),
+    ],
+)
+def test_families_share_what_is_equal(a: Sequence, b: Sequence, shared: Step) -> None:
+    same = [step for step in range(121) if chain(step, lr=a).key == chain(step, lr=b).key]
+    assert same == list(range(shared + 1))
+
+
+def test_names_and_their_number_count_but_not_their_order() -> None:
+    one, two = Constant(1), Constant(2)
+    assert chain(3, a=one, b=two).key == chain(3, b=two, a=one).key
+    assert len({chain(3, **given).key for given in ({}, {"a": one}, {"b": one})}) == 3
+    assert chain(3, a=one, b=two).key != chain(3, a=two, b=one).key
+
+
+@given(st.lists(VALUES, min_size=2, max_size=2))
+def test_values_have_the_same_bytes_exactly_if_they_are_the_same(pair: list[Value]) -> None:
+    first, second = pair
+    alike = type(first) is type(second) and first == second
+    assert (encode_value(first) == encode_value(second)) is alike
+
+
+@given(st.lists(VALUES | st.text(max_size=2) | st.integers(), max_size=3), st.data())
+def test_bytes_of_values_in_a_row_can_be_told_apart(row: list[Value], data: st.DataObject) -> None:
+    other = data.draw(st.lists(VALUES | st.text(max_size=2) | st.integers(), max_size=3))
+    joined = b"".join(map(encode_value, row)) == b"".join(map(encode_value, other))
+    assert joined is (seen(row) == seen(other))
+
+
+def test_a_float_is_its_eight_bytes() -> None:
+    assert encode_value(0.1) == b"f" + struct.pack(">d", 0.1)
+    assert encode_value(0.1) != encode_value(np.nextafter(0.1, 1).item())
+
+
+def test_what_no_trainer_is_given_has_no_bytes() -> None:
+    with pytest.raises(InternalError, match="must be int, float"):
+        encode_value([1])  # type: ignore[arg-type]
+
+
+def test_a_constant_costs_one_hash_however_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashes = []
+    blake2b = keys.blake2b
+
+    def counted(*args: object, **kwargs: object) -> object:
+        hashes.append(args)
+        return blake2b(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(keys, "blake2b", counted)
+    chain(10**9, lr=Constant(0.1), batch=Constant(64)).key  # noqa: B018
+    assert len(hashes) == 1
+    chain(10**9, lr=MultiStep(0.1, [10**8, 10**8 + 1], gamma=0.1)).key  # noqa: B018
+    assert len(hashes) == 4
+
+
+def test_keys_are_what_they_always_were() -> None:
+    """Stored states are found by these: a change makes all of them unknown."""
+    mixed = {
+        "lr": Warmup(2, 0.1) >> Exponential(0.1, gamma=0.5),
+        "batch": Piecewise([64, 128], boundaries=[3]),
+        "name": Constant("adam"),
+        "nesterov": Constant(True),
+        "decay": Constant(None),
+    }
+    assert root_key("code", 0) == "d6ab8942d289c0edaaf39e4860db5ac0"
+    assert root_key("code", 1) == "4b76bd8ff1e9ef4784d2f5992bad2ad5"
+    assert chain(100, lr=Constant(0.1)).key == "6e4b482c17534661f63b8a28c4770939"
+    assert [chain(step, **mixed).key for step in (1, 4)] == [
+        "81e61d6c00ea443271058a3b6488ffd1",
+        "77c31287d257d359225e597ccc4b79a9",
+    ]
+
+
+def test_fingerprint_and_seed_cannot_be_mixed_up() -> None:
+    given = [("a", 1), ("a:1", 1), ("a:1:1", 1), ("", 11), ("1", 1), ("a", 11), ("a", -1)]
+    assert len({root_key(fingerprint, seed) for fingerprint, seed in given}) == len(given)
