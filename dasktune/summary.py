@@ -45,13 +45,14 @@ def summarise(
     asked = {number: max(trial.steps, trial.until or 0) for number, trial in trials.items()}
     requested = sum(asked.values())
     unique = unique_steps(plan, asked)
+    existing = unique_steps(plan, steps_known(plan, asked))
     return Summary(
         trials=len(trials),
         steps_requested=requested,
         steps_unique=unique,
         steps_executed=steps_executed,
         steps_repeated=steps_repeated,
-        steps_reused=max(0, unique - (steps_executed - steps_repeated)),
+        steps_reused=max(0, existing - (steps_executed - steps_repeated)),
         merge_rate=requested / unique if unique else 1.0,
         wall_seconds=wall_seconds,
         worker_seconds=worker_seconds,
@@ -67,6 +68,20 @@ def unique_steps(plan: SearchPlan, asked: Mapping[int, int]) -> int:
             if node.start < until:
                 reached[node] = max(reached.get(node, 0), min(until, node.stop) - node.start)
     return sum(reached.values())
+
+
+def steps_known(plan: SearchPlan, asked: Mapping[int, int]) -> dict[int, int]:
+    """Return how far each trial has come: to its last state or metrics, as far as asked."""
+    known: dict[Node, int] = {}
+    found = {}
+    for trial, until in asked.items():
+        reached = 0
+        for node in plan.nodes_of(trial):
+            if node not in known:
+                known[node] = max((*node.checkpoints, *node.metrics), default=0)
+            reached = max(reached, known[node])
+        found[trial] = min(until, reached)
+    return found
 
 
 def savings_line(summary: Summary) -> str:
