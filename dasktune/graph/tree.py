@@ -128,7 +128,7 @@ def _call(run: RunStage, stage: tuple[_Literal], before: object) -> object:
 
 def dask_key(stage: Stage) -> str:
     """Return the name of a stage in a Dask graph."""
-    return f"stage-{stage.key}-{stage.start}"
+    return f"stage-{stage.key}"
 
 
 def build_stage_tree(plan: SearchPlan, is_running: Callable[[Node], bool]) -> StageTree:
