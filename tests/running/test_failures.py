@@ -430,9 +430,12 @@ def test_a_step_that_always_kills_its_worker_fails_its_trial_alone(
 
 def test_a_worker_that_joins_later_gets_work(tmp_path: Path) -> None:
     study = open_study(tmp_path, sleep=0.05)
-    with in_process(1) as cluster, Client(cluster) as client:
-        with after_steps(tmp_path, 1, lambda: cluster.scale(2)):
-            run(study, client)
+    with (
+        in_process(1) as cluster,
+        Client(cluster) as client,
+        after_steps(tmp_path, 1, lambda: cluster.scale(2)),
+    ):
+        run(study, client)
     assert_all_is_well(study)
     assert len({stage.worker for stage in study.stages()}) == 2
     study.close()
@@ -478,12 +481,13 @@ def test_a_cluster_that_stays_deserted_ends_the_run(
 ) -> None:
     monkeypatch.setattr(runner, "WORKERS_SECONDS", 0.1)
     study = open_study(tmp_path, sleep=0.05)
-    with in_process(1) as cluster, Client(cluster) as client:
-        with (
-            after_steps(tmp_path, 1, lambda: cluster.scale(0)),
-            pytest.raises(ClusterError, match="must have a worker that can run stages"),
-        ):
-            run(study, client)
+    with (
+        in_process(1) as cluster,
+        Client(cluster) as client,
+        after_steps(tmp_path, 1, lambda: cluster.scale(0)),
+        pytest.raises(ClusterError, match="must have a worker that can run stages"),
+    ):
+        run(study, client)
     with in_process(1) as cluster, Client(cluster) as client:
         run(study, client)
     assert_all_is_well(study)
@@ -495,9 +499,7 @@ def test_a_metric_that_no_report_has_ends_the_study_and_lists_the_known(
 ) -> None:
     class Hidden(Walk):
         def evaluate(self) -> dict[str, float]:
-            return {
-                "loss": self.x,
-            }
+            return super().evaluate()
 
     for _ in range(2):
         study = dt.create_study(
