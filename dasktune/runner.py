@@ -396,7 +396,11 @@ class DaskRunner:
             if flight.ended_at is None or now - flight.ended_at < DURABLE_SECONDS:
                 continue
             flight.ended_at = now
-            step = self._engine.dispatcher.attempts[attempt].position
+            known = self._engine.dispatcher.attempts.get(attempt)
+            if known is None:
+                del self._flights[attempt]
+                continue
+            step = known.position
             key = flight.order.node.key_at(step)
             commit = self._store.commit_of(key)
             if commit is not None:

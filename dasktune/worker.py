@@ -309,7 +309,7 @@ class StageHost:
         while (write := self._writes.get()) is not None:
             try:
                 self._write(write)
-            except StorageError as error:
+            except Exception as error:  # noqa: BLE001 - a dead writer would hold up training
                 message = f"{type(error).__name__}: {error}"
                 self.emit([{"kind": "storage", "attempt": write.attempt, "message": message}])
             finally:
