@@ -60,6 +60,7 @@ class _Session:
     tuner: Tuner
     place: int
     numbers: dict[int, int] = field(default_factory=dict)
+    priorities: dict[int, float] = field(default_factory=dict)
     finished: bool = False
 
 
@@ -121,7 +122,8 @@ class Engine:
         for number in sorted(session.numbers.values()):
             trial = self.trials[number]
             if trial.until is not None:
-                self._todo.extend(self.dispatcher.extend(number, trial.until, 0.0, now))
+                priority = session.priorities[trial.local]
+                self._todo.extend(self.dispatcher.extend(number, trial.until, priority, now))
         return self._settle(now)
 
     def ask(self, capacity: int, now: float) -> Outcome:
@@ -152,7 +154,7 @@ class Engine:
 
     def _tell(self, report: Report, now: float) -> None:
         session, trial = self._session, self.trials[report.trial]
-        if session is None or trial.state.is_finished:
+        if session is None or trial.tuner != session.place or trial.state.is_finished:
             return
         if self.metric not in report.metrics:
             raise ConfigurationError(unknown("metric", self.metric, report.metrics))
@@ -173,7 +175,7 @@ class Engine:
 
     def _fail(self, failure: FailTrial, now: float) -> None:
         session, trial = self._session, self.trials[failure.trial]
-        if session is None or trial.state.is_finished:
+        if session is None or trial.tuner != session.place or trial.state.is_finished:
             return
         self._take_failure(trial, failure.message, failure.traceback)
         decisions = session.tuner.tell_failure(trial.local)
@@ -274,7 +276,10 @@ class Engine:
             case Extend():
                 trial = self.trials[session.numbers[decision.trial]]
                 trial.state, trial.until = TrialState.RUNNING, decision.until
+                session.priorities[decision.trial] = decision.priority
                 self._changed[trial.number] = None
+            case Rank():
+                session.priorities[decision.trial] = decision.priority
             case Stop():
                 self._prune(self.trials[session.numbers[decision.trial]])
             case Finish():

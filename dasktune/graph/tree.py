@@ -86,7 +86,7 @@ class StageTree:
         """Return a plain Dask graph with one key per stage.
 
         Any Dask scheduler runs it, also the synchronous one: for looking, debugging and
-        small work. A key is ``stage-<state key>-<first step>``.
+        small work. A key is ``stage-<state key>``.
 
         Parameters
         ----------
