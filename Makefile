@@ -28,7 +28,7 @@ format: $(STAMP) ## apply formatting and safe fixes
 	@$(BIN)/ruff format
 
 bench: $(STAMP) ## print the benchmark tables
-	@set -e; for script in benchmarks/bench_*.py; do $(BIN)/python $$script; done
+	@$(BIN)/python benchmarks/all.py
 
 clean: ## remove the environment and all caches, but no results in runs/
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 import dasktune as dt
@@ -60,36 +62,40 @@ def random_space(rng: np.random.Generator, steps: int) -> dt.Space:
     """Return a random grid of sequences, many of which begin alike."""
     return dt.Space(
         lr=_some(rng, lambda: _random_sequence(rng, steps, (0.1, 0.05, 0.025)), most=5),
-        width=_some(rng, lambda: _random_sequence(rng, steps, (32, 64)), most=3),
+        width=_some(rng, lambda: _random_levels(rng, steps, (32, 64)), most=3),
         dropout=_some(rng, lambda: Constant(float(rng.choice([0.1, 0.2]))), most=2),
     )
 
 
-def _some(rng: np.random.Generator, draw: object, *, most: int) -> list[Sequence]:
-    drawn = [draw() for _ in range(int(rng.integers(1, most + 1)))]  # type: ignore[operator]
+def _some(rng: np.random.Generator, draw: Callable[[], Sequence], *, most: int) -> list[Sequence]:
+    drawn = [draw() for _ in range(int(rng.integers(1, most + 1)))]
     return list(dict.fromkeys(drawn))
 
 
 def _random_sequence(rng: np.random.Generator, steps: int, values: tuple[float, ...]) -> Sequence:
-    def value() -> float:
-        return values[int(rng.integers(len(values)))]
-
-    def cuts() -> list[int]:
-        some = rng.choice(np.arange(1, steps), size=int(rng.integers(1, 3)), replace=False)
-        return sorted(int(cut) for cut in some)
-
+    first = values[int(rng.integers(len(values)))]
     match int(rng.integers(5)):
         case 0:
-            return Constant(value())
+            return Constant(first)
         case 1:
-            return MultiStep(value(), milestones=cuts(), gamma=0.5)
+            return MultiStep(first, milestones=_cuts(rng, steps), gamma=0.5)
         case 2:
-            found = cuts()
-            return Piecewise([value() for _ in range(len(found) + 1)], boundaries=found)
+            return _random_levels(rng, steps, values)
         case 3:
-            return Exponential(value(), gamma=0.5)
+            return Exponential(first, gamma=0.5)
         case _:
-            return Warmup(cuts()[0], values[0]) >> Constant(values[0])
+            return Warmup(_cuts(rng, steps)[0], values[0]) >> Constant(values[0])
+
+
+def _random_levels(rng: np.random.Generator, steps: int, values: tuple[float, ...]) -> Sequence:
+    boundaries = _cuts(rng, steps)
+    drawn = rng.integers(len(values), size=len(boundaries) + 1)
+    return Piecewise([values[int(index)] for index in drawn], boundaries=boundaries)
+
+
+def _cuts(rng: np.random.Generator, steps: int) -> list[int]:
+    some = rng.choice(np.arange(1, steps), size=int(rng.integers(1, 3)), replace=False)
+    return sorted(int(cut) for cut in some)
 
 
 def stepped(first: int, second: int, third: int) -> Sequence:

@@ -1,0 +1,67 @@
+"""Run every benchmark, one after the other; write one JSON document and a table for people."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from figures import Figure, row
+
+NAMES = ("exactness", "merging", "wall_time", "driver_cost", "overhead", "start")
+HERE = Path(__file__).parent
+
+
+def main() -> int:
+    """Return 1 if a bound was missed or a benchmark failed, else 0."""
+    parser = argparse.ArgumentParser(prog="all.py")
+    parser.add_argument("--json", type=Path, default=Path("runs/benchmarks.json"))
+    parser.add_argument("--markdown", type=Path, default=Path("runs/benchmarks.md"))
+    parser.add_argument("--short", action="store_true", help="try them on something small")
+    options = parser.parse_args()
+    documents, failed = [], []
+    for name in NAMES:
+        document = _run(name, options.short)
+        if document is None:
+            failed.append(name)
+        else:
+            documents.append(document)
+    options.json.write_text(
+        json.dumps({"benchmarks": documents, "failed": failed}, indent=2) + "\n"
+    )
+    options.markdown.write_text(markdown(documents))
+    for name in failed:
+        sys.stderr.write(f"benchmark {name} failed\n")
+    missed = [
+        one for document in documents for one in document["figures"] if one["reached"] is False
+    ]
+    return int(bool(missed or failed))
+
+
+def _run(name: str, short: bool) -> dict[str, Any] | None:
+    """Run one in a process of its own; return its document, or None if it failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "figures.json"
+        command = [sys.executable, str(HERE / f"{name}.py"), "--json", str(path)]
+        subprocess.run([*command, "--short"] if short else command, check=False)
+        return json.loads(path.read_text()) if path.exists() else None
+
+
+def markdown(documents: Iterable[Mapping[str, Any]]) -> str:
+    """Return all figures as one table."""
+    lines = ["| benchmark | figure | value | bound | reached | note |", "|---|---|--:|--:|---|---|"]
+    for document in documents:
+        for one in document["figures"]:
+            parts = {name: value for name, value in one.items() if name != "reached"}
+            cells = (document["benchmark"], *row(Figure(**parts)))
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
