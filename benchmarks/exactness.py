@@ -25,7 +25,7 @@ from dasktune.trials import Trial
 
 STUDIES, SHORT_STUDIES = 50, 2
 STEPS = 9
-WORKERS = (1, 4)
+WORKERS, SHORT_WORKERS = (1, 4), (1, 2)
 
 
 class Net(dt.TorchTrainer):
@@ -83,7 +83,7 @@ class Tally:
 def measure(short: bool) -> list[Figure]:
     """Run random studies on clusters of one and of four workers."""
     figures = []
-    for workers in WORKERS:
+    for workers in SHORT_WORKERS if short else WORKERS:
         tally = Tally()
         rng = np.random.default_rng(workers)
         with local_client(workers) as client:

@@ -1,0 +1,136 @@
+"""Benchmarks run, count what they say they count, and tell a bound that was missed."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import dasktune as dt
+from dasktune.sequences import Constant, MultiStep, Piecewise
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+MODULES = ("figures", "spaces", "trainers", "merging", "wall_time", "start", "all")
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that imports a module of the benchmarks, for one test only."""
+    monkeypatch.syspath_prepend(FOLDER)
+    for name in MODULES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+    def module(name: str) -> ModuleType:
+        return importlib.import_module(name)
+
+    yield module
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+def run(name: str, folder: Path) -> dict[str, dict[str, Any]]:
+    """Run the short version of a benchmark as users do; return its figures by name."""
+    path = folder / "figures.json"
+    command = [sys.executable, str(FOLDER / f"{name}.py"), "--short", "--json", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = json.loads(path.read_text())
+    assert document["benchmark"] == name
+    assert document["machine"]["cores"] >= 1
+    assert document["machine"]["versions"]["dasktune"]
+    found = {figure["name"]: figure for figure in document["figures"]}
+    assert len(found) == len(document["figures"])
+    assert {figure["reached"] for figure in found.values()} <= {True, None}
+    return found
+
+
+@pytest.mark.cluster
+def test_merging_counts_the_same_in_three_ways(tmp_path: Path) -> None:
+    figures = run("merging", tmp_path)
+    trained = figures["steps trained, by the trainer's count"]
+    assert trained["value"] == trained["equals"] < figures["steps asked for"]["value"] == 144 * 12
+    assert figures["random spaces merged like the naive reference"]["value"] == 20
+
+
+@pytest.mark.cluster
+def test_wall_time_is_a_multiple_of_the_bound(tmp_path: Path) -> None:
+    figures = run("wall_time", tmp_path)
+    assert sum("simulated" in name for name in figures) == 4
+    # No run beats the bound; else the bound or the clock is wrong.
+    assert all(figure["value"] >= 1 for name, figure in figures.items() if "over" in name)
+    assert figures["mean step"]["value"] >= 2
+
+
+def test_driver_cost_has_every_part(tmp_path: Path) -> None:
+    figures = run("driver_cost", tmp_path)
+    assert {figure["unit"] for figure in figures.values()} == {"ms", "us", "x", "MiB"}
+    stages = figures["driver CPU per stage, 100 trials, nothing in common"]
+    assert stages["note"].startswith("100 stages")
+    assert all(figure["value"] > 0 for name, figure in figures.items() if "memory" not in name)
+
+
+@pytest.mark.cluster
+def test_overhead_is_compared_with_plain_distributed(tmp_path: Path) -> None:
+    figures = run("overhead", tmp_path)
+    assert {name.split(",")[0] for name in figures} >= {"dasktune", "optuna-memory"}
+    assert all(figure["value"] > 0 for figure in figures.values())
+
+
+def test_nothing_heavy_is_loaded_at_the_start(tmp_path: Path) -> None:
+    figures = run("start", tmp_path)
+    heavy = [figure for name, figure in figures.items() if "heavy" in name]
+    assert [figure["value"] for figure in heavy] == [0, 0]
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_exactness_compares_states_and_metrics(tmp_path: Path) -> None:
+    figures = run("exactness", tmp_path)
+    assert [figure["value"] for figure in figures.values()] == [0, 0]
+    assert all(int(figure["note"].split()[0].replace(",", "")) > 10 for figure in figures.values())
+
+
+def test_the_grid_is_the_one_of_the_figures(load: Any) -> None:
+    spaces, wall_time = load("spaces"), load("wall_time")
+    for workers, bound in wall_time.BOUNDS.items():
+        cost = dt.preview(spaces.hippo_144(), max_steps=spaces.STEPS, workers=workers)
+        assert cost.bound_steps == bound
+    assert (cost.steps_requested, cost.steps_unique) == (spaces.REQUESTED, spaces.UNIQUE)
+    assert round(cost.merge_rate, 4) == 2.4601
+
+
+def test_the_naive_reference_counts_beginnings_by_hand(load: Any) -> None:
+    space = dt.Space(lr=[Constant(0.1), MultiStep(0.1, milestones=[4], gamma=0.5)], width=[1, 1.0])
+    # 1 and 1.0 are two values: two trees of 6 + 2 steps.
+    assert load("merging").unique_steps(space, 6) == 16
+    late = dt.Space(lr=[Piecewise([1, 2], boundaries=[2]), Piecewise([3, 2], boundaries=[2])])
+    assert load("merging").unique_steps(late, 4) == 8
+
+
+def test_a_figure_knows_whether_it_was_reached(load: Any) -> None:
+    figure = load("figures").Figure
+    assert figure(name="a", value=1.0, at_most=1.0).reached is True
+    assert figure(name="a", value=1.01, at_most=1.0).reached is False
+    assert figure(name="a", value=0.0, equals=0).reached is True
+    assert figure(name="a", value=1.0, equals=0).reached is False
+    assert figure(name="a", value=1.0).reached is None
+
+
+def test_a_missed_bound_is_an_exit_code_and_a_line(
+    load: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures = load("figures")
+    slow = [figures.Figure(name="slow", value=3.0, unit="x", at_most=2.5)]
+    path = tmp_path / "figures.json"
+    monkeypatch.setattr(sys, "argv", ["slow.py", "--json", str(path)])
+    assert figures.main("slow", lambda short: slow) == 1
+    assert "NO" in capsys.readouterr().out
+    document = json.loads(path.read_text())
+    assert document["figures"][0]["reached"] is False
+    assert "| slow | slow | 3 x | <= 2.5 | NO |" in load("all").markdown([document])
