@@ -51,14 +51,14 @@ class Grid(FixedTrials):
         points = enumerate(space.configurations())
         kept = [(at, one) for at, one in points if filter is None or filter(one.objects())]
         super().__init__((one for _, one in kept), max_steps)
-        self._space = space
+        self.space = space
         self._filter = None if filter is None else _filter_identity(filter, [at for at, _ in kept])
 
     def identity(self) -> dict[str, object]:
         """Return class and arguments as JSON."""
         return {
             "tuner": "Grid",
-            "space": self._space.to_json(),
+            "space": self.space.to_json(),
             "max_steps": self.max_steps,
             "filter": self._filter,
         }

@@ -44,13 +44,13 @@ class Random(FixedTrials):
         check.refuse()
         rng = np.random.default_rng(self._seed)
         super().__init__((space.sample(rng) for _ in range(self._trials)), max_steps)
-        self._space = space
+        self.space = space
 
     def identity(self) -> dict[str, object]:
         """Return class and arguments as JSON."""
         return {
             "tuner": "Random",
-            "space": self._space.to_json(),
+            "space": self.space.to_json(),
             "trials": self._trials,
             "max_steps": self.max_steps,
             "seed": self._seed,

@@ -165,6 +165,11 @@ class SearchPlan:
             next(nodes)
             yield from nodes
 
+    @property
+    def roots(self) -> tuple[Node, ...]:
+        """The states before any step: one, or one for each trial if nothing is merged."""
+        return tuple(self._roots.values())
+
     def register(self, trial: int, sequences: Sequences, steps: Step) -> Node:
         """Make a trial known up to `steps`; return the node that ends there.
 
