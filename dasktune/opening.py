@@ -118,7 +118,12 @@ def create_study(
     address = default_database(url) if database is None else database
     if _LOCATING.get():
         raise _LocatedError(address, name)
-    refuse(_problems(trainer, name, metric, report_every, seed, reuse))
+    refuse(
+        [
+            *_problems(trainer, metric, report_every, seed, reuse),
+            *_value_problems(name, direction, merge, config, needs),
+        ]
+    )
     spec = {
         "fingerprint": _fingerprint(trainer, config or {}, depends_on, reuse).digest,
         "metric": metric,
@@ -131,7 +136,11 @@ def create_study(
     store = CheckpointStore(url)
     store.check()
     opened = Database(address)
-    row = _open_row(opened, name, spec, load_if_exists)
+    try:
+        row = _open_row(opened, name, spec, load_if_exists)
+    except ConfigurationError:
+        opened.close()
+        raise
     return Study(
         trainer,
         row=row,
@@ -148,23 +157,44 @@ def create_study(
     )
 
 
-def _problems(
-    trainer: type, name: str, metric: str, report_every: int, seed: int, reuse: str
-) -> list[str]:
-    """Return what is wrong with the arguments of `create_study`."""
+def _problems(trainer: type, metric: str, report_every: int, seed: int, reuse: str) -> list[str]:
+    """Return what is wrong with the trainer and how it shall be run."""
     found = list(problems_of(trainer))
-    if not name or not name.strip():
-        found.append(f"name must not be empty, got {name!r}")
     if type(report_every) is not int or report_every < 1:
         found.append(f"report_every must be an int >= 1, got {report_every!r}")
     if type(seed) is not int:
         found.append(f"seed must be an int, got {seed!r}")
     if reuse not in ("code", "exact"):
         found.append(unknown("reuse", reuse, ("code", "exact")))
+    if not isinstance(metric, str) or not metric:
+        found.append(f"metric must be the name of a metric, got {metric!r}")
     known = () if found else metric_names(trainer)
     if known and metric not in known:
         found.append(unknown("metric", metric, known))
     return found
+
+
+def _value_problems(
+    name: object, direction: object, merge: object, config: object, needs: object
+) -> list[str]:
+    """Return which arguments of `create_study` are not of the kind that they must be."""
+    found = []
+    if not isinstance(name, str) or not name.strip():
+        found.append(f"name must be a string that is not empty, got {name!r}")
+    if direction not in (*Direction, *(one.value for one in Direction)):
+        found.append(f"direction must be 'maximize' or 'minimize', got {direction!r}")
+    if not isinstance(merge, bool):
+        found.append(f"merge must be True or False, got {merge!r}")
+    if config is not None and not isinstance(config, Mapping):
+        found.append(f"config must be a mapping, got {config!r}")
+    amounts = list(needs.values()) if isinstance(needs, Mapping) else [needs]
+    if needs is not None and not all(_is_amount(amount) for amount in amounts):
+        found.append(f"needs must be numbers > 0 by name, got {needs!r}")
+    return found
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
 def _fingerprint(
@@ -198,9 +228,16 @@ def _open_row(
             "another name"
         )
     refuse(
-        f"study {name!r} was created with {field} {found.spec[field]!r}, got {spec[field]!r}; "
-        "another one needs another name"
+        f"study {name!r} was created with {_shown(found.spec, field)}, got "
+        f"{_shown(spec, field)}; another one needs another name"
         for field in ("fingerprint", "metric", "direction", "seed", "merge")
         if found.spec[field] != spec[field]
     )
     return found
+
+
+def _shown(spec: Mapping[str, object], field: str) -> str:
+    """Return one thing that a study was created with, in words."""
+    if field != "fingerprint":
+        return f"{field} {spec[field]!r}"
+    return f"the trainer {spec['trainer']} (code, config and data: {str(spec[field])[:12]})"

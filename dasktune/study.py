@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from dasktune.algos.base import FixedTrials, Tuner
 from dasktune.engine import Engine, Outcome
-from dasktune.errors import ConfigurationError, TrainerError
+from dasktune.errors import ConfigurationError, TrainerError, refuse
 from dasktune.graph.dispatch import Dispatcher, DispatchOptions
 from dasktune.graph.plan import SearchPlan
 from dasktune.graph.tree import StageTree, build_stage_tree
@@ -25,6 +25,7 @@ from dasktune.job import JobPlan
 from dasktune.recall import Recall
 from dasktune.recorder import Recorder
 from dasktune.sequences import Sequence, as_sequence
+from dasktune.sequences.values import whole
 from dasktune.space import Configuration
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database import Batch, Database
@@ -132,6 +133,7 @@ class Study:
         StorageError
             If states or records cannot be stored; what was reported is safe.
         """
+        refuse(_run_problems(tuner, client, workers))
         place, records = self._find(tuner)
         if _has_ended(records):
             logger.info("study %s: this tuner has ended already", self.name)
@@ -361,6 +363,12 @@ class Study:
 
     def set_user_attr(self, name: str, value: object) -> None:
         """Attach a JSON value to the study under a name."""
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError):
+            raise ConfigurationError(
+                f"user attribute {name!r} must be a JSON value, got {value!r}"
+            ) from None
         self._append({"kind": "user_attr", "name": name, "value": value})
 
     def record_check(self, ok: bool, text: str) -> None:
@@ -462,7 +470,7 @@ class SingleTrial(FixedTrials):
     """Trains one configuration: what `Study.evaluate` runs."""
 
     def __init__(self, configuration: Configuration, max_steps: Step) -> None:
-        super().__init__([configuration], max_steps)
+        super().__init__([configuration], whole("steps", max_steps, at_least=1))
 
     def identity(self) -> dict[str, object]:
         """Return the configuration and how far it is trained."""
@@ -477,6 +485,18 @@ class SingleTrial(FixedTrials):
 def _has_ended(records: Iterable[Mapping[str, Any]]) -> bool:
     decisions = (decision for record in records for decision in record["decisions"])
     return any(decision["do"] == "finish" for decision in decisions)
+
+
+def _run_problems(tuner: object, client: object, workers: object) -> list[str]:
+    """Return what is wrong with the arguments of `Study.optimize`."""
+    found = []
+    if not isinstance(tuner, Tuner):
+        found.append(f"tuner must be one of dasktune.algos, got {tuner!r}")
+    if client is not None and not hasattr(client, "submit"):
+        found.append(f"client must be a dask.distributed.Client, got {client!r}")
+    if workers is not None and (type(workers) is not int or workers < 1):
+        found.append(f"workers must be an int >= 1, got {workers!r}")
+    return found
 
 
 def _wants_display(progress: bool | None) -> bool:

@@ -1,0 +1,480 @@
+"""Studies: what is refused, what is kept, and what their attributes mean."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client, LocalCluster, Scheduler
+from distributed.deploy.spec import SpecCluster
+
+import dasktune as dt
+from dasktune.errors import ClusterError, ConfigurationError, StorageError
+from dasktune.sequences import Constant, Exponential, MultiStep, Piecewise, Warmup
+from dasktune.study import Study
+
+STEPS = 6
+
+
+class Descent(dt.Trainer):
+    """Goes down a parabola, and writes down every step that it trains."""
+
+    ignored_config = ("log",)
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        self.x, self.done = 1.0, 0
+
+    def setup(self, hp: Mapping[str, Any]) -> None:
+        self.lr = hp.get("lr", getattr(self, "lr", 0.0))
+
+    def train(self) -> None:
+        self.x -= self.lr * self.x
+        self.done += 1
+        if "log" in self.config:
+            with open(self.config["log"], "a") as file:
+                file.write(f"{self.done} {self.x!r}\n")
+
+    def evaluate(self) -> dict[str, float]:
+        return {"loss": self.x * self.x, "height": -self.x}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"x": self.x, "done": self.done}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.x, self.done = state["x"], state["done"]
+
+
+class Forgetful(dt.Trainer):
+    """Has everything but `state_dict`."""
+
+    build = setup = train = evaluate = load_state_dict = Descent.train
+
+
+class Sheltered(Descent):
+    requires_process = True
+
+
+class Other(Descent):
+    version = "2"
+
+
+SPACE = dt.Space(lr=[0.1, Piecewise([0.1, 0.2], boundaries=[2]), MultiStep(0.1, [4], 0.1)])
+UNIQUE = 6 + 4 + 2
+
+
+def in_process(workers: int = 2) -> LocalCluster:
+    return LocalCluster(
+        processes=False,
+        n_workers=workers,
+        threads_per_worker=1,
+        host="127.0.0.1",
+        protocol="tcp://",
+        dashboard_address="127.0.0.1:0",
+    )
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with in_process() as cluster, Client(cluster) as connected:
+        yield connected
+
+
+def make(folder: Path, trainer: type = Descent, **options: Any) -> Study:
+    named = {"name": "descent", "metric": "loss", "storage": folder, **options}
+    return dt.create_study(trainer, config={"log": str(folder / "log")}, **named)
+
+
+def run(study: Study, client: Client, steps: int = STEPS, space: dt.Space = SPACE) -> None:
+    study.optimize(dt.algos.Grid(space, max_steps=steps), client=client, progress=False)
+
+
+def steps_counted(folder: Path) -> int:
+    log = folder / "log"
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
+# ---------------------------------------------------------------------- bad arguments
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"metric": "los"}, "unknown metric 'los'; known: height, loss"),
+        ({"metric": ""}, "metric must be the name of a metric, got ''"),
+        ({"metric": None}, "metric must be the name of a metric, got None"),
+        ({"trainer": Forgetful}, "Forgetful must define state_dict()"),
+        ({"trainer": Descent()}, "the trainer must be a class, got "),
+        ({"name": ""}, "name must be a string that is not empty, got ''"),
+        ({"name": 5}, "name must be a string that is not empty, got 5"),
+        ({"report_every": 0}, "report_every must be an int >= 1, got 0"),
+        ({"checkpoint_every": 0}, "checkpoint_every must be >= 1, got 0"),
+        ({"seed": 1.5}, "seed must be an int, got 1.5"),
+        ({"direction": "up"}, "direction must be 'maximize' or 'minimize', got 'up'"),
+        ({"merge": "no"}, "merge must be True or False, got 'no'"),
+        ({"config": 3}, "config must be a mapping, got 3"),
+        ({"config": {"x": print}}, "config['x'] must be a JSON value, got "),
+        ({"needs": ["GPU"]}, "needs must be numbers > 0 by name, got ['GPU']"),
+        ({"needs": {"GPU": 0}}, "needs must be numbers > 0 by name, got {'GPU': 0}"),
+        ({"reuse": "all"}, "unknown reuse 'all'; known: code, exact"),
+    ],
+)
+def test_a_wrong_argument_is_refused_and_leaves_nothing(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    given = {
+        "trainer": Descent,
+        "name": "wrong",
+        "metric": "loss",
+        "storage": tmp_path / "store",
+        **options,
+    }
+    with pytest.raises(ConfigurationError) as caught:
+        dt.create_study(**given)
+    assert str(caught.value).startswith(message)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_all_problems_are_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        make(tmp_path, Forgetful, name=" ", report_every=0, seed="a", reuse="b", direction="c")
+    assert len(caught.value.problems) == 6
+
+
+@pytest.mark.parametrize(
+    ("domains", "message"),
+    [
+        ({}, "at least one hyper-parameter, got none"),
+        ({"lr": []}, "lr: .*at least one option, got none"),
+        ({f"p{n}": list(range(10)) for n in range(7)}, "at most 1,000,000 points, got 10,000,000"),
+        ({"lr": [Warmup(3, 0.1)]}, r"lr: Warmup\(3, 0.1\) ends at step 3, max_steps is 6"),
+    ],
+)
+def test_a_space_that_cannot_be_trained_is_refused(
+    domains: dict[str, list[object]], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        dt.algos.Grid(dt.Space(**domains), max_steps=STEPS)
+    with pytest.raises(ConfigurationError, match=message):
+        dt.preview(dt.Space(**domains), max_steps=STEPS)
+
+
+def test_one_name_is_one_trainer_metric_direction_and_seed(tmp_path: Path) -> None:
+    make(tmp_path).close()
+    with pytest.raises(ConfigurationError, match="exists already; open it with load_if_exists"):
+        make(tmp_path)
+    with pytest.raises(ConfigurationError) as caught:
+        make(
+            tmp_path,
+            Other,
+            metric="height",
+            direction="maximize",
+            seed=1,
+            merge=False,
+            load_if_exists=True,
+        )
+    code, metric, direction, seed, merge = caught.value.problems
+    assert "with the trainer Descent (code, config and data: " in code
+    assert "got the trainer Other (code, config and data: " in code
+    assert metric.startswith("study 'descent' was created with metric 'loss', got metric 'height'")
+    assert "direction 'minimize', got direction 'maximize'" in direction
+    assert "seed 0, got seed 1" in seed
+    assert "merge True, got merge False" in merge
+    make(tmp_path, load_if_exists=True).close()
+
+
+def test_a_store_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"cannot write to .*/file: "):
+        make(tmp_path, storage=tmp_path / "file")
+    with pytest.raises(StorageError, match="cannot open nosuch://place: "):
+        make(tmp_path, storage="nosuch://place")
+    (tmp_path / "file").unlink()
+    make(tmp_path, storage=tmp_path / "file").close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"tuner": 3}, "tuner must be one of dasktune.algos, got 3"),
+        ({"client": "tcp://x"}, "client must be a dask.distributed.Client, got 'tcp://x'"),
+        ({"workers": 0}, "workers must be an int >= 1, got 0"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(
+    tmp_path: Path, arguments: dict[str, Any], message: str
+) -> None:
+    study = make(tmp_path)
+    given = {"tuner": dt.algos.Grid(SPACE, max_steps=STEPS), **arguments}
+    with pytest.raises(ConfigurationError, match=message):
+        study.optimize(**given, progress=False)
+    assert study.trials == []
+    study.close()
+
+
+def test_evaluate_refuses_what_cannot_be_trained(tmp_path: Path, client: Client) -> None:
+    study = make(tmp_path)
+    with pytest.raises(ConfigurationError, match="steps must be >= 1, got 0"):
+        study.evaluate({"lr": 0.1}, steps=0, client=client)
+    with pytest.raises(ConfigurationError, match="ends at step 3, max_steps is 6"):
+        study.evaluate({"lr": Warmup(3, 0.1)}, steps=6, client=client)
+    with pytest.raises(ConfigurationError, match="must be an int, float, bool, str or None"):
+        study.evaluate({"lr": print}, steps=6, client=client)
+    assert study.trials == []
+    study.close()
+
+
+# ----------------------------------------------------------------------- bad clusters
+
+
+def test_workers_in_this_process_are_refused_where_a_process_is_needed(
+    tmp_path: Path, client: Client
+) -> None:
+    study = make(tmp_path, Sheltered)
+    with pytest.raises(ClusterError, match="each worker must be a process of its own"):
+        run(study, client)
+    assert study.trials == []
+    study.close()
+
+
+@pytest.mark.cluster
+def test_a_store_in_memory_is_refused_by_other_processes(tmp_path: Path) -> None:
+    study = make(tmp_path, storage="memory://elsewhere")
+    with dask_worker(tmp_path) as client:
+        with pytest.raises(ClusterError, match="a memory:// store is seen by one process only"):
+            run(study, client)
+        assert plugins_of(client) == ["shuffle"]
+    assert study.trials == []
+    study.close()
+
+
+def plugins_of(client: Client) -> list[str]:
+    """Return the worker plugins that a scheduler hands to new workers; one is Dask's own."""
+    return list(client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.worker_plugins)))
+
+
+@contextmanager
+def dask_worker(path: Path) -> Iterator[Client]:
+    """Give the client of a cluster with one real worker process that was started in a folder."""
+    options = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+    with (
+        SpecCluster(scheduler={"cls": Scheduler, "options": options}, workers={}) as cluster,
+        Client(cluster) as client,
+    ):
+        worker = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "distributed.cli.dask_worker"),
+                *(cluster.scheduler_address, "--nworkers", "1", "--nthreads", "1"),
+                *("--no-nanny", "--host", "127.0.0.1", "--no-dashboard"),
+            ],
+            cwd=path,  # comes first on the path of `python -m`
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            client.wait_for_workers(1, timeout=60)
+            yield client
+        finally:
+            worker.terminate()
+            worker.wait(30)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("__version__ = '9.9'", f"must have dasktune {dt.__version__}, it has 9.9"),
+        ("raise ImportError", "must have dasktune installed, and it has not"),
+    ],
+)
+def test_workers_must_have_this_version_of_the_package(
+    tmp_path: Path, source: str, message: str
+) -> None:
+    package = tmp_path / "other" / "dasktune"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(source)
+    study = make(tmp_path)
+    with dask_worker(tmp_path / "other") as client:
+        with pytest.raises(ClusterError, match=message):
+            run(study, client)
+        assert plugins_of(client) == ["shuffle"]
+    assert study.trials == []
+    assert steps_counted(tmp_path) == 0
+    study.close()
+
+
+def test_a_client_that_was_closed_is_refused(tmp_path: Path) -> None:
+    with in_process(1) as cluster, Client(cluster) as gone:
+        pass
+    study = make(tmp_path)
+    with pytest.raises(ClusterError, match="the client must be connected, it is closed"):
+        run(study, gone)
+    study.close()
+
+
+# -------------------------------------------------------------------- what a study says
+
+
+def test_a_study_says_what_it_trained(tmp_path: Path, client: Client) -> None:
+    study = make(tmp_path)
+    run(study, client)
+    trials = study.trials
+    assert [trial.number for trial in trials] == [0, 1, 2]
+    assert {trial.state for trial in trials} == {dt.TrialState.COMPLETE}
+    assert trials[0].params == {"lr": 0.1}
+    assert trials[1].sequences == {"lr": Piecewise([0.1, 0.2], boundaries=[2])}
+    assert trials[0].metrics.keys() == set(range(1, STEPS + 1))
+    assert trials[0].value == trials[0].metrics[STEPS]["loss"] == pytest.approx(0.9**12)
+    assert trials[0].values == [trials[0].value]
+    assert study.best_trial.number == 1
+    assert study.best_trials[0].number == 1
+    assert study.best_value == trials[1].value == pytest.approx(0.9**4 * 0.8**8)
+    assert study.best_params == trials[1].params
+    assert trials[0].error is None
+    frame = study.trials_dataframe()
+    assert list(frame.columns) == ["number", "state", "steps", "value", "lr"]
+    assert frame["state"].tolist() == ["COMPLETE"] * 3
+    assert frame["steps"].tolist() == [STEPS] * 3
+    summary = study.summary()
+    assert summary["trials"] == 3
+    assert summary["steps_requested"] == 3 * STEPS
+    assert summary["steps_unique"] == UNIQUE
+    assert summary["steps_executed"] == UNIQUE == steps_counted(tmp_path)
+    assert summary["steps_repeated"] == summary["steps_reused"] == 0
+    assert summary["merge_rate"] == 3 * STEPS / UNIQUE
+    assert summary["best_value"] == study.best_value
+    assert summary["worker_seconds"] > 0
+    assert summary["wall_seconds"] > 0
+    study.close()
+
+
+def test_a_study_without_trials_has_no_best(tmp_path: Path) -> None:
+    study = make(tmp_path)
+    assert study.best_trials == []
+    with pytest.raises(ConfigurationError, match="no trial with a finite value yet"):
+        _ = study.best_trial
+    assert study.summary()["best_value"] is None
+    assert study.trials_dataframe().empty
+    assert study.stop() is False
+    study.close()
+
+
+def test_direction_decides_what_is_best(tmp_path: Path, client: Client) -> None:
+    found = {}
+    for direction in ("minimize", "maximize"):
+        study = make(tmp_path, name=direction, metric="height", direction=direction)
+        run(study, client)
+        found[direction] = study.best_trial.number
+        study.close()
+    # Height is -x: the trial that has come furthest down its parabola is the highest.
+    assert found == {"minimize": 2, "maximize": 1}
+    assert steps_counted(tmp_path) == UNIQUE, "states do not depend on what is optimised"
+
+
+def test_a_known_tuner_returns_at_once_and_a_new_one_adds(tmp_path: Path, client: Client) -> None:
+    study = make(tmp_path)
+    run(study, client)
+    study.close()
+    again = make(tmp_path, load_if_exists=True)
+    again.optimize(dt.algos.Grid(SPACE, max_steps=STEPS), progress=False)  # starts no cluster
+    assert steps_counted(tmp_path) == UNIQUE
+    assert len(again.trials) == 3
+    run(again, client, steps=STEPS + 2)
+    assert len(again.trials) == 6
+    assert steps_counted(tmp_path) == UNIQUE + 3 * 2, "it went on from where the others ended"
+    again.optimize(
+        dt.algos.Random(dt.Space(lr=[0.1, 0.5]), trials=2, max_steps=3, seed=1),
+        client=client,
+        progress=False,
+    )
+    assert len(again.trials) == 8
+    assert [trial.steps for trial in again.trials] == [6, 6, 6, 8, 8, 8, 3, 3]
+    again.close()
+
+
+def test_evaluate_trains_one_configuration_once(tmp_path: Path, client: Client) -> None:
+    study = make(tmp_path)
+    metrics = study.evaluate({"lr": Constant(0.1)}, steps=4, client=client)
+    assert metrics["loss"] == pytest.approx(0.9**8)
+    assert study.trials[0].params == {"lr": 0.1}
+    before = steps_counted(tmp_path)
+    assert before == 4
+    assert study.evaluate({"lr": 0.1}, steps=4) == metrics  # starts no cluster
+    assert len(study.trials) == 1
+    assert study.evaluate({"lr": 0.1}, steps=5, client=client)["loss"] == pytest.approx(0.9**10)
+    assert steps_counted(tmp_path) == before + 1
+    study.close()
+
+
+def test_user_attributes_are_kept(tmp_path: Path) -> None:
+    study = make(tmp_path)
+    study.set_user_attr("owner", "me")
+    study.set_user_attr("owner", {"name": ["you"]})
+    with pytest.raises(ConfigurationError, match="user attribute 'hook' must be a JSON value"):
+        study.set_user_attr("hook", print)
+    study.close()
+    again = make(tmp_path, load_if_exists=True)
+    assert again.user_attrs == {"owner": {"name": ["you"]}}
+    again.close()
+
+
+def test_without_merging_nothing_is_shared(tmp_path: Path, client: Client) -> None:
+    study = make(tmp_path, merge=False)
+    run(study, client)
+    summary = study.summary()
+    assert summary["steps_executed"] == 3 * STEPS == steps_counted(tmp_path)
+    assert summary["merge_rate"] == 1.0
+    assert [trial.value for trial in study.trials] == pytest.approx(
+        [0.9**12, 0.9**4 * 0.8**8, 0.9**8 * 0.99**4]
+    )
+    study.close()
+
+
+def test_reports_come_every_so_often_and_at_the_end(tmp_path: Path, client: Client) -> None:
+    study = make(tmp_path, report_every=4)
+    run(study, client, space=dt.Space(lr=[Exponential(0.1, 0.9)]), steps=7)
+    assert set(study.trials[0].metrics) == {4, 7}
+    study.close()
+
+
+def test_states_are_saved_every_so_often_and_at_the_end(tmp_path: Path, client: Client) -> None:
+    study = make(tmp_path, checkpoint_every=3)
+    run(study, client, space=dt.Space(lr=[0.1]), steps=7)
+    commits = [study.store.commit_of(key) for key in list(study.store.keys())]
+    assert {commit.step for commit in commits if commit} == {3, 6, 7}
+    study.close()
+
+
+def test_a_check_that_failed_forbids_merging(
+    tmp_path: Path, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = make(tmp_path)
+    run(study, client, steps=1)
+    assert "has not been checked" in caplog.text
+    caplog.clear()
+    study.record_check(False, "state['x'] differs")
+    with pytest.raises(ConfigurationError, match=r"must resume exactly.*state\['x'\] differs"):
+        run(study, client)
+    study.optimize(
+        dt.algos.Grid(SPACE, max_steps=STEPS),
+        client=client,
+        progress=False,
+        allow_failed_check=True,
+    )
+    study.record_check(True, "")
+    run(study, client, steps=STEPS + 1)
+    assert "has not been checked" not in caplog.text
+    study.close()
+
+
+def test_best_passes_over_values_that_are_not_finite(tmp_path: Path, client: Client) -> None:
+    study = make(tmp_path)
+    run(study, client, space=dt.Space(lr=[0.1, 1e200, 1e308]), steps=3)
+    assert not math.isfinite(study.trials[2].value)
+    assert study.best_trial.number == 0
+    study.close()
