@@ -400,6 +400,10 @@ class Dispatcher:
         for node in attempt.node.up():
             if node.checkpoints.pop(attempt.start, ()) is None:
                 self.frontier.update(node)
+                failure = self.frontier.failure_above(node)
+                if failure is not None:
+                    # A step that could not be trained again did not matter while it was there.
+                    self._fail_below(node, failure)
                 return
 
     def _failed(self, event: Failed) -> None:
@@ -422,11 +426,14 @@ class Dispatcher:
     def _fail_node(self, node: Node, failure: Failure) -> None:
         """Fail every trial whose request needs the step that cannot be trained."""
         self.frontier.work(node).failed = failure
+        self._fail_below(node, failure)
+        self.frontier.update(node)
+
+    def _fail_below(self, node: Node, failure: Failure) -> None:
         for below in list(self.frontier.needing(node)):
             for trial in list(below.requests):
                 self._fail_trial(trial, failure)
             self._shorten_above(below)
-        self.frontier.update(node)
 
     def _fail_trial(self, trial: int, failure: Failure) -> None:
         self._withdraw(trial)

@@ -438,6 +438,25 @@ def test_a_missing_state_is_made_again() -> None:
     assert table.ended(2, 4, "missing") == [("run", 3, "w0", 0, 4, None), ("run", 4, "w0", 4, 6, 3)]
 
 
+def test_a_failed_step_matters_again_when_the_state_behind_it_is_missing() -> None:
+    table = two_branches()
+    table.extend(0, 6)
+    table.extend(1, 9)
+    table.join("w0")
+    table.saved(0, 4)
+    # This one needs the trunk's step 1 again: it parts where no state was kept.
+    table.trial(turn(2), 9)
+    table.extend(2, 9, priority=1.0)
+    table.stop(1)
+    table.ended(0, 4)
+    assert table.ended(1, 4, "stopped")[0] == ("run", 2, "w0", 0, 2, None)
+    table.failed(2, 1)
+    assert table.ended(3, 2, "skipped")[0] == ("run", 4, "w0", 0, 2, None)
+    assert ("fail", 2, 1, "boom") in table.failed(4, 1)
+    assert table.ended(5, 2, "skipped") == [("run", 6, "w0", 4, 6, None)], "its start is there"
+    assert table.ended(6, 4, "missing") == [("fail", 0, 1, "boom")]
+
+
 def test_planned_saves_travel_with_the_stage() -> None:
     dispatcher = Dispatcher(root_key("saves", 0), DispatchOptions(saves=SavePolicy(every=4)))
     dispatcher.register(0, {"lr": turn(6)}, 10)
