@@ -473,6 +473,7 @@ class _StageRun:
             self._outbox.append(
                 {"kind": "storage", "attempt": self.spec.attempt, "message": str(error)}
             )
+        self._flush()
         lines = tracebacks.format_exception(error)
         receipt = _receipt(self.spec.attempt, self.step, "failed")
         receipt["kind"] = "failed"
