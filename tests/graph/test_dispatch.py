@@ -134,6 +134,17 @@ def test_priority_goes_before_length() -> None:
     assert table.join("w0") == [("run", 0, "w0", 0, 2, None)]
 
 
+def test_a_stage_has_the_highest_priority_of_all_it_serves() -> None:
+    table = Table()
+    table.trial(Constant(0.5), 2)
+    table.trial(turn(2), 9)
+    table.trial(Constant(3.0), 9)
+    for trial, (until, priority) in enumerate([(2, 5.0), (9, 0.0), (9, 1.0)]):
+        table.extend(trial, until, priority)
+    assert table.join("w0")[0] == ("run", 0, "w0", 0, 2, None)
+    assert table.join("w1") == [("run", 2, "w1", 0, 9, None)]
+
+
 def test_a_path_goes_on_on_its_worker_stage_by_stage() -> None:
     table = Table()
     for trial, at in enumerate((2, 4, 6)):
@@ -181,6 +192,17 @@ def test_a_branch_behind_a_running_stage_starts_from_the_nearest_checkpoint(late
     table.saved(1, 5)
     table.ended(1, 5)
     assert table.dispatcher.steps_repeated == 3
+
+
+def test_a_missed_save_says_how_far_the_stage_is() -> None:
+    table = Table()
+    table.trial(Constant(0.5), 9)
+    table.extend(0, 9)
+    table.join("w0")
+    assert table.trial(turn(5), 9) == [("save", 0, 5)]
+    table.tell(SaveMissed(attempt="0-a", step=5))
+    assert table.trial(turn(4, 2.0), 9) == [], "it is behind, too"
+    assert table.trial(turn(6, 2.0), 9) == [("save", 0, 6)]
 
 
 def test_metrics_that_a_running_stage_brings_answer_a_request_behind_it() -> None:
@@ -316,6 +338,16 @@ def test_a_failure_on_the_only_worker_is_tried_again_there() -> None:
     again = [("run", 2, "w0", 0, 4, None), ("run", 3, "w0", 4, 9, 2)]
     assert table.ended(1, 4, "skipped") == again
     assert ("fail", 1, 3, "boom") in table.failed(2, 3)
+
+
+def test_a_failure_is_remembered_for_its_step_when_the_stage_is_divided() -> None:
+    table = two_branches()
+    table.extend(1, 9)
+    table.join("w0")
+    table.failed(0, 1)
+    table.trial(turn(2), 9)
+    assert table.ended(1, 4, "skipped")[0] == ("run", 2, "w0", 0, 2, None)
+    assert ("fail", 1, 1, "boom") in table.failed(2, 1)
 
 
 def test_two_steps_that_fail_once_each_fail_nobody() -> None:
