@@ -267,7 +267,8 @@ def simulate(
     Raises
     ------
     ConfigurationError
-        If there are no workers, or `curves` is no function.
+        If there are no workers, `curves` is no function, or a step takes no time that
+        can be.
 
     Examples
     --------
@@ -277,7 +278,8 @@ def simulate(
     >>> found.seconds, found.best_trial.params
     (10.0, {'lr': 0.1})
     """
-    refuse(_problems(curves, workers))
+    towards = Direction.parse(direction)
+    refuse(_problems(curves, workers, seconds_per_step))
     options = DispatchOptions(merge=merge, saves=SavePolicy(at_changes=False))
     dispatcher = Dispatcher(root_key("simulated", 0), options)
     engine = Engine(dispatcher, metric=metric, trials={})
@@ -289,17 +291,20 @@ def simulate(
         seconds=runner.now,
         plan=dispatcher.plan,
         records=engine.trials,
-        direction=Direction.parse(direction),
+        direction=towards,
         steps_executed=dispatcher.steps_executed,
         steps_repeated=dispatcher.steps_repeated,
         worker_seconds=runner.worker_seconds,
     )
 
 
-def _problems(curves: object, workers: int) -> list[str]:
+def _problems(curves: object, workers: object, seconds_per_step: object) -> list[str]:
     found = []
     if not callable(curves):
         found.append(f"curves must be a function of (values, step), got {curves!r}")
+    is_time = isinstance(seconds_per_step, int | float) and seconds_per_step >= 0
+    if not is_time and not callable(seconds_per_step):
+        found.append(f"seconds_per_step must be >= 0 or a function, got {seconds_per_step!r}")
     if type(workers) is not int or workers < 1:
         found.append(f"workers must be an int >= 1, got {workers!r}")
     return found
