@@ -145,15 +145,17 @@ def test_a_stage_has_the_highest_priority_of_all_it_serves() -> None:
     assert table.join("w1") == [("run", 2, "w1", 0, 9, None)]
 
 
-def test_a_path_goes_on_on_its_worker_stage_by_stage() -> None:
+def test_a_worker_has_two_stages_of_a_path_and_then_takes_the_longest() -> None:
     table = Table()
     for trial, at in enumerate((2, 4, 6)):
         table.trial(turn(at), 7 + trial)
         table.extend(trial, 7 + trial)
     assert table.join("w0") == [("run", 0, "w0", 0, 2, None), ("run", 1, "w0", 2, 4, 0)]
-    assert table.ended(0, 2) == [("run", 2, "w0", 4, 9, 1)]
+    assert table.ended(0, 2) == []
     assert table.saved(0, 2) == []
-    assert table.join("w1") == [("run", 3, "w1", 2, 7, None)]
+    assert table.join("w1") == [("run", 2, "w1", 2, 7, None)]
+    assert table.ended(1, 4) == []
+    assert table.saved(1, 4)[0] == ("run", 3, "w0", 4, 9, None)
 
 
 def test_a_branch_ahead_of_a_running_stage_is_saved_where_it_parts() -> None:
@@ -203,6 +205,8 @@ def test_a_missed_save_says_how_far_the_stage_is() -> None:
     table.tell(SaveMissed(attempt="0-a", step=5))
     assert table.trial(turn(4, 2.0), 9) == [], "it is behind, too"
     assert table.trial(turn(6, 2.0), 9) == [("save", 0, 6)]
+    table.tell(WorkerLost(worker="w0"))
+    assert table.dispatcher.steps_executed == 5
 
 
 def test_metrics_that_a_running_stage_brings_answer_a_request_behind_it() -> None:
