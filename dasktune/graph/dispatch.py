@@ -4,9 +4,9 @@ It holds the search plan, the frontier of stages, the slots and the attempts, an
 Dask, file or clock: ``handle(event, now) -> instructions``. A runner carries out what it
 says and tells it what happened; a simulated one is enough to run a whole study.
 
-A worker is given a *path*: it goes on with the child that has the longest path below it,
-and is told of it while the stage before still runs. Where a path ends, the next best
-stage is chosen `lookahead_seconds` before the worker would run dry.
+A worker is given two stages of a *path* at a time: the one to run and the child with the
+longest path below it, which it is told of while the first still runs. What it does after
+them is chosen `lookahead_seconds` before it would run dry: the longest path goes first.
 """
 
 from __future__ import annotations
@@ -256,12 +256,11 @@ class Dispatcher:
     def next_tick(self, now: float) -> float | None:
         """Return when a `Tick` is due: the next worker is about to run dry."""
         lookahead = self.options.lookahead_seconds
-        if lookahead <= 0 or self._idle or self.frontier.best_ready() is None:
+        if lookahead <= 0 or self._idle:
             return None
         ends = [
             now + self._remaining_seconds(slot.queue[0], now) - lookahead
-            for slot in self.slots.values()
-            if len(slot.queue) == 1
+            for slot in self._running_last()
         ]
         return min(ends, default=None)
 
@@ -585,16 +584,28 @@ class Dispatcher:
         return self.slots[allowed[0]]
 
     def _continue_paths(self, now: float) -> None:
-        """Queue the best child behind each running stage that has one."""
+        """Queue the best child behind a stage that begins a lease.
+
+        A lease is two stages of a path. After it the worker takes what is longest then,
+        be it the path's next stage or another's: following a path to its end would leave
+        longer ones waiting.
+        """
         while self.frontier.continued:
             attempt = self.attempts.get(self.frontier.continued.popleft())
-            if attempt is None or attempt.ended or attempt.stopping:
-                continue
-            slot = self.slots[attempt.worker]
-            if slot.queue and slot.queue[-1] is attempt and len(slot.queue) < QUEUE_LENGTH:
-                child = self.frontier.best_child(attempt.node)
-                if child is not None and self._may_run(child, slot):
-                    self._launch(child, slot, attempt, now)
+            if attempt is not None and attempt.after is None and not attempt.ended:
+                self._continue_with(self._next_of(attempt), attempt, now)
+
+    def _next_of(self, attempt: Attempt) -> Node | None:
+        """Return the stage that would carry an attempt on, if it may be queued behind it."""
+        slot = self.slots[attempt.worker]
+        if attempt.stopping or not slot.queue or slot.queue[-1] is not attempt:
+            return None
+        child = self.frontier.best_child(attempt.node) if len(slot.queue) < QUEUE_LENGTH else None
+        return child if child is not None and self._may_run(child, slot) else None
+
+    def _continue_with(self, child: Node | None, attempt: Attempt, now: float) -> None:
+        if child is not None:
+            self._launch(child, self.slots[attempt.worker], attempt, now)
 
     def _may_run(self, node: Node, slot: Slot) -> bool:
         """Whether a stage did not fail on this worker before, or there is no other."""
@@ -602,14 +613,26 @@ class Dispatcher:
 
     def _look_ahead(self, now: float) -> None:
         """Queue the best stage on workers that are about to run dry."""
-        lookahead = self.options.lookahead_seconds
-        for slot in self.slots.values():
-            if len(slot.queue) != 1 or slot.queue[0].stopping:
+        for slot in self._running_last():
+            last = slot.queue[0]
+            if self._remaining_seconds(last, now) > self.options.lookahead_seconds:
                 continue
-            if self._remaining_seconds(slot.queue[0], now) <= lookahead:
-                node = self.frontier.best_ready(avoiding=slot.worker)
-                if node is not None:
-                    self._launch(node, slot, None, now)
+            child, other = self._next_of(last), self.frontier.best_ready(avoiding=slot.worker)
+            if other is None or (child is not None and not self.frontier.goes_first(other, child)):
+                self._continue_with(child, last, now)
+            else:
+                self._launch(other, slot, None, now)
+
+    def _running_last(self) -> list[Slot]:
+        """Return the slots whose last stage runs, and that could be given another."""
+        any_ready = self.frontier.best_ready() is not None
+        return [
+            slot
+            for slot in self.slots.values()
+            if len(slot.queue) == 1
+            and not slot.queue[0].stopping
+            and (any_ready or self._next_of(slot.queue[0]) is not None)
+        ]
 
     def _launch(self, node: Node, slot: Slot, after: Attempt | None, now: float) -> None:
         start = node.start if after is not None else start_of(node)
