@@ -24,6 +24,7 @@ class Recall:
     def __init__(self) -> None:
         self._checkpoints: dict[Step, set[str]] = defaultdict(set)
         self._metrics: dict[Step, dict[str, Metrics]] = defaultdict(dict)
+        self._unrecorded: dict[str, Commit] = {}
         self._steps: list[Step] = []
 
     @classmethod
@@ -44,9 +45,7 @@ class Recall:
             recall._metrics[metrics.step][metrics.key] = metrics.values
         for commit in _commits(store, stored - known):
             recall._checkpoints[commit.step].add(commit.key)
-            for step, values in commit.reports:
-                if step == commit.step:
-                    recall._metrics[step].setdefault(commit.key, values)
+            recall._unrecorded[commit.key] = commit
         recall._steps = sorted({*recall._checkpoints, *recall._metrics})
         return recall
 
@@ -73,6 +72,17 @@ class Recall:
         metrics = self._metrics[step].get(key)
         if metrics is not None:
             node.metrics[step] = metrics
+        commit = self._unrecorded.get(key)
+        if commit is not None:
+            _fill_reports(node, commit)
+
+
+def _fill_reports(node: Node, commit: Commit) -> None:
+    """Put the metrics of a commit, also those of steps before it, where they belong."""
+    for step, values in commit.reports:
+        at = next((above for above in node.up() if above.start < step), None)
+        if at is not None:
+            at.metrics.setdefault(step, values)
 
 
 def _commits(store: CheckpointStore, keys: Iterable[str]) -> Iterable[Commit]:

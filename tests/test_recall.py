@@ -1,0 +1,154 @@
+"""What earlier runs left is found again by state key, and only what is really there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dasktune.graph.plan import SearchPlan
+from dasktune.recall import Recall
+from dasktune.sequences import Constant, MultiStep
+from dasktune.storage.checkpoints import CheckpointStore, Commit
+from dasktune.storage.codec import encode
+from dasktune.storage.database import Batch, Database
+from dasktune.storage.schema import CheckpointRow, MetricRow
+from dasktune.types import Metrics, Step
+
+ROOT = "aa" * 16
+RATE = Constant(0.1)
+LATER = MultiStep(0.1, milestones=[6], gamma=0.1)
+
+
+class Left:
+    """A database and a store with what a run left there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = CheckpointStore(str(folder))
+        self.database = Database("sqlite://")
+        plan = SearchPlan(ROOT)
+        self._node = plan.register(0, {"lr": RATE}, 10)
+
+    def key(self, step: Step) -> str:
+        return self._node.key_at(step)
+
+    def state(
+        self, step: Step, *reports: tuple[Step, Metrics], in_store: bool = True, row: bool = True
+    ) -> None:
+        snapshot = encode({"done": step})
+        if in_store:
+            self.store.save(snapshot, key=self.key(step), attempt="a1", step=step, reports=reports)
+        if row:
+            found = CheckpointRow(
+                key=self.key(step),
+                root=ROOT,
+                step=step,
+                attempt="a1",
+                digest=snapshot.digest,
+                nbytes=8,
+                seconds=1.0,
+            )
+            self.database.write(Batch(checkpoints=[found]))
+
+    def metrics(self, step: Step, values: Metrics, key: str | None = None) -> None:
+        row = MetricRow(key=key or self.key(step), root=ROOT, step=step, values=values)
+        self.database.write(Batch(metrics=[row]))
+
+    def plan(self) -> SearchPlan:
+        """Return a new plan that is filled with what is known."""
+        recall = Recall.open(self.database, self.store, ROOT)
+        return SearchPlan(ROOT, on_new=recall.fill)
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> Iterator[Left]:
+    made = Left(tmp_path)
+    yield made
+    made.database.close()
+
+
+def known(plan: SearchPlan, trial: int) -> tuple[list[Step], dict[Step, Metrics]]:
+    """Return the steps of a trial that have states, and its metrics."""
+    nodes = plan.nodes_of(trial)
+    metrics = {step: dict(values) for node in nodes for step, values in node.metrics.items()}
+    return sorted(step for node in nodes for step in node.checkpoints), metrics
+
+
+def test_a_trial_finds_what_lies_on_its_way(left: Left) -> None:
+    left.state(4)
+    left.state(9)
+    left.metrics(4, {"loss": 0.4})
+    left.metrics(9, {"loss": 0.9})
+    plan = left.plan()
+    plan.register(0, {"lr": RATE}, 10)
+    assert known(plan, 0) == ([4, 9], {4: {"loss": 0.4}, 9: {"loss": 0.9}})
+
+
+def test_another_trial_finds_only_what_it_shares(left: Left) -> None:
+    left.state(4)
+    left.state(9)
+    left.metrics(9, {"loss": 0.9})
+    plan = left.plan()
+    plan.register(0, {"lr": LATER}, 10)
+    assert known(plan, 0) == ([4], {})
+    plan.register(1, {"lr": Constant(0.2)}, 10)
+    assert known(plan, 1) == ([], {})
+    plan.register(2, {"lr": RATE}, 10)
+    assert known(plan, 2) == ([4, 9], {9: {"loss": 0.9}})
+
+
+def test_a_trial_that_ends_earlier_does_not_see_beyond(left: Left) -> None:
+    left.state(4)
+    left.state(9)
+    plan = left.plan()
+    plan.register(0, {"lr": RATE}, 5)
+    assert known(plan, 0)[0] == [4]
+    plan.register(0, {"lr": RATE}, 10)
+    assert known(plan, 0)[0] == [4, 9]
+
+
+def test_a_row_without_its_state_is_not_believed(left: Left) -> None:
+    left.state(4, in_store=False)
+    left.metrics(4, {"loss": 0.4})
+    plan = left.plan()
+    plan.register(0, {"lr": RATE}, 10)
+    assert known(plan, 0) == ([], {4: {"loss": 0.4}}), "what was measured stays measured"
+
+
+def test_a_state_without_its_row_is_found_with_all_that_it_measured(left: Left) -> None:
+    reports = tuple((step, {"loss": step / 10}) for step in (3, 5, 8))
+    left.state(8, *reports, row=False)
+    left.metrics(5, {"loss": 77.0})
+    plan = left.plan()
+    plan.register(0, {"lr": LATER}, 10)
+    assert known(plan, 0) == ([], {5: {"loss": 77.0}})
+    plan.register(1, {"lr": RATE}, 10)
+    # They part at 6: two of the reports belong to the steps that both share.
+    expected = {3: {"loss": 0.3}, 5: {"loss": 77.0}, 8: {"loss": 0.8}}
+    assert known(plan, 1) == ([8], expected), "what was recorded first stands"
+    assert known(plan, 0) == ([], {3: {"loss": 0.3}, 5: {"loss": 77.0}})
+
+
+def test_a_commit_that_cannot_be_read_is_passed_over(left: Left, tmp_path: Path) -> None:
+    left.state(4, row=False)
+    left.state(9, row=False)
+    for path in tmp_path.rglob("commit"):
+        if left.key(4) in str(path):
+            path.write_bytes(b"{}")
+    plan = left.plan()
+    plan.register(0, {"lr": RATE}, 10)
+    assert known(plan, 0)[0] == [9]
+
+
+def test_a_fresh_study_asks_for_no_commits(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
+    left.state(4)
+    asked: list[str] = []
+
+    def note(self: CheckpointStore, key: str) -> Commit | None:
+        asked.append(key)
+        return None
+
+    monkeypatch.setattr(CheckpointStore, "commit_of", note)
+    left.plan().register(0, {"lr": RATE}, 10)
+    assert asked == [], "states that have rows are not opened"
