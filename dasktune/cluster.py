@@ -48,22 +48,36 @@ def local_client(workers: int | None = None) -> Iterator[Client]:
     ----------
     workers
         How many; as many as there are cores if None. All ports are on loopback.
+
+    Raises
+    ------
+    ClusterError
+        If the processes cannot be started.
     """
     count = workers or available_cores()
     with tempfile.TemporaryDirectory(prefix="dasktune-") as scratch:
         settings = {**LOCAL_SETTINGS, "temporary-directory": scratch}
         with dask.config.set(settings), ExitStack() as stack:
             with _ctrl_c_held_back():
-                cluster = LocalCluster(
-                    n_workers=count,
-                    threads_per_worker=1,
-                    processes=True,
-                    memory_limit=0,
-                    host="127.0.0.1",
-                    dashboard_address="127.0.0.1:0",
-                )
-                stack.enter_context(cluster)
+                cluster = stack.enter_context(_local_cluster(count))
             yield stack.enter_context(Client(cluster))
+
+
+def _local_cluster(workers: int) -> LocalCluster:
+    try:
+        return LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            processes=True,
+            memory_limit=0,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+        )
+    except RuntimeError as error:
+        raise ClusterError(
+            f"local workers could not be started: {error} A script must run its study under "
+            "`if __name__ == '__main__':`, because each worker process reads the script, too"
+        ) from error
 
 
 @contextmanager

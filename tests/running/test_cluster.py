@@ -1,0 +1,191 @@
+"""Workers as slots: who is greeted, who is refused, and what is left behind."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client, LocalCluster
+
+import dasktune
+from dasktune import cluster as clusters
+from dasktune.cluster import Workers, available_cores
+from dasktune.errors import ClusterError
+from dasktune.graph.events import WorkerJoined
+from dasktune.job import JobPlan
+from dasktune.trainer import Trainer
+from dasktune.trainer.code import pack
+
+
+class Idle(Trainer):
+    def build(self, hp: Mapping[str, Any]) -> None:
+        return
+
+    setup = build
+
+    def train(self) -> None:
+        return
+
+    def evaluate(self) -> dict[str, float]:
+        return {"loss": 0.0}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    load_state_dict = build
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(
+        processes=False,
+        n_workers=1,
+        threads_per_worker=1,
+        host="127.0.0.1",
+        protocol="tcp://",
+        dashboard_address="127.0.0.1:0",
+    ) as made:
+        yield made
+
+
+@pytest.fixture
+def client(cluster: LocalCluster) -> Iterator[Client]:
+    with Client(cluster) as connected:
+        yield connected
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> JobPlan:
+    return JobPlan(
+        run="idle-1",
+        code=pack(Idle),
+        config={},
+        seed=0,
+        store=str(tmp_path),
+        report_every=1,
+        needs={},
+    )
+
+
+def open_workers(client: Client, plan: JobPlan, inbox: queue.SimpleQueue[Any]) -> Workers:
+    return Workers(client, plan, inbox.put)
+
+
+def plugins_of(client: Client) -> set[str]:
+    """Return the plugins on the scheduler and on all workers, but for Dask's own."""
+    found = set(client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.worker_plugins)))
+    for plugins in client.run(lambda dask_worker: list(dask_worker.plugins)).values():
+        found |= set(plugins)
+    return found - {"shuffle"}
+
+
+def test_workers_that_are_there_and_that_come_are_told_of(
+    cluster: LocalCluster, client: Client, plan: JobPlan
+) -> None:
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    workers = open_workers(client, plan, inbox)
+    first = workers.open(lambda event: None)
+    assert [type(one) for one in first] == [WorkerJoined]
+    cluster.scale(2)
+    kind, joined = inbox.get(timeout=30)
+    assert kind == "joined"
+    assert {first[0].worker, joined.worker} == set(client.scheduler_info()["workers"])
+    assert plugins_of(client) == {plan.run}
+    cluster.scale(1)
+    kind, address = inbox.get(timeout=30)
+    assert (kind, address) in [("left", first[0].worker), ("left", joined.worker)]
+    workers.close()
+    assert plugins_of(client) == set()
+
+
+def test_a_trainer_that_cannot_be_opened_is_refused_and_leaves_no_plugin(
+    client: Client, plan: JobPlan
+) -> None:
+    code = replace(plan.code, digest="0" * 32)
+    workers = open_workers(client, replace(plan, code=code), queue.SimpleQueue())
+    with pytest.raises(ClusterError, match=r"worker tcp://.*was altered on its way"):
+        workers.open(lambda event: None)
+    assert plugins_of(client) == set()
+
+
+def test_a_module_that_raises_when_it_is_opened_is_refused(
+    client: Client, plan: JobPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_module.py").write_text("raise ZeroDivisionError('at import')")
+    monkeypatch.syspath_prepend(tmp_path)
+    code = replace(plan.code, kind="import", module="broken_module", payload=b"")
+    workers = open_workers(client, replace(plan, code=code), queue.SimpleQueue())
+    with pytest.raises(ClusterError, match="ZeroDivisionError: at import"):
+        workers.open(lambda event: None)
+    assert plugins_of(client) == set()
+
+
+def test_a_worker_of_another_version_that_comes_later_is_not_used(
+    client: Client,
+    plan: JobPlan,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    workers = open_workers(client, plan, inbox)
+    (first,) = workers.open(lambda event: None)
+    # Both sides are one process here: the probe's answer is changed on its way.
+    monkeypatch.setattr(client, "run", lambda *args, **options: {first.worker: "9.9"})
+    with caplog.at_level(logging.WARNING, "dasktune.cluster"):
+        workers._greet(first.worker)
+    assert f"must have dasktune {dasktune.__version__}, it has 9.9" in caplog.text
+    assert inbox.empty()
+    monkeypatch.undo()
+    workers.close()
+
+
+def test_an_empty_cluster_is_refused(
+    cluster: LocalCluster, client: Client, plan: JobPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clusters, "WORKERS_SECONDS", 0.1)
+    cluster.scale(0)
+    while client.scheduler_info()["workers"]:
+        cluster.sync(cluster._correct_state)
+    with pytest.raises(ClusterError, match="the cluster must have a worker, it has none"):
+        open_workers(client, plan, queue.SimpleQueue()).open(lambda event: None)
+
+
+def test_a_worker_with_a_gpu_has_it_claimed(client: Client, plan: JobPlan) -> None:
+    workers = open_workers(client, plan, queue.SimpleQueue())
+    workers._resources["w1"] = {"GPU": 2.0}
+    workers._resources["w2"] = {}
+    assert workers.claims("w1", {}) == {"GPU": 1.0}
+    assert workers.claims("w1", {"GPU": 2}) == {"GPU": 2}
+    assert workers.claims("w2", {}) is None
+
+
+def test_there_is_a_core() -> None:
+    assert available_cores() >= 1
+
+
+SCRIPT = """
+from dasktune.cluster import local_client
+
+with local_client(1):
+    pass
+"""
+
+
+@pytest.mark.cluster
+def test_a_script_without_a_guard_is_told_what_to_do(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    ended = subprocess.run(
+        [sys.executable, str(script)], check=False, capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 1
+    last = ended.stderr.strip().splitlines()[-1]
+    assert last.startswith("dasktune.errors.ClusterError: local workers could not be started")
+    assert "under `if __name__ == '__main__':`" in last
