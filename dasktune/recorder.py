@@ -45,6 +45,8 @@ class Recorder:
         self._next_event = next_event
         self._on_event = on_event
         self._batch = Batch()
+        self.holds_decisions = False
+        """Whether something is gathered that must be durable before it is acted on."""
         self._stages: dict[str, StageRow] = {}
 
     def outcome(self, outcome: Outcome) -> None:
@@ -53,6 +55,7 @@ class Recorder:
             row = EventRow(study_id=self._study_id, number=self._next_event, payload=dict(record))
             self._batch.events.append(row)
             self._next_event += 1
+            self.holds_decisions |= bool(record.get("decisions", True))
         self._batch.trials.extend(self._trial_row(trial) for trial in outcome.trials)
 
     def metrics(self, reports: Iterable[tuple[Step, str, Metrics]]) -> None:
@@ -114,6 +117,7 @@ class Recorder:
     def flush(self) -> None:
         """Write what has been gathered; after this it is durable."""
         batch, self._batch = self._batch, Batch()
+        self.holds_decisions = False
         if any((batch.events, batch.trials, batch.metrics, batch.checkpoints, batch.stages)):
             self._database.write(batch)
             for row in batch.events:

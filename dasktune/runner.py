@@ -53,6 +53,9 @@ MOST_MESSAGES = 1000
 DRAIN_SECONDS = 60.0
 """How long running stages are given to end and to be saved when a run is interrupted."""
 
+FLUSH_SECONDS = 0.1
+"""How long records that no decision rests on may wait to be written."""
+
 DURABLE_SECONDS = 10.0
 """How long after a stage's end its commit is waited for before the store is asked."""
 
@@ -117,6 +120,7 @@ class DaskRunner:
         self._store = CheckpointStore(plan.store)
         self._workers = Workers(client, plan, self._inbox.put)
         self._began = time.monotonic()
+        self._flushed = 0.0
         self._latest: tuple[Step, Metrics] | None = None
         self._stop = threading.Event()
         self._deserted_at: float | None = None
@@ -168,6 +172,7 @@ class DaskRunner:
             self._dispatch(kind, content)
         self._ask_for_more()
         self._carry_out()
+        self._check_futures()
         self._check_flights()
         self._check_workers()
         if self._on_turn is not None:
@@ -214,7 +219,14 @@ class DaskRunner:
         self._orders.extend(outcome.orders)
 
     def _carry_out(self) -> None:
-        self._recorder.flush()
+        """Carry out what was decided, once it is durable.
+
+        What only says what happened may wait a little: it can be found again in the store.
+        """
+        now = self._now()
+        if self._recorder.holds_decisions or now - self._flushed > FLUSH_SECONDS:
+            self._recorder.flush()
+            self._flushed = now
         orders, self._orders = self._orders, []
         for order in orders:
             match order:
@@ -389,6 +401,12 @@ class DaskRunner:
             self._record_end(attempt, time.time(), "lost")
             self._flights.pop(attempt.id, None)
 
+    def _check_futures(self) -> None:
+        """Hear of what Dask is done with; a callback for each costs a thread hop and more."""
+        for attempt, future in self._futures.items():
+            if future.done():
+                self._inbox.put(("future", (attempt, future.status)))
+
     def _check_flights(self) -> None:
         """Ask the store about states whose durable message does not come."""
         now = self._now()
@@ -461,8 +479,6 @@ class DaskRunner:
         self._futures[order.attempt] = future
         self._flights[order.attempt] = _Flight(order)
         self._recorder.launched(order, key)
-        attempt = order.attempt
-        future.add_done_callback(lambda done: self._inbox.put(("future", (attempt, done.status))))
 
     def _on_event(self, event: tuple[float, Mapping[str, Any]]) -> None:
         """Take a message of a worker; runs in Dask's event loop, so it only passes it on."""

@@ -175,6 +175,7 @@ def assert_all_is_well(study: Study) -> None:
     assert [trial.state.value for trial in study.trials] == ["COMPLETE"] * 3
     assert [trial.value for trial in study.trials] == pytest.approx(ALONE)
     assert [trial.steps for trial in study.trials] == [STEPS] * 3
+    assert [sorted(trial.metrics) for trial in study.trials] == [list(range(1, STEPS + 1))] * 3
 
 
 # ------------------------------------------------------------------------ user code
