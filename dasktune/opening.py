@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from dasktune.errors import ConfigurationError, refuse, unknown
-from dasktune.graph.dispatch import DispatchOptions
+from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.keys import root_key
 from dasktune.graph.saves import SavePolicy
 from dasktune.storage.checkpoints import CheckpointStore

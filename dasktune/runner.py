@@ -21,7 +21,7 @@ from distributed import Client, Future, KilledWorker
 from dasktune.cluster import WORKERS_SECONDS, Workers
 from dasktune.engine import Engine, Order, Outcome
 from dasktune.errors import ClusterError, ConfigurationError, InternalError, StorageError
-from dasktune.graph.dispatch import Attempt
+from dasktune.graph.attempts import Attempt
 from dasktune.graph.events import (
     Ended,
     Event,
@@ -438,6 +438,7 @@ class DaskRunner:
 
     def _check_workers(self) -> None:
         """Give up when all workers have been gone for long."""
+        self._workers.look_around()
         if self._engine.dispatcher.slots:
             self._deserted_at = None
         elif self._deserted_at is None:

@@ -18,7 +18,8 @@ from uuid import uuid4
 from dasktune.algos.base import FixedTrials, Tuner
 from dasktune.engine import Engine, Outcome
 from dasktune.errors import ConfigurationError, TrainerError, refuse
-from dasktune.graph.dispatch import Dispatcher, DispatchOptions
+from dasktune.graph.attempts import DispatchOptions
+from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.plan import SearchPlan
 from dasktune.graph.tree import StageTree, build_stage_tree
 from dasktune.job import JobPlan

@@ -12,7 +12,8 @@ import pytest
 from dasktune.algos import Grid, Tuner
 from dasktune.engine import Engine, Outcome, describe
 from dasktune.errors import ConfigurationError, InternalError
-from dasktune.graph.dispatch import Dispatcher, DispatchOptions
+from dasktune.graph.attempts import DispatchOptions
+from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import Ended, Event, Failed, RunStage, Saved, WorkerJoined
 from dasktune.graph.keys import root_key
 from dasktune.sequences import Constant

@@ -10,6 +10,8 @@ module        holds
 ``saves``     where a running stage saves its state
 ``speeds``    measured seconds per step
 ``events``    what the dispatcher is told, and what it tells a runner to do
+``attempts``  tries at stages, slots, options
+``placing``   which stage runs on which worker next
 ``dispatch``  the dispatcher
 ``cost``      what a space costs, before anything runs
 ============  ==========================================================================

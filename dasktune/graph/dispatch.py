@@ -3,17 +3,14 @@
 It holds the search plan, the frontier of stages, the slots and the attempts, and knows no
 Dask, file or clock: ``handle(event, now) -> instructions``. A runner carries out what it
 says and tells it what happened; a simulated one is enough to run a whole study.
-
-A worker is given two stages of a *path* at a time: the one to run and the child with the
-longest path below it, which it is told of while the first still runs. What it does after
-them is chosen `lookahead_seconds` before it would run dry: the longest path goes first.
+What a worker runs next is chosen in `dasktune.graph.placing`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 
+from dasktune.graph.attempts import Attempt, DispatchOptions, Slot
 from dasktune.graph.events import (
     Deliver,
     Ended,
@@ -23,7 +20,6 @@ from dasktune.graph.events import (
     Instruction,
     Progress,
     Reports,
-    RunStage,
     Saved,
     SaveMissed,
     SavePoint,
@@ -33,102 +29,11 @@ from dasktune.graph.events import (
     WorkerJoined,
     WorkerLost,
 )
-from dasktune.graph.frontier import Failure, Frontier, start_of
+from dasktune.graph.frontier import Failure, Frontier
+from dasktune.graph.placing import Placing
 from dasktune.graph.plan import Node, SearchPlan
-from dasktune.graph.saves import SavePolicy
 from dasktune.graph.speeds import Speeds
 from dasktune.types import Report, Sequences, Step
-
-QUEUE_LENGTH = 2
-"""Stages that a worker knows of at most: the one that runs and the next."""
-
-
-@dataclass(slots=True)
-class Attempt:
-    """One try at training a stage on one worker.
-
-    `node` is where it shall end and `leaf` where it was first sent to: it may be told to
-    end earlier after it has passed there. `position` is the last step it was heard of at,
-    `repeated` how many of its steps had been trained before.
-    """
-
-    id: str
-    node: Node
-    leaf: Node
-    start: Step
-    stop: Step
-    worker: str
-    after: str | None
-    launched: float
-    position: Step
-    started: float | None = None
-    saved: Step = -1
-    repeated: int = 0
-    begun: bool = False
-    stopping: bool = False
-    ended: bool = False
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether its worker was seen to train it."""
-        return self.begun or self.position > self.start
-
-    def node_at(self, step: Step) -> Node:
-        """Return the node on its way that holds `step`: start < step <= stop."""
-        for node in self.leaf.up():
-            if node.start < step:
-                return node
-        return self.leaf
-
-    def covered(self) -> Iterator[Node]:
-        """Yield the nodes that it shall train, the last first."""
-        for node in self.node.up():
-            yield node
-            if node.start <= self.start:
-                return
-
-
-@dataclass(slots=True)
-class Slot:
-    """A worker process that runs one stage at a time."""
-
-    worker: str
-    queue: list[Attempt] = field(default_factory=list)
-    last: Node | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DispatchOptions:
-    """How a dispatcher decides.
-
-    Parameters
-    ----------
-    attempt_prefix
-        Makes attempt ids unique among drivers that know nothing of each other.
-    needs
-        Resources that each stage occupies.
-    saves
-        Where running stages save their state on the way.
-    lookahead_seconds
-        How long before the end of a path the next one is chosen; about the time that an
-        instruction takes to reach a worker.
-    merge
-        Whether trials share what they have in common.
-    errors_allowed, losses_allowed
-        How often one stage may raise, and be lost with its worker, before its trials fail.
-    """
-
-    attempt_prefix: str = "a"
-    needs: Mapping[str, float] = field(default_factory=dict)
-    saves: SavePolicy = field(default_factory=SavePolicy)
-    lookahead_seconds: float = 0.0
-    merge: bool = True
-    errors_allowed: int = 1
-    losses_allowed: int = 20
-
-    def with_prefix(self, attempt_prefix: str) -> DispatchOptions:
-        """Return the same options with other attempt ids."""
-        return replace(self, attempt_prefix=attempt_prefix)
 
 
 class Dispatcher:
@@ -158,14 +63,12 @@ class Dispatcher:
         )
         self.speeds = Speeds()
         self.frontier = Frontier(self.speeds.seconds_per_step)
-        self.slots: dict[str, Slot] = {}
         self.attempts: dict[str, Attempt] = {}
+        self._placing = Placing(self.frontier, self.speeds, self.options, self.attempts)
         self.steps_executed = 0
         self.steps_repeated = 0
         self._draining = False
-        self._idle: dict[str, None] = {}
         self._wanted: dict[int, Node] = {}
-        self._launched = 0
         self._out: list[Instruction] = []
 
     # ------------------------------------------------------------------- decisions
@@ -223,8 +126,7 @@ class Dispatcher:
             self._release(attempt)
         for trial in list(self._wanted):
             self._withdraw(trial)
-        self.slots.clear()
-        self._idle.clear()
+        self._placing.clear()
         self._draining = False
 
     # ---------------------------------------------------------------------- events
@@ -255,19 +157,17 @@ class Dispatcher:
 
     def next_tick(self, now: float) -> float | None:
         """Return when a `Tick` is due: the next worker is about to run dry."""
-        lookahead = self.options.lookahead_seconds
-        if lookahead <= 0 or self._idle:
-            return None
-        ends = [
-            now + self._remaining_seconds(slot.queue[0], now) - lookahead
-            for slot in self._running_last()
-        ]
-        return min(ends, default=None)
+        return self._placing.next_tick(now)
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """The slots by worker."""
+        return self._placing.slots
 
     @property
     def idle_workers(self) -> int:
         """How many workers have nothing to do."""
-        return 0 if self._draining else len(self._idle)
+        return 0 if self._draining else self._placing.idle_workers
 
     @property
     def is_idle(self) -> bool:
@@ -285,14 +185,12 @@ class Dispatcher:
         fits = all(
             event.resources.get(name, 0.0) >= amount for name, amount in self.options.needs.items()
         )
-        if fits and event.worker not in self.slots:
-            self.slots[event.worker] = Slot(event.worker)
-            self._idle[event.worker] = None
+        if fits:
+            self._placing.join(event.worker)
 
     def _worker_lost(self, worker: str) -> None:
-        if self.slots.pop(worker, None) is None:
+        if not self._placing.lose(worker):
             return
-        self._idle.pop(worker, None)
         lost = [attempt for attempt in self.attempts.values() if attempt.worker == worker]
         blamed = [attempt for attempt in lost if attempt.has_begun and not attempt.ended]
         for attempt in reversed(lost):
@@ -445,20 +343,10 @@ class Dispatcher:
             )
         )
 
-    def _leave_slot(self, attempt: Attempt) -> None:
-        slot = self.slots.get(attempt.worker)
-        if slot is not None and attempt in slot.queue:
-            slot.queue.remove(attempt)
-            slot.last = attempt.node
-            if slot.queue:
-                self.frontier.continued.append(slot.queue[-1].id)
-            else:
-                self._idle[slot.worker] = None
-
     def _release(self, attempt: Attempt) -> None:
         """Forget an attempt; what it did not make is wanted again."""
         self.attempts.pop(attempt.id, None)
-        self._leave_slot(attempt)
+        self._placing.leave(attempt)
         for node in list(attempt.covered()):
             if self.frontier.work(node).attempt == attempt.id:
                 self.frontier.assign(node, None)
@@ -482,7 +370,7 @@ class Dispatcher:
         """Take in that an attempt trains no further: its slot is free, its steps count."""
         if not attempt.ended:
             attempt.ended = True
-            self._leave_slot(attempt)
+            self._placing.leave(attempt)
             self.steps_executed += attempt.position - attempt.start
             self.steps_repeated += attempt.repeated
 
@@ -555,127 +443,9 @@ class Dispatcher:
                 )
         self.frontier.move(top, bottom)
 
-    # --------------------------------------------------------------------- placing
-
     def _fill(self, now: float) -> None:
-        """Give idle workers the best stages, and running ones what comes next."""
-        if self._draining:
-            return
-        while self._idle:
-            node = self._best_for_idle()
-            if node is None:
-                break
-            self._launch(node, self._slot_for(node), None, now)
-        self._continue_paths(now)
-        if self.options.lookahead_seconds > 0 and not self._idle:
-            self._look_ahead(now)
-
-    def _best_for_idle(self) -> Node | None:
-        only = next(iter(self._idle)) if len(self._idle) == 1 and len(self.slots) > 1 else None
-        return self.frontier.best_ready(avoiding=only)
-
-    def _slot_for(self, node: Node) -> Slot:
-        """Return the idle slot that holds the stage's start state, else any that may."""
-        avoid = self.frontier.work(node).avoid
-        allowed = [worker for worker in self._idle if worker != avoid] or list(self._idle)
-        for worker in allowed:
-            if self.slots[worker].last is node.parent:
-                return self.slots[worker]
-        return self.slots[allowed[0]]
-
-    def _continue_paths(self, now: float) -> None:
-        """Queue the best child behind a stage that begins a lease.
-
-        A lease is two stages of a path. After it the worker takes what is longest then,
-        be it the path's next stage or another's: following a path to its end would leave
-        longer ones waiting.
-        """
-        while self.frontier.continued:
-            attempt = self.attempts.get(self.frontier.continued.popleft())
-            if attempt is not None and attempt.after is None and not attempt.ended:
-                self._continue_with(self._next_of(attempt), attempt, now)
-
-    def _next_of(self, attempt: Attempt) -> Node | None:
-        """Return the stage that would carry an attempt on, if it may be queued behind it."""
-        slot = self.slots[attempt.worker]
-        if attempt.stopping or not slot.queue or slot.queue[-1] is not attempt:
-            return None
-        child = self.frontier.best_child(attempt.node) if len(slot.queue) < QUEUE_LENGTH else None
-        return child if child is not None and self._may_run(child, slot) else None
-
-    def _continue_with(self, child: Node | None, attempt: Attempt, now: float) -> None:
-        if child is not None:
-            self._launch(child, self.slots[attempt.worker], attempt, now)
-
-    def _may_run(self, node: Node, slot: Slot) -> bool:
-        """Whether a stage did not fail on this worker before, or there is no other."""
-        return len(self.slots) == 1 or self.frontier.work(node).avoid != slot.worker
-
-    def _look_ahead(self, now: float) -> None:
-        """Queue the best stage on workers that are about to run dry."""
-        for slot in self._running_last():
-            last = slot.queue[0]
-            if self._remaining_seconds(last, now) > self.options.lookahead_seconds:
-                continue
-            child, other = self._next_of(last), self.frontier.best_ready(avoiding=slot.worker)
-            if other is None or (child is not None and not self.frontier.goes_first(other, child)):
-                self._continue_with(child, last, now)
-            else:
-                self._launch(other, slot, None, now)
-
-    def _running_last(self) -> list[Slot]:
-        """Return the slots whose last stage runs, and that could be given another."""
-        any_ready = self.frontier.best_ready() is not None
-        return [
-            slot
-            for slot in self.slots.values()
-            if len(slot.queue) == 1
-            and not slot.queue[0].stopping
-            and (any_ready or self._next_of(slot.queue[0]) is not None)
-        ]
-
-    def _launch(self, node: Node, slot: Slot, after: Attempt | None, now: float) -> None:
-        start = node.start if after is not None else start_of(node)
-        order = self._launched
-        self._launched += 1
-        attempt = Attempt(
-            id=f"{order}-{self.options.attempt_prefix}",
-            node=node,
-            leaf=node,
-            start=start,
-            stop=node.stop,
-            worker=slot.worker,
-            after=None if after is None else after.id,
-            launched=now,
-            position=start,
-        )
-        self.attempts[attempt.id] = attempt
-        slot.queue.append(attempt)
-        self._idle.pop(slot.worker, None)
-        self.frontier.assign(node, attempt.id)
-        self.frontier.continued.append(attempt.id)
-        self._out.append(
-            RunStage(
-                attempt=attempt.id,
-                order=order,
-                worker=slot.worker,
-                after=attempt.after,
-                node=node,
-                start=start,
-                stop=node.stop,
-                saves=self.options.saves.steps_of(node, start),
-                needs=self.options.needs,
-            )
-        )
-
-    def _remaining_seconds(self, attempt: Attempt, now: float) -> float:
-        """Return how long an attempt will still run, by the speeds measured so far."""
-        per_step = self.speeds.seconds_per_step(attempt.node)
-        whole = (attempt.stop - attempt.position) * per_step
-        if attempt.started is None:
-            return whole
-        by_clock = attempt.started + (attempt.stop - attempt.start) * per_step - now
-        return max(0.0, min(whole, by_clock))
+        if not self._draining:
+            self._out.extend(self._placing.fill(now))
 
     def _take(self) -> list[Instruction]:
         out, self._out = self._out, []

@@ -12,7 +12,8 @@ from typing import Literal
 from dasktune.algos.base import Tuner
 from dasktune.engine import Engine, Order, Outcome
 from dasktune.errors import InternalError, refuse
-from dasktune.graph.dispatch import Dispatcher, DispatchOptions
+from dasktune.graph.attempts import DispatchOptions
+from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
     Ended,
     Event,

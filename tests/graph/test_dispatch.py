@@ -6,7 +6,8 @@ from collections.abc import Sequence as Many
 
 import pytest
 
-from dasktune.graph.dispatch import Dispatcher, DispatchOptions
+from dasktune.graph.attempts import DispatchOptions
+from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
     Deliver,
     Ended,

@@ -21,7 +21,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from dasktune.graph.dispatch import QUEUE_LENGTH, Attempt, Dispatcher, DispatchOptions
+from dasktune.graph.attempts import Attempt, DispatchOptions
+from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
     Deliver,
     Ended,
@@ -43,6 +44,7 @@ from dasktune.graph.events import (
 )
 from dasktune.graph.frontier import is_ready, start_of
 from dasktune.graph.keys import root_key
+from dasktune.graph.placing import QUEUE_LENGTH
 from dasktune.graph.plan import Node
 from dasktune.graph.saves import SavePolicy
 from dasktune.graph.tree import build_stage_tree
@@ -586,12 +588,13 @@ class DispatcherMachine(RuleBasedStateMachine):
             a.id for a in self.dispatcher.attempts.values() if not a.ended
         }
         idle = {name for name, slot in self.dispatcher.slots.items() if not slot.queue}
-        assert idle == set(self.dispatcher._idle)
+        assert len(idle) == self.dispatcher.idle_workers
 
     @invariant()
     def no_worker_waits_while_there_is_work(self) -> None:
         frontier = self.dispatcher.frontier
-        for worker in self.dispatcher._idle:
+        idle = [name for name, slot in self.dispatcher.slots.items() if not slot.queue]
+        for worker in idle:
             node = frontier.best_ready(avoiding=worker)
             alone = len(self.dispatcher.slots) == 1
             assert node is None or (frontier.work(node).avoid == worker and not alone)

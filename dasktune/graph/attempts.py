@@ -1,0 +1,98 @@
+"""Attempts at stages, the slots that run them, and how a dispatcher decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from dasktune.graph.plan import Node
+from dasktune.graph.saves import SavePolicy
+from dasktune.types import Step
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One try at training a stage on one worker.
+
+    `node` is where it shall end and `leaf` where it was first sent to: it may be told to
+    end earlier after it has passed there. `position` is the last step it was heard of at,
+    `repeated` how many of its steps had been trained before.
+    """
+
+    id: str
+    node: Node
+    leaf: Node
+    start: Step
+    stop: Step
+    worker: str
+    after: str | None
+    launched: float
+    position: Step
+    started: float | None = None
+    saved: Step = -1
+    repeated: int = 0
+    begun: bool = False
+    stopping: bool = False
+    ended: bool = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether its worker was seen to train it."""
+        return self.begun or self.position > self.start
+
+    def node_at(self, step: Step) -> Node:
+        """Return the node on its way that holds `step`: start < step <= stop."""
+        for node in self.leaf.up():
+            if node.start < step:
+                return node
+        return self.leaf
+
+    def covered(self) -> Iterator[Node]:
+        """Yield the nodes that it shall train, the last first."""
+        for node in self.node.up():
+            yield node
+            if node.start <= self.start:
+                return
+
+
+@dataclass(slots=True)
+class Slot:
+    """A worker process that runs one stage at a time."""
+
+    worker: str
+    queue: list[Attempt] = field(default_factory=list)
+    last: Node | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchOptions:
+    """How a dispatcher decides.
+
+    Parameters
+    ----------
+    attempt_prefix
+        Makes attempt ids unique among drivers that know nothing of each other.
+    needs
+        Resources that each stage occupies.
+    saves
+        Where running stages save their state on the way.
+    lookahead_seconds
+        How long before the end of a path the next one is chosen; about the time that an
+        instruction takes to reach a worker.
+    merge
+        Whether trials share what they have in common.
+    errors_allowed, losses_allowed
+        How often one stage may raise, and be lost with its worker, before its trials fail.
+    """
+
+    attempt_prefix: str = "a"
+    needs: Mapping[str, float] = field(default_factory=dict)
+    saves: SavePolicy = field(default_factory=SavePolicy)
+    lookahead_seconds: float = 0.0
+    merge: bool = True
+    errors_allowed: int = 1
+    losses_allowed: int = 20
+
+    def with_prefix(self, attempt_prefix: str) -> DispatchOptions:
+        """Return the same options with other attempt ids."""
+        return replace(self, attempt_prefix=attempt_prefix)
