@@ -1,0 +1,40 @@
+"""What the README shows is run."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+
+import dasktune as dt
+from dasktune.trainer import run_alone
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def test_the_study_file_in_the_readme_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "tune.py"
+    path.write_text(BLOCKS[0])
+    spec = spec_from_file_location("readme_tune", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "readme_tune", module)
+    spec.loader.exec_module(module)
+    monkeypatch.chdir(tmp_path)
+    tuner = module.tuner()
+    assert dt.preview(module.space, max_steps=60, workers=2).merge_rate > 1
+    assert module.study().trials == []
+    run = run_alone(module.MyTrainer, tuner.configurations[0].sequences, 40)
+    assert run.metrics[40]["accuracy"] > 0.5
+
+
+def test_the_picture_and_the_linked_files_are_there() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (Path(__file__).parents[1] / target).exists(), target
