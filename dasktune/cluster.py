@@ -7,6 +7,7 @@ import os
 import signal
 import tempfile
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -20,7 +21,7 @@ import dasktune
 from dasktune.errors import ClusterError
 from dasktune.graph.events import WorkerJoined
 from dasktune.job import JobPlan
-from dasktune.plugin import TOPIC, StagePlugin, greet
+from dasktune.plugin import NO_PLUGIN, TOPIC, StagePlugin, greet
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,9 @@ LOCAL_SETTINGS = {
 
 WORKERS_SECONDS = 60.0
 """How long a cluster may be without any worker, at the beginning and later."""
+
+LOOK_SECONDS = 5.0
+"""How often it is looked which workers are there, whatever was heard of them."""
 
 
 @contextmanager
@@ -123,6 +127,8 @@ class Workers:
         self._put = put
         self._pids: dict[str, int] = {}
         self._resources: dict[str, Mapping[str, float]] = {}
+        self._known: set[str] = set()
+        self._looked = time.monotonic()
         self._open = False
 
     def open(
@@ -154,6 +160,7 @@ class Workers:
         if problems:
             self.close()
             raise ClusterError("\n".join(problems))
+        self._known.update(greetings)
         return [self._joined(address, greeting) for address, greeting in greetings.items()]
 
     def _wait(self) -> None:
@@ -216,10 +223,33 @@ class Workers:
         if not isinstance(content, Mapping) or not self._open:
             return
         if content.get("action") == "remove-worker":
-            self._put(("left", content["worker"]))
+            self._leave(content["worker"])
         elif content.get("action") == "add-worker":
-            # Not in the event loop: greeting waits for an answer that the loop brings.
-            threading.Thread(target=self._greet, args=(content["worker"],), daemon=True).start()
+            self._meet(content["worker"])
+
+    def look_around(self) -> None:
+        """Make up, now and then, for news that were lost and greetings that came too early."""
+        now = time.monotonic()
+        if now - self._looked < LOOK_SECONDS:
+            return
+        self._looked = now
+        try:
+            present = set(self._client.scheduler_info()["workers"])
+        except OSError:
+            return  # Dask connects again, or gives the client up
+        for address in present - self._known:
+            self._meet(address)
+        for address in self._known - present:
+            self._leave(address)
+
+    def _meet(self, address: str) -> None:
+        # Not in the event loop: greeting waits for an answer that the loop brings.
+        self._known.add(address)
+        threading.Thread(target=self._greet, args=(address,), daemon=True).start()
+
+    def _leave(self, address: str) -> None:
+        self._known.discard(address)
+        self._put(("left", address))
 
     def _greet(self, address: str) -> None:
         try:
@@ -229,7 +259,11 @@ class Workers:
             logger.warning("not used: %s", error)
             return
         except (OSError, KeyError, ValueError):
-            return  # gone already
+            self._known.discard(address)  # gone, or not quite there yet
+            return
+        if greeting["problem"] == NO_PLUGIN:
+            self._known.discard(address)
+            return
         problem = self._problem_of(address, greeting)
         if problem is None:
             self._put(("joined", self._joined(address, greeting)))

@@ -17,6 +17,9 @@ from distributed import Worker, WorkerPlugin, get_worker
 from dasktune.job import JobPlan
 
 TOPIC = "dasktune"
+NO_PLUGIN = "the plugin is not there"
+"""What a worker answers that has not been made ready yet."""
+
 CLOSE_SECONDS = 6.0
 """Time to save after SIGTERM; a nanny kills its worker after about 8 s."""
 
@@ -117,7 +120,7 @@ def greet(run: str, dask_worker: Worker) -> dict[str, object]:
     plugin = cast(StagePlugin | None, dask_worker.plugins.get(run))
     return {
         "pid": os.getpid(),
-        "problem": "the plugin is not there" if plugin is None else plugin.problem,
+        "problem": NO_PLUGIN if plugin is None else plugin.problem,
         "resources": dict(dask_worker.state.total_resources),
         "threads": dask_worker.state.nthreads,
     }

@@ -78,6 +78,17 @@ def open_workers(client: Client, plan: JobPlan, inbox: queue.SimpleQueue[Any]) -
     return Workers(client, plan, inbox.put)
 
 
+def news(workers: Workers, inbox: queue.SimpleQueue[Any]) -> tuple[str, Any]:
+    """Return what is heard next, as a runner does: it also looks around now and then."""
+    for _ in range(60):
+        workers.look_around()
+        try:
+            return inbox.get(timeout=0.5)
+        except queue.Empty:
+            pass
+    raise TimeoutError("nothing was heard")
+
+
 def plugins_of(client: Client) -> set[str]:
     """Return the plugins on the scheduler and on all workers, but for Dask's own."""
     found = set(client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.worker_plugins)))
@@ -94,15 +105,58 @@ def test_workers_that_are_there_and_that_come_are_told_of(
     first = workers.open(lambda event: None)
     assert [type(one) for one in first] == [WorkerJoined]
     cluster.scale(2)
-    kind, joined = inbox.get(timeout=30)
+    kind, joined = news(workers, inbox)
     assert kind == "joined"
     assert {first[0].worker, joined.worker} == set(client.scheduler_info()["workers"])
     assert plugins_of(client) == {plan.run}
     cluster.scale(1)
-    kind, address = inbox.get(timeout=30)
+    kind, address = news(workers, inbox)
     assert (kind, address) in [("left", first[0].worker), ("left", joined.worker)]
     workers.close()
     assert plugins_of(client) == set()
+
+
+def test_news_that_were_lost_are_made_up_for(
+    cluster: LocalCluster, client: Client, plan: JobPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    monkeypatch.setattr(Workers, "_on_membership", lambda self, event: None)
+    monkeypatch.setattr(clusters, "LOOK_SECONDS", 0.0)
+    workers = open_workers(client, plan, inbox)
+    (first,) = workers.open(lambda event: None)
+    workers.look_around()
+    cluster.scale(2)
+    client.wait_for_workers(2)
+    workers.look_around()
+    workers.look_around()
+    kind, joined = inbox.get(timeout=30)
+    assert kind == "joined"
+    assert joined.worker != first.worker
+    cluster.scale(0)
+    cluster.sync(cluster._correct_state)
+    workers.look_around()
+    left = {inbox.get(timeout=30) for _ in range(2)}
+    assert left == {("left", first.worker), ("left", joined.worker)}
+    assert inbox.empty()
+    workers.close()
+
+
+def test_a_worker_that_is_not_ready_yet_is_greeted_again(
+    client: Client, plan: JobPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    monkeypatch.setattr(clusters, "LOOK_SECONDS", 0.0)
+    workers = open_workers(client, plan, inbox)
+    (first,) = workers.open(lambda event: None)
+    ready = client.run
+    monkeypatch.setattr(client, "run", lambda *args, **options: {})
+    workers._greet(first.worker)
+    assert inbox.empty()
+    monkeypatch.setattr(client, "run", ready)
+    workers.look_around()
+    kind, joined = inbox.get(timeout=30)
+    assert (kind, joined.worker) == ("joined", first.worker)
+    workers.close()
 
 
 def test_a_trainer_that_cannot_be_opened_is_refused_and_leaves_no_plugin(
