@@ -21,7 +21,7 @@ import dasktune
 from dasktune.errors import ClusterError
 from dasktune.graph.events import WorkerJoined
 from dasktune.job import JobPlan
-from dasktune.plugin import NO_PLUGIN, TOPIC, StagePlugin, greet
+from dasktune.plugin import NO_PLUGIN, PROCESS, TOPIC, StagePlugin, greet
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +108,20 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+@contextmanager
+def own_client(client: Client) -> Iterator[Client]:
+    """Give a second client of the same cluster.
+
+    A client keeps one handler for each topic of events: with one of its own, a study
+    takes none away from its user or from another study.
+    """
+    if client.status != "running" or client.scheduler is None:
+        raise ClusterError(f"the client must be connected, it is {client.status}")
+    address, security = client.scheduler.address, client.security
+    with Client(address, security=security, set_as_default=False) as own:
+        yield own
+
+
 class Workers:
     """The workers of a cluster while a study runs there.
 
@@ -125,7 +139,7 @@ class Workers:
         self._client = client
         self._plan = plan
         self._put = put
-        self._pids: dict[str, int] = {}
+        self._processes: dict[str, str] = {}
         self._resources: dict[str, Mapping[str, float]] = {}
         self._known: set[str] = set()
         self._looked = time.monotonic()
@@ -164,8 +178,6 @@ class Workers:
         return [self._joined(address, greeting) for address, greeting in greetings.items()]
 
     def _wait(self) -> None:
-        if self._client.status != "running":
-            raise ClusterError(f"the client must be connected, it is {self._client.status}")
         try:
             self._client.wait_for_workers(1, timeout=WORKERS_SECONDS)
         except TimeoutError:
@@ -188,6 +200,10 @@ class Workers:
         if self._resources.get(worker, {}).get("GPU", 0) > 0:
             found.setdefault("GPU", min(1.0, self._resources[worker]["GPU"]))
         return found or None
+
+    def knows(self, worker: str) -> bool:
+        """Whether a worker is there, as far as has been heard."""
+        return worker in self._known
 
     def control(
         self, worker: str, attempt: str, *, save_at: int | None = None, stop_at: int | None = None
@@ -213,8 +229,6 @@ class Workers:
             return
         self._open = False
         if self._client.status == "running":
-            self._client.unsubscribe_topic(TOPIC)
-            self._client.unsubscribe_topic("all")
             self._client.unregister_worker_plugin(self._plan.run)
 
     def _on_membership(self, event: tuple[float, Mapping[str, Any]]) -> None:
@@ -249,6 +263,7 @@ class Workers:
 
     def _leave(self, address: str) -> None:
         self._known.discard(address)
+        self._processes.pop(address, None)
         self._put(("left", address))
 
     def _greet(self, address: str) -> None:
@@ -265,13 +280,12 @@ class Workers:
             self._known.discard(address)
             return
         problem = self._problem_of(address, greeting)
-        if problem is None:
+        if problem is None and address in self._known:
             self._put(("joined", self._joined(address, greeting)))
-        else:
+        elif problem is not None:
             logger.warning("not used: worker %s: %s", address, problem)
 
     def _joined(self, address: str, greeting: Mapping[str, Any]) -> WorkerJoined:
-        self._pids[address] = greeting["pid"]
         if greeting["threads"] > 1:
             warnings.warn(
                 f"worker {address} has {greeting['threads']} threads; a slot uses one, start "
@@ -284,8 +298,11 @@ class Workers:
     def _problem_of(self, address: str, greeting: Mapping[str, Any]) -> str | None:
         if greeting["problem"]:
             return str(greeting["problem"])
-        shared = greeting["pid"] == os.getpid() or greeting["pid"] in self._pids.values()
-        if self._plan.store.startswith("memory://") and greeting["pid"] != os.getpid():
+        process = greeting["process"]
+        others = [one for worker, one in self._processes.items() if worker != address]
+        self._processes[address] = process
+        shared = process == PROCESS or process in others
+        if self._plan.store.startswith("memory://") and process != PROCESS:
             return (
                 "a memory:// store is seen by one process only; use a folder, or in-process "
                 "workers (LocalCluster(processes=False))"

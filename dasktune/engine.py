@@ -141,6 +141,11 @@ class Engine:
         self._todo.extend(self.dispatcher.drain())
         return self._settle(now)
 
+    def mute(self) -> None:
+        """Tell the tuner nothing more: it cannot go on as it was asked to."""
+        self._session = None
+        self._todo.clear()
+
     # ------------------------------------------------------------- tuner and records
 
     def _ask(self, capacity: int, now: float) -> None:
@@ -157,7 +162,8 @@ class Engine:
         if session is None or trial.tuner != session.place or trial.state.is_finished:
             return
         if self.metric not in report.metrics:
-            raise ConfigurationError(unknown("metric", self.metric, report.metrics))
+            self._miss_metric(report, now)
+            return
         self._take_report(trial, report)
         self.reports_told += 1
         told = Report(trial=trial.local, step=report.step, metrics=report.metrics)
@@ -172,6 +178,19 @@ class Engine:
             decisions,
         )
         self._apply(session, decisions, now)
+
+    def _miss_metric(self, report: Report, now: float) -> None:
+        """Take in a report without the study's metric: the trial's fault, if others have it.
+
+        Raises
+        ------
+        ConfigurationError
+            If no trial has had it yet: the name must be wrong.
+        """
+        message = unknown("metric", self.metric, report.metrics)
+        if all(trial.value is None for trial in self.trials.values()):
+            raise ConfigurationError(message)
+        self._fail(FailTrial(trial=report.trial, step=report.step, message=message), now)
 
     def _fail(self, failure: FailTrial, now: float) -> None:
         session, trial = self._session, self.trials[failure.trial]

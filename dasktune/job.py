@@ -22,6 +22,8 @@ class JobPlan:
         See `dasktune.worker.Job`.
     needs
         Resources that a stage occupies; with ``GPU`` the trainer is put on one.
+    saves_by_time
+        Whether workers also save now and then between the planned steps.
     needs_process
         Whether each worker must be a process of its own.
     """
@@ -34,3 +36,4 @@ class JobPlan:
     report_every: int
     needs: Mapping[str, float]
     needs_process: bool = False
+    saves_by_time: bool = True

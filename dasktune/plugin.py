@@ -7,10 +7,10 @@ plugin is set up.
 
 from __future__ import annotations
 
-import os
-import threading
+import asyncio
 from collections.abc import Mapping
 from typing import Any, cast
+from uuid import uuid4
 
 from distributed import Worker, WorkerPlugin, get_worker
 
@@ -19,6 +19,9 @@ from dasktune.job import JobPlan
 TOPIC = "dasktune"
 NO_PLUGIN = "the plugin is not there"
 """What a worker answers that has not been made ready yet."""
+
+PROCESS = uuid4().hex
+"""Names this process among those of all hosts: numbers of processes repeat."""
 
 CLOSE_SECONDS = 6.0
 """Time to save after SIGTERM; a nanny kills its worker after about 8 s."""
@@ -45,7 +48,7 @@ class StagePlugin(WorkerPlugin):
         from dasktune.worker import StageHost, open_job
 
         self._worker = worker
-        self._closed = threading.Event()
+        self._is_closed = False
         try:
             job = open_job(self.plan, worker.state.total_resources)
         except Exception as error:  # noqa: BLE001 - a module of the user's may run here
@@ -54,13 +57,15 @@ class StagePlugin(WorkerPlugin):
         self.host = StageHost(job, self._emit)
         worker.handlers[self.plan.run] = self._control
 
-    def teardown(self, worker: Worker) -> None:
-        """Save what runs: the worker is closing, or the study is done with it."""
+    async def teardown(self, worker: Worker) -> None:
+        """Save what runs: the worker is closing, or the study is done with it.
+
+        The worker waits for it, and what was saved is heard of while it still can be.
+        """
         worker.handlers.pop(self.plan.run, None)
-        if self.problem is None and not self._closed.is_set():
-            self._closed.set()
-            closing = threading.Thread(target=self.host.close, args=(CLOSE_SECONDS,), daemon=True)
-            closing.start()
+        if self.problem is None and not self._is_closed:
+            self._is_closed = True
+            await asyncio.to_thread(self.host.close, CLOSE_SECONDS)
 
     def transition(self, key: object, start: str, finish: str, **_: object) -> None:
         """Stop a stage that Dask cancelled, also because its driver died."""
@@ -77,6 +82,8 @@ class StagePlugin(WorkerPlugin):
     async def _control(self, attempt: str, save_at: int | None, stop_at: int | None) -> str:
         """Take a save-point or a stop; called by the driver through the scheduler."""
         control = self.host.control(attempt)
+        if control is None:
+            return "late"
         if save_at is None:
             control.stop(None if stop_at is None or stop_at < 0 else stop_at)
             return "ok"
@@ -119,7 +126,7 @@ def greet(run: str, dask_worker: Worker) -> dict[str, object]:
     """Return what a driver must know of a worker before it uses it."""
     plugin = cast(StagePlugin | None, dask_worker.plugins.get(run))
     return {
-        "pid": os.getpid(),
+        "process": PROCESS,
         "problem": NO_PLUGIN if plugin is None else plugin.problem,
         "resources": dict(dask_worker.state.total_resources),
         "threads": dask_worker.state.nthreads,

@@ -47,6 +47,8 @@ class Recorder:
         self._batch = Batch()
         self.holds_decisions = False
         """Whether something is gathered that must be durable before it is acted on."""
+        self.is_broken = False
+        """Whether a write failed, so that nothing is written any more."""
         self._stages: dict[str, StageRow] = {}
 
     def outcome(self, outcome: Outcome) -> None:
@@ -105,6 +107,12 @@ class Recorder:
         if row is not None:
             self._stages[attempt] = replace(row, started=at, status="running")
 
+    def saved(self, attempt: str, step: Step) -> None:
+        """Take note that a running attempt has a durable state: its steps are not lost."""
+        row = self._stages.get(attempt)
+        if row is not None and row.start < step < row.stop:
+            self._batch.stages.append(replace(row, steps=step - row.start))
+
     def ended(self, attempt: str, at: float, *, status: str, step: Step, repeated: int) -> None:
         """Take note of an attempt's end; the row is written now."""
         row = self._stages.pop(attempt, None)
@@ -115,13 +123,27 @@ class Recorder:
             )
 
     def flush(self) -> None:
-        """Write what has been gathered; after this it is durable."""
-        batch, self._batch = self._batch, Batch()
+        """Write what has been gathered; after this it is durable.
+
+        If that fails, or is interrupted, nothing is written any more: a gap in the log
+        would be worse than its end, after which the study can be continued.
+
+        Raises
+        ------
+        StorageError
+            If it cannot be written.
+        """
+        batch = self._batch
+        parts = (batch.events, batch.trials, batch.metrics, batch.checkpoints, batch.stages)
+        if self.is_broken or not any(parts):
+            return
+        self.is_broken = True
+        self._database.write(batch)
+        self.is_broken = False
+        self._batch = Batch()
         self.holds_decisions = False
-        if any((batch.events, batch.trials, batch.metrics, batch.checkpoints, batch.stages)):
-            self._database.write(batch)
-            for row in batch.events:
-                self._on_event(row)
+        for row in batch.events:
+            self._on_event(row)
 
     def _trial_row(self, trial: TrialRecord) -> TrialRow:
         return TrialRow(

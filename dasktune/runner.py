@@ -12,8 +12,9 @@ import logging
 import queue
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from distributed import Client, Future, KilledWorker
@@ -123,6 +124,7 @@ class DaskRunner:
         self._flushed = 0.0
         self._latest: tuple[Step, Metrics] | None = None
         self._stop = threading.Event()
+        self._trouble: str | None = None
         self._deserted_at: float | None = None
         self.worker_seconds = 0.0
 
@@ -154,7 +156,10 @@ class DaskRunner:
                     self._drain()
                     return
                 self._turn()
-        except (KeyboardInterrupt, StorageError, ConfigurationError):
+        except (KeyboardInterrupt, StorageError, ConfigurationError) as error:
+            self._trouble = None
+            if isinstance(error, ConfigurationError):
+                self._engine.mute()
             self._drain()
             raise
         finally:
@@ -168,8 +173,15 @@ class DaskRunner:
 
     def _turn(self) -> None:
         """Take what has come in, let the engine decide, make it durable, carry it out."""
+        if self._client.status != "running":
+            raise ClusterError(
+                "the connection to the scheduler was lost; run this again when there is one: it "
+                "goes on where it was"
+            )
         for kind, content in self._receive():
             self._dispatch(kind, content)
+        if self._trouble is not None:
+            raise StorageError(self._trouble)
         self._ask_for_more()
         self._carry_out()
         self._check_futures()
@@ -202,7 +214,8 @@ class DaskRunner:
                 attempt, step = content
                 self._tell(SaveMissed(attempt=attempt, step=step))
             case "joined":
-                self._tell(content)
+                if self._workers.knows(content.worker):
+                    self._tell(content)
             case "left":
                 self._worker_left(content)
             case "tick":
@@ -228,7 +241,7 @@ class DaskRunner:
             self._recorder.flush()
             self._flushed = now
         orders, self._orders = self._orders, []
-        for order in orders:
+        for order in with_save_points(orders):
             match order:
                 case RunStage():
                     # Not there any more if its worker was lost in this turn.
@@ -273,7 +286,7 @@ class DaskRunner:
             case "failed":
                 self._failed(flight, message)
             case "storage":
-                raise StorageError(message["message"])
+                self._trouble = message["message"]
             case kind:
                 raise InternalError(f"a worker sent a message of unknown kind {kind!r}")
 
@@ -292,6 +305,7 @@ class DaskRunner:
             reports = self._reports_of(flight, message)
         if message["by"] is not None:
             self._recorder.checkpoint(message)
+            self._recorder.saved(message["attempt"], message["step"])
         self._recorder.metrics(reports)
         told = tuple((step, metrics) for step, _, metrics in reports)
         self._tell(Saved(attempt=message["attempt"], step=message["step"], reports=told))
@@ -393,6 +407,8 @@ class DaskRunner:
             # the stage would be tried for ever.
             self._tell(Started(attempt=slot.queue[0].id))
         lost = [one for one in dispatcher.attempts.values() if one.worker == worker]
+        for attempt in lost:
+            self._look_up_last(attempt)
         self._tell(WorkerLost(worker=worker))
         for attempt in lost:
             future = self._futures.pop(attempt.id, None)
@@ -400,6 +416,16 @@ class DaskRunner:
                 future.cancel()
             self._record_end(attempt, time.time(), "lost")
             self._flights.pop(attempt.id, None)
+
+    def _look_up_last(self, attempt: Attempt) -> None:
+        """Take in the last state of a lost attempt that was saved but not heard of."""
+        flight = self._flights.get(attempt.id)
+        if flight is None:
+            return
+        likely = {attempt.stop, attempt.position, attempt.position + 1, *flight.order.saves}
+        for step in sorted(likely):
+            if max(attempt.saved, attempt.start) < step <= attempt.stop:
+                self._look_up(flight, attempt, step)
 
     def _check_futures(self) -> None:
         """Hear of what Dask is done with; a callback for each costs a thread hop and more."""
@@ -410,31 +436,41 @@ class DaskRunner:
     def _check_flights(self) -> None:
         """Ask the store about states whose durable message does not come."""
         now = self._now()
-        for attempt, flight in list(self._flights.items()):
+        for attempt_id, flight in list(self._flights.items()):
             if flight.ended_at is None or now - flight.ended_at < DURABLE_SECONDS:
                 continue
             flight.ended_at = now
-            known = self._engine.dispatcher.attempts.get(attempt)
-            if known is None:
-                del self._flights[attempt]
-                continue
-            step = known.position
-            key = flight.order.node.key_at(step)
-            commit = self._store.commit_of(key)
-            if commit is not None:
-                message = {"kind": "saved", "attempt": attempt, "step": step, "key": key}
-                self._saved(
-                    flight,
-                    {
-                        **message,
-                        "by": commit.attempt,
-                        "digest": commit.digest,
-                        "nbytes": commit.nbytes,
-                        "seconds": commit.seconds,
-                        "reported": [reported for reported, _ in commit.reports],
-                        "replaced": [],
-                    },
-                )
+            attempt = self._engine.dispatcher.attempts.get(attempt_id)
+            if attempt is None:
+                del self._flights[attempt_id]
+            else:
+                self._look_up(flight, attempt, attempt.position)
+
+    def _look_up(self, flight: _Flight, attempt: Attempt, step: Step) -> None:
+        """Take in the state at a step, if the store has it."""
+        node = attempt.node_at(step)
+        try:
+            commit = self._store.commit_of(node.key_at(step))
+        except StorageError:
+            return
+        if commit is None:
+            return
+        reports = [(at, node.key_at(at), metrics) for at, metrics in commit.reports]
+        self._saved(
+            flight,
+            {
+                "kind": "saved",
+                "attempt": attempt.id,
+                "step": step,
+                "key": commit.key,
+                "by": commit.attempt,
+                "digest": commit.digest,
+                "nbytes": commit.nbytes,
+                "seconds": commit.seconds,
+                "reported": [],
+                "replaced": reports,
+            },
+        )
 
     def _check_workers(self) -> None:
         """Give up when all workers have been gone for long."""
@@ -490,24 +526,29 @@ class DaskRunner:
     def _drain(self) -> None:
         """Let what runs end at its next step and be saved; a second ctrl-C ends that, too."""
         deadline = self._now() + DRAIN_SECONDS
+        if self._recorder.is_broken:
+            # What was decided since cannot be recorded, so it must not be done either.
+            self._orders.clear()
         self._take(self._engine.drain(self._now()))
         self._carry_out()
         while not self._engine.dispatcher.is_idle and self._now() < deadline:
+            if self._client.status != "running":
+                return
             for kind, content in self._receive():
-                if not (kind == "messages" and self._is_storage_trouble(content)):
-                    self._dispatch(kind, content)
+                self._dispatch(kind, content)
             self._carry_out()
-
-    def _is_storage_trouble(self, content: Mapping[str, Any]) -> bool:
-        return any(message["kind"] == "storage" for message in content["messages"])
+            self._check_futures()
+            self._check_flights()
 
     def _close(self) -> None:
-        self._recorder.flush()
-        for future in self._futures.values():
-            future.cancel()
-        self._futures.clear()
-        self._workers.close()
-        self._engine.dispatcher.dismiss()
+        try:
+            self._recorder.flush()
+            for future in self._futures.values():
+                future.cancel()
+            self._futures.clear()
+            self._workers.close()
+        finally:
+            self._engine.dispatcher.dismiss()
 
     def _now(self) -> float:
         return time.monotonic() - self._began
@@ -523,3 +564,21 @@ class DaskRunner:
             worker_seconds=self.worker_seconds,
             latest=self._latest,
         )
+
+
+def with_save_points(orders: list[Order]) -> list[Order]:
+    """Put save-points into the stages that start in the same turn: none can come too late."""
+    starting = {order.attempt for order in orders if isinstance(order, RunStage)}
+    points: dict[str, set[Step]] = defaultdict(set)
+    found: list[Order] = []
+    for order in orders:
+        if isinstance(order, SavePoint) and order.attempt in starting:
+            points[order.attempt].add(order.step)
+        else:
+            found.append(order)
+    return [
+        replace(order, saves=tuple(sorted({*order.saves, *points[order.attempt]})))
+        if isinstance(order, RunStage) and order.attempt in points
+        else order
+        for order in found
+    ]

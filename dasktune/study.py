@@ -29,7 +29,7 @@ from dasktune.sequences import Sequence, as_sequence
 from dasktune.sequences.values import whole
 from dasktune.space import Configuration
 from dasktune.storage.checkpoints import CheckpointStore
-from dasktune.storage.database import Batch, Database
+from dasktune.storage.database import Database
 from dasktune.storage.schema import EventRow, StageRow, StudyRow
 from dasktune.summary import Summary, savings_line, summarise
 from dasktune.trainer.code import pack
@@ -79,17 +79,13 @@ class Study:
         self.database = database
         self._row = row
         self._options = options
-        self._records = {
-            one.number: TrialRecord.from_json(
-                one.record, number=one.number, state=one.state, steps=one.steps, value=one.value
-            )
-            for one in database.trials(row.id)
-        }
-        self._log = [(event.number, event.payload) for event in database.events(row.id)]
+        self._records: dict[int, TrialRecord] = {}
+        self._log: list[tuple[int, Mapping[str, Any]]] = []
         self._dispatcher: Dispatcher | None = None
         self._runner: DaskRunner | None = None
         self._is_stopping: bool | None = None  # None while nothing runs
         self._warned = False
+        self._catch_up()
 
     def __repr__(self) -> str:
         return f"Study({self.name!r}, {len(self._records)} trials)"
@@ -135,6 +131,7 @@ class Study:
             If states or records cannot be stored; what was reported is safe.
         """
         refuse(_run_problems(tuner, client, workers))
+        self._catch_up()
         place, records = self._find(tuner)
         if _has_ended(records):
             logger.info("study %s: this tuner has ended already", self.name)
@@ -148,7 +145,7 @@ class Study:
         finally:
             self._is_stopping = None
             seconds = time.monotonic() - began
-            self._append({"kind": "run", "place": place, "wall_seconds": seconds})
+            self._note({"kind": "run", "place": place, "wall_seconds": seconds})
         if last_line and _has_ended(self._find(tuner)[1]):
             sys.stderr.write(f"{self.name}: {savings_line(self.summary())}\n")
 
@@ -266,12 +263,13 @@ class Study:
             report_every=self.report_every,
             needs=self._options.needs,
             needs_process=getattr(self.trainer, "requires_process", False),
+            saves_by_time=self._options.saves.every is None,
         )
 
     def _client(self, client: Client | None, workers: int | None) -> Any:
-        from dasktune.cluster import local_client
+        from dasktune.cluster import local_client, own_client
 
-        return local_client(workers) if client is None else nullcontext(client)
+        return local_client(workers) if client is None else own_client(client)
 
     def _find(self, tuner: Tuner) -> tuple[int, list[Mapping[str, Any]]]:
         """Return a tuner's place in the study, and its records if it is known."""
@@ -302,7 +300,7 @@ class Study:
         """Refuse to merge what is known not to resume exactly; warn if nothing is known."""
         if not self._options.merge:
             return
-        checks = [record for _, record in self._log if record["kind"] == "check"]
+        checks = self._notes("check")
         mine = [one for one in checks if one["fingerprint"] == self._row.spec["fingerprint"]]
         if not mine and not self._warned:
             self._warned = True
@@ -359,8 +357,7 @@ class Study:
     @property
     def user_attrs(self) -> dict[str, object]:
         """What users attached to the study."""
-        found = [record for _, record in self._log if record["kind"] == "user_attr"]
-        return {record["name"]: record["value"] for record in found}
+        return {note["name"]: note["value"] for note in self._notes("user_attr")}
 
     def set_user_attr(self, name: str, value: object) -> None:
         """Attach a JSON value to the study under a name."""
@@ -370,12 +367,12 @@ class Study:
             raise ConfigurationError(
                 f"user attribute {name!r} must be a JSON value, got {value!r}"
             ) from None
-        self._append({"kind": "user_attr", "name": name, "value": value})
+        self._note({"kind": "user_attr", "name": name, "value": value})
 
     def record_check(self, ok: bool, text: str) -> None:
         """Keep what `check_resume` found about this trainer."""
         fingerprint = self._row.spec["fingerprint"]
-        self._append({"kind": "check", "fingerprint": fingerprint, "ok": ok, "text": text})
+        self._note({"kind": "check", "fingerprint": fingerprint, "ok": ok, "text": text})
 
     def stages(self) -> list[StageRow]:
         """Return every attempt that ran for this study, in order of start."""
@@ -383,7 +380,7 @@ class Study:
 
     def summary(self) -> Summary:
         """Return what was asked for, what was trained, and what that cost."""
-        runs = [record["wall_seconds"] for _, record in self._log if record["kind"] == "run"]
+        runs = [note["wall_seconds"] for note in self._notes("run")]
         best = self._best_record()
         stages = self.stages()
         spans = ((one.started, one.ended) for one in stages)
@@ -458,13 +455,31 @@ class Study:
     def _next_event(self) -> int:
         return self._log[-1][0] + 1 if self._log else 0
 
+    def _catch_up(self) -> None:
+        """Read what has been decided since the log was read: another process may have run."""
+        found = self.database.events(self._row.id, after=self._next_event() - 1)
+        fresh = [(event.number, event.payload) for event in found]
+        if not fresh:
+            return
+        self._log += fresh
+        self._records = {
+            one.number: TrialRecord.from_json(
+                one.record, number=one.number, state=one.state, steps=one.steps, value=one.value
+            )
+            for one in self.database.trials(self._row.id)
+        }
+        self._dispatcher = None
+
     def _remember(self, row: EventRow) -> None:
         self._log.append((row.number, row.payload))
 
-    def _append(self, payload: Mapping[str, object]) -> None:
-        row = EventRow(study_id=self._row.id, number=self._next_event(), payload=dict(payload))
-        self.database.write(Batch(events=[row]))
-        self._remember(row)
+    def _notes(self, kind: str) -> list[Mapping[str, Any]]:
+        """Return the notes of a kind; read anew, for any process may have added some."""
+        rows = self.database.notes(self._row.id)
+        return [row.payload for row in rows if row.payload["kind"] == kind]
+
+    def _note(self, payload: Mapping[str, object]) -> None:
+        self.database.note(self._row.id, dict(payload))
 
 
 class SingleTrial(FixedTrials):

@@ -16,7 +16,7 @@ import time
 import traceback as tracebacks
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from dasktune.errors import (
     ClusterError,
@@ -36,6 +36,7 @@ from dasktune.trainer.lifecycle import TrainerRun
 from dasktune.types import Metrics, Step, Value
 
 Message = dict[str, Any]
+Found = TypeVar("Found")
 Emit = Callable[[list[Message]], None]
 
 FLUSH_SECONDS = 0.05
@@ -46,6 +47,12 @@ SAVE_SHARE = 0.02
 
 SAVE_SECONDS = 30.0
 """Least time between such saves: what a lost worker costs is bounded, and so are states."""
+
+RETRY_SECONDS = (0.2, 1.0)
+"""Pauses after which a store that failed is tried again."""
+
+PAST_ATTEMPTS = 1000
+"""Ended attempts that are remembered, for messages that come too late for them."""
 
 PENDING_WRITES = 2
 """Snapshots that wait to be written before training waits for the store."""
@@ -65,6 +72,8 @@ class Job:
         URL of the checkpoint store.
     report_every
         Evaluate after every so many steps.
+    saves_by_time
+        Whether to save now and then between the planned steps.
     environment
         What is recorded with each checkpoint.
     """
@@ -75,6 +84,7 @@ class Job:
     device: str
     store: str
     report_every: int
+    saves_by_time: bool = True
     environment: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -135,6 +145,7 @@ def open_job(plan: JobPlan, resources: Mapping[str, float]) -> Job:
         device=device,
         store=plan.store,
         report_every=plan.report_every,
+        saves_by_time=plan.saves_by_time,
         environment=environment(device),
     )
 
@@ -208,6 +219,7 @@ class StageHost:
         self.store = CheckpointStore(job.store)
         self._warm: Lineage | None = None
         self._controls: dict[str, Control] = {}
+        self._past: dict[str, None] = {}
         self._running: str | None = None
         self._is_abandoned = False
         self._lock = threading.RLock()
@@ -218,16 +230,20 @@ class StageHost:
         self._writer = threading.Thread(target=self._write_all, name="dasktune-writer", daemon=True)
         self._writer.start()
 
-    def control(self, attempt: str) -> Control:
-        """Return the control of an attempt that runs or will run here."""
+    def control(self, attempt: str) -> Control | None:
+        """Return the control of an attempt that runs or will run here; None if it ended."""
         with self._lock:
+            if attempt in self._past:
+                return None
             return self._controls.setdefault(attempt, Control())
 
     def abandon(self, attempt: str) -> None:
         """Stop an attempt that nobody waits for any more, and let go of its trainer."""
         self._is_abandoned = True
         self._warm = None
-        self.control(attempt).stop(None)
+        control = self.control(attempt)
+        if control is not None:
+            control.stop(None)
 
     def close(self, timeout: float) -> None:
         """Let the running stage end at its next step, and write what is pending."""
@@ -241,7 +257,10 @@ class StageHost:
 
     def run(self, spec: StageSpec) -> Message:
         """Train one stage; return a receipt. Errors of user code come back as data."""
-        stage = _StageRun(self, spec, self.control(spec.attempt))
+        control = self.control(spec.attempt)
+        if control is None:
+            raise InternalError(f"attempt {spec.attempt} was run here before")
+        stage = _StageRun(self, spec, control)
         self._running, self._is_abandoned = spec.attempt, False
         try:
             receipt = stage.train()
@@ -250,7 +269,7 @@ class StageHost:
             receipt = stage.failure(error)
         finally:
             with self._lock:
-                self._controls.pop(spec.attempt, None)
+                self._forget(spec.attempt)
                 self._running = None
                 self._ended.notify_all()
         return receipt
@@ -258,10 +277,16 @@ class StageHost:
     def skip(self, spec: StageSpec) -> Message:
         """Return the receipt of a stage whose predecessor did not get to its end."""
         with self._lock:
-            self._controls.pop(spec.attempt, None)
+            self._forget(spec.attempt)
         receipt = _receipt(spec.attempt, spec.start, "skipped")
         self.emit([receipt])
         return receipt
+
+    def _forget(self, attempt: str) -> None:
+        self._controls.pop(attempt, None)
+        self._past[attempt] = None
+        if len(self._past) > PAST_ATTEMPTS:
+            del self._past[next(iter(self._past))]
 
     def lineage_at(self, spec: StageSpec, sequences: Mapping[str, Sequence]) -> Lineage:
         """Return a trainer that holds the state at the stage's start: the warm one, if it is."""
@@ -280,7 +305,7 @@ class StageHost:
         # is gone then, and the state of the stage before is still on its way to the store.
         with self._written:
             self._written.wait_for(lambda: key not in self._unwritten)
-        state, commit = self.store.load(key)
+        state, commit = patiently(lambda: self.store.load(key))
         run = TrainerRun.resume(
             job.trainer_class,
             step=spec.start,
@@ -322,16 +347,17 @@ class StageHost:
         if lineage.is_lost:
             self.emit([_receipt(attempt, write.step, "lost")])
             return
-        began = time.monotonic()
-        commit = self.store.save(
-            write.snapshot,
-            key=write.key,
-            attempt=attempt,
-            step=write.step,
-            parent=lineage.parent,
-            reports=[(step, metrics) for step, _, metrics in write.reports],
-            environment=self.job.environment,
-            seconds=write.seconds,
+        commit = patiently(
+            lambda: self.store.save(
+                write.snapshot,
+                key=write.key,
+                attempt=attempt,
+                step=write.step,
+                parent=lineage.parent,
+                reports=[(step, metrics) for step, _, metrics in write.reports],
+                environment=self.job.environment,
+                seconds=write.seconds,
+            )
         )
         lineage.parent = commit.digest
         # The same bits under another name are no conflict: this trainer holds the state.
@@ -354,7 +380,6 @@ class StageHost:
                     "differs": lineage.is_lost,
                     "replaced": reports if lineage.is_lost else [],
                     "seconds": write.seconds,
-                    "write_seconds": time.monotonic() - began,
                 }
             ]
         )
@@ -434,6 +459,8 @@ class _StageRun:
             self._flush()
 
     def _save_is_due(self) -> bool:
+        if not self.host.job.saves_by_time:
+            return False
         age = time.monotonic() - self._saved_at
         return age > max(SAVE_SECONDS, self._hold_up / SAVE_SHARE)
 
@@ -501,6 +528,26 @@ class _StageRun:
                 messages.append(last)
             self.host.emit(messages)
         self._flushed = time.monotonic()
+
+
+def patiently(work: Callable[[], Found]) -> Found:
+    """Return what `work` does, tried again after a while if the store fails.
+
+    A state that is missing or corrupt stays so: that is not tried again.
+
+    Raises
+    ------
+    StorageError
+        If it fails to the last.
+    """
+    for seconds in RETRY_SECONDS:
+        try:
+            return work()
+        except CorruptCheckpointError:
+            raise
+        except StorageError:
+            threading.Event().wait(seconds)
+    return work()
 
 
 def _receipt(attempt: str, step: Step, status: str) -> Message:

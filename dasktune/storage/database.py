@@ -25,7 +25,7 @@ from dasktune.storage.schema import (
     CheckpointRow,
     EventRow,
     MetricRow,
-    SpeedRow,
+    NoteRow,
     StageRow,
     StudyRow,
     TrialRow,
@@ -49,7 +49,6 @@ class Batch:
     metrics: list[MetricRow] = field(default_factory=list)
     checkpoints: list[CheckpointRow] = field(default_factory=list)
     stages: list[StageRow] = field(default_factory=list)
-    speeds: list[SpeedRow] = field(default_factory=list)
 
 
 class Database:
@@ -111,11 +110,28 @@ class Database:
             If it cannot be written, or an event's number is taken: another process writes
             to the log of the same study.
         """
+        try:
+            with self._transaction() as connection:
+                for name, statement in self._writes.items():
+                    rows = [_columns(row) for row in getattr(batch, name)]
+                    if rows:
+                        connection.execute(statement, rows)
+        except StorageError as error:
+            # Only an event has a number that is used once: other rows replace or give way.
+            if batch.events and isinstance(error.__cause__, sa.exc.IntegrityError):
+                raise StorageError(self._fenced(batch.events[0].study_id)) from None
+            raise
+
+    def note(self, study_id: int, payload: Any) -> None:
+        """Append a note about a study; any process may, also while another one runs it.
+
+        Raises
+        ------
+        StorageError
+            If it cannot be written.
+        """
         with self._transaction() as connection:
-            for name, statement in self._writes.items():
-                rows = [_columns(row) for row in getattr(batch, name)]
-                if rows:
-                    connection.execute(statement, rows)
+            connection.execute(schema.notes.insert(), {"study_id": study_id, "payload": payload})
 
     def create_study(self, name: str, *, root: str, spec: Any, created: float) -> StudyRow:
         """Add a study and return it.
@@ -148,6 +164,10 @@ class Database:
         table = schema.events
         return self._rows(EventRow, table, table.c.study_id == study_id, table.c.number > after)
 
+    def notes(self, study_id: int) -> Iterator[NoteRow]:
+        """Return the notes about a study, oldest first."""
+        return self._rows(NoteRow, schema.notes, schema.notes.c.study_id == study_id)
+
     def trials(self, study_id: int) -> Iterator[TrialRow]:
         """Return the trials of a study by number."""
         return self._rows(TrialRow, schema.trials, schema.trials.c.study_id == study_id)
@@ -164,10 +184,6 @@ class Database:
         """Return the stages that were run for a study, by attempt."""
         return self._rows(StageRow, schema.stages, schema.stages.c.study_id == study_id)
 
-    def speeds(self, root: str) -> Iterator[SpeedRow]:
-        """Return the measured speeds below a root, by name."""
-        return self._rows(SpeedRow, schema.speeds, schema.speeds.c.root == root)
-
     def forget_checkpoint(self, key: str) -> None:
         """Remove the row of a checkpoint that was discarded or found corrupt."""
         table = schema.checkpoints
@@ -177,6 +193,15 @@ class Database:
     def close(self) -> None:
         """Close all connections; what was written is durable already."""
         self._engine.dispose()
+
+    def _fenced(self, study_id: int) -> str:
+        """Say that the log of a study has gone on without the one who writes to it."""
+        found = self._rows(StudyRow, schema.studies, schema.studies.c.id == study_id)
+        name = next((repr(study.name) for study in found), f"number {study_id}")
+        return (
+            f"study {name}: another process is running this study; what that one decided stands. "
+            "Run this again when it has ended: it goes on from there"
+        )
 
     def _prepare(self, create: bool) -> None:
         """Make the tables that are missing; the version is written when all are there."""

@@ -15,8 +15,8 @@ import sqlalchemy as sa
 from dasktune.storage.metrics import metrics_from_json, metrics_to_json
 from dasktune.types import Metrics, Step
 
-VERSION = 1
-"""Version of the tables; a database from a later one is refused."""
+VERSION = 2
+"""Version of the tables; a database of another one is refused."""
 
 metadata = sa.MetaData()
 """All tables."""
@@ -87,6 +87,15 @@ class EventRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoteRow:
+    """Something about a study that no decision rests on, in the order of being noted."""
+
+    study_id: int
+    number: int
+    payload: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRow:
     """The present state of a trial; a later row of the same number replaces it."""
 
@@ -138,16 +147,6 @@ class StageRow:
     repeated: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpeedRow:
-    """The measured time of a step of one configuration; a later row replaces it."""
-
-    root: str
-    name: str
-    seconds_per_step: float
-    steps: int
-
-
 meta = sa.Table(
     "dasktune_meta",
     metadata,
@@ -171,6 +170,20 @@ events = sa.Table(
     sa.Column("study_id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("payload", JsonText, nullable=False),
+)
+
+notes = sa.Table(
+    "dasktune_notes",
+    metadata,
+    sa.Column(
+        "number",
+        sa.BigInteger().with_variant(sa.Integer, "sqlite"),
+        sa.Identity(),
+        primary_key=True,
+    ),
+    sa.Column("study_id", sa.Integer, nullable=False),
+    sa.Column("payload", JsonText, nullable=False),
+    sa.Index("dasktune_notes_study", "study_id", "number"),
 )
 
 trials = sa.Table(
@@ -221,13 +234,4 @@ stages = sa.Table(
     sa.Column("ended", sa.Double),
     sa.Column("steps", sa.BigInteger, nullable=False),
     sa.Column("repeated", sa.BigInteger, nullable=False),
-)
-
-speeds = sa.Table(
-    "dasktune_speeds",
-    metadata,
-    sa.Column("root", sa.String(128), primary_key=True),
-    sa.Column("name", sa.String(256), primary_key=True),
-    sa.Column("seconds_per_step", sa.Double, nullable=False),
-    sa.Column("steps", sa.BigInteger, nullable=False),
 )
