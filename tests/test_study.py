@@ -6,7 +6,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from distributed.deploy.spec import SpecCluster
 import dasktune as dt
 from dasktune.errors import ClusterError, ConfigurationError, StorageError
 from dasktune.sequences import Constant, Exponential, MultiStep, Piecewise, Warmup
+from dasktune.storage.database import Batch, Database
+from dasktune.storage.schema import EventRow
 from dasktune.study import Study
 
 STEPS = 6
@@ -421,6 +423,63 @@ def test_user_attributes_are_kept(tmp_path: Path) -> None:
     again = make(tmp_path, load_if_exists=True)
     assert again.user_attrs == {"owner": {"name": ["you"]}}
     again.close()
+
+
+def test_another_process_may_add_attributes_and_checks_at_any_time(
+    tmp_path: Path, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = make(tmp_path)
+    other = make(tmp_path, load_if_exists=True)
+    other.set_user_attr("owner", "me")
+    other.record_check(True, "")
+    run(study, client)
+    assert "has not been checked" not in caplog.text
+    assert study.user_attrs == other.user_attrs == {"owner": "me"}
+    assert other.summary()["wall_seconds"] == study.summary()["wall_seconds"] > 0
+    study.set_user_attr("owner", "you")
+    assert other.user_attrs == {"owner": "you"}
+    other.record_check(False, "state['x'] differs")
+    with pytest.raises(ConfigurationError, match=r"state\['x'\] differs"):
+        run(study, client, steps=STEPS + 1)
+    other.close()
+    study.close()
+
+
+def test_a_study_goes_on_from_what_another_process_decided(tmp_path: Path, client: Client) -> None:
+    study = make(tmp_path)
+    other = make(tmp_path, load_if_exists=True)
+    run(study, client)
+    run(other, client)  # returns at once
+    assert len(other.trials) == 3
+    run(other, client, steps=STEPS + 1)
+    run(study, client, steps=STEPS + 2)
+    assert [trial.steps for trial in study.trials] == [6, 6, 6, 7, 7, 7, 8, 8, 8]
+    assert steps_counted(tmp_path) == UNIQUE + 3 * 2
+    other.close()
+    study.close()
+
+
+class Meddled(dt.algos.Grid):
+    """Decides while another process writes to the study's log."""
+
+    database = ""
+
+    def tell(self, report: dt.types.Report) -> list[dt.types.Decision]:
+        with closing(Database(self.database)) as database:
+            number = 1 + max((event.number for event in database.events(1)), default=-1)
+            database.write(Batch(events=[EventRow(study_id=1, number=number, payload={})]))
+        return super().tell(report)
+
+
+def test_of_two_that_run_one_study_one_is_told(tmp_path: Path, client: Client) -> None:
+    study = make(tmp_path)
+    tuner = Meddled(SPACE, max_steps=STEPS)
+    tuner.database = str(tmp_path / "dasktune.db")
+    message = "study 'descent': another process is running this study; "
+    with pytest.raises(StorageError, match=message) as caught:
+        study.optimize(tuner, client=client, progress=False)
+    assert "INSERT" not in str(caught.value)
+    study.close()
 
 
 def test_without_merging_nothing_is_shared(tmp_path: Path, client: Client) -> None:

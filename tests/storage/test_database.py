@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -25,7 +26,6 @@ from dasktune.storage.schema import (
     CheckpointRow,
     EventRow,
     MetricRow,
-    SpeedRow,
     StageRow,
     TrialRow,
 )
@@ -49,7 +49,6 @@ STAGE = StageRow(
     steps=0,
     repeated=0,
 )
-SPEED = SpeedRow(root="r0", name="lr=0.1|GPU", seconds_per_step=1e-3, steps=10)
 
 
 @pytest.fixture(params=["file", "url", "memory"])
@@ -111,7 +110,6 @@ def test_every_kind_of_row_comes_back(database):
         metrics=[metric("a1", loss=math.pi, accuracy=-0.0)],
         checkpoints=[CHECKPOINT],
         stages=[STAGE, replace(STAGE, attempt="2-bb", ended=2.5)],
-        speeds=[SPEED],
     )
     database.write(batch)
     assert list(database.events(1)) == batch.events
@@ -120,7 +118,6 @@ def test_every_kind_of_row_comes_back(database):
     assert math.copysign(1, next(database.metrics("r0")).values["accuracy"]) == -1
     assert list(database.checkpoints("r0")) == batch.checkpoints
     assert list(database.stages(1)) == batch.stages
-    assert list(database.speeds("r0")) == batch.speeds
 
 
 def test_rows_of_other_studies_and_roots_are_left_out(database):
@@ -131,7 +128,6 @@ def test_rows_of_other_studies_and_roots_are_left_out(database):
             metrics=[metric("a1"), metric("b1", root="r1")],
             checkpoints=[CHECKPOINT, replace(CHECKPOINT, key="b1", root="r1")],
             stages=[STAGE, replace(STAGE, study_id=2)],
-            speeds=[SPEED, replace(SPEED, root="r1")],
         )
     )
     assert [row.study_id for row in database.events(2)] == [2]
@@ -139,7 +135,6 @@ def test_rows_of_other_studies_and_roots_are_left_out(database):
     assert [row.key for row in database.metrics("r1")] == ["b1"]
     assert [row.key for row in database.checkpoints("r1")] == ["b1"]
     assert [row.study_id for row in database.stages(2)] == [2]
-    assert [row.root for row in database.speeds("r1")] == ["r1"]
     assert list(database.events(3)) == list(database.metrics("r3")) == []
 
 
@@ -169,19 +164,17 @@ def test_the_first_metrics_of_a_key_stand(database):
     assert [row.values["loss"] for row in database.metrics("r0")] == [0.5, 0.8]
 
 
-def test_later_trials_checkpoints_stages_and_speeds_replace_earlier_ones(database):
-    database.write(Batch(trials=[TRIAL], checkpoints=[CHECKPOINT], stages=[STAGE], speeds=[SPEED]))
+def test_later_trials_checkpoints_and_stages_replace_earlier_ones(database):
+    database.write(Batch(trials=[TRIAL], checkpoints=[CHECKPOINT], stages=[STAGE]))
     after = Batch(
         trials=[replace(TRIAL, state="COMPLETE", steps=9, value=math.inf, record={})],
         checkpoints=[replace(CHECKPOINT, attempt="2-bb", digest="ee", nbytes=1)],
         stages=[replace(STAGE, status="done", ended=2.5, steps=10, repeated=2)],
-        speeds=[replace(SPEED, seconds_per_step=2e-3, steps=20)],
     )
     database.write(after)
     assert list(database.trials(1)) == after.trials
     assert list(database.checkpoints("r0")) == after.checkpoints
     assert list(database.stages(1)) == after.stages
-    assert list(database.speeds("r0")) == after.speeds
 
 
 def test_a_checkpoint_is_forgotten(database):
@@ -192,11 +185,44 @@ def test_a_checkpoint_is_forgotten(database):
 
 
 def test_an_event_number_is_used_once_and_the_batch_falls_as_a_whole(database):
+    study = database.create_study("digits", root="r0", spec={}, created=0.0)
+    assert study.id == 1
     database.write(Batch(events=[event(0, "first")]))
-    with pytest.raises(StorageError, match=r"UNIQUE constraint failed: dasktune_events"):
+    with pytest.raises(StorageError) as caught:
         database.write(Batch(events=[event(1), event(0, "second")], trials=[TRIAL]))
+    assert str(caught.value).startswith("study 'digits': another process is running this study; ")
+    assert "INSERT" not in "".join(traceback.format_exception(caught.value))
     assert list(database.events(1)) == [event(0, "first")]
     assert list(database.trials(1)) == []
+
+
+def test_notes_are_kept_in_order_and_take_no_number_of_an_event(database):
+    database.note(1, {"a": math.inf})
+    database.note(2, "of another study")
+    database.note(1, [0.1, None])
+    database.write(Batch(events=[event(0), event(1)]))
+    assert [note.payload for note in database.notes(1)] == [{"a": math.inf}, [0.1, None]]
+    assert [note.payload for note in database.notes(2)] == ["of another study"]
+    with pytest.raises(StorageError, match="Object of type object is not JSON serializable"):
+        database.note(1, object())
+    assert sum(1 for _ in database.notes(1)) == 2
+
+
+def test_processes_note_together(tmp_path):
+    databases = [Database(tmp_path / "x.db") for _ in range(4)]
+
+    def write(number):
+        for turn in range(20):
+            databases[number].note(1, [number, turn])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    notes = [tuple(note.payload) for note in databases[0].notes(1)]
+    for opened in databases:
+        opened.close()
+    assert len(notes) == len(set(notes)) == 80
+    for number in range(4):
+        assert [note for note in notes if note[0] == number] == [(number, n) for n in range(20)]
 
 
 def test_a_payload_that_is_not_json_is_refused(database):
@@ -347,12 +373,12 @@ def test_tables_that_were_half_made_are_completed(tmp_path):
     Database(tmp_path / "x.db").close()
     connection = sqlite3.connect(tmp_path / "x.db")
     connection.execute("DELETE FROM dasktune_meta")
-    connection.execute("DROP TABLE dasktune_speeds")
+    connection.execute("DROP TABLE dasktune_notes")
     connection.commit()
     connection.close()
     database = Database(tmp_path / "x.db")
-    database.write(Batch(speeds=[SPEED]))
-    assert list(database.speeds("r0")) == [SPEED]
+    database.note(1, "x")
+    assert [note.payload for note in database.notes(1)] == ["x"]
     database.close()
 
 
@@ -375,8 +401,8 @@ def plan_of(database, query, *parameters):
 
 @pytest.mark.parametrize(
     ("table", "column"),
-    [(table, "study_id") for table in ("events", "trials", "stages")]
-    + [(table, "root") for table in ("metrics", "checkpoints", "speeds")],
+    [(table, "study_id") for table in ("events", "notes", "trials", "stages")]
+    + [(table, "root") for table in ("metrics", "checkpoints")],
 )
 def test_no_read_looks_at_other_rows_or_sorts(tmp_path, table, column):
     Database(tmp_path / "x.db").close()
@@ -396,7 +422,7 @@ def test_a_write_touches_no_more_pages_in_a_long_log(tmp_path):
     reader.execute("SELECT * FROM dasktune_meta").fetchall()  # from now on the log only grows
 
     def size_after(number):
-        database.write(Batch(events=[event(number)], trials=[TRIAL], speeds=[SPEED]))
+        database.write(Batch(events=[event(number)], trials=[TRIAL]))
         return (tmp_path / "x.db-wal").stat().st_size
 
     early = [size_after(number) for number in range(20)]
