@@ -286,6 +286,27 @@ def test_a_metric_that_is_not_reported_is_refused_with_those_that_are() -> None:
         bench.run()
 
 
+def test_a_trial_that_lacks_the_metric_others_have_fails_alone() -> None:
+    class Partial(Bench):
+        def told(self, lr: float, step: Step) -> dict[str, float]:
+            return {"other": 1.0} if lr == 0.3 else super().told(lr, step)
+
+    bench = Partial(loss)
+    bench.begin(Grid(Space(lr=[0.1, 0.3, 0.2]), max_steps=2))
+    bench.run()
+    assert [one.state.value for one in bench.trials.values()] == ["COMPLETE", "FAIL", "COMPLETE"]
+    assert bench.trials[1].message == "unknown metric 'loss'; known: other"
+    assert bench.engine.finished
+
+
+def test_a_muted_engine_tells_its_tuner_nothing() -> None:
+    bench = Bench(loss)
+    bench.begin(Halving())
+    bench.engine.mute()
+    bench.run()
+    assert [one.steps for one in bench.trials.values()] == [0] * 4
+
+
 def test_draining_keeps_what_is_asked_for() -> None:
     bench = Bench(loss)
     bench.begin(Halving())
