@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import math
 import os
 import sys
+import threading
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,7 @@ from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.plan import SearchPlan
 from dasktune.graph.tree import StageTree, build_stage_tree
+from dasktune.interrupt import interruptible
 from dasktune.job import JobPlan
 from dasktune.recall import Recall
 from dasktune.recorder import Recorder
@@ -83,6 +86,7 @@ class Study:
         self._log: list[tuple[int, Mapping[str, Any]]] = []
         self._dispatcher: Dispatcher | None = None
         self._runner: DaskRunner | None = None
+        self._running = threading.Lock()
         self._is_stopping: bool | None = None  # None while nothing runs
         self._warned = False
         self._catch_up()
@@ -124,28 +128,31 @@ class Study:
         Raises
         ------
         ConfigurationError
-            If the study cannot be run as it is asked for.
+            If the study cannot be run as it is asked for, or is running already.
         ClusterError
             If the workers cannot run it.
         StorageError
-            If states or records cannot be stored; what was reported is safe.
+            If states or records cannot be stored, or another process runs the study; what
+            was reported is safe.
+        KeyboardInterrupt
+            After ctrl-C or SIGTERM, once what ran has been saved; the second one at once.
         """
         refuse(_run_problems(tuner, client, workers))
-        self._catch_up()
-        place, records = self._find(tuner)
-        if _has_ended(records):
-            logger.info("study %s: this tuner has ended already", self.name)
-            return
-        self._check_resumable(allow_failed_check)
-        began = time.monotonic()
-        self._is_stopping = False
-        try:
-            with self._client(client, workers) as connected:
+        # Tuners have a state: the caller's stays as it is, and can be used again.
+        tuner = copy.deepcopy(tuner)
+        with self._alone():
+            self._catch_up()
+            place, records = self._find(tuner)
+            if _has_ended(records):
+                logger.info("study %s: this tuner has ended already", self.name)
+                return
+            self._check_resumable(allow_failed_check)
+            with (
+                self._timed(place),
+                interruptible(self.stop),
+                self._client(client, workers) as connected,
+            ):
                 self._run(tuner, place, records, connected, progress)
-        finally:
-            self._is_stopping = None
-            seconds = time.monotonic() - began
-            self._note({"kind": "run", "place": place, "wall_seconds": seconds})
         if last_line and _has_ended(self._find(tuner)[1]):
             sys.stderr.write(f"{self.name}: {savings_line(self.summary())}\n")
 
@@ -220,6 +227,30 @@ class Study:
         if self._runner is not None:
             self._runner.request_stop()
         return True
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Refuse to run two tuners at a time: they would share one dispatcher."""
+        if not self._running.acquire(blocking=False):
+            raise ConfigurationError(
+                f"study {self.name!r} must run one tuner at a time; another thread is running one"
+            )
+        try:
+            yield
+        finally:
+            self._running.release()
+
+    @contextmanager
+    def _timed(self, place: int) -> Iterator[None]:
+        """Let the study be stopped meanwhile, and take note of the time that it takes."""
+        began = time.monotonic()
+        self._is_stopping = False
+        try:
+            yield
+        finally:
+            self._is_stopping = None
+            seconds = time.monotonic() - began
+            self._note({"kind": "run", "place": place, "wall_seconds": seconds})
 
     def _run(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import subprocess
 import sys
@@ -397,6 +398,43 @@ def test_a_known_tuner_returns_at_once_and_a_new_one_adds(tmp_path: Path, client
     assert len(again.trials) == 8
     assert [trial.steps for trial in again.trials] == [6, 6, 6, 8, 8, 8, 3, 3]
     again.close()
+
+
+def test_a_tuner_stays_as_it_was_and_can_be_used_again(tmp_path: Path, client: Client) -> None:
+    tuner = dt.algos.Grid(SPACE, max_steps=STEPS)
+    before = copy.deepcopy(vars(tuner))
+    for name in ("first", "second"):
+        study = make(tmp_path, name=name)
+        study.optimize(tuner, client=client, progress=False)
+        assert [trial.steps for trial in study.trials] == [STEPS] * 3
+        study.close()
+    assert vars(tuner) == before
+    assert steps_counted(tmp_path) == UNIQUE
+
+
+class Nested(dt.algos.Grid):
+    """Runs its own study once more while it decides."""
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Nested:
+        return self
+
+    def tell(self, report: dt.types.Report) -> list[dt.types.Decision]:
+        with pytest.raises(ConfigurationError, match="must run one tuner at a time") as caught:
+            self.study.evaluate({"lr": 0.3}, steps=1)
+        self.refused = str(caught.value)
+        return super().tell(report)
+
+
+def test_a_study_runs_one_tuner_at_a_time(tmp_path: Path, client: Client) -> None:
+    study = make(tmp_path)
+    tuner = Nested(SPACE, max_steps=STEPS)
+    tuner.study = study
+    study.optimize(tuner, client=client, progress=False)
+    assert tuner.refused.startswith("study 'descent' must run one tuner at a time")
+    assert len(study.trials) == 3
+    run(study, client, steps=1)
+    assert len(study.trials) == 6, "afterwards it can be run again"
+    study.close()
 
 
 def test_evaluate_trains_one_configuration_once(tmp_path: Path, client: Client) -> None:

@@ -239,10 +239,10 @@ def _optimize(
     workers: int | None,
     progress: bool | None,
 ) -> None:
-    from dasktune.cli.interrupt import interruptible
+    from dasktune.interrupt import interruptible
 
     try:
-        with interruptible(study), _client(scheduler) as client:
+        with interruptible(study.stop), _client(scheduler) as client:
             study.optimize(
                 tuner, client=client, workers=workers, progress=progress, last_line=False
             )

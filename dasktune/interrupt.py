@@ -1,0 +1,62 @@
+"""Ctrl-C and SIGTERM while a study runs: what runs is saved first."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+DEFAULTS: Mapping[signal.Signals, Any] = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
+}
+"""A terminal's ctrl-C, and what batch systems send; with what Python does about them."""
+
+SAVING = b"\nsaving what runs; interrupt again to give that up\n"
+
+
+@contextmanager
+def interruptible(stop: Callable[[], bool]) -> Iterator[None]:
+    """Let the first signal stop a study gently and the second one at once.
+
+    A signal may come in the middle of a transaction or of a message to a worker, so the
+    first one only asks the study to stop. Where nothing is to be saved, it ends all at once.
+
+    Only the main thread hears of signals: in any other this does nothing. A handler that
+    the program has installed for a signal, or that it ignores it, stays as it is.
+
+    Parameters
+    ----------
+    stop
+        Asks what runs to save and to end; returns whether anything ran.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        At the end, if there was a signal.
+    """
+    asked = False
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked or not stop():
+            raise KeyboardInterrupt
+        asked = True
+        # Not through sys.stderr, in which the signal may have come.
+        os.write(2, SAVING)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    taken = [one for one in DEFAULTS if is_main and signal.getsignal(one) is DEFAULTS[one]]
+    for number in taken:
+        signal.signal(number, on_signal)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, DEFAULTS[number])
+    if asked:
+        raise KeyboardInterrupt
