@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
+from unicodedata import category
+from uuid import uuid4
 
 from dasktune.errors import ConfigurationError, refuse, unknown
 from dasktune.graph.attempts import DispatchOptions
@@ -14,6 +16,7 @@ from dasktune.graph.keys import root_key
 from dasktune.graph.saves import SavePolicy
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database import Database
+from dasktune.storage.layout import slug
 from dasktune.storage.schema import StudyRow
 from dasktune.study import Study
 from dasktune.trainer.base import problems_of
@@ -81,7 +84,8 @@ def create_study(
     metric
         Name of the metric, among those that ``evaluate`` returns, to optimise.
     storage
-        Where checkpoints go: a folder or a URL of fsspec; ``runs/<name>`` if None.
+        Where checkpoints go: a folder or a URL of fsspec; if None, ``runs/<name>`` with a
+        dash for what is neither letter nor digit.
     database
         A path or a URL of SQLAlchemy; ``dasktune.db`` in a local `storage`, if None.
     direction
@@ -97,14 +101,15 @@ def create_study(
     checkpoint_every
         Also save every so many steps; None saves where it costs at most 2% of the time.
     merge
-        Whether trials share the steps that they have in common. False is the control.
+        Whether trials share the steps that they have in common. False is the control: its
+        trials share nothing, neither with each other nor with any other study.
     needs
         Resources that a stage occupies on its worker, such as ``{"GPU": 1}``.
     depends_on
         Further functions, classes or modules whose code decides the result.
     reuse
         ``code`` finds states of the same code, config and data; ``exact`` also demands
-        the same versions of Python, torch and dasktune.
+        the same versions of Python, NumPy, torch (where it is installed) and dasktune.
 
     Raises
     ------
@@ -114,7 +119,7 @@ def create_study(
     StorageError
         If the store or the database cannot be written.
     """
-    url = f"runs/{name}" if storage is None else str(storage)
+    url = f"runs/{slug(str(name))}" if storage is None else str(storage)
     address = default_database(url) if database is None else database
     if _LOCATING.get():
         raise _LocatedError(address, name)
@@ -122,6 +127,7 @@ def create_study(
         [
             *_problems(trainer, metric, report_every, seed, reuse),
             *_value_problems(name, direction, merge, config, needs),
+            *_place_problems(storage, database),
         ]
     )
     spec = {
@@ -181,6 +187,8 @@ def _value_problems(
     found = []
     if not isinstance(name, str) or not name.strip():
         found.append(f"name must be a string that is not empty, got {name!r}")
+    elif any(category(letter) in ("Cc", "Cs") for letter in name):
+        found.append(f"name must have no control characters and no surrogates, got {name!r}")
     if direction not in (*Direction, *(one.value for one in Direction)):
         found.append(f"direction must be 'maximize' or 'minimize', got {direction!r}")
     if not isinstance(merge, bool):
@@ -190,6 +198,16 @@ def _value_problems(
     amounts = list(needs.values()) if isinstance(needs, Mapping) else [needs]
     if needs is not None and not all(_is_amount(amount) for amount in amounts):
         found.append(f"needs must be numbers > 0 by name, got {needs!r}")
+    return found
+
+
+def _place_problems(storage: object, database: object) -> list[str]:
+    """Return what is wrong with where things shall be kept."""
+    found = []
+    if not isinstance(storage, str | os.PathLike | None) or storage == "":
+        found.append(f"storage must be a folder or a URL, got {storage!r}")
+    if not isinstance(database, str | os.PathLike | None) or database == "":
+        found.append(f"database must be a file or a URL, got {database!r}")
     return found
 
 
@@ -220,7 +238,9 @@ def _open_row(
     """Return the study's row; refuse one that was made for something else."""
     found = database.study(name)
     if found is None:
-        root = root_key(str(spec["fingerprint"]), int(str(spec["seed"])))
+        # A control has a root of its own, so that it shares nothing with any other study.
+        own = "" if spec["merge"] else uuid4().hex
+        root = root_key(f"{spec['fingerprint']}{own}", int(str(spec["seed"])))
         return database.create_study(name, root=root, spec=dict(spec), created=time.time())
     if not load_if_exists:
         raise ConfigurationError(

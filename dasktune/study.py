@@ -31,6 +31,7 @@ from dasktune.recorder import Recorder
 from dasktune.sequences import Sequence, as_sequence
 from dasktune.sequences.values import whole
 from dasktune.space import Configuration
+from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database import Database
 from dasktune.storage.schema import EventRow, StageRow, StudyRow
@@ -476,7 +477,7 @@ class Study:
 
     def _report_path(self) -> Path:
         folder = Path(self.store.url.removeprefix("file://"))
-        return (folder if folder.is_dir() else Path()) / f"report-{_slug(self.name)}.html"
+        return (folder if folder.is_dir() else Path()) / f"report-{layout.slug(self.name)}.html"
 
     def _best_record(self) -> TrialRecord | None:
         return best_of(self._records.values(), self.direction)
@@ -552,7 +553,3 @@ def _wants_display(progress: bool | None) -> bool:
 
 def _shown(sequence: Sequence) -> Value:
     return sequence(0) if sequence.constant_until(0) is None else repr(sequence)
-
-
-def _slug(name: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name)

@@ -115,6 +115,18 @@ def steps_counted(folder: Path) -> int:
         ({"trainer": Descent()}, "the trainer must be a class, got "),
         ({"name": ""}, "name must be a string that is not empty, got ''"),
         ({"name": 5}, "name must be a string that is not empty, got 5"),
+        (
+            {"name": "a\x00b"},
+            "name must have no control characters and no surrogates, got 'a\\x00b'",
+        ),
+        ({"name": "a\nb"}, "name must have no control characters and no surrogates, got 'a\\nb'"),
+        (
+            {"name": "\ud800"},
+            "name must have no control characters and no surrogates, got '\\ud800'",
+        ),
+        ({"storage": ""}, "storage must be a folder or a URL, got ''"),
+        ({"storage": 3}, "storage must be a folder or a URL, got 3"),
+        ({"database": b"x"}, "database must be a file or a URL, got b'x'"),
         ({"report_every": 0}, "report_every must be an int >= 1, got 0"),
         ({"checkpoint_every": 0}, "checkpoint_every must be >= 1, got 0"),
         ({"seed": 1.5}, "seed must be an int, got 1.5"),
@@ -141,6 +153,19 @@ def test_a_wrong_argument_is_refused_and_leaves_nothing(
         dt.create_study(**given)
     assert str(caught.value).startswith(message)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["../../up", "a/b", "..", "ä ö/", "/root", "x" * 300])
+def test_any_name_has_a_folder_of_its_own_below_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    study = dt.create_study(Descent, name=name, metric="loss")
+    assert study.name == name
+    study.close()
+    (database,) = tmp_path.rglob("dasktune.db")
+    assert database.parent.parent == tmp_path / "here" / "runs"
 
 
 def test_all_problems_are_said_at_once(tmp_path: Path) -> None:
@@ -195,7 +220,9 @@ def test_a_store_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"cannot write to .*/file: "):
         make(tmp_path, storage=tmp_path / "file")
-    with pytest.raises(StorageError, match="cannot open nosuch://place: "):
+    with pytest.raises(
+        StorageError, match="cannot open nosuch://place: unknown protocol 'nosuch'; known: "
+    ):
         make(tmp_path, storage="nosuch://place")
     (tmp_path / "file").unlink()
     make(tmp_path, storage=tmp_path / "file").close()
@@ -534,6 +561,21 @@ def test_without_merging_nothing_is_shared(tmp_path: Path, client: Client) -> No
         [0.9**12, 0.9**4 * 0.8**8, 0.9**8 * 0.99**4]
     )
     study.close()
+
+
+def test_a_control_shares_nothing_with_an_earlier_control(tmp_path: Path, client: Client) -> None:
+    first = make(tmp_path, name="first", merge=False)
+    run(first, client)
+    first.close()
+    second = make(tmp_path, name="second", merge=False)
+    run(second, client)
+    second.close()
+    assert steps_counted(tmp_path) == 2 * 3 * STEPS
+    again = make(tmp_path, name="first", merge=False, load_if_exists=True)
+    run(again, client, steps=STEPS - 1)
+    assert again.summary()["steps_executed"] == 3 * STEPS + 3 * (STEPS - 1), "trials, too"
+    assert len(again.trials[0].metrics) == STEPS, "but it finds what it has trained"
+    again.close()
 
 
 def test_reports_come_every_so_often_and_at_the_end(tmp_path: Path, client: Client) -> None:

@@ -22,7 +22,7 @@ import fsspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dasktune.errors import StorageError
+from dasktune.errors import StorageError, unknown
 
 Buffer = NDArray[np.uint8]
 Parts = Sequence[Buffer]
@@ -64,6 +64,9 @@ def open_files(url: str) -> Files:
         return LocalFiles(Path(url))
     if protocol in ("file", "local"):
         return LocalFiles(Path(path))
+    known = fsspec.available_protocols()
+    if protocol.partition("::")[0] not in known:
+        raise StorageError(f"cannot open {url}: {unknown('protocol', protocol, known)}")
     try:
         system, root = fsspec.url_to_fs(url, use_listings_cache=False)
     except (ImportError, OSError, ValueError) as error:

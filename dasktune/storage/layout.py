@@ -21,7 +21,24 @@ ROOT = "checkpoints"
 COMMIT = "commit"
 """Name of a checkpoint's commit in the folder of its key."""
 
+_LONGEST_SLUG = 60
+"""Letters; a file's name may have 255 bytes, of which a letter takes up to four."""
+
 _NAME = re.compile(r"[0-9a-z][0-9a-z-]{1,127}")
+
+
+def slug(name: str) -> str:
+    """Return the name of a file or folder for something that people named.
+
+    Different names may give the same: it says whose a file is, and tells nothing apart.
+
+    Examples
+    --------
+    >>> slug("../my study: 2")
+    '---my-study--2'
+    """
+    safe = "".join(one if one.isalnum() or one in "-_" else "-" for one in name)
+    return safe[:_LONGEST_SLUG]
 
 
 def key_folder(key: str) -> str:

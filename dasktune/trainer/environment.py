@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import platform
-import sys
-
-import numpy as np
+from functools import cache
+from importlib import metadata
 
 from dasktune import __version__
 
@@ -13,14 +12,21 @@ from dasktune import __version__
 def environment(device: str) -> dict[str, object]:
     """Return the versions and the device that training here uses; JSON.
 
-    torch counts only where it is loaded: a trainer that does not use it does not depend
-    on it.
+    Versions are those that are installed, None for what is not: what happens to have been
+    imported in a process says nothing about what training will import.
     """
-    torch = sys.modules.get("torch")
     return {
         "dasktune": __version__,
         "python": platform.python_version(),
-        "numpy": np.__version__,
-        "torch": None if torch is None else str(torch.__version__),
+        "numpy": _installed("numpy"),
+        "torch": _installed("torch"),
         "device": device,
     }
+
+
+@cache
+def _installed(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
