@@ -9,9 +9,9 @@ records of a tuner gives the tuner and its trials as they were.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dasktune.algos.base import Tuner
 from dasktune.errors import ConfigurationError, InternalError, unknown
@@ -33,6 +33,7 @@ from dasktune.types import (
     Rank,
     Register,
     Report,
+    Step,
     Stop,
     TrialState,
 )
@@ -332,6 +333,24 @@ class Engine:
         )
         self._orders, self._records, self._changed = [], [], {}
         return outcome
+
+
+def with_save_points(orders: list[Order]) -> list[Order]:
+    """Put save-points into the stages that start in the same turn: none can come too late."""
+    starting = {order.attempt for order in orders if isinstance(order, RunStage)}
+    points: dict[str, set[Step]] = defaultdict(set)
+    found: list[Order] = []
+    for order in orders:
+        if isinstance(order, SavePoint) and order.attempt in starting:
+            points[order.attempt].add(order.step)
+        else:
+            found.append(order)
+    return [
+        replace(order, saves=tuple(sorted({*order.saves, *points[order.attempt]})))
+        if isinstance(order, RunStage) and order.attempt in points
+        else order
+        for order in found
+    ]
 
 
 def describe(decision: Decision) -> dict[str, object]:

@@ -1,11 +1,16 @@
-"""What travels from the driver to every worker, once for a run of a study."""
+"""What travels from the driver to workers: the job once for a run, and each stage."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from dasktune.trainer.code import TrainerCode
+from dasktune.errors import ClusterError
+from dasktune.isolation import give_own_generator
+from dasktune.trainer.code import TrainerCode, unpack
+from dasktune.trainer.environment import environment
+from dasktune.types import Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,3 +42,95 @@ class JobPlan:
     needs: Mapping[str, float]
     needs_process: bool = False
     saves_by_time: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What all stages of a study have in common.
+
+    Parameters
+    ----------
+    trainer_class
+        The user's trainer.
+    config, seed, device
+        What it is built with.
+    store
+        URL of the checkpoint store.
+    report_every
+        Evaluate after every so many steps.
+    saves_by_time
+        Whether to save now and then between the planned steps.
+    environment
+        What is recorded with each checkpoint.
+    """
+
+    trainer_class: type
+    config: Mapping[str, object]
+    seed: int
+    device: str
+    store: str
+    report_every: int
+    saves_by_time: bool = True
+    environment: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSpec:
+    """One stage to train: plain data, as it travels.
+
+    Parameters
+    ----------
+    attempt
+        Id of the attempt.
+    start, stop
+        Steps.
+    saves
+        Steps strictly between at which the state is saved.
+    sequences
+        JSON documents of the hyper-parameters by name.
+    chain
+        Position in the chain of keys at `start`: base, values (hex), length.
+    """
+
+    attempt: str
+    start: Step
+    stop: Step
+    saves: tuple[Step, ...]
+    sequences: Mapping[str, Mapping[str, object]]
+    chain: tuple[str, str, int]
+
+
+def open_job(plan: JobPlan, resources: Mapping[str, float]) -> Job:
+    """Return the job of a plan: its trainer's code opened, this process ready for it.
+
+    Parameters
+    ----------
+    plan
+        What the driver sent.
+    resources
+        What this worker says it has; with a ``GPU`` the trainer is put there.
+
+    Raises
+    ------
+    ClusterError
+        If the code cannot be opened here, or a GPU is needed and none can be used.
+    """
+    trainer_class = unpack(plan.code)
+    if plan.needs_process:
+        give_own_generator()
+    device = "cuda" if resources.get("GPU", 0) > 0 else "cpu"
+    torch = sys.modules.get("torch")
+    if device == "cuda" and torch is not None and not torch.cuda.is_available():
+        if plan.needs.get("GPU", 0) > 0:
+            raise ClusterError("stages need a GPU, and torch finds none in this process")
+        device = "cpu"
+    return Job(
+        trainer_class=trainer_class,
+        config=plan.config,
+        seed=plan.seed,
+        device=device,
+        store=plan.store,
+        report_every=plan.report_every,
+        saves_by_time=plan.saves_by_time,
+        environment=environment(device),
+    )

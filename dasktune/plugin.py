@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from distributed import Worker, WorkerPlugin, get_worker
 
-from dasktune.job import JobPlan
+from dasktune.job import JobPlan, StageSpec, open_job
 
 TOPIC = "dasktune"
 NO_PLUGIN = "the plugin is not there"
@@ -45,7 +45,7 @@ class StagePlugin(WorkerPlugin):
 
     def setup(self, worker: Worker) -> None:
         """Open the trainer's code and start the host; a failure is kept for `greet`."""
-        from dasktune.worker import StageHost, open_job
+        from dasktune.worker import StageHost
 
         self._worker = worker
         self._is_closed = False
@@ -112,8 +112,6 @@ def run_stage(run: str, spec: Mapping[str, Any], before: Mapping[str, Any] | Non
     before
         Receipt of the stage that this one carries on from on the same worker.
     """
-    from dasktune.worker import StageSpec
-
     plugin = cast(StagePlugin, get_worker().plugins[run])
     stage = StageSpec(**spec)
     came_to_its_end = before is None or (

@@ -12,15 +12,14 @@ import logging
 import queue
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from distributed import Client, Future, KilledWorker
 
 from dasktune.cluster import WORKERS_SECONDS, Workers
-from dasktune.engine import Engine, Order, Outcome
+from dasktune.engine import Engine, Order, Outcome, with_save_points
 from dasktune.errors import ClusterError, ConfigurationError, InternalError, StorageError
 from dasktune.graph.attempts import Attempt
 from dasktune.graph.events import (
@@ -564,21 +563,3 @@ class DaskRunner:
             worker_seconds=self.worker_seconds,
             latest=self._latest,
         )
-
-
-def with_save_points(orders: list[Order]) -> list[Order]:
-    """Put save-points into the stages that start in the same turn: none can come too late."""
-    starting = {order.attempt for order in orders if isinstance(order, RunStage)}
-    points: dict[str, set[Step]] = defaultdict(set)
-    found: list[Order] = []
-    for order in orders:
-        if isinstance(order, SavePoint) and order.attempt in starting:
-            points[order.attempt].add(order.step)
-        else:
-            found.append(order)
-    return [
-        replace(order, saves=tuple(sorted({*order.saves, *points[order.attempt]})))
-        if isinstance(order, RunStage) and order.attempt in points
-        else order
-        for order in found
-    ]

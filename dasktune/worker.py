@@ -10,28 +10,23 @@ Everything it has to say goes through one function, `emit`, as lists of plain di
 from __future__ import annotations
 
 import queue
-import sys
 import threading
 import time
 import traceback as tracebacks
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from dasktune.errors import (
-    ClusterError,
     CorruptCheckpointError,
     InternalError,
     StorageError,
 )
 from dasktune.graph.keys import Chain, runs
-from dasktune.isolation import give_own_generator
-from dasktune.job import JobPlan
+from dasktune.job import Job, StageSpec
 from dasktune.sequences import Sequence, sequence_from_json
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import Snapshot, encode
-from dasktune.trainer.code import unpack
-from dasktune.trainer.environment import environment
 from dasktune.trainer.lifecycle import TrainerRun
 from dasktune.types import Metrics, Step, Value
 
@@ -56,98 +51,6 @@ PAST_ATTEMPTS = 1000
 
 PENDING_WRITES = 2
 """Snapshots that wait to be written before training waits for the store."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """What all stages of a study have in common.
-
-    Parameters
-    ----------
-    trainer_class
-        The user's trainer.
-    config, seed, device
-        What it is built with.
-    store
-        URL of the checkpoint store.
-    report_every
-        Evaluate after every so many steps.
-    saves_by_time
-        Whether to save now and then between the planned steps.
-    environment
-        What is recorded with each checkpoint.
-    """
-
-    trainer_class: type
-    config: Mapping[str, object]
-    seed: int
-    device: str
-    store: str
-    report_every: int
-    saves_by_time: bool = True
-    environment: Mapping[str, object] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageSpec:
-    """One stage to train: plain data, as it travels.
-
-    Parameters
-    ----------
-    attempt
-        Id of the attempt.
-    start, stop
-        Steps.
-    saves
-        Steps strictly between at which the state is saved.
-    sequences
-        JSON documents of the hyper-parameters by name.
-    chain
-        Position in the chain of keys at `start`: base, values (hex), length.
-    """
-
-    attempt: str
-    start: Step
-    stop: Step
-    saves: tuple[Step, ...]
-    sequences: Mapping[str, Mapping[str, object]]
-    chain: tuple[str, str, int]
-
-
-def open_job(plan: JobPlan, resources: Mapping[str, float]) -> Job:
-    """Return the job of a plan: its trainer's code opened, this process ready for it.
-
-    Parameters
-    ----------
-    plan
-        What the driver sent.
-    resources
-        What this worker says it has; with a ``GPU`` the trainer is put there.
-
-    Raises
-    ------
-    ClusterError
-        If the code cannot be opened here, or a GPU is needed and none can be used.
-    """
-    trainer_class = unpack(plan.code)
-    if plan.needs_process:
-        give_own_generator()
-    device = "cuda" if resources.get("GPU", 0) > 0 else "cpu"
-    torch = sys.modules.get("torch")
-    if device == "cuda" and torch is not None and not torch.cuda.is_available():
-        if plan.needs.get("GPU", 0) > 0:
-            raise ClusterError("stages need a GPU, and torch finds none in this process")
-        device = "cpu"
-    return Job(
-        trainer_class=trainer_class,
-        config=plan.config,
-        seed=plan.seed,
-        device=device,
-        store=plan.store,
-        report_every=plan.report_every,
-        saves_by_time=plan.saves_by_time,
-        environment=environment(device),
-    )
 
 
 class Control:

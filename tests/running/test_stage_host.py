@@ -11,9 +11,10 @@ import pytest
 
 import dasktune as dt
 from dasktune.graph.keys import Chain, encode_at
+from dasktune.job import Job, StageSpec
 from dasktune.sequences import Constant
 from dasktune.storage.checkpoints import CheckpointStore
-from dasktune.worker import Job, StageHost, StageSpec
+from dasktune.worker import StageHost
 
 SEQUENCES = {"lr": Constant(0.1)}
 

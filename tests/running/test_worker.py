@@ -12,10 +12,11 @@ import pytest
 import dasktune as dt
 from dasktune.errors import StorageError
 from dasktune.graph.keys import Chain, encode_at
+from dasktune.job import Job, StageSpec
 from dasktune.sequences import Constant
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import encode
-from dasktune.worker import PENDING_WRITES, Control, Job, StageHost, StageSpec
+from dasktune.worker import PENDING_WRITES, Control, StageHost
 
 SEQUENCES = {"lr": Constant(1)}
 ROOT = "aa" * 16
