@@ -30,6 +30,10 @@ _ATTRIBUTE = "dasktune"
 _FORMAT, _VERSION = "dasktune-commit", 1
 
 
+class NewerFormatError(StorageError):
+    """A checkpoint was made by a later version of dasktune; it is neither read nor removed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
     """What is known about a checkpoint without reading its state.
@@ -189,17 +193,11 @@ class CheckpointStore:
         ------
         CorruptCheckpointError
             If there is one, and it cannot be read.
+        NewerFormatError
+            If a later version of dasktune made it.
         """
-        folder = layout.key_folder(key)
-        with self._failing("read from"):
-            content = self._files.read(folder, [layout.COMMIT])[0]
-        if content is None:
-            return None
-        with _blaming(key):
-            commit = _commit_from_bytes(content.tobytes())
-            if commit.key != key:
-                raise CorruptCheckpointError(f"commit is of the key {commit.key}")
-        return commit
+        content = self._commit_content(key)
+        return None if content is None else _commit_of(key, content)
 
     def load(self, key: str) -> tuple[Any, Commit]:
         """Return the state of a key and its commit; sizes, checksums and digest are checked.
@@ -208,6 +206,8 @@ class CheckpointStore:
         ------
         CorruptCheckpointError
             If there is no such checkpoint, or it is not what was saved.
+        NewerFormatError
+            If a later version of dasktune made it.
         """
         commit = self.commit_of(key)
         with _blaming(key):
@@ -226,16 +226,25 @@ class CheckpointStore:
     def discard(self, key: str) -> None:
         """Remove a checkpoint: the commit first, so that no one finds half of it.
 
-        What other attempts are writing for the same key stays.
+        What other attempts have written for the same key stays, and so does their commit
+        if one of them has come first meanwhile. Of a commit that cannot be read it is not
+        known whose data it stood for: they stay, too.
+
+        Raises
+        ------
+        NewerFormatError
+            If a later version of dasktune made it: it is not ours to judge.
         """
+        content = self._commit_content(key)
+        if content is None:
+            return
         try:
-            commit = self.commit_of(key)
-            folder = layout.attempt_folder(key, commit.attempt) if commit else None
+            folder = layout.attempt_folder(key, _commit_of(key, content).attempt)
         except CorruptCheckpointError:
-            folder = layout.key_folder(key)  # whose data they are cannot be known
+            folder = None
         with self._failing("write to"):
-            self._files.remove(layout.commit_path(key))
-            if folder is not None:
+            is_gone = self._files.remove_same(layout.commit_path(key), content)
+            if is_gone and folder is not None:
                 self._files.remove(folder)
 
     def keys(self) -> Iterator[str]:
@@ -243,6 +252,12 @@ class CheckpointStore:
         with self._failing("read from"):
             for path in self._files.find(layout.ROOT, layout.COMMIT):
                 yield layout.key_of(path)
+
+    def _commit_content(self, key: str) -> bytes | None:
+        folder = layout.key_folder(key)
+        with self._failing("read from"):
+            content = self._files.read(folder, [layout.COMMIT])[0]
+        return None if content is None else content.tobytes()
 
     def _lost(self, commit: Commit, winner: Commit) -> Commit:
         """Clean up after a lost race; a retry of the winner itself has lost nothing."""
@@ -269,11 +284,26 @@ def _commit_bytes(commit: Commit) -> bytes:
     return json.dumps(text, allow_nan=False).encode()
 
 
+def _commit_of(key: str, content: bytes) -> Commit:
+    """Return the commit of a key from what its file holds."""
+    with _blaming(key):
+        commit = _commit_from_bytes(content)
+        if commit.key != key:
+            raise CorruptCheckpointError(f"commit is of the key {commit.key}")
+    return commit
+
+
 def _commit_from_bytes(content: bytes) -> Commit:
     """Return a commit; a bit that flipped in a metric would otherwise pass unnoticed."""
     try:
         text = json.loads(content)
-        known = (text["format"], text["version"]) == (_FORMAT, _VERSION)
+        is_ours, version = text["format"] == _FORMAT, text["version"]
+        if is_ours and type(version) is int and version > _VERSION:
+            raise NewerFormatError(
+                f"commit must be of version {_VERSION}, got {version}: it was made by a later "
+                "version of dasktune"
+            )
+        known = is_ours and version == _VERSION
         whole = known and text["check"] == _check_of(text["commit"])
     except (LookupError, RecursionError, TypeError, ValueError) as error:
         raise CorruptCheckpointError(f"commit cannot be read: {error}") from error
@@ -302,5 +332,5 @@ def _blaming(key: str) -> Iterator[None]:
     """Name the key in what is wrong with its checkpoint."""
     try:
         yield
-    except CorruptCheckpointError as error:
-        raise CorruptCheckpointError(f"checkpoint {key}: {error}") from error
+    except (CorruptCheckpointError, NewerFormatError) as error:
+        raise type(error)(f"checkpoint {key}: {error}") from error

@@ -1,4 +1,4 @@
-"""What a checkpoint store needs of the place it lies in: five operations.
+"""What a checkpoint store needs of the place it lies in: six operations.
 
 `LocalFiles` makes what it writes survive a power cut, which fsspec does not do;
 `ObjectFiles` is any other protocol of fsspec. Both create a file only if it is absent, and
@@ -47,6 +47,9 @@ class Files(Protocol):
     def remove(self, path: str) -> None:
         """Remove a file or a folder with all that is in it; it may be absent."""
 
+    def remove_same(self, path: str, content: bytes) -> bool:
+        """Remove a small file if it still holds this, and say whether it did."""
+
     def find(self, folder: str, name: str) -> Iterator[str]:
         """Return the paths of the files of that name two folders below `folder`."""
 
@@ -93,7 +96,7 @@ class LocalFiles:
     def create(self, path: str, content: bytes) -> bool:
         """Write the file aside and link it to its name: it appears whole or not at all."""
         target = self._root / path
-        aside = target.with_name(f"{target.name}.{uuid.uuid4().hex}")
+        aside = _aside(target)
         _make_folder(target.parent)
         _write_file(aside, [np.frombuffer(content, np.uint8)])
         try:
@@ -118,8 +121,23 @@ class LocalFiles:
             while target.exists():
                 with suppress(FileNotFoundError):  # someone else removes it too
                     shutil.rmtree(target)
-        with suppress(OSError):  # not empty: others write there
-            target.parent.rmdir()
+        _remove_empty(target.parent)
+
+    def remove_same(self, path: str, content: bytes) -> bool:
+        """Move the file aside, so that no one can replace it between look and removal."""
+        target = self._root / path
+        aside = _aside(target)
+        try:
+            target.rename(aside)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        is_same = aside.read_bytes() == content
+        if not is_same:
+            with suppress(FileExistsError):  # yet another one has come since
+                os.link(aside, target)
+        aside.unlink()
+        _remove_empty(target.parent)
+        return is_same
 
     def find(self, folder: str, name: str) -> Iterator[str]:
         """Return the paths of the files of that name two folders below `folder`."""
@@ -178,6 +196,14 @@ class ObjectFiles:
         with suppress(FileNotFoundError):
             self._system.rm(f"{self._root}/{path}", recursive=True)
 
+    def remove_same(self, path: str, content: bytes) -> bool:
+        """Look, then remove: object stores have no removal under a condition."""
+        with self._alone, suppress(FileNotFoundError):
+            if self._system.cat_file(f"{self._root}/{path}") == content:
+                self._system.rm_file(f"{self._root}/{path}")
+                return True
+        return False
+
     def find(self, folder: str, name: str) -> Iterator[str]:
         """Return the paths of the files of that name two folders below `folder`."""
         prefix = len(self._root) + 1
@@ -192,6 +218,16 @@ def _each(work: Any, names: Sequence[str]) -> list[Any]:
         return [work(name) for name in names]
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="dasktune-files") as pool:
         return list(pool.map(work, names))
+
+
+def _aside(path: Path) -> Path:
+    """Return a name next to a file that no one else uses."""
+    return path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):  # not empty: others write there
+        folder.rmdir()
 
 
 def _make_folder(path: Path) -> None:

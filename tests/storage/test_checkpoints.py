@@ -195,6 +195,56 @@ def test_discard_does_not_touch_what_another_attempt_is_writing(tmp_path, local)
     assert files_below(tmp_path) == {str((other / "c.0").relative_to(tmp_path))}
 
 
+def test_discarding_what_is_not_there_touches_nothing(tmp_path, local):
+    other = state_of(tmp_path, "2-bb")
+    other.mkdir(parents=True)
+    (other / "c.0").write_bytes(b"half")
+    local.discard(KEY)
+    assert (other / "c.0").read_bytes() == b"half"
+
+
+def test_discard_spares_the_commit_that_came_meanwhile(store, monkeypatch):
+    """Another driver discards the same checkpoint and saves it anew between look and removal."""
+    save(store, {"who": 1})
+    other = CheckpointStore(store.url)
+
+    def look(key):
+        content = CheckpointStore._commit_content(store, key)
+        other.discard(key)
+        save(other, {"who": 2}, attempt="2-bb")
+        return content
+
+    monkeypatch.setattr(store, "_commit_content", look)
+    store.discard(KEY)
+    assert other.load(KEY)[0] == {"who": 2}
+
+
+def test_a_commit_of_a_later_version_is_neither_read_nor_removed(tmp_path, local):
+    save(local)
+    path = tmp_path / "checkpoints" / KEY[:2] / KEY / "commit"
+    path.write_bytes(path.read_bytes().replace(b'"version": 1', b'"version": 2'))
+    before = files_below(tmp_path)
+    message = "checkpoint a1b2c3: commit must be of version 1, got 2"
+    for use in (local.load, local.commit_of, local.discard):
+        with pytest.raises(StorageError, match=message) as caught:
+            use(KEY)
+        assert not isinstance(caught.value, CorruptCheckpointError)
+    with pytest.raises(StorageError, match=message):
+        save(local, attempt="2-bb")
+    assert before <= files_below(tmp_path)
+
+
+def test_a_file_is_removed_only_while_it_holds_what_was_seen(url, tmp_path):
+    files = open_files(url)
+    files.create("key/commit", b"first")
+    assert files.remove_same("key/commit", b"second") is False
+    assert files.read("key", ["commit"])[0].tobytes() == b"first"
+    assert files.remove_same("key/commit", b"first") is True
+    assert files.read("key", ["commit"]) == [None]
+    assert files.remove_same("key/commit", b"first") is False
+    assert files_below(tmp_path) == set()
+
+
 def test_data_without_a_commit_are_no_checkpoint(tmp_path, local):
     save(local)
     (tmp_path / "checkpoints" / KEY[:2] / KEY / "commit").unlink()
@@ -282,18 +332,21 @@ def test_every_bit_of_a_checkpoint_counts(tmp_path, local):
         b"\xff",
         b"[" * 10**5,
         b'{"format": "dasktune-commit", "version": 1, "check": "", "commit": {}}',
-        b'{"format": "dasktune-commit", "version": 2, "check": "", "commit": {}}',
+        b'{"format": "dasktune-commit", "version": "2", "check": "", "commit": {}}',
+        b'{"format": "other", "version": 2, "check": "", "commit": {}}',
     ],
     ids=lambda content: repr(content[:30]),
 )
 def test_a_commit_that_is_none_is_corrupt_and_can_be_discarded(tmp_path, local, content):
     save(local)
+    data = files_below(state_of(tmp_path))
     (tmp_path / "checkpoints" / KEY[:2] / KEY / "commit").write_bytes(content)
     with pytest.raises(CorruptCheckpointError, match="checkpoint a1b2c3: commit"):
         local.load(KEY)
     local.discard(KEY)
-    assert files_below(tmp_path) == set()
-    save(local)
+    assert local.commit_of(KEY) is None
+    assert files_below(state_of(tmp_path)) == data, "whose they are is not known"
+    save(local, attempt="2-bb")
     assert local.load(KEY)[0]["epoch"] == 3
 
 
