@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable
+from functools import cache
 
 from dasktune.errors import CorruptCheckpointError
 from dasktune.graph.keys import runs
 from dasktune.graph.plan import Node
-from dasktune.storage.checkpoints import CheckpointStore, Commit
+from dasktune.storage.checkpoints import CheckpointStore, Commit, NewerFormatError
 from dasktune.storage.database import Database
 from dasktune.types import Metrics, Step
 
@@ -21,10 +21,11 @@ class Recall:
     pays nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, store: CheckpointStore) -> None:
+        self._store = store
         self._checkpoints: dict[Step, set[str]] = defaultdict(set)
         self._metrics: dict[Step, dict[str, Metrics]] = defaultdict(dict)
-        self._unrecorded: dict[str, Commit] = {}
+        self._unrecorded: set[str] = set()
         self._steps: list[Step] = []
 
     @classmethod
@@ -32,20 +33,21 @@ class Recall:
         """Read what is known below a root: from the database, and states only the store has.
 
         A driver that was killed may have left states whose rows it could not write any
-        more: the store is the truth about what exists, also where rows say otherwise.
+        more: the store is the truth about what exists, also where rows say otherwise. It
+        may hold states of other databases, too; each is opened once to see its step.
         """
-        recall = cls()
+        recall = cls(store)
         stored = set(store.keys())
-        known = set()
         for row in database.checkpoints(root):
-            known.add(row.key)
             if row.key in stored:
                 recall._checkpoints[row.step].add(row.key)
         for metrics in database.metrics(root):
             recall._metrics[metrics.step][metrics.key] = metrics.values
-        for commit in _commits(store, stored - known):
-            recall._checkpoints[commit.step].add(commit.key)
-            recall._unrecorded[commit.key] = commit
+        for key in sorted(stored - database.checkpoint_keys()):
+            step = _step_of(store, key)
+            if step is not None:
+                recall._checkpoints[step].add(key)
+                recall._unrecorded.add(key)
         recall._steps = sorted({*recall._checkpoints, *recall._metrics})
         return recall
 
@@ -72,24 +74,38 @@ class Recall:
         metrics = self._metrics[step].get(key)
         if metrics is not None:
             node.metrics[step] = metrics
-        commit = self._unrecorded.get(key)
-        if commit is not None:
-            _fill_reports(node, commit)
+        if key in self._unrecorded:
+            self._fill_reports(node, key)
+
+    def _fill_reports(self, node: Node, key: str) -> None:
+        """Put the metrics of a commit, also those of steps before it, where they belong."""
+        commit = _commit_of(self._store, key)
+        for step, values in () if commit is None else commit.reports:
+            at = next((above for above in node.up() if above.start < step), None)
+            if at is not None:
+                at.metrics.setdefault(step, values)
 
 
-def _fill_reports(node: Node, commit: Commit) -> None:
-    """Put the metrics of a commit, also those of steps before it, where they belong."""
-    for step, values in commit.reports:
-        at = next((above for above in node.up() if above.start < step), None)
-        if at is not None:
-            at.metrics.setdefault(step, values)
+def _step_of(store: CheckpointStore, key: str) -> Step | None:
+    """Return the step of a state; it goes with the key, and so is asked for once."""
+    steps = _steps_seen(store.url)
+    if key not in steps:
+        commit = _commit_of(store, key)
+        if commit is None:
+            return None
+        steps[key] = commit.step
+    return steps[key]
 
 
-def _commits(store: CheckpointStore, keys: Iterable[str]) -> Iterable[Commit]:
-    for key in sorted(keys):
-        try:
-            commit = store.commit_of(key)
-        except CorruptCheckpointError:
-            continue
-        if commit is not None:
-            yield commit
+@cache
+def _steps_seen(url: str) -> dict[str, Step]:
+    """Return the steps that this process has read from a store, by key."""
+    return {}
+
+
+def _commit_of(store: CheckpointStore, key: str) -> Commit | None:
+    """Return a commit; None if it cannot be read, as if there were none."""
+    try:
+        return store.commit_of(key)
+    except (CorruptCheckpointError, NewerFormatError):
+        return None

@@ -130,6 +130,56 @@ def test_a_state_without_its_row_is_found_with_all_that_it_measured(left: Left) 
     assert known(plan, 0) == ([], {3: {"loss": 0.3}, 5: {"loss": 77.0}})
 
 
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that the keys of all commits go into that are opened from now on."""
+    keys: list[str] = []
+    original = CheckpointStore.commit_of
+
+    def note(self: CheckpointStore, key: str) -> Commit | None:
+        keys.append(key)
+        return original(self, key)
+
+    monkeypatch.setattr(CheckpointStore, "commit_of", note)
+    return keys
+
+
+def test_states_that_another_root_has_rows_of_are_not_opened(
+    left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left.state(4)
+    asked = opened(monkeypatch)
+    Recall.open(left.database, left.store, "bb" * 16)
+    assert asked == []
+
+
+def test_states_of_other_databases_are_opened_once(
+    left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left.state(4, (4, {"loss": 0.4}), row=False)
+    asked = opened(monkeypatch)
+    for _ in range(2):
+        Recall.open(left.database, left.store, "bb" * 16)
+    assert asked == [left.key(4)]
+    plan = left.plan()
+    plan.register(0, {"lr": RATE}, 10)
+    assert known(plan, 0) == ([4], {4: {"loss": 0.4}})
+    left.store.discard(left.key(4))
+    plan = left.plan()
+    plan.register(0, {"lr": RATE}, 10)
+    assert known(plan, 0) == ([], {}), "what is gone is not believed to be there"
+
+
+def test_states_of_a_later_version_are_passed_over(left: Left, tmp_path: Path) -> None:
+    left.state(4, row=False)
+    left.state(9, row=False)
+    for path in tmp_path.rglob("commit"):
+        if left.key(9) in str(path):
+            path.write_bytes(path.read_bytes().replace(b'"version": 1', b'"version": 2'))
+    plan = left.plan()
+    plan.register(0, {"lr": RATE}, 10)
+    assert known(plan, 0)[0] == [4]
+
+
 def test_a_commit_that_cannot_be_read_is_passed_over(left: Left, tmp_path: Path) -> None:
     left.state(4, row=False)
     left.state(9, row=False)

@@ -180,6 +180,11 @@ class Database:
         """Return the checkpoints below a root, by key."""
         return self._rows(CheckpointRow, schema.checkpoints, schema.checkpoints.c.root == root)
 
+    def checkpoint_keys(self) -> set[str]:
+        """Return the keys of all checkpoints, whatever their root."""
+        with self._transaction() as connection:
+            return set(connection.execute(sa.select(schema.checkpoints.c.key)).scalars())
+
     def stages(self, study_id: int) -> Iterator[StageRow]:
         """Return the stages that were run for a study, by attempt."""
         return self._rows(StageRow, schema.stages, schema.stages.c.study_id == study_id)
