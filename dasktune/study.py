@@ -39,7 +39,7 @@ from dasktune.summary import Summary, savings_line, summarise
 from dasktune.trainer.code import pack
 from dasktune.trainer.stages import StageTraining
 from dasktune.trials import Trial, TrialRecord, best_of, trial_of
-from dasktune.types import Direction, Metrics, Step, Value
+from dasktune.types import Direction, Metrics, Step, TrialState, Value
 
 if TYPE_CHECKING:
     import pandas
@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from dasktune.runner import DaskRunner
 
 logger = logging.getLogger(__name__)
+
+COLUMNS = ("number", "state", "steps", "value")
+"""What a data frame of trials begins with, before the hyper-parameters."""
 
 
 class Study:
@@ -179,16 +182,21 @@ class Study:
         Raises
         ------
         TrainerError
-            If its training failed.
+            If its training failed, or was stopped (`stop`) before its end.
         """
         sequences = {name: as_sequence(value) for name, value in hp.items()}
         params = {name: _shown(sequence) for name, sequence in sequences.items()}
         tuner = SingleTrial(Configuration(params=params, sequences=sequences), steps)
         place, _ = self._find(tuner)
         self.optimize(tuner, client=client, workers=workers, progress=False, last_line=False)
-        trial = next(one for one in self.trials if self._records[one.number].tuner == place)
-        if trial.error is not None:
+        trial = next((one for one in self.trials if self._records[one.number].tuner == place), None)
+        if trial is not None and trial.error is not None:
             raise TrainerError(self._records[trial.number].message, trial.error)
+        if trial is None or trial.state is not TrialState.COMPLETE:
+            raise TrainerError(
+                f"study {self.name!r}: evaluate was stopped before step {steps}; the same call "
+                "goes on where it was"
+            )
         return trial.metrics[trial.steps]
 
     def stage_tree(self, tuner: FixedTrials) -> StageTree:
@@ -429,6 +437,9 @@ class Study:
     def trials_dataframe(self) -> pandas.DataFrame:
         """Return one row a trial: number, state, steps, value, and each hyper-parameter.
 
+        A hyper-parameter that has the name of one of these gets the column
+        ``params_<name>``, as Optuna calls it.
+
         Raises
         ------
         ConfigurationError
@@ -440,19 +451,19 @@ class Study:
             raise ConfigurationError(
                 "trials_dataframe needs pandas: pip install 'dasktune[dataframe]'"
             ) from None
-        columns = ["number", "state", "steps", "value"]
         names = dict.fromkeys(name for one in self._records.values() for name in one.params)
+        columns = {name: _column(name, names) for name in names}
         rows = [
             {
                 "number": one.number,
                 "state": one.state.value,
                 "steps": one.steps,
                 "value": one.value,
-                **one.params,
+                **{columns[name]: value for name, value in one.params.items()},
             }
             for one in self._records.values()
         ]
-        return pandas.DataFrame(rows, columns=[*columns, *names])
+        return pandas.DataFrame(rows, columns=[*COLUMNS, *columns.values()])
 
     def report(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write a self-contained HTML page about the study; return where it is.
@@ -549,6 +560,14 @@ def _run_problems(tuner: object, client: object, workers: object) -> list[str]:
 
 def _wants_display(progress: bool | None) -> bool:
     return sys.stderr.isatty() if progress is None else progress
+
+
+def _column(name: str, others: Iterable[str]) -> str:
+    """Return the column of a hyper-parameter in a data frame."""
+    column = name
+    while column in COLUMNS or (column != name and column in others):
+        column = f"params_{column}"
+    return column
 
 
 def _shown(sequence: Sequence) -> Value:

@@ -60,6 +60,7 @@ class TrialRecord:
             "params": dict(self.params),
             "sequences": {name: one.to_json() for name, one in self.sequences.items()},
             "max_steps": self.max_steps,
+            "until": self.until,
             "message": self.message,
             "traceback": self.traceback,
             "user_attrs": self.user_attrs,
@@ -109,7 +110,7 @@ class Trial:
     value
         The metric at that step, None before the first report.
     metrics
-        All metrics by step, as far as they are known.
+        All metrics by step, as far as they are known and the trial was asked to go.
     error
         Traceback, or message, of its failure; None if it did not fail.
     user_attrs
@@ -136,6 +137,8 @@ def trial_of(plan: SearchPlan, record: TrialRecord) -> Trial:
     """Return a trial as users see it, with the metrics that the plan knows."""
     nodes = plan.nodes_of(record.number)
     failed = record.state is TrialState.FAIL
+    # No one comes past the step that failed; others may train further on from any other.
+    limit = record.max_steps if failed else max(record.steps, record.until or 0)
     return Trial(
         number=record.number,
         state=record.state,
@@ -143,7 +146,12 @@ def trial_of(plan: SearchPlan, record: TrialRecord) -> Trial:
         sequences=record.sequences,
         steps=record.steps,
         value=record.value,
-        metrics={step: node.metrics[step] for node in nodes for step in sorted(node.metrics)},
+        metrics={
+            step: node.metrics[step]
+            for node in nodes
+            for step in sorted(node.metrics)
+            if step <= limit
+        },
         error=(record.traceback or record.message) if failed else None,
         user_attrs=record.user_attrs,
     )

@@ -16,7 +16,7 @@ from distributed import Client, LocalCluster, Scheduler
 from distributed.deploy.spec import SpecCluster
 
 import dasktune as dt
-from dasktune.errors import ClusterError, ConfigurationError, StorageError
+from dasktune.errors import ClusterError, ConfigurationError, StorageError, TrainerError
 from dasktune.sequences import Constant, Exponential, MultiStep, Piecewise, Warmup
 from dasktune.storage.database import Batch, Database
 from dasktune.storage.schema import EventRow
@@ -475,6 +475,51 @@ def test_evaluate_trains_one_configuration_once(tmp_path: Path, client: Client) 
     assert len(study.trials) == 1
     assert study.evaluate({"lr": 0.1}, steps=5, client=client)["loss"] == pytest.approx(0.9**10)
     assert steps_counted(tmp_path) == before + 1
+    study.close()
+
+
+def test_evaluate_says_that_it_was_stopped(
+    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = make(tmp_path)
+    monkeypatch.setattr(Study, "_client", lambda *_: stopped(study, client))
+    with pytest.raises(TrainerError, match="evaluate was stopped before step 6; the same call"):
+        study.evaluate({"lr": 0.1}, steps=6)
+    monkeypatch.undo()
+    metrics = study.evaluate({"lr": 0.1}, steps=6, client=client)
+    assert metrics["loss"] == pytest.approx(0.9**12)
+    assert len(study.trials) == 1
+    study.close()
+
+
+@contextmanager
+def stopped(study: Study, client: Client) -> Iterator[Client]:
+    """Give a client of a cluster while whose start the study was stopped."""
+    assert study.stop() is True
+    yield client
+
+
+def test_names_of_hyper_parameters_do_not_hide_columns(tmp_path: Path, client: Client) -> None:
+    space = dt.Space(lr=[0.1], value=[7], steps=[8], params_value=[9])
+    study = make(tmp_path)
+    run(study, client, space=space, steps=2)
+    frame = study.trials_dataframe()
+    named = ["lr", "params_params_value", "params_steps", "params_value"]
+    assert sorted(frame.columns) == sorted(["number", "state", "steps", "value", *named])
+    row = frame.iloc[0]
+    assert (row["steps"], row["value"]) == (2, study.trials[0].value)
+    assert (row["params_params_value"], row["params_value"], row["params_steps"]) == (7, 9, 8)
+    study.close()
+
+
+def test_a_trial_has_the_metrics_of_the_steps_it_was_asked_for(
+    tmp_path: Path, client: Client
+) -> None:
+    study = make(tmp_path)
+    space = dt.Space(lr=[0.1])
+    run(study, client, space=space, steps=3)
+    run(study, client, space=space, steps=5)
+    assert [list(trial.metrics) for trial in study.trials] == [[1, 2, 3], [1, 2, 3, 4, 5]]
     study.close()
 
 
