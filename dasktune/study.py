@@ -92,6 +92,7 @@ class Study:
         self._runner: DaskRunner | None = None
         self._running = threading.Lock()
         self._is_stopping: bool | None = None  # None while nothing runs
+        self._is_current = True
         self._warned = False
         self._catch_up()
 
@@ -156,7 +157,9 @@ class Study:
                 interruptible(self.stop),
                 self._client(client, workers) as connected,
             ):
+                self._is_current = False  # until all that is decided has been written
                 self._run(tuner, place, records, connected, progress)
+                self._is_current = True
         if last_line and _has_ended(self._find(tuner)[1]):
             sys.stderr.write(f"{self.name}: {savings_line(self.summary())}\n")
 
@@ -499,10 +502,13 @@ class Study:
         return self._log[-1][0] + 1 if self._log else 0
 
     def _catch_up(self) -> None:
-        """Read what has been decided since the log was read: another process may have run."""
+        """Read what has been decided since the log was read, and forget what was not written.
+
+        Another process may have run the study, and a run of this one may have broken off.
+        """
         found = self.database.events(self._row.id, after=self._next_event() - 1)
         fresh = [(event.number, event.payload) for event in found]
-        if not fresh:
+        if self._is_current and not fresh:
             return
         self._log += fresh
         self._records = {
@@ -511,7 +517,7 @@ class Study:
             )
             for one in self.database.trials(self._row.id)
         }
-        self._dispatcher = None
+        self._dispatcher, self._is_current = None, True
 
     def _remember(self, row: EventRow) -> None:
         self._log.append((row.number, row.payload))

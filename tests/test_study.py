@@ -569,6 +569,24 @@ def test_a_study_goes_on_from_what_another_process_decided(tmp_path: Path, clien
     study.close()
 
 
+def test_what_could_not_be_written_is_not_believed_later(
+    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Database, batch: Batch) -> None:
+        raise StorageError("the disk is full")
+
+    study = make(tmp_path)
+    with monkeypatch.context() as broken:
+        broken.setattr(Database, "write", fail)
+        broken.setattr("dasktune.runner.DRAIN_SECONDS", 0.1)
+        with pytest.raises(StorageError, match="the disk is full"):
+            run(study, client)
+    run(study, client)
+    assert [trial.number for trial in study.trials] == [0, 1, 2]
+    assert {trial.state for trial in study.trials} == {dt.TrialState.COMPLETE}
+    study.close()
+
+
 class Meddled(dt.algos.Grid):
     """Decides while another process writes to the study's log."""
 
