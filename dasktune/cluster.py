@@ -229,6 +229,9 @@ class Workers:
             return
         self._open = False
         if self._client.status == "running":
+            # Or the scheduler finds the client gone while it still has news for it.
+            self._client.unsubscribe_topic(TOPIC)
+            self._client.unsubscribe_topic("all")
             self._client.unregister_worker_plugin(self._plan.run)
 
     def _on_membership(self, event: tuple[float, Mapping[str, Any]]) -> None:
