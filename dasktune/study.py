@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -18,28 +18,27 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from dasktune.algos.base import FixedTrials, Tuner
+from dasktune.algos.single import SingleTrial
 from dasktune.engine import Engine, Outcome
 from dasktune.errors import ConfigurationError, TrainerError, refuse
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.plan import SearchPlan
 from dasktune.graph.tree import StageTree, build_stage_tree
+from dasktune.history import History, has_ended
 from dasktune.interrupt import interruptible
 from dasktune.job import JobPlan
 from dasktune.recall import Recall
 from dasktune.recorder import Recorder
-from dasktune.sequences import Sequence, as_sequence
-from dasktune.sequences.values import whole
-from dasktune.space import Configuration
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database import Database
-from dasktune.storage.schema import EventRow, StageRow, StudyRow
+from dasktune.storage.schema import StageRow, StudyRow
 from dasktune.summary import Summary, savings_line, summarise
 from dasktune.trainer.code import pack
 from dasktune.trainer.stages import StageTraining
-from dasktune.trials import Trial, TrialRecord, best_of, trial_of
-from dasktune.types import Direction, Metrics, Step, TrialState, Value
+from dasktune.trials import Trial, TrialRecord, best_of, table_of, trial_of
+from dasktune.types import Direction, Metrics, Step, TrialState
 
 if TYPE_CHECKING:
     import pandas
@@ -48,9 +47,6 @@ if TYPE_CHECKING:
     from dasktune.runner import DaskRunner
 
 logger = logging.getLogger(__name__)
-
-COLUMNS = ("number", "state", "steps", "value")
-"""What a data frame of trials begins with, before the hyper-parameters."""
 
 
 class Study:
@@ -87,7 +83,7 @@ class Study:
         self._row = row
         self._options = options
         self._records: dict[int, TrialRecord] = {}
-        self._log: list[tuple[int, Mapping[str, Any]]] = []
+        self._history = History(database, row.id)
         self._dispatcher: Dispatcher | None = None
         self._runner: DaskRunner | None = None
         self._running = threading.Lock()
@@ -147,8 +143,8 @@ class Study:
         tuner = copy.deepcopy(tuner)
         with self._alone():
             self._catch_up()
-            place, records = self._find(tuner)
-            if _has_ended(records):
+            place, records = self._history.place_of(tuner)
+            if has_ended(records):
                 logger.info("study %s: this tuner has ended already", self.name)
                 return
             self._check_resumable(allow_failed_check)
@@ -160,7 +156,7 @@ class Study:
                 self._is_current = False  # until all that is decided has been written
                 self._run(tuner, place, records, connected, progress)
                 self._is_current = True
-        if last_line and _has_ended(self._find(tuner)[1]):
+        if last_line and has_ended(self._history.place_of(tuner)[1]):
             sys.stderr.write(f"{self.name}: {savings_line(self.summary())}\n")
 
     def evaluate(
@@ -187,10 +183,8 @@ class Study:
         TrainerError
             If its training failed, or was stopped (`stop`) before its end.
         """
-        sequences = {name: as_sequence(value) for name, value in hp.items()}
-        params = {name: _shown(sequence) for name, sequence in sequences.items()}
-        tuner = SingleTrial(Configuration(params=params, sequences=sequences), steps)
-        place, _ = self._find(tuner)
+        tuner = SingleTrial(hp, steps)
+        place, _ = self._history.place_of(tuner)
         self.optimize(tuner, client=client, workers=workers, progress=False, last_line=False)
         trial = next((one for one in self.trials if self._records[one.number].tuner == place), None)
         if trial is not None and trial.error is not None:
@@ -261,8 +255,7 @@ class Study:
             yield
         finally:
             self._is_stopping = None
-            seconds = time.monotonic() - began
-            self._note({"kind": "run", "place": place, "wall_seconds": seconds})
+            self._history.note("run", place=place, wall_seconds=time.monotonic() - began)
 
     def _run(
         self,
@@ -277,7 +270,11 @@ class Study:
 
         engine = Engine(self._graph(), metric=self.metric, trials=self._records)
         recorder = Recorder(
-            self.database, self._row.id, self._row.root, self._next_event(), self._remember
+            self.database,
+            self._row.id,
+            self._row.root,
+            self._history.next_number,
+            self._history.remember,
         )
 
         def begin(now: float, capacity: int) -> Outcome:
@@ -314,20 +311,6 @@ class Study:
 
         return local_client(workers) if client is None else own_client(client)
 
-    def _find(self, tuner: Tuner) -> tuple[int, list[Mapping[str, Any]]]:
-        """Return a tuner's place in the study, and its records if it is known."""
-        identity = json.loads(json.dumps(tuner.identity()))
-        places = [record for _, record in self._log if record["kind"] == "tuner"]
-        for record in places:
-            if record["identity"] == identity:
-                place = record["place"]
-                kinds = ("tuner", "ask", "tell", "fail")
-                mine = [
-                    one for _, one in self._log if one["kind"] in kinds and one["place"] == place
-                ]
-                return place, mine
-        return len(places), []
-
     def _graph(self) -> Dispatcher:
         """Return the dispatcher with all trials registered, made when first needed."""
         if self._dispatcher is None:
@@ -343,7 +326,7 @@ class Study:
         """Refuse to merge what is known not to resume exactly; warn if nothing is known."""
         if not self._options.merge:
             return
-        checks = self._notes("check")
+        checks = self._history.notes("check")
         mine = [one for one in checks if one["fingerprint"] == self._row.spec["fingerprint"]]
         if not mine and not self._warned:
             self._warned = True
@@ -400,7 +383,7 @@ class Study:
     @property
     def user_attrs(self) -> dict[str, object]:
         """What users attached to the study."""
-        return {note["name"]: note["value"] for note in self._notes("user_attr")}
+        return {note["name"]: note["value"] for note in self._history.notes("user_attr")}
 
     def set_user_attr(self, name: str, value: object) -> None:
         """Attach a JSON value to the study under a name."""
@@ -410,12 +393,12 @@ class Study:
             raise ConfigurationError(
                 f"user attribute {name!r} must be a JSON value, got {value!r}"
             ) from None
-        self._note({"kind": "user_attr", "name": name, "value": value})
+        self._history.note("user_attr", name=name, value=value)
 
     def record_check(self, ok: bool, text: str) -> None:
         """Keep what `check_resume` found about this trainer."""
         fingerprint = self._row.spec["fingerprint"]
-        self._note({"kind": "check", "fingerprint": fingerprint, "ok": ok, "text": text})
+        self._history.note("check", fingerprint=fingerprint, ok=ok, text=text)
 
     def stages(self) -> list[StageRow]:
         """Return every attempt that ran for this study, in order of start."""
@@ -423,7 +406,7 @@ class Study:
 
     def summary(self) -> Summary:
         """Return what was asked for, what was trained, and what that cost."""
-        runs = [note["wall_seconds"] for note in self._notes("run")]
+        runs = [note["wall_seconds"] for note in self._history.notes("run")]
         best = self._best_record()
         stages = self.stages()
         spans = ((one.started, one.ended) for one in stages)
@@ -454,19 +437,8 @@ class Study:
             raise ConfigurationError(
                 "trials_dataframe needs pandas: pip install 'dasktune[dataframe]'"
             ) from None
-        names = dict.fromkeys(name for one in self._records.values() for name in one.params)
-        columns = {name: _column(name, names) for name in names}
-        rows = [
-            {
-                "number": one.number,
-                "state": one.state.value,
-                "steps": one.steps,
-                "value": one.value,
-                **{columns[name]: value for name, value in one.params.items()},
-            }
-            for one in self._records.values()
-        ]
-        return pandas.DataFrame(rows, columns=[*COLUMNS, *columns.values()])
+        columns, rows = table_of(self._records.values())
+        return pandas.DataFrame(rows, columns=columns)
 
     def report(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write a self-contained HTML page about the study; return where it is.
@@ -496,60 +468,14 @@ class Study:
     def _best_record(self) -> TrialRecord | None:
         return best_of(self._records.values(), self.direction)
 
-    # --------------------------------------------------------------------------- log
-
-    def _next_event(self) -> int:
-        return self._log[-1][0] + 1 if self._log else 0
-
     def _catch_up(self) -> None:
         """Read what has been decided since the log was read, and forget what was not written.
 
         Another process may have run the study, and a run of this one may have broken off.
         """
-        found = self.database.events(self._row.id, after=self._next_event() - 1)
-        fresh = [(event.number, event.payload) for event in found]
-        if self._is_current and not fresh:
-            return
-        self._log += fresh
-        self._records = {
-            one.number: TrialRecord.from_json(
-                one.record, number=one.number, state=one.state, steps=one.steps, value=one.value
-            )
-            for one in self.database.trials(self._row.id)
-        }
-        self._dispatcher, self._is_current = None, True
-
-    def _remember(self, row: EventRow) -> None:
-        self._log.append((row.number, row.payload))
-
-    def _notes(self, kind: str) -> list[Mapping[str, Any]]:
-        """Return the notes of a kind; read anew, for any process may have added some."""
-        rows = self.database.notes(self._row.id)
-        return [row.payload for row in rows if row.payload["kind"] == kind]
-
-    def _note(self, payload: Mapping[str, object]) -> None:
-        self.database.note(self._row.id, dict(payload))
-
-
-class SingleTrial(FixedTrials):
-    """Trains one configuration: what `Study.evaluate` runs."""
-
-    def __init__(self, configuration: Configuration, max_steps: Step) -> None:
-        super().__init__([configuration], whole("steps", max_steps, at_least=1))
-
-    def identity(self) -> dict[str, object]:
-        """Return the configuration and how far it is trained."""
-        sequences = self.configurations[0].sequences
-        return {
-            "tuner": "evaluate",
-            "hp": {name: sequence.to_json() for name, sequence in sequences.items()},
-            "max_steps": self.max_steps,
-        }
-
-
-def _has_ended(records: Iterable[Mapping[str, Any]]) -> bool:
-    decisions = (decision for record in records for decision in record["decisions"])
-    return any(decision["do"] == "finish" for decision in decisions)
+        if self._history.read_on() or not self._is_current:
+            self._records = self._history.trials()
+            self._dispatcher, self._is_current = None, True
 
 
 def _run_problems(tuner: object, client: object, workers: object) -> list[str]:
@@ -566,15 +492,3 @@ def _run_problems(tuner: object, client: object, workers: object) -> list[str]:
 
 def _wants_display(progress: bool | None) -> bool:
     return sys.stderr.isatty() if progress is None else progress
-
-
-def _column(name: str, others: Iterable[str]) -> str:
-    """Return the column of a hyper-parameter in a data frame."""
-    column = name
-    while column in COLUMNS or (column != name and column in others):
-        column = f"params_{column}"
-    return column
-
-
-def _shown(sequence: Sequence) -> Value:
-    return sequence(0) if sequence.constant_until(0) is None else repr(sequence)

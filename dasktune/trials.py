@@ -169,3 +169,29 @@ def best_of(trials: Iterable[AnyTrial], direction: Direction) -> AnyTrial | None
         if best is None or best.value is None or direction.better(trial.value, best.value):
             best = trial
     return best
+
+
+COLUMNS = ("number", "state", "steps", "value")
+"""What a table of trials begins with, before the hyper-parameters."""
+
+
+def table_of(records: Iterable[TrialRecord]) -> tuple[list[str], list[list[object]]]:
+    """Return the names of the columns of a table of trials, and its rows.
+
+    A hyper-parameter that has the name of one of `COLUMNS` gets the column
+    ``params_<name>``, as Optuna calls it.
+    """
+    records = list(records)
+    names = dict.fromkeys(name for one in records for name in one.params)
+    rows = [
+        [one.number, one.state.value, one.steps, one.value, *map(one.params.get, names)]
+        for one in records
+    ]
+    return [*COLUMNS, *(_column(name, names) for name in names)], rows
+
+
+def _column(name: str, others: Iterable[str]) -> str:
+    column = name
+    while column in COLUMNS or (column != name and column in others):
+        column = f"params_{column}"
+    return column

@@ -25,6 +25,7 @@ LAYERS = (
     ("storage",),
     ("trainer",),
     (
+        "history",
         "interrupt",
         "isolation",
         "job",
