@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from dasktune.algos.base import FixedTrials
+from dasktune.errors import ConfigurationError
 from dasktune.sequences.values import Arguments
-from dasktune.space import Space
+from dasktune.space import MOST_GRID_POINTS, Space
 from dasktune.types import Step
 
 
@@ -42,6 +43,8 @@ class Random(FixedTrials):
         self._seed = check.whole("seed", seed, at_least=0)
         max_steps = check.whole("max_steps", max_steps)
         check.refuse()
+        if self._trials > MOST_GRID_POINTS:
+            raise ConfigurationError(f"trials must be <= {MOST_GRID_POINTS:,}, got {trials:,}")
         rng = np.random.default_rng(self._seed)
         super().__init__((space.sample(rng) for _ in range(self._trials)), max_steps)
         self.space = space

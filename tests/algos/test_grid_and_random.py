@@ -142,6 +142,10 @@ def test_duplicates_may_be_drawn() -> None:
     ("make", "message"),
     [
         (lambda: Grid(SPACE, max_steps=0), "max_steps must be >= 1, got 0"),
+        (
+            lambda: Random(SPACE, trials=10_000_000, max_steps=8),
+            "trials must be <= 1,000,000, got 10,000,000",
+        ),
         (lambda: Grid(SPACE, max_steps=1.5), "max_steps must be an int, got 1.5"),  # type: ignore[arg-type]
         (lambda: Grid(SPACE, 8, filter=lambda point: False), "at least one configuration"),
         (lambda: Grid(SPACE, 8, filter=3), "filter must be a function, got 3"),  # type: ignore[arg-type]
