@@ -184,7 +184,7 @@ def test_a_script_saves_what_runs_and_goes_on_with_it(
     else:
         process.send_signal(number)
     out, errors = process.communicate(timeout=PATIENCE)
-    assert "KeyboardInterrupt" not in errors
+    assert "Traceback" not in errors
     trained = len(log.read_text().splitlines())
     assert out == f"interrupted {trained}\n", errors
     assert 5 <= trained < 30
@@ -202,7 +202,7 @@ def test_a_script_is_interrupted_while_its_cluster_starts(tmp_path: Path) -> Non
     os.killpg(process.pid, signal.SIGINT)
     out, errors = process.communicate(timeout=PATIENCE)
     assert out == "interrupted 0\n", errors
-    assert "KeyboardInterrupt" not in errors
+    assert "Traceback" not in errors
 
 
 def start(folder: Path) -> subprocess.Popen[str]:
