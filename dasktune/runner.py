@@ -124,6 +124,7 @@ class DaskRunner:
         self._latest: tuple[Step, Metrics] | None = None
         self._stop = threading.Event()
         self._trouble: str | None = None
+        self._is_draining = False
         self._deserted_at: float | None = None
         self.worker_seconds = 0.0
 
@@ -159,7 +160,8 @@ class DaskRunner:
             self._trouble = None
             if isinstance(error, ConfigurationError):
                 self._engine.mute()
-            self._drain()
+            if not self._is_draining:
+                self._drain()
             raise
         finally:
             self._close()
@@ -524,13 +526,14 @@ class DaskRunner:
 
     def _drain(self) -> None:
         """Let what runs end at its next step and be saved; a second ctrl-C ends that, too."""
+        self._is_draining = True
         deadline = self._now() + DRAIN_SECONDS
         if self._recorder.is_broken:
             # What was decided since cannot be recorded, so it must not be done either.
             self._orders.clear()
         self._take(self._engine.drain(self._now()))
         self._carry_out()
-        while not self._engine.dispatcher.is_idle and self._now() < deadline:
+        while self._flights and not self._engine.dispatcher.is_idle and self._now() < deadline:
             if self._client.status != "running":
                 return
             for kind, content in self._receive():
