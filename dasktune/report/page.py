@@ -100,7 +100,8 @@ def write_report(study: Any, path: Path) -> Path:
         The file to write; its folder is made if need be.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render(gather(study)), encoding="utf-8")
+    # Messages may hold what is no text, such as half a surrogate pair of a file's name.
+    path.write_text(render(gather(study)), encoding="utf-8", errors="backslashreplace")
     return path
 
 
@@ -130,6 +131,7 @@ def render(content: Content) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    failed = failures(content.trials)
     environment.filters |= {"number": number, "duration": duration}
     return environment.get_template("page.html").render(
         content=content,
@@ -141,7 +143,8 @@ def render(content: Content) -> str:
         rows=rows,
         ranked=len(ranked),
         amounts=amounts(content.summary),
-        failures=failures(content.trials),
+        failures=failed[:FAILURES],
+        ways=len(failed),
         failed=sum(trial.state is TrialState.FAIL for trial in content.trials),
         written=content.written.strftime("%Y-%m-%d %H:%M %Z"),
         marks_css=marks_css(),
@@ -187,7 +190,7 @@ def failures(trials: Iterable[Trial]) -> list[Failure]:
             by_text.setdefault(trial.error, []).append(trial.number)
     return [
         Failure(trials=_listed(numbers), last_line=_last_line(error), traceback=error)
-        for error, numbers in list(by_text.items())[:FAILURES]
+        for error, numbers in by_text.items()
     ]
 
 
