@@ -19,7 +19,7 @@ MOST_STEPS = 1000
 """Steps at which a sequence is looked at; piecewise changes are always among them."""
 
 MOST_LEVELS = 6
-"""Values that are no numbers and get a tick of their own."""
+"""Values that are no points of a scale and get a tick of their own."""
 
 
 def plot_sequence(
@@ -144,9 +144,9 @@ def _stairs(
 
 
 def _levels(runs: list[tuple[Step, Step, Value]]) -> list[str]:
-    """Return the names of the values if any is no number, none otherwise."""
+    """Return the names of the values if any is no number or there is one, none otherwise."""
     values = [value for _, _, value in runs]
-    if all(type(value) in (int, float) for value in values):
+    if len(values) > 1 and all(type(value) in (int, float) for value in values):
         return []
     return list(dict.fromkeys(map(str, values)))
 

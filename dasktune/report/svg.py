@@ -60,7 +60,7 @@ class Svg:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write it as a file; return where it is."""
         target = Path(path)
-        target.write_text(str(self), encoding="utf-8")
+        target.write_text(str(self), encoding="utf-8", errors="backslashreplace")
         return target
 
 

@@ -420,3 +420,50 @@ def test_what_is_left_out_of_ten_thousand_trials_is_said(huge: tuple[Content, st
     assert sum(int(one.replace(",", "")) for one in hidden) == nodes - MOST_BARS
     assert "the stages that fewest trials share are left out" in page.text("#curves")
     assert "The best 20 of 10,000 with a value." in page.text("#trials")
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_shows_names_whole_columns_sorted_and_what_is_touched(
+    tmp_path: Path, chromium: str, scheme: str
+) -> None:
+    from playwright.sync_api import sync_playwright
+
+    long = "a_name_that_is_far_too_long_for_the_width_of_a_phone_and_has_no_spaces"
+    changing = Piecewise([0.1, 0.2], boundaries=[4])
+    records = [
+        record(i, {"batch_size": Constant(size), "momentum": changing, long: changing}, i / 10)
+        for i, size in enumerate([128, 64, 1024])
+    ]
+    file = tmp_path / "page.html"
+    file.write_text(render(content(records, name=long)), encoding="utf-8")
+    said: list[str] = []
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+    flags += ["--disable-background-networking", "--disable-sync"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=flags)
+        shown = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme=scheme)
+        shown.on("console", lambda message: said.append(message.text))
+        shown.on("pageerror", lambda error: said.append(str(error)))
+        shown.goto(file.as_uri())
+        assert shown.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        lines = "all => all.map(one => Math.round(one.getBoundingClientRect().height / 19.5))"
+        batch_size, momentum, wrapped = shown.locator("dt").evaluate_all(lines)
+        assert (batch_size, momentum) == (1, 1)
+        assert wrapped > 1
+
+        shown.locator(".trials th", has_text="batch_size").click()
+        numbers = shown.locator(".trials tbody tr td:first-child").all_inner_texts()
+        assert numbers == ["1", "0", "2"], "64, 128, 1024: by size, not by the alphabet"
+
+        assert shown.locator("#tip").is_hidden()
+        shown.locator(".bar-stage rect").first.hover()
+        assert "steps 0-10, trained" in shown.locator("#tip").inner_text()
+
+        page, ink = shown.locator("body").evaluate(
+            "body => [getComputedStyle(body).backgroundColor, getComputedStyle(body).color]"
+        )
+        brightness = [sum(map(int, re.findall(r"\d+", one)[:3])) for one in (page, ink)]
+        assert (brightness[0] > brightness[1]) == (scheme == "light")
+        browser.close()
+    assert said == []
