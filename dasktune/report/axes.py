@@ -65,10 +65,11 @@ def log_ticks(low: float, high: float, most: int) -> list[float]:
     >>> log_ticks(0.002, 30, 6)
     [0.01, 0.1, 1.0, 10.0]
     """
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    skip = max(1, math.ceil((last - first) / most))
-    factors = (1,) if last - first > most / 2 else (1, 2, 5)
-    found = [float(f"{f}e{e}") for e in range(first, last + 1, skip) for f in factors]
+    first, last = math.floor(math.log10(low)), math.floor(math.log10(high))
+    powers = [e for e in range(first, last + 1) if low <= float(f"1e{e}") <= high]
+    if len(powers) > most / 2:
+        return [float(f"1e{e}") for e in powers[:: math.ceil(len(powers) / most)]]
+    found = [float(f"{f}e{e}") for e in range(first, last + 1) for f in (1, 2, 5)]
     return [tick for tick in found if low <= tick <= high] or [low, high]
 
 

@@ -127,15 +127,17 @@ def _drawn(bar: Bar, canvas: _Canvas) -> str:
     """Return a bar: what is trained filled, the rest hollow."""
     thick, y = canvas.thickness(bar), canvas.y(bar)
     start, trained, stop = (canvas.steps(step) for step in (bar.start, bar.trained, bar.stop))
-    parts = [title(_told(bar))]
+    spans = []
+    if bar.hidden:
+        spans.append((start, stop, "rest"))
+    elif bar.trained > bar.start:
+        spans.append((start, trained, shade(bar.passing, canvas.bounds)))
+    if not bar.hidden and bar.trained < bar.stop:
+        spans.append((trained, stop, "todo"))
     size = {"y": y - thick / 2, "height": thick, "rx": 1.5}
-    if bar.trained > bar.start or bar.hidden:
-        end = stop if bar.hidden else trained
-        look = shade(bar.passing, canvas.bounds)
-        parts.append(tag("rect", x=start, width=max(1.0, end - start), **size, class_=look))
-    if bar.hidden or bar.trained < bar.stop:
-        begin, look = (start, "more") if bar.hidden else (trained, "todo")
-        parts.append(tag("rect", x=begin, width=max(1.0, stop - begin), **size, class_=look))
+    parts = [title(_told(bar))]
+    for begin, end, look in spans:
+        parts.append(tag("rect", x=begin, width=max(1.0, end - begin), **size, class_=look))
     words = _label(bar, canvas)
     if words:
         parts.append(text(stop + 7, y + 4, words, class_="note"))
@@ -144,9 +146,11 @@ def _drawn(bar: Bar, canvas: _Canvas) -> str:
 
 
 def _label(bar: Bar, canvas: _Canvas) -> str:
+    if canvas.row < LABEL_ROW:
+        return ""
     if bar.hidden:
         return f"+ {count(bar.hidden, 'stage')}"
-    if bar.children or not bar.ends or canvas.row < LABEL_ROW:
+    if bar.children or not bar.ends:
         return ""
     more = f" and {bar.passing - 1:,} more" if bar.passing > 1 else ""
     return canvas.label(bar.ends[0]) + more
@@ -189,7 +193,7 @@ def _legend(bounds: tuple[int, ...], y: float, *, hidden: int) -> str:
     entries = [(shade(low, bounds), words) for low, words in zip(bounds, ranges, strict=True)]
     entries.append(("todo", "not trained"))
     if hidden:
-        entries.append(("more", "put together"))
+        entries.append(("rest", "put together"))
     words = "trials that share a stage:"
     x, marks = LEFT + 160, [text(LEFT, y + 10, words, class_="name")]
     for look, name in entries:

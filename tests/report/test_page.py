@@ -416,6 +416,7 @@ def test_what_is_left_out_of_ten_thousand_trials_is_said(huge: tuple[Content, st
     assert page.count("g", "bar-stage") == MOST_BARS
     told = f"{nodes:,} stages, the {MOST_BARS} that most trials share one by one, "
     assert f"{told}the other {nodes - MOST_BARS:,} put together" in page.text("#tree")
+    assert page.text("text").count(" stages") == 0, "there is no room for labels"
     hidden = re.findall(r"<title>([\d,]+) stages? put together, steps", source)
     assert sum(int(one.replace(",", "")) for one in hidden) == nodes - MOST_BARS
     assert "the stages that fewest trials share are left out" in page.text("#curves")
