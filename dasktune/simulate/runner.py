@@ -46,6 +46,7 @@ class _Running:
     pace: float
     stop: Step
     saves: set[Step]
+    launched: float
     version: int = 0
 
     def time_of(self, step: Step) -> float:
@@ -78,6 +79,9 @@ class SimulatedRunner:
     seconds_per_step
         Virtual seconds that a step takes, or a function of the values at the stage's
         first step.
+    resume
+        Whether stages start from saved states. False trains again from step 0 whatever a
+        worker does not hold already.
     """
 
     def __init__(
@@ -87,13 +91,16 @@ class SimulatedRunner:
         *,
         workers: int,
         seconds_per_step: float | Callable[[Values], float] = 1.0,
+        resume: bool = True,
     ) -> None:
         self.engine = engine
+        self.steps_again = 0
         self.happenings: list[Happening] = []
         self.now = 0.0
         self.worker_seconds = 0.0
         self._curves = curves
         self._pace = seconds_per_step
+        self._resume = resume
         self._workers = {f"w{index}": _Worker(f"w{index}") for index in range(workers)}
         self._due: list[tuple[float, int, _Worker, _Running, Step, int]] = []
         self._count = 0
@@ -149,7 +156,7 @@ class SimulatedRunner:
 
     def _finish(self, worker: _Worker, running: _Running, step: Step) -> None:
         self._note("ended", worker, step, running.order)
-        self.worker_seconds += self.now - running.began
+        self.worker_seconds += self.now - running.launched
         self._extra.pop(running.order.attempt, None)
         worker.running = None
 
@@ -162,7 +169,10 @@ class SimulatedRunner:
                 self._tell(Ended(attempt=attempt, step=order.start, status="stopped"))
                 continue
             saves = {*order.saves, *self._extra.pop(attempt, ())}
-            running = _Running(order, self.now, self._pace_of(order), stop, saves)
+            pace = self._pace_of(order)
+            again = 0 if self._resume or order.after is not None else order.start
+            self.steps_again += again
+            running = _Running(order, self.now + again * pace, pace, stop, saves, self.now)
             worker.running = running
             self._note("started", worker, order.start, order)
             self._tell(Started(attempt=attempt))
@@ -220,12 +230,12 @@ class SimulatedRunner:
 
     def _reached(self, running: _Running) -> Step:
         """Return the step that the running one brings: a step is never cut short."""
-        done = (self.now - running.began) / running.pace if running.pace else 0.0
+        done = max(0.0, (self.now - running.began) / running.pace) if running.pace else 0.0
         return min(running.stop, running.order.start + max(1, ceil(done - 1e-9)))
 
     def _replan(self, worker: _Worker, running: _Running) -> None:
         running.version += 1
-        done = (self.now - running.began) / running.pace if running.pace else 0.0
+        done = max(0.0, (self.now - running.began) / running.pace) if running.pace else 0.0
         passed = running.order.start + int(done + 1e-9)
         self._schedule(worker, running, min(passed, running.stop - 1))
 
@@ -244,6 +254,7 @@ def simulate(
     direction: str | Direction = Direction.MINIMIZE,
     seconds_per_step: float | Callable[[Values], float] = 1.0,
     merge: bool = True,
+    resume: bool = True,
 ) -> Simulation:
     """Run a tuner without training, on a virtual clock.
 
@@ -264,6 +275,9 @@ def simulate(
         Virtual seconds that a step takes, or a function of the hyper-parameters.
     merge
         Whether trials share what they have in common.
+    resume
+        Whether stages start from saved states. False trains again from step 0 whatever a
+        worker does not hold already, as tools without checkpoints do.
 
     Raises
     ------
@@ -284,7 +298,9 @@ def simulate(
     options = DispatchOptions(merge=merge, saves=SavePolicy(at_changes=False))
     dispatcher = Dispatcher(root_key("simulated", 0), options)
     engine = Engine(dispatcher, metric=metric, trials={})
-    runner = SimulatedRunner(engine, curves, workers=workers, seconds_per_step=seconds_per_step)
+    runner = SimulatedRunner(
+        engine, curves, workers=workers, seconds_per_step=seconds_per_step, resume=resume
+    )
     runner.run(tuner)
     return Simulation(
         trials=[trial_of(dispatcher.plan, record) for record in engine.trials.values()],
@@ -293,8 +309,8 @@ def simulate(
         plan=dispatcher.plan,
         records=engine.trials,
         direction=towards,
-        steps_executed=dispatcher.steps_executed,
-        steps_repeated=dispatcher.steps_repeated,
+        steps_executed=dispatcher.steps_executed + runner.steps_again,
+        steps_repeated=dispatcher.steps_repeated + runner.steps_again,
         worker_seconds=runner.worker_seconds,
     )
 

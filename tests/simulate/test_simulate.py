@@ -224,3 +224,20 @@ def test_a_simulation_is_the_same_every_time() -> None:
     first, second = (dt.simulate(grid(rates), height, workers=3) for _ in range(2))
     assert first.events == second.events
     assert first.trials == second.trials
+
+
+def test_without_resuming_branches_are_trained_from_the_start() -> None:
+    from dasktune.sequences import MultiStep
+
+    space = dt.Space(lr=[0.1, MultiStep(0.1, milestones=[6], gamma=0.1)])
+
+    def run(*, resume: bool) -> tuple[float, int, int]:
+        found = dt.simulate(
+            dt.algos.Grid(space, max_steps=10), lambda values, step: 1.0, resume=resume
+        )
+        summary = found.summary()
+        return found.seconds, summary["steps_executed"], summary["steps_repeated"]
+
+    # Steps 0-6 and 6-10 in one go, then the other branch: 4 steps, or all 10 again.
+    assert run(resume=True) == (14.0, 14, 0)
+    assert run(resume=False) == (20.0, 20, 6)
