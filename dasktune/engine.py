@@ -117,6 +117,8 @@ class Engine:
                 session.numbers[trial.local] = trial.number
         for record in records:
             self._replay(session, record)
+        # Rows say this already; written again, they could undo what another driver added.
+        self._changed.clear()
         for number in sorted(session.numbers.values()):
             trial = self.trials[number]
             self.dispatcher.register(number, trial.sequences, trial.max_steps)

@@ -299,7 +299,7 @@ class Study:
             code=pack(self.trainer),
             config=self.config,
             seed=self.seed,
-            store=self.store.url,
+            store=_seen_by_workers(self.store.url),
             report_every=self.report_every,
             needs=self._options.needs,
             needs_process=getattr(self.trainer, "requires_process", False),
@@ -492,3 +492,8 @@ def _run_problems(tuner: object, client: object, workers: object) -> list[str]:
 
 def _wants_display(progress: bool | None) -> bool:
     return sys.stderr.isatty() if progress is None else progress
+
+
+def _seen_by_workers(url: str) -> str:
+    """Return a store's URL as workers need it: they run in folders of their own."""
+    return url if "://" in url else str(Path(url).absolute())

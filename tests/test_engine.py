@@ -299,6 +299,14 @@ def test_a_trial_that_lacks_the_metric_others_have_fails_alone() -> None:
     assert bench.engine.finished
 
 
+def test_resuming_writes_no_trial_again() -> None:
+    bench = finished()
+    again = Bench(loss, bench.trials)
+    outcome = again.engine.resume(Halving(), place=0, records=bench.log, now=0.0)
+    assert outcome.trials == ()
+    assert outcome.records == ()
+
+
 def test_a_muted_engine_tells_its_tuner_nothing() -> None:
     bench = Bench(loss)
     bench.begin(Halving())

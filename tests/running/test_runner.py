@@ -91,6 +91,18 @@ def test_a_write_that_fails_leaves_no_gap_in_the_log(
     assert (tmp_path / "count").stat().st_size == 9
 
 
+def test_a_relative_storage_is_the_drivers(
+    tmp_path: Path, one_worker: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    study = dt.create_study(
+        Slow, name="near", storage="near", metric="loss", config={"folder": str(tmp_path)}
+    )
+    study.optimize(dt.algos.Grid(GRID, max_steps=3), client=one_worker, progress=False)
+    assert len(list(study.store.keys())) == 3
+    assert (tmp_path / "near" / "checkpoints").is_dir()
+
+
 def test_two_studies_share_a_client(tmp_path: Path, four_workers: Client) -> None:
     heard: list[Any] = []
     four_workers.subscribe_topic("dasktune", heard.append)
