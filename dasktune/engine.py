@@ -30,6 +30,8 @@ from dasktune.types import (
     Decision,
     Extend,
     Finish,
+    Metrics,
+    Objective,
     Rank,
     Register,
     Report,
@@ -72,17 +74,17 @@ class Engine:
     ----------
     dispatcher
         Holds the plan that all tuners of the study share.
-    metric
-        Name of the metric that the study optimises.
+    objective
+        What the study optimises.
     trials
         The study's trials so far; new ones are added to it.
     """
 
     def __init__(
-        self, dispatcher: Dispatcher, *, metric: str, trials: dict[int, TrialRecord]
+        self, dispatcher: Dispatcher, *, objective: Objective, trials: dict[int, TrialRecord]
     ) -> None:
         self.dispatcher = dispatcher
-        self.metric = metric
+        self.objective = objective
         self.trials = trials
         self.reports_told = 0
         self._session: _Session | None = None
@@ -164,12 +166,13 @@ class Engine:
         session, trial = self._session, self.trials[report.trial]
         if session is None or trial.tuner != session.place or trial.state.is_finished:
             return
-        if self.metric not in report.metrics:
-            self._miss_metric(report, now)
+        missing = [name for name in self.objective.metrics if name not in report.metrics]
+        if missing:
+            self._miss_metric(missing[0], report, now)
             return
-        self._take_report(trial, report)
+        told = self._report_of(trial.local, report.step, report.metrics)
+        self._take_report(trial, told)
         self.reports_told += 1
-        told = Report(trial=trial.local, step=report.step, metrics=report.metrics)
         decisions = session.tuner.tell(told)
         self._note(
             {
@@ -182,15 +185,15 @@ class Engine:
         )
         self._apply(session, decisions, now)
 
-    def _miss_metric(self, report: Report, now: float) -> None:
-        """Take in a report without the study's metric: the trial's fault, if others have it.
+    def _miss_metric(self, metric: str, report: Report, now: float) -> None:
+        """Take in a report without a metric of the study: the trial's fault, if others have it.
 
         Raises
         ------
         ConfigurationError
             If no trial has had it yet: the name must be wrong.
         """
-        message = unknown("metric", self.metric, report.metrics)
+        message = unknown("metric", metric, report.metrics)
         if all(trial.value is None for trial in self.trials.values()):
             raise ConfigurationError(message)
         self._fail(FailTrial(trial=report.trial, step=report.step, message=message), now)
@@ -206,7 +209,7 @@ class Engine:
         self._apply(session, decisions, now)
 
     def _take_report(self, trial: TrialRecord, report: Report) -> None:
-        trial.steps, trial.value = report.step, report.metrics[self.metric]
+        trial.steps, trial.values = report.step, self.objective.values(report.metrics)
         trial.until = None
         done = report.step >= trial.max_steps
         trial.state = TrialState.COMPLETE if done else TrialState.PAUSED
@@ -216,6 +219,16 @@ class Engine:
         trial.state, trial.until = TrialState.FAIL, None
         trial.message, trial.traceback = message, traceback
         self._changed[trial.number] = None
+
+    def _report_of(self, trial: int, step: Step, metrics: Metrics) -> Report:
+        losses = self.objective.losses(metrics)
+        return Report(trial=trial, step=step, metrics=metrics, losses=losses)
+
+    def _recorded_report(self, record: Record) -> Report:
+        metrics = record["metrics"]
+        if not isinstance(metrics, Mapping):
+            raise InternalError(f"metrics in the log must be a mapping, got {metrics!r}")
+        return self._report_of(_whole(record["trial"]), _whole(record["step"]), metrics)
 
     def _note(self, cause: Mapping[str, object], decisions: Iterable[Decision]) -> None:
         if self._session is None:
@@ -232,7 +245,7 @@ class Engine:
             case "ask":
                 decisions = tuner.ask(_whole(record["capacity"]))
             case "tell":
-                report = _report_of(record)
+                report = self._recorded_report(record)
                 self._take_report(self.trials[session.numbers[report.trial]], report)
                 decisions = tuner.tell(report)
             case "fail":
@@ -271,6 +284,9 @@ class Engine:
             params=decision.params,
             sequences=decision.sequences,
             max_steps=decision.max_steps,
+            point=decision.point,
+            domains=decision.domains,
+            seed=decision.seed,
         )
         self._changed[number] = None
         self._todo.extend(self.dispatcher.register(number, decision.sequences, decision.max_steps))
@@ -369,13 +385,6 @@ def describe(decision: Decision) -> dict[str, object]:
             return {"do": "rank", "trial": decision.trial, "priority": decision.priority}
         case Finish():
             return {"do": "finish"}
-
-
-def _report_of(record: Record) -> Report:
-    metrics = record["metrics"]
-    if not isinstance(metrics, Mapping):
-        raise InternalError(f"metrics in the log must be a mapping, got {metrics!r}")
-    return Report(trial=_whole(record["trial"]), step=_whole(record["step"]), metrics=metrics)
 
 
 def _whole(value: object) -> int:

@@ -105,7 +105,7 @@ def refuse(problems: Iterable[str]) -> None:
         raise ConfigurationError(*found)
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+def unknown(kind: str, name: object, known: Iterable[str]) -> str:
     """Say that a name is unknown, and list the known ones.
 
     Examples

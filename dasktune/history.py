@@ -66,7 +66,7 @@ class History:
         """Return the study's trials as they are written."""
         return {
             one.number: TrialRecord.from_json(
-                one.record, number=one.number, state=one.state, steps=one.steps, value=one.value
+                one.record, number=one.number, state=one.state, steps=one.steps
             )
             for one in self._database.trials(self._study_id)
         }

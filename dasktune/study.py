@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from dasktune.algos.base import FixedTrials, Tuner
+from dasktune.algos.base import Tuner, known_configurations
 from dasktune.algos.single import SingleTrial
 from dasktune.engine import Engine, Outcome
 from dasktune.errors import ConfigurationError, TrainerError, refuse
@@ -38,7 +38,7 @@ from dasktune.summary import Summary, savings_line, summarise
 from dasktune.trainer.code import pack
 from dasktune.trainer.stages import StageTraining
 from dasktune.trials import Trial, TrialRecord, best_of, table_of, trial_of
-from dasktune.types import Direction, Metrics, Step, TrialState
+from dasktune.types import Direction, Metrics, Objective, Step, TrialState
 
 if TYPE_CHECKING:
     import pandas
@@ -75,6 +75,7 @@ class Study:
         self.name = row.name
         self.metric: str = row.spec["metric"]
         self.direction = Direction(row.spec["direction"])
+        self.objective = Objective.single(self.metric, self.direction)
         self.seed: int = row.spec["seed"]
         self.config = config
         self.report_every = report_every
@@ -196,8 +197,8 @@ class Study:
             )
         return trial.metrics[trial.steps]
 
-    def stage_tree(self, tuner: FixedTrials) -> StageTree:
-        """Return the stages that a tuner of fixed trials trains, from nothing.
+    def stage_tree(self, tuner: Tuner) -> StageTree:
+        """Return the stages of a tuner's trials, each in full, from nothing.
 
         Its ``to_dask()`` is a plain Dask graph that trains them: for looking, debugging
         and small work. Nothing of it becomes part of the study.
@@ -205,10 +206,11 @@ class Study:
         Parameters
         ----------
         tuner
-            Such as a `dasktune.algos.Grid`.
+            One whose trials are known before they run, such as a `dasktune.algos.Grid`.
         """
+        configurations = known_configurations(tuner)
         plan = SearchPlan(self._row.root)
-        for number, configuration in enumerate(tuner.configurations):
+        for number, configuration in enumerate(configurations):
             leaf = plan.register(number, configuration.sequences, tuner.max_steps)
             leaf.requests[number] = 0.0
         tree = build_stage_tree(plan, lambda node: False)
@@ -268,7 +270,7 @@ class Study:
         from dasktune.report.progress import display
         from dasktune.runner import DaskRunner
 
-        engine = Engine(self._graph(), metric=self.metric, trials=self._records)
+        engine = Engine(self._graph(), objective=self.objective, trials=self._records)
         recorder = Recorder(
             self.database,
             self._row.id,

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from dasktune.graph.plan import SearchPlan
 from dasktune.sequences import sequence_from_json
-from dasktune.types import Direction, Metrics, Sequences, Step, TrialState
+from dasktune.types import Direction, Metrics, Sequences, Step, TrialState, Value
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,10 +32,14 @@ class TrialRecord:
         Step that it is being trained to, None if nothing is asked for it.
     steps
         Steps of the last report that its tuner was told.
-    value
-        The metric there.
+    values
+        The metrics of the study's objectives there.
     message, traceback
         Why it failed.
+    point, domains
+        What was sampled by coordinate of the space, and what each coordinate may be; JSON.
+    seed
+        Added to the study's training seed.
     """
 
     number: int
@@ -47,10 +51,18 @@ class TrialRecord:
     state: TrialState = TrialState.PAUSED
     until: Step | None = None
     steps: Step = 0
-    value: float | None = None
+    values: tuple[float, ...] | None = None
     message: str = ""
     traceback: str = ""
     user_attrs: dict[str, object] = field(default_factory=dict)
+    point: Mapping[str, Value] = field(default_factory=dict)
+    domains: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    seed: int = 0
+
+    @property
+    def value(self) -> float | None:
+        """The first of its values; None before the first report."""
+        return None if self.values is None else self.values[0]
 
     def to_json(self) -> dict[str, object]:
         """Return it as a JSON document, without what columns of its own hold."""
@@ -64,6 +76,10 @@ class TrialRecord:
             "message": self.message,
             "traceback": self.traceback,
             "user_attrs": self.user_attrs,
+            "values": None if self.values is None else list(self.values),
+            "point": dict(self.point),
+            "domains": dict(self.domains),
+            "seed": self.seed,
         }
 
     @classmethod
@@ -74,18 +90,17 @@ class TrialRecord:
         number: int,
         state: str,
         steps: Step,
-        value: float | None,
     ) -> TrialRecord:
         """Return the record that `to_json` and its columns were made from."""
         fields = dict(document)
-        sequences = fields.pop("sequences")
+        sequences, values = fields.pop("sequences"), fields.pop("values")
         if not isinstance(sequences, Mapping):
             raise TypeError(f"sequences of trial {number} must be a mapping, got {sequences!r}")
         return cls(
             number=number,
             state=TrialState(state),
             steps=steps,
-            value=value,
+            values=tuple(values) if isinstance(values, list) else None,
             sequences={name: sequence_from_json(one) for name, one in sequences.items()},
             **fields,  # type: ignore[arg-type]
         )
@@ -107,8 +122,8 @@ class Trial:
         Its hyper-parameters as functions of the step, by name.
     steps
         Steps that its last report was made at.
-    value
-        The metric at that step, None before the first report.
+    values
+        The metrics of the study's objectives at that step, None before the first report.
     metrics
         All metrics by step, as far as they are known and the trial was asked to go.
     error
@@ -122,15 +137,15 @@ class Trial:
     params: Mapping[str, object]
     sequences: Sequences
     steps: Step
-    value: float | None
+    values: list[float] | None
     metrics: Mapping[Step, Metrics]
     error: str | None
     user_attrs: Mapping[str, object]
 
     @property
-    def values(self) -> list[float] | None:
-        """The value in a list, as Optuna has it; None before the first report."""
-        return None if self.value is None else [self.value]
+    def value(self) -> float | None:
+        """The metric at its last report, the first of several; None before it."""
+        return None if self.values is None else self.values[0]
 
 
 def trial_of(plan: SearchPlan, record: TrialRecord) -> Trial:
@@ -145,7 +160,7 @@ def trial_of(plan: SearchPlan, record: TrialRecord) -> Trial:
         params=record.params,
         sequences=record.sequences,
         steps=record.steps,
-        value=record.value,
+        values=None if record.values is None else list(record.values),
         metrics={
             step: node.metrics[step]
             for node in nodes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -77,6 +78,47 @@ class Direction(Enum):
         return first > second if self is Direction.MAXIMIZE else first < second
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """What a study optimises: one metric, or several that are traded off.
+
+    Parameters
+    ----------
+    metrics
+        Their names.
+    directions
+        One for each.
+    """
+
+    metrics: tuple[str, ...]
+    directions: tuple[Direction, ...]
+
+    @classmethod
+    def single(cls, metric: str, direction: str | Direction) -> Objective:
+        """Return the objective of one metric."""
+        return cls(metrics=(metric,), directions=(Direction.parse(direction),))
+
+    def values(self, metrics: Metrics) -> tuple[float, ...]:
+        """Return the values of its metrics; they must be there."""
+        return tuple(metrics[name] for name in self.metrics)
+
+    def losses(self, metrics: Metrics) -> tuple[float, ...]:
+        """Return its values as losses: smaller is better, and infinite what is not finite.
+
+        Examples
+        --------
+        >>> best = Objective.single("accuracy", "maximize")
+        >>> best.losses({"accuracy": 0.5}), best.losses({"accuracy": math.nan})
+        ((-0.5,), (inf,))
+        """
+        return tuple(
+            (-value if direction is Direction.MAXIMIZE else value)
+            if math.isfinite(value)
+            else math.inf
+            for value, direction in zip(self.values(metrics), self.directions, strict=True)
+        )
+
+
 class TrialState(Enum):
     """The state of a trial; names and meaning are Optuna's, and PAUSED."""
 
@@ -94,11 +136,30 @@ class TrialState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The metrics of one trial after `step` steps of training, durable and final."""
+    """The metrics of one trial after `step` steps of training, final.
+
+    Parameters
+    ----------
+    trial
+        Which.
+    step
+        Steps trained.
+    metrics
+        By name, as the trainer gave them.
+    losses
+        One for each objective of the study: smaller is better whatever the direction, and
+        infinite where a value is NaN or infinite. Tuners decide by these.
+    """
 
     trial: int
     step: Step
     metrics: Metrics
+    losses: tuple[float, ...] = ()
+
+    @property
+    def loss(self) -> float:
+        """The loss of the first objective."""
+        return self.losses[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,22 +175,44 @@ class Register:
     max_steps
         How far it may be trained: branch points up to here are known from now on.
     params
-        What was sampled, by name; JSON values.
+        What was sampled, by hyper-parameter; JSON values.
+    point, domains
+        The same by coordinate of the space, and what each coordinate may be: JSON values
+        that a sampler understands.
+    seed
+        Added to the study's training seed: how repeats of a configuration differ.
     """
 
     trial: int
     sequences: Sequences
     max_steps: Step
     params: Mapping[str, object] = field(default_factory=dict)
+    point: Mapping[str, Value] = field(default_factory=dict)
+    domains: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extend:
-    """Ask for a trial to be trained up to step `until` and reported there."""
+    """Ask for a trial to be trained up to step `until` and reported there.
+
+    Parameters
+    ----------
+    trial
+        Which.
+    until
+        How far; takes the place of what was asked before.
+    priority
+        Higher goes first.
+    reports
+        Earlier steps to report as well, ascending; the training goes on meanwhile, until
+        the tuner stops it.
+    """
 
     trial: int
     until: Step
     priority: float = 0.0
+    reports: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

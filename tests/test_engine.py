@@ -19,7 +19,18 @@ from dasktune.graph.keys import root_key
 from dasktune.sequences import Constant
 from dasktune.space import Space
 from dasktune.trials import TrialRecord
-from dasktune.types import Decision, Extend, Finish, Rank, Register, Report, Step, Stop, TrialState
+from dasktune.types import (
+    Decision,
+    Extend,
+    Finish,
+    Objective,
+    Rank,
+    Register,
+    Report,
+    Step,
+    Stop,
+    TrialState,
+)
 
 Metric = Callable[[float, Step], float]
 
@@ -92,7 +103,9 @@ class Bench:
     ) -> None:
         self.dispatcher = Dispatcher(root_key("bench", 0), DispatchOptions())
         self.trials: dict[int, TrialRecord] = {} if trials is None else trials
-        self.engine = Engine(self.dispatcher, metric="loss", trials=self.trials)
+        self.engine = Engine(
+            self.dispatcher, objective=Objective.single("loss", "minimize"), trials=self.trials
+        )
         self.metric, self.raises = metric, raises
         self.log: list[dict[str, object]] = []
         self.orders: deque[object] = deque()
@@ -280,7 +293,7 @@ def test_a_nan_is_a_value_like_others_and_survives_the_log() -> None:
 
 def test_a_metric_that_is_not_reported_is_refused_with_those_that_are() -> None:
     bench = Bench(loss)
-    bench.engine.metric = "accuracy"
+    bench.engine.objective = Objective.single("accuracy", "minimize")
     bench.begin(Halving())
     with pytest.raises(ConfigurationError, match="unknown metric 'accuracy'; known: loss"):
         bench.run()

@@ -1,35 +1,117 @@
-"""What a tuner is, and the simplest kind: every trial in full."""
+"""What a tuner is: all that one must do, in one page.
+
+A tuner is a state machine. The engine calls it and carries out the decisions it returns:
+
+1. `Tuner.prepare` once, before everything else;
+2. `Tuner.ask` when workers have nothing to do, until it returns `Finish`;
+3. `Tuner.tell` for each report: at the end of what was asked for with `Extend`, and at the
+   steps that were named in its ``reports``; a trial's reports come in the order of their
+   steps, those of different trials in any order;
+4. `Tuner.tell_failure` for a trial that reports no more.
+
+Each returns decisions: `Register` a trial (numbered from 0, in order), `Extend` it to a
+step, `Stop` it, `Rank` it, `Finish`. Not to extend a trial further is to pause it. The same
+calls in the same order must give the same decisions, so that the log of a study can be
+replayed: a tuner takes time, randomness and samples from nowhere but its arguments.
+"""
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
 
-from dasktune.errors import ConfigurationError, InternalError, refuse
+from dasktune.errors import ConfigurationError, refuse
 from dasktune.sequences import Sequence
 from dasktune.space import Configuration
-from dasktune.types import Decision, Extend, Finish, Register, Report, Step
+from dasktune.types import Decision, Report, Step
 
 _MOST_PROBLEMS = 10
 
+Inputs = Mapping[str, object]
+"""What a tuner is given before it begins; JSON. See `Tuner.prepare`."""
+
+Proposal = Mapping[str, object]
+"""What a sampler proposed; JSON. It is an input of the tuner, and kept in the log."""
+
 
 class Tuner(ABC):
-    """Decides what is trained next: a state machine over reports, without time or I/O.
+    """Decides what is trained next, and does nothing else.
 
-    The same calls in the same order give the same decisions, so that a log of them can be
-    replayed. Trials are numbered from 0 in the order in which they are registered.
+    Examples
+    --------
+    Train three values to step 2, and the best of them to step 10:
+
+    >>> from dasktune.sequences import Constant
+    >>> from dasktune.types import Extend, Finish, Register
+    >>> class BestOfThree(Tuner):
+    ...     max_steps = 10
+    ...     state = ("losses",)
+    ...     def __init__(self):
+    ...         self.losses = None
+    ...     def ask(self, capacity):
+    ...         if self.losses is not None:
+    ...             return []
+    ...         self.losses = []
+    ...         return [
+    ...             decision
+    ...             for trial, lr in enumerate([0.1, 0.2, 0.4])
+    ...             for decision in (
+    ...                 Register(trial=trial, sequences={"lr": Constant(lr)}, max_steps=10),
+    ...                 Extend(trial=trial, until=2),
+    ...             )
+    ...         ]
+    ...     def tell(self, report):
+    ...         return [Finish()] if report.step == 10 else self.count(report.loss, report.trial)
+    ...     def tell_failure(self, trial):
+    ...         return self.count(float("inf"), trial) if len(self.losses) < 3 else [Finish()]
+    ...     def count(self, loss, trial):
+    ...         self.losses.append([loss, trial])
+    ...         if len(self.losses) < 3:
+    ...             return []
+    ...         loss, trial = min(self.losses)
+    ...         return [Extend(trial=trial, until=10)] if loss < float("inf") else [Finish()]
+    ...     def identity(self):
+    ...         return {"tuner": "BestOfThree"}
+    >>> from dasktune.simulate import simulate
+    >>> simulate(BestOfThree(), lambda values, step: values["lr"] / step).summary()["best_value"]
+    0.01
     """
 
     max_steps: Step
     """How far a trial is trained at most."""
 
+    state: ClassVar[tuple[str, ...]] = ()
+    """Names of the attributes that make up its state: JSON values, with text as keys.
+
+    A tuner that keeps its state otherwise overrides `snapshot` and `restore`.
+    """
+
+    several_objectives: ClassVar[bool] = False
+    """Whether it can be used with more than one objective."""
+
+    def prepare(self, inputs: Inputs) -> None:
+        """Take what is known before the start.
+
+        Parameters
+        ----------
+        inputs
+            ``earlier``: finished trials of other tuners, each with ``point``, ``step`` and
+            ``losses``; ``queued``: points that a user wants to be tried first. Missing
+            where there is nothing.
+        """
+
     @abstractmethod
     def ask(self, capacity: int) -> list[Decision]:
-        """Return decisions when `capacity` workers have nothing to do."""
+        """Return decisions when `capacity` workers have nothing to do.
+
+        One that returns nothing must change nothing.
+        """
 
     @abstractmethod
     def tell(self, report: Report) -> list[Decision]:
-        """Return what follows from a report at the end of a request."""
+        """Return what follows from a report."""
 
     @abstractmethod
     def tell_failure(self, trial: int) -> list[Decision]:
@@ -39,88 +121,63 @@ class Tuner(ABC):
     def identity(self) -> dict[str, object]:
         """Return class and arguments as JSON: equal for tuners that decide alike."""
 
-    @abstractmethod
     def snapshot(self) -> dict[str, object]:
         """Return the state as JSON."""
+        found: dict[str, object] = json.loads(json.dumps({n: getattr(self, n) for n in self.state}))
+        return found
 
-    @abstractmethod
     def restore(self, snapshot: Mapping[str, object]) -> None:
         """Take over the state that a tuner of the same identity had."""
+        if snapshot.keys() != set(self.state):
+            raise ConfigurationError(
+                f"a snapshot of {type(self).__name__} must have {', '.join(self.state)}, "
+                f"got {', '.join(snapshot) or 'nothing'}"
+            )
+        for name, value in json.loads(json.dumps(dict(snapshot))).items():
+            setattr(self, name, value)
+
+    # What tuners with a sampler, or a number of trials that may grow, do beyond that.
+
+    @property
+    def configurations(self) -> tuple[Configuration, ...] | None:
+        """What will be tried, as far as that is known before the start; None if it is not."""
+        return None
+
+    def take_proposals(self) -> list[Proposal]:
+        """Return what was proposed by a sampler in the last call, for the log."""
+        return []
+
+    def feed_proposals(self, proposals: Iterable[Proposal]) -> None:
+        """Give, before a call is replayed, what was proposed in it the first time."""
+
+    def widened_from(self, identity: Mapping[str, object]) -> Tuner | None:
+        """Return this tuner with the fewer trials that `identity` has.
+
+        None if it is not the same but for the number of trials. `widen` then makes the
+        one into the other, also after its end.
+        """
+        return None
+
+    def widen(self, trials: int) -> list[Decision]:
+        """Go on with more trials: `trials` in all."""
+        raise ConfigurationError(f"{type(self).__name__} cannot be given more trials")
 
 
-class FixedTrials(Tuner):
-    """Trains a number of configurations, known from the start, to `max_steps`.
-
-    All are registered at the first `ask`, so that it is known where they part before the
-    first step is trained.
-
-    Parameters
-    ----------
-    configurations
-        One per trial.
-    max_steps
-        How far each is trained.
+def known_configurations(tuner: Tuner) -> tuple[Configuration, ...]:
+    """Return what a tuner will try.
 
     Raises
     ------
     ConfigurationError
-        If there is no configuration, or a sequence is not defined for `max_steps` steps.
+        If that is not known before it runs.
     """
-
-    def __init__(self, configurations: Iterable[Configuration], max_steps: Step) -> None:
-        self.configurations = tuple(configurations)
-        self.max_steps = max_steps
-        if not self.configurations:
-            raise ConfigurationError("a space must have at least one configuration, got none")
-        check_horizon(self.configurations, max_steps)
-        self._asked = False
-        self._open = set(range(len(self.configurations)))
-
-    def ask(self, capacity: int) -> list[Decision]:
-        """Return all trials and requests the first time, nothing later."""
-        if self._asked:
-            return []
-        self._asked = True
-        return list(self._everything())
-
-    def tell(self, report: Report) -> list[Decision]:
-        """Return `Finish` when this was the last trial to arrive at `max_steps`."""
-        return self._close(report.trial) if report.step >= self.max_steps else []
-
-    def tell_failure(self, trial: int) -> list[Decision]:
-        """Return `Finish` when all the others have arrived."""
-        return self._close(trial)
-
-    def snapshot(self) -> dict[str, object]:
-        """Return whether it was asked, and the trials that are still open."""
-        return {"asked": self._asked, "open": sorted(self._open)}
-
-    def restore(self, snapshot: Mapping[str, object]) -> None:
-        """Take over the state that a tuner of the same identity had."""
-        asked, opened = snapshot.get("asked"), snapshot.get("open")
-        numbers = set(opened) if isinstance(opened, list) else {-1}
-        if not isinstance(asked, bool) or not numbers <= set(range(len(self.configurations))):
-            raise ConfigurationError(f"not a snapshot of this tuner: {snapshot!r}")
-        self._asked, self._open = asked, numbers
-
-    def _everything(self) -> Iterator[Decision]:
-        for trial, configuration in enumerate(self.configurations):
-            yield Register(
-                trial=trial,
-                sequences=configuration.sequences,
-                max_steps=self.max_steps,
-                params=configuration.params,
-            )
-        for trial in range(len(self.configurations)):
-            yield Extend(trial=trial, until=self.max_steps)
-
-    def _close(self, trial: int) -> list[Decision]:
-        if not self._asked or not 0 <= trial < len(self.configurations):
-            raise InternalError(f"trial {trial} was never registered")
-        if trial not in self._open:
-            return []
-        self._open.remove(trial)
-        return [] if self._open else [Finish()]
+    found = tuner.configurations
+    if found is None:
+        raise ConfigurationError(
+            "the tuner's trials must be known before they run, such as those of Grid, got "
+            f"{type(tuner).__name__}, which proposes them as it goes"
+        )
+    return found
 
 
 def check_horizon(configurations: Iterable[Configuration], max_steps: Step) -> None:

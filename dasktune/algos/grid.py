@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
 
-from dasktune.algos.base import FixedTrials
+from dasktune.algos.fixed import FixedTrials
 from dasktune.errors import ConfigurationError
 from dasktune.sequences import Sequence
 from dasktune.sequences.values import whole

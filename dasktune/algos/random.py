@@ -1,20 +1,19 @@
-"""Random search: configurations drawn from a space, in full."""
+"""Random search: configurations drawn from a space, or proposed by a sampler, in full."""
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Mapping
 
-from dasktune.algos.base import FixedTrials
+from dasktune.algos.sampled import SampledTuner
 from dasktune.errors import ConfigurationError
-from dasktune.sequences.values import Arguments
-from dasktune.space import MOST_GRID_POINTS, Space
-from dasktune.types import Step
+from dasktune.types import Decision, Extend, Finish, Register, Report
 
 
-class Random(FixedTrials):
-    """Trains `trials` random configurations of a space to `max_steps`.
+class Random(SampledTuner):
+    """Trains `trials` configurations of a space to `max_steps`, drawn at random.
 
-    One configuration may be drawn more than once; training it again costs nothing.
+    With a `sampler` they are what it proposes, one for each worker at a time if it learns.
+    One configuration may come more than once; training it again costs nothing.
 
     Parameters
     ----------
@@ -23,9 +22,11 @@ class Random(FixedTrials):
     trials
         How many configurations to draw.
     max_steps
-        How far each is trained.
+        How far each trial is trained.
     seed
         Decides what is drawn; it has nothing to do with the seed of the training.
+    sampler
+        Proposes configurations; None draws at random.
 
     Raises
     ------
@@ -37,24 +38,44 @@ class Random(FixedTrials):
     Bergstra and Bengio, "Random Search for Hyper-Parameter Optimization", section 2.
     """
 
-    def __init__(self, space: Space, *, trials: int, max_steps: Step, seed: int = 0) -> None:
-        check = Arguments("Random")
-        self._trials = check.whole("trials", trials)
-        self._seed = check.whole("seed", seed, at_least=0)
-        max_steps = check.whole("max_steps", max_steps)
-        check.refuse()
-        if self._trials > MOST_GRID_POINTS:
-            raise ConfigurationError(f"trials must be <= {MOST_GRID_POINTS:,}, got {trials:,}")
-        rng = np.random.default_rng(self._seed)
-        super().__init__((space.sample(rng) for _ in range(self._trials)), max_steps)
-        self.space = space
+    several_objectives = True
 
-    def identity(self) -> dict[str, object]:
-        """Return class and arguments as JSON."""
-        return {
-            "tuner": "Random",
-            "space": self.space.to_json(),
-            "trials": self._trials,
-            "max_steps": self.max_steps,
-            "seed": self._seed,
-        }
+    def begin(self) -> None:
+        """Nothing is open yet."""
+        self._open: set[int] = set()
+
+    def ask(self, capacity: int) -> list[Decision]:
+        """Return all trials the first time, or one for each free worker if a sampler learns."""
+        count = min(self.left, capacity) if self.source.learns else self.left
+        drawn = [self.draw() for _ in range(count)]
+        return self._launch(drawn)
+
+    def told(self, report: Report) -> list[Decision]:
+        """Return `Finish` when this was the last trial to arrive at `max_steps`."""
+        return self.failed(report.trial) if report.step >= self.max_steps else []
+
+    def failed(self, trial: int) -> list[Decision]:
+        """Return `Finish` when all the others have arrived."""
+        if trial not in self._open:
+            return []
+        self._open.remove(trial)
+        return [] if self._open or self.left else [Finish()]
+
+    def grow(self, trials: int) -> list[Decision]:
+        """Draw the further trials, unless a sampler waits for free workers."""
+        return self.ask(0)
+
+    def state_json(self) -> dict[str, object]:
+        """Return the trials that are under way."""
+        return {"open": sorted(self._open)}
+
+    def take_state_json(self, state: Mapping[str, object]) -> None:
+        """Take over the trials that are under way."""
+        found = state.get("open")
+        if not isinstance(found, list) or not set(found) <= set(range(self.registered)):
+            raise ConfigurationError(f"not the state of this tuner: {state!r}")
+        self._open = set(found)
+
+    def _launch(self, drawn: list[Register]) -> list[Decision]:
+        self._open.update(one.trial for one in drawn)
+        return [*drawn, *(Extend(trial=one.trial, until=self.max_steps) for one in drawn)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dasktune.algos.base import FixedTrials
+from dasktune.algos.fixed import FixedTrials
 from dasktune.sequences import Sequence, as_sequence
 from dasktune.sequences.values import whole
 from dasktune.space import Configuration

@@ -117,17 +117,12 @@ def preview(
     as_json: AsJson = False,
 ) -> None:
     """Say what the trials cost, before any is trained."""
-    from dasktune.algos.base import FixedTrials
+    from dasktune.algos.base import known_configurations
     from dasktune.cli.study_file import load
     from dasktune.graph.cost import cost_of
 
     tuner = load(file, config or ()).tuner()
-    if not isinstance(tuner, FixedTrials):
-        raise ConfigurationError(
-            "preview needs a tuner whose trials are known before they run, such as Grid, got "
-            f"{type(tuner).__name__}"
-        )
-    trials = ((one.sequences, tuner.max_steps) for one in tuner.configurations)
+    trials = ((one.sequences, tuner.max_steps) for one in known_configurations(tuner))
     cost = cost_of(trials, workers=workers)
     if as_json:
         fields = ("trials", "steps_requested", "steps_unique", "merge_rate", "critical_path")

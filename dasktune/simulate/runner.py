@@ -29,7 +29,7 @@ from dasktune.graph.keys import root_key
 from dasktune.graph.saves import SavePolicy
 from dasktune.simulate.result import Happening, Simulation
 from dasktune.trials import trial_of
-from dasktune.types import Direction, Step, Value
+from dasktune.types import Direction, Objective, Step, Value
 
 Values = Mapping[str, Value]
 
@@ -140,7 +140,7 @@ class SimulatedRunner:
             self._finish(worker, running, step)
         else:
             self._schedule(worker, running, step)
-        reports = ((step, {self.engine.metric: self._metric(order, step)}),)
+        reports = ((step, {self.engine.objective.metrics[0]: self._metric(order, step)}),)
         self._tell(Saved(attempt=order.attempt, step=step, reports=reports))
         if ended:
             seconds = (step - order.start) * running.pace
@@ -297,7 +297,7 @@ def simulate(
     refuse(_problems(curves, workers, seconds_per_step))
     options = DispatchOptions(merge=merge, saves=SavePolicy(at_changes=False))
     dispatcher = Dispatcher(root_key("simulated", 0), options)
-    engine = Engine(dispatcher, metric=metric, trials={})
+    engine = Engine(dispatcher, objective=Objective.single(metric, towards), trials={})
     runner = SimulatedRunner(
         engine, curves, workers=workers, seconds_per_step=seconds_per_step, resume=resume
     )

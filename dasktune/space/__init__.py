@@ -7,15 +7,17 @@ itself a value, without random state.
 6
 """
 
-from dasktune.space.domains import Choice, Domain, Family, Float, Int
+from dasktune.space.domains import Choice, Chooser, Domain, Drawing, Family, Float, Int
 from dasktune.space.space import MOST_GRID_POINTS, Branch, Configuration, Space
 
 __all__ = [
     "MOST_GRID_POINTS",
     "Branch",
     "Choice",
+    "Chooser",
     "Configuration",
     "Domain",
+    "Drawing",
     "Family",
     "Float",
     "Int",

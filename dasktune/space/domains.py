@@ -10,16 +10,47 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
 from dasktune.errors import ConfigurationError
 from dasktune.sequences import Constant, Sequence, as_sequence
 from dasktune.sequences.values import Arguments, plain
+from dasktune.types import Value
 
 MOST_POINTS: Final = 2**62
 """A domain may not have more points: so many are drawn from with one 64-bit number."""
+
+
+class Chooser(Protocol):
+    """Settles the coordinates of a space one by one: at random, by a sampler, by a point.
+
+    A coordinate is a number that is free or a choice between options. It is called by the
+    path to it: ``lr``, ``lr.gamma`` for an argument of a family, ``optimizer.sgd.momentum``
+    for what the option ``sgd`` of ``optimizer`` brings with it.
+    """
+
+    def number(self, name: str, domain: Float | Int) -> float | int:
+        """Return a point of `domain`."""
+
+    def option(self, name: str, domain: Choice) -> int:
+        """Return the position of one of its options."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A chooser that draws at random."""
+
+    rng: np.random.Generator
+
+    def number(self, name: str, domain: Float | Int) -> float | int:
+        """Return a random point."""
+        return domain.draw(self.rng)
+
+    def option(self, name: str, domain: Choice) -> int:
+        """Return a random option's position, all equally likely."""
+        return int(self.rng.integers(len(domain.options)))
 
 
 class Domain(ABC):
@@ -37,8 +68,12 @@ class Domain(ABC):
         """Return every point in order; only if there is a `size`."""
 
     @abstractmethod
+    def choose(self, name: str, chooser: Chooser) -> object:
+        """Return the point that `chooser` settles; its coordinates' names begin with `name`."""
+
     def draw(self, rng: np.random.Generator) -> object:
-        """Return a random point."""
+        """Return a random point; each coordinate is drawn on its own."""
+        return self.choose("", Drawing(rng))
 
     @abstractmethod
     def to_json(self) -> dict[str, object]:
@@ -47,6 +82,10 @@ class Domain(ABC):
     def label(self) -> str:
         """Return what no two options of a choice may have in common."""
         return json.dumps(self.to_json())
+
+    def short(self) -> str:
+        """Return what people call it as an option; two may be called the same."""
+        return self.label()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +134,10 @@ class Float(Domain):
         """Return every point, ascending."""
         return map(self._point, range(self.size or 0))
 
+    def choose(self, name: str, chooser: Chooser) -> float:
+        """Return the chosen point; one that is the only one is no coordinate."""
+        return self.low if self.size == 1 else float(chooser.number(name, self))
+
     def draw(self, rng: np.random.Generator) -> float:
         """Return a random point."""
         if self.size is not None:
@@ -106,6 +149,17 @@ class Float(Domain):
             drawn = self.low * (1 - w) + self.high * w
         return min(max(drawn, self.low), self.high)
 
+    def __contains__(self, value: object) -> bool:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        if not self.low <= value <= self.high:
+            return False
+        return self.step is None or self._point(self._position(value)) == value
+
+    def short(self) -> str:
+        """Return its bounds."""
+        return f"Float({self.low}, {self.high})"
+
     def to_json(self) -> dict[str, object]:
         """Return what identifies it."""
         return {
@@ -115,6 +169,9 @@ class Float(Domain):
             "log": self.log,
             "step": self.step,
         }
+
+    def _position(self, value: float) -> int:
+        return round((_exact(value) - _exact(self.low)) / _exact(self.step or 1.0))
 
     def _point(self, index: int) -> float:
         return float(_exact(self.low) + index * _exact(self.step or 0.0))
@@ -163,6 +220,10 @@ class Int(Domain):
         """Return every point, ascending."""
         return iter(range(self.low, self.high + 1, self.step))
 
+    def choose(self, name: str, chooser: Chooser) -> int:
+        """Return the chosen point; one that is the only one is no coordinate."""
+        return self.low if self.size == 1 else int(chooser.number(name, self))
+
     def draw(self, rng: np.random.Generator) -> int:
         """Return a random point."""
         if not self.log:
@@ -170,6 +231,17 @@ class Int(Domain):
         # Half a unit on both sides, so that the outer integers are as likely as their share.
         drawn = math.exp(rng.uniform(math.log(self.low - 0.5), math.log(self.high + 0.5)))
         return min(max(round(drawn), self.low), self.high)
+
+    def __contains__(self, value: object) -> bool:
+        if isinstance(value, bool) or not isinstance(value, int):
+            return False
+        if not self.low <= value <= self.high:
+            return False
+        return (value - self.low) % self.step == 0
+
+    def short(self) -> str:
+        """Return its bounds."""
+        return f"Int({self.low}, {self.high})"
 
     def to_json(self) -> dict[str, object]:
         """Return what identifies it."""
@@ -226,10 +298,23 @@ class Choice(Domain):
             else:
                 yield option
 
-    def draw(self, rng: np.random.Generator) -> object:
-        """Return a random point of a random option."""
-        option = self.options[int(rng.integers(len(self.options)))]
-        return option.draw(rng) if isinstance(option, Domain) else option
+    def choose(self, name: str, chooser: Chooser) -> object:
+        """Return the chosen option's chosen point; a single option is no coordinate."""
+        position = chooser.option(name, self) if len(self.options) > 1 else 0
+        option = self.options[position]
+        if not isinstance(option, Domain):
+            return option
+        return option.choose(f"{name}.{self.labels[position]}", chooser)
+
+    @property
+    def labels(self) -> tuple[Value, ...]:
+        """What each option is called where a sampler chooses: itself, if it is plain."""
+        found: list[Value] = []
+        for option in self.options:
+            label = _short(option)
+            # To a sampler 1, 1.0 and True are the same.
+            found.append(_label(option) if label in found else label)
+        return tuple(found)
 
     def to_json(self) -> dict[str, object]:
         """Return what identifies it."""
@@ -289,9 +374,15 @@ class Family(Domain):
         for taken in product(*(domain.points() for _, domain in self.arguments)):
             yield self._make(taken)
 
-    def draw(self, rng: np.random.Generator) -> Sequence:
-        """Return a random one: each argument on its own."""
-        return self._make(domain.draw(rng) for _, domain in self.arguments)
+    def choose(self, name: str, chooser: Chooser) -> Sequence:
+        """Return the one of the chosen arguments."""
+        return self._make(
+            domain.choose(f"{name}.{argument}", chooser) for argument, domain in self.arguments
+        )
+
+    def short(self) -> str:
+        """Return the family's name."""
+        return _family_name(self.family).rpartition(".")[2]
 
     def to_json(self) -> dict[str, object]:
         """Return what identifies it."""
@@ -361,6 +452,13 @@ def _label(option: object) -> str:
     if isinstance(option, Domain):
         return option.label()
     return repr(option) if isinstance(option, Sequence) else json.dumps(option)
+
+
+def _short(option: object) -> Value:
+    """Return what people call an option; two may be called the same."""
+    if isinstance(option, Domain):
+        return option.short()
+    return repr(option) if isinstance(option, Sequence | tuple) else plain(option)
 
 
 def _family_name(family: object) -> str:

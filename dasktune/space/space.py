@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Final
 
@@ -13,7 +13,8 @@ import numpy as np
 
 from dasktune.errors import ConfigurationError, refuse
 from dasktune.sequences import Constant, Sequence, as_sequence
-from dasktune.space.domains import Choice, Domain, listed, total_size
+from dasktune.space.choosing import Following, Noting
+from dasktune.space.domains import Choice, Chooser, Domain, Drawing, listed, total_size
 from dasktune.types import Value
 
 MOST_GRID_POINTS: Final = 1_000_000
@@ -31,10 +32,15 @@ class Configuration:
         sequence.
     sequences
         The same as sequences, by name.
+    point, domains
+        What was chosen by coordinate of the space (see `dasktune.space.Chooser`), and what
+        each coordinate may be, as JSON: empty where nobody chose, as in a grid.
     """
 
     params: Mapping[str, Value]
     sequences: Mapping[str, Sequence]
+    point: Mapping[str, Value] = field(default_factory=dict)
+    domains: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     def objects(self) -> dict[str, Value | Sequence]:
         """Return plain values where they are constant, else sequences, by name."""
@@ -93,9 +99,9 @@ class Branch(Domain):
         for inner in self.space.configurations():
             yield _Branched(name=self.name, inner=inner)
 
-    def draw(self, rng: np.random.Generator) -> object:
-        """Return it with a random configuration of its space."""
-        return _Branched(name=self.name, inner=self.space.sample(rng))
+    def choose(self, name: str, chooser: Chooser) -> object:
+        """Return it with the chosen configuration of its space."""
+        return _Branched(name=self.name, inner=self.space.chosen(chooser, f"{name}."))
 
     def to_json(self) -> dict[str, object]:
         """Return what identifies it."""
@@ -104,6 +110,10 @@ class Branch(Domain):
     def label(self) -> str:
         """Return its name as text: it is all that the trainer sees of the choice."""
         return json.dumps(self.name)
+
+    def short(self) -> str:
+        """Return its name."""
+        return self.name
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -181,8 +191,49 @@ class Space:
         return map(_merged, product(*(_entries(name, domain) for name, domain in self.dimensions)))
 
     def sample(self, rng: np.random.Generator) -> Configuration:
-        """Return a random configuration; each hyper-parameter is drawn on its own."""
-        return _merged(_drawn(name, domain, rng) for name, domain in self.dimensions)
+        """Return a random configuration; each coordinate is drawn on its own."""
+        return self.pick(Drawing(rng))
+
+    def at(self, point: Mapping[str, Value], otherwise: Chooser | None = None) -> Configuration:
+        """Return the configuration at a point.
+
+        Parameters
+        ----------
+        point
+            Values by coordinate, as `Configuration.point` has them.
+        otherwise
+            Settles the coordinates that `point` has not; None demands them all.
+
+        Raises
+        ------
+        ConfigurationError
+            If a coordinate is missing or not of this space, or a value lies outside its
+            domain.
+
+        Examples
+        --------
+        >>> from dasktune.sequences import MultiStep
+        >>> from dasktune.space import Family, Float
+        >>> space = Space(lr=Family(MultiStep, init=Float(0.1, 0.2), milestones=[9], gamma=0.1))
+        >>> space.at({"lr.init": 0.15}).sequences
+        {'lr': MultiStep(0.15, milestones=[9], gamma=0.1)}
+        """
+        following = Following(point, otherwise)
+        found = self.pick(following)
+        following.check(found.point)
+        return found
+
+    def pick(self, chooser: Chooser) -> Configuration:
+        """Return the configuration whose coordinates `chooser` settles."""
+        noting = Noting(chooser)
+        found = self.chosen(noting)
+        return replace(found, point=noting.point, domains=noting.domains)
+
+    def chosen(self, chooser: Chooser, prefix: str = "") -> Configuration:
+        """Return the same without a note of the point, as part of a larger space."""
+        return _merged(
+            _chosen(name, domain, chooser, prefix + name) for name, domain in self.dimensions
+        )
 
     def to_json(self) -> dict[str, object]:
         """Return a JSON document that identifies the space, the order of its names included."""
@@ -203,9 +254,9 @@ def _entries(name: str, domain: Domain) -> list[Configuration]:
         return [_entry(name, point) for point in domain.points()]
 
 
-def _drawn(name: str, domain: Domain, rng: np.random.Generator) -> Configuration:
+def _chosen(name: str, domain: Domain, chooser: Chooser, coordinate: str) -> Configuration:
     with _naming(name):
-        return _entry(name, domain.draw(rng))
+        return _entry(name, domain.choose(coordinate, chooser))
 
 
 def _entry(name: str, point: object) -> Configuration:

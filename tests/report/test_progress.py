@@ -20,7 +20,7 @@ from dasktune.runner import Snapshot
 from dasktune.sequences import Constant, MultiStep
 from dasktune.space import Space
 from dasktune.trials import TrialRecord
-from dasktune.types import Direction, TrialState
+from dasktune.types import Direction, Objective, TrialState
 
 SPACE = Space(lr=[Constant(0.1), MultiStep(0.1, milestones=[30], gamma=0.1)])
 BEFORE = Snapshot(
@@ -45,7 +45,7 @@ class Clock:
 
 
 def running_engine(space: Space = SPACE) -> Engine:
-    engine = Engine(Dispatcher("root"), metric="loss", trials={})
+    engine = Engine(Dispatcher("root"), objective=Objective.single("loss", "minimize"), trials={})
     engine.begin(Grid(space, max_steps=60), place=0, capacity=1, now=0.0)
     engine.handle(WorkerJoined(worker="w", resources={}), 0.0)
     return engine

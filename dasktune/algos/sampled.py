@@ -1,0 +1,237 @@
+"""What tuners have in common that try a number of configurations of a space."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import ClassVar, Self
+
+from dasktune.algos.base import Inputs, Proposal, Tuner, check_horizon
+from dasktune.algos.sources import RandomSource, Source
+from dasktune.errors import ConfigurationError, InternalError
+from dasktune.sequences.values import Arguments
+from dasktune.space import MOST_GRID_POINTS, Configuration, Space
+from dasktune.types import Decision, Register, Report, Step
+
+CHECKED = 1000
+"""Configurations that are drawn and looked at before anything runs."""
+
+
+class SampledTuner(Tuner):
+    """Draws `trials` configurations, and leaves to its kind what becomes of them.
+
+    A kind sets what its own arguments are, calls this constructor, and implements `begin`,
+    `ask`, `told`, `failed`, `state_json`, `take_state_json` and, if it can, `grow`.
+
+    Parameters
+    ----------
+    space
+        What to draw from.
+    trials
+        How many configurations to try.
+    max_steps
+        How far each is trained at most.
+    seed
+        Decides what is drawn; it has nothing to do with the seed of the training.
+    sampler
+        Proposes configurations; None draws at random.
+    check
+        What was found wrong with the kind's own arguments so far.
+    more
+        The kind's own arguments, for the identity: JSON values by name.
+
+    Raises
+    ------
+    ConfigurationError
+        If a number is too small or a sequence ends before `max_steps`: all at once.
+    """
+
+    growing: ClassVar[bool] = True
+    """Whether it can go on with more trials."""
+
+    def __init__(
+        self,
+        space: Space,
+        *,
+        trials: int,
+        max_steps: Step,
+        seed: int = 0,
+        sampler: Source | None = None,
+        check: Arguments | None = None,
+        more: Mapping[str, object] | None = None,
+    ) -> None:
+        check = check or Arguments(type(self).__name__)
+        self.trials = check.whole("trials", trials)
+        self.seed = check.whole("seed", seed, at_least=0)
+        self.max_steps = check.whole("max_steps", max_steps)
+        if not check.problems and self.trials > MOST_GRID_POINTS:
+            check.add(f"trials must be <= {MOST_GRID_POINTS:,}, got {self.trials:,}")
+        check.refuse()
+        self.space = space
+        self.source = sampler or RandomSource(space, self.seed)
+        self._more = dict(more or {})
+        self._queue: deque[object] = deque()
+        self._fed: deque[Proposal] = deque()
+        self._proposed: list[Proposal] = []
+        self.registered = 0
+        looked_at = RandomSource(space, self.seed)
+        check_horizon(_drawn(looked_at, min(self.trials, CHECKED)), self.max_steps)
+        self.begin()
+
+    # --------------------------------------------------------------- what kinds must do
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Set the state to that before the first `ask`, as the arguments want it."""
+
+    @abstractmethod
+    def told(self, report: Report) -> list[Decision]:
+        """Return what follows from a report; the source knows of it already."""
+
+    @abstractmethod
+    def failed(self, trial: int) -> list[Decision]:
+        """Return what follows from a failure; the source knows of it already."""
+
+    def grow(self, trials: int) -> list[Decision]:
+        """Return what follows from `trials` further trials, counted in `trials` already."""
+        raise ConfigurationError(f"{type(self).__name__} cannot be given more trials")
+
+    @abstractmethod
+    def state_json(self) -> dict[str, object]:
+        """Return the kind's own state as JSON."""
+
+    @abstractmethod
+    def take_state_json(self, state: Mapping[str, object]) -> None:
+        """Take over such a state."""
+
+    # ------------------------------------------------------------------ what it has for them
+
+    @property
+    def left(self) -> int:
+        """How many trials have not been drawn yet."""
+        return self.trials - self.registered
+
+    def draw(self) -> Register:
+        """Return the next trial, whose number is `registered` before the call."""
+        trial = self.registered
+        queued = self._queue.popleft() if self._queue else None
+        if self._fed:
+            proposal = self._fed.popleft()
+        elif queued is not None:
+            proposal = {"point": queued}
+        else:
+            proposal = self.source.propose(trial)
+        configuration = self.source.accept(trial, proposal)
+        check_horizon((configuration,), self.max_steps)
+        if self.source.logged:
+            self._proposed.append(proposal)
+        self.registered += 1
+        return Register(
+            trial=trial,
+            sequences=configuration.sequences,
+            max_steps=self.max_steps,
+            params=configuration.params,
+            point=configuration.point,
+            domains=configuration.domains,
+        )
+
+    # ----------------------------------------------------------------- what a tuner must do
+
+    def prepare(self, inputs: Inputs) -> None:
+        """Take queued points, and give the source what has been learned before."""
+        queued, earlier = inputs.get("queued", ()), inputs.get("earlier", ())
+        if not isinstance(queued, Iterable) or not isinstance(earlier, Iterable):
+            raise InternalError(f"inputs must hold lists, got {inputs!r}")
+        self._queue.extend(queued)
+        for one in earlier:
+            self.source.earlier(one["point"], one["step"], tuple(one["losses"]))
+
+    def tell(self, report: Report) -> list[Decision]:
+        """Return what follows from a report."""
+        self.source.observe(report.trial, report.step, report.losses)
+        return self.told(report)
+
+    def tell_failure(self, trial: int) -> list[Decision]:
+        """Return what follows from the failure of a trial."""
+        self.source.fail(trial)
+        return self.failed(trial)
+
+    @property
+    def configurations(self) -> tuple[Configuration, ...] | None:
+        """What will be tried; None if a sampler proposes it."""
+        if isinstance(self.source, RandomSource):
+            return _drawn(self.source, self.trials)
+        return None
+
+    def take_proposals(self) -> list[Proposal]:
+        """Return what the sampler proposed in the last call."""
+        proposed, self._proposed = self._proposed, []
+        return proposed
+
+    def feed_proposals(self, proposals: Iterable[Proposal]) -> None:
+        """Give, before a call is replayed, what was proposed in it the first time."""
+        self._fed.extend(proposals)
+
+    def identity(self) -> dict[str, object]:
+        """Return class and arguments as JSON."""
+        return {
+            "tuner": type(self).__name__,
+            "space": self.space.to_json(),
+            "trials": self.trials,
+            "max_steps": self.max_steps,
+            "seed": self.seed,
+            "sampler": self.source.identity(),
+            **self._more,
+        }
+
+    def snapshot(self) -> dict[str, object]:
+        """Return the state as JSON."""
+        return {
+            "trials": self.trials,
+            "registered": self.registered,
+            "queue": list(self._queue),
+            "source": self.source.snapshot(),
+            "state": self.state_json(),
+        }
+
+    def restore(self, snapshot: Mapping[str, object]) -> None:
+        """Take over the state that a tuner of the same identity had."""
+        match snapshot:
+            case {
+                "trials": int(trials),
+                "registered": int(registered),
+                "queue": list(queue),
+                "source": source,
+                "state": dict(state),
+            }:
+                self.trials, self.registered, self._queue = trials, registered, deque(queue)
+                self.source.restore(source)
+                self.take_state_json(state)
+            case _:
+                raise ConfigurationError(f"not a snapshot of this tuner: {snapshot!r}")
+
+    def widened_from(self, identity: Mapping[str, object]) -> Self | None:
+        """Return this tuner with the fewer trials that `identity` has, if it is that one."""
+        mine, trials = self.identity(), identity.get("trials")
+        if not self.growing or not isinstance(trials, int) or trials >= self.trials:
+            return None
+        if {**mine, "trials": trials} != identity:
+            return None
+        found = copy.deepcopy(self)
+        found.trials = trials
+        found.begin()
+        return found
+
+    def widen(self, trials: int) -> list[Decision]:
+        """Go on with `trials` in all."""
+        more = trials - self.trials
+        if more < 1:
+            raise ConfigurationError(f"trials must be > {self.trials} to widen, got {trials}")
+        self.trials = trials
+        return self.grow(more)
+
+
+def _drawn(source: RandomSource, trials: int) -> tuple[Configuration, ...]:
+    return tuple(source.accept(trial, source.propose(trial)) for trial in range(trials))

@@ -1,0 +1,103 @@
+"""Sources: where the configurations of a tuner come from."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from dasktune.algos.base import Proposal
+from dasktune.space import Configuration, Drawing, Space
+from dasktune.types import Step
+
+
+class Source(ABC):
+    """Proposes configurations, and may learn from how trials go.
+
+    Whatever `propose` returns is an input of the tuner and kept in the log: a replay gives
+    it to `accept` again and never proposes anew.
+    """
+
+    learns: ClassVar[bool] = False
+    """Whether what it proposes depends on losses; if not, all is proposed at the start."""
+
+    logged: ClassVar[bool] = True
+    """Whether what it proposes is kept in the log; not if seed and number say it all."""
+
+    @abstractmethod
+    def propose(self, trial: int) -> Proposal:
+        """Return a proposal for a trial of this number, with ``point`` by coordinate."""
+
+    @abstractmethod
+    def accept(self, trial: int, proposal: Proposal) -> Configuration:
+        """Return the configuration of a proposal: its own, a user's, or one from the log."""
+
+    def earlier(self, point: Mapping[str, object], step: Step, losses: tuple[float, ...]) -> None:
+        """Take in a trial that another tuner, or another study, has finished."""
+
+    def observe(self, trial: int, step: Step, losses: tuple[float, ...]) -> None:
+        """Take in a report of a trial: losses are finite or plus infinity."""
+
+    def fail(self, trial: int) -> None:
+        """Take in that a trial failed."""
+
+    @abstractmethod
+    def identity(self) -> object:
+        """Return what is the same for sources that propose alike; JSON."""
+
+    @abstractmethod
+    def snapshot(self) -> object:
+        """Return the state as JSON."""
+
+    @abstractmethod
+    def restore(self, snapshot: object) -> None:
+        """Take over the state that a source of the same identity had."""
+
+
+class RandomSource(Source):
+    """Draws every coordinate on its own, each trial with a generator of its own.
+
+    Parameters
+    ----------
+    space
+        What to draw from.
+    seed
+        Decides what is drawn.
+
+    References
+    ----------
+    Bergstra and Bengio, "Random Search for Hyper-Parameter Optimization", section 2.
+    """
+
+    logged = False
+
+    def __init__(self, space: Space, seed: int) -> None:
+        self._space = space
+        self._seed = seed
+
+    def propose(self, trial: int) -> Proposal:
+        """Return a random point; it depends on nothing but the seed and the number."""
+        return {"point": dict(self._space.pick(self._drawing(trial)).point)}
+
+    def accept(self, trial: int, proposal: Proposal) -> Configuration:
+        """Return the configuration at the proposal's point; what it lacks is drawn."""
+        point = proposal["point"]
+        if not isinstance(point, Mapping):
+            raise TypeError(f"a point must be a mapping, got {point!r}")
+        return self._space.at(point, otherwise=self._drawing(trial))
+
+    def identity(self) -> object:
+        """Return None: it is what draws unless a sampler is given."""
+        return None
+
+    def snapshot(self) -> object:
+        """Return None: it has no state."""
+        return None
+
+    def restore(self, snapshot: object) -> None:
+        """Do nothing."""
+
+    def _drawing(self, trial: int) -> Drawing:
+        return Drawing(np.random.default_rng((self._seed, trial)))

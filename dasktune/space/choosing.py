@@ -1,0 +1,95 @@
+"""Choosers: settling the coordinates of a space by a given point, and taking note of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from dasktune.errors import ConfigurationError, refuse, unknown
+from dasktune.space.domains import Choice, Chooser, Float, Int
+from dasktune.types import Value
+
+
+class Noting:
+    """Lets another chooser settle coordinates, and takes note of what it does.
+
+    Parameters
+    ----------
+    chooser
+        Who settles them.
+
+    Attributes
+    ----------
+    point, domains
+        Value and domain (JSON) of each coordinate by name.
+    """
+
+    def __init__(self, chooser: Chooser) -> None:
+        self._chooser = chooser
+        self.point: dict[str, Value] = {}
+        self.domains: dict[str, Mapping[str, object]] = {}
+
+    def number(self, name: str, domain: Float | Int) -> float | int:
+        """Return what the other settles."""
+        value = self._chooser.number(name, domain)
+        self.point[name], self.domains[name] = value, document_of(domain)
+        return value
+
+    def option(self, name: str, domain: Choice) -> int:
+        """Return what the other settles."""
+        position = self._chooser.option(name, domain)
+        self.point[name], self.domains[name] = domain.labels[position], document_of(domain)
+        return position
+
+
+class Following:
+    """Settles coordinates as a point says.
+
+    Parameters
+    ----------
+    point
+        Values by coordinate.
+    otherwise
+        Settles those that the point has not; None refuses them.
+    """
+
+    def __init__(self, point: Mapping[str, Value], otherwise: Chooser | None = None) -> None:
+        self._point = point
+        self._otherwise = otherwise
+
+    def number(self, name: str, domain: Float | Int) -> float | int:
+        """Return the point's value if the domain has it."""
+        if name not in self._point:
+            return self._other(name).number(name, domain)
+        value = self._point[name]
+        if not isinstance(value, int | float) or value not in domain:
+            raise ConfigurationError(f"coordinate {name!r} must be in {domain}, got {value!r}")
+        return value
+
+    def option(self, name: str, domain: Choice) -> int:
+        """Return the position of the option that the point names."""
+        if name not in self._point:
+            return self._other(name).option(name, domain)
+        labels, value = domain.labels, self._point[name]
+        for position, label in enumerate(labels):
+            if label == value and isinstance(label, bool) == isinstance(value, bool):
+                return position
+        raise ConfigurationError(unknown(f"option of {name!r}", value, map(str, labels)))
+
+    def check(self, settled: Mapping[str, Value]) -> None:
+        """Refuse coordinates of the point that the space did not ask for."""
+        refuse(unknown("coordinate", name, settled) for name in self._point if name not in settled)
+
+    def _other(self, name: str) -> Chooser:
+        if self._otherwise is None:
+            known = ", ".join(map(repr, self._point)) or "nothing"
+            raise ConfigurationError(f"a point must have coordinate {name!r}, got {known}")
+        return self._otherwise
+
+
+@lru_cache(maxsize=4096)
+def document_of(domain: Float | Int | Choice) -> Mapping[str, object]:
+    """Return what a coordinate may be, as JSON: of a choice only what its options are called."""
+    if isinstance(domain, Choice):
+        return {"domain": "Choice", "options": list(domain.labels)}
+    return domain.to_json()
