@@ -1,4 +1,4 @@
-"""The algebra of sequences: what one is, ending it (``seq[:n]``), joining two (``a >> b``).
+"""The algebra of sequences: what one is, cutting it (``seq[:n]``, ``seq[n:]``), ``a >> b``.
 
 A sequence is a value: two that are written alike are equal, have one hash and one JSON
 document. Its canonical text is its `repr`, which evaluates back to it.
@@ -61,7 +61,10 @@ class Sequence(ABC):
         return ()
 
     def leaf_at(self, step: Step) -> tuple[Sequence, Step, int | None]:
-        """Return the family member that rules at `step`, where it began, where it ends."""
+        """Return the family member that rules at `step`, the step it counts from, its end.
+
+        The step that it counts from is before 0 where its own first steps were cut off.
+        """
         return self, 0, self.end
 
     def leaves(self) -> tuple[Sequence, ...]:
@@ -120,23 +123,32 @@ class Sequence(ABC):
         return Joined((*self.leaves(), *as_sequence(other).leaves()))
 
     def __getitem__(self, key: slice) -> Sequence:
-        """Return ``self[:n]``: the same sequence, ended at step `n`.
+        """Return ``self[:n]``, its first `n` steps, or ``self[n:]``, all that come after them.
+
+        ``self[:n] >> self[n:]`` has the values of ``self``, and is compared with it without
+        computing any.
 
         Raises
         ------
         ConfigurationError
-            If the key is anything but ``[:n]``, or `n` is below 1 or beyond the end.
+            If the key is anything but ``[:n]`` or ``[n:]``, or no step is left.
+
+        Examples
+        --------
+        >>> Constant(64)[:2] >> (Constant(64)[:2] >> 128)[1:]
+        Constant(64)[:2] >> Constant(64)[:1] >> Constant(128)
         """
-        if not isinstance(key, slice) or key.start not in (None, 0) or key.step not in (None, 1):
-            raise ConfigurationError(f"a sequence can only be cut as seq[:n], got [{key!r}]")
-        if key.stop is None:
-            return self
-        stop = whole("n of seq[:n]", key.stop, at_least=1)
-        if self.end is not None and stop > self.end:
-            raise ConfigurationError(
-                f"n of seq[:n] must be <= {self.end}, where it ends, got {stop}"
-            )
-        return self if stop == self.end else self._ended(stop)
+        match key:
+            case slice(start=None | 0, stop=None, step=None | 1):
+                return self
+            case slice(start=None | 0, stop=stop, step=None | 1):
+                return self._before(whole("n of seq[:n]", stop, at_least=1))
+            case slice(start=start, stop=None, step=None | 1):
+                return self._after(whole("n of seq[n:]", start, at_least=1))
+            case _:
+                raise ConfigurationError(
+                    f"a sequence can only be cut as seq[:n] or seq[n:], got [{key!r}]"
+                )
 
     def to_json(self) -> dict[str, object]:
         """Return a JSON document that `sequence_from_json` turns back into it.
@@ -199,8 +211,25 @@ class Sequence(ABC):
             words.append(text if position < self.positional else f"{name}={text}")
         return f"{type(self).__name__}({', '.join(words)})"
 
+    def _before(self, stop: Step) -> Sequence:
+        if self.end is not None and stop > self.end:
+            raise ConfigurationError(
+                f"n of seq[:n] must be <= {self.end}, where it ends, got {stop}"
+            )
+        return self if stop == self.end else self._ended(stop)
+
+    def _after(self, start: Step) -> Sequence:
+        if self.end is not None and start >= self.end:
+            raise ConfigurationError(
+                f"n of seq[n:] must be < {self.end}, where it ends, got {start}"
+            )
+        return self._rest(start)
+
     def _ended(self, stop: Step) -> Sequence:
         return Ended(self, stop)
+
+    def _rest(self, start: Step) -> Sequence:
+        return Rest(self, start)
 
     def _checked(self, step: Step) -> Step:
         if type(step) is not int or step < 0:
@@ -240,10 +269,69 @@ class Constant(Sequence):
         """Return None: it never changes."""
         return None
 
+    def _rest(self, start: Step) -> Sequence:
+        return self
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Rest(Sequence):
+    """A family member without its first steps; written ``sequence[start:]``.
+
+    Its step 0 is the member's step `start`.
+
+    Examples
+    --------
+    >>> from dasktune.sequences import Warmup
+    >>> Warmup(4, 1.0)[1:], Warmup(4, 1.0)[1:].values(0, 3)
+    (Warmup(4, 1.0)[1:], [0.5, 0.75, 1.0])
+    """
+
+    sequence: Sequence
+    start: Step
+
+    def __post_init__(self) -> None:
+        if isinstance(self.sequence, Rest | Ended | Joined):
+            raise ConfigurationError(f"only a family member can be wrapped, got {self.sequence!r}")
+        # It must have a first value.
+        self.sequence(whole("start", self.start, at_least=1))
+
+    @property
+    def end(self) -> int | None:
+        """Number of steps that are left; None if the member never ends."""
+        return None if self.sequence.end is None else self.sequence.end - self.start
+
+    def formula(self, step: Step) -> Value:
+        """Return the value of the member, `start` steps later."""
+        return self.sequence.formula(self.start + step)
+
+    def constant_until(self, step: Step) -> int | None:
+        """Return the next change of the member."""
+        change = self.sequence.constant_until(self.start + step)
+        return None if change is None else change - self.start
+
+    def boundaries(self, start: Step, stop: Step) -> tuple[Step, ...]:
+        """Return the dividing steps of the member."""
+        inner = self.sequence.boundaries(self.start + start, self.start + stop)
+        return tuple(step - self.start for step in inner)
+
+    def leaf_at(self, step: Step) -> tuple[Sequence, Step, int | None]:
+        """Return the member, which counts from `start` steps before."""
+        return self.sequence, -self.start, self.end
+
+    def to_json(self) -> dict[str, object]:
+        """Return a JSON document that `sequence_from_json` turns back into it."""
+        return {"family": "Rest", "sequence": self.sequence.to_json(), "start": self.start}
+
+    def _canonical(self) -> str:
+        return f"{self.sequence!r}[{self.start}:]"
+
+    def _rest(self, start: Step) -> Sequence:
+        return Rest(self.sequence, self.start + start)
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Ended(Sequence):
-    """A family member that ends at `stop`; written ``sequence[:stop]``.
+    """A family member, or the rest of one, that ends at `stop`; written ``sequence[:stop]``.
 
     Examples
     --------
@@ -281,8 +369,9 @@ class Ended(Sequence):
         return self.sequence.boundaries(start, min(stop, self.stop))
 
     def leaf_at(self, step: Step) -> tuple[Sequence, Step, int | None]:
-        """Return what was cut, and the new end."""
-        return self.sequence, 0, self.stop
+        """Return the family member, and the new end."""
+        leaf, origin, _ = self.sequence.leaf_at(step)
+        return leaf, origin, self.stop
 
     def to_json(self) -> dict[str, object]:
         """Return a JSON document that `sequence_from_json` turns back into it."""
@@ -293,6 +382,9 @@ class Ended(Sequence):
 
     def _ended(self, stop: Step) -> Sequence:
         return self.sequence[:stop]
+
+    def _rest(self, start: Step) -> Sequence:
+        return self.sequence[start:][: self.stop - start]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -352,11 +444,11 @@ class Joined(Sequence):
         return tuple(found)
 
     def leaf_at(self, step: Step) -> tuple[Sequence, Step, int | None]:
-        """Return the family member at `step`, where its piece begins and ends."""
+        """Return the family member at `step`, the step it counts from, and its piece's end."""
         index = self._index(step)
-        origin = self.starts[index]
-        leaf, _, end = self.pieces[index].leaf_at(step - origin)
-        return leaf, origin, None if end is None else origin + end
+        begun = self.starts[index]
+        leaf, origin, end = self.pieces[index].leaf_at(step - begun)
+        return leaf, begun + origin, None if end is None else begun + end
 
     def leaves(self) -> tuple[Sequence, ...]:
         """Return the pieces."""
@@ -373,6 +465,12 @@ class Joined(Sequence):
         index = self._index(stop - 1)
         last = self.pieces[index][: stop - self.starts[index]]
         return last if index == 0 else Joined((*self.pieces[:index], last))
+
+    def _rest(self, start: Step) -> Sequence:
+        index = self._index(start)
+        first = self.pieces[index][start - self.starts[index] :]
+        later = self.pieces[index + 1 :]
+        return Joined((first, *later)) if later else first
 
     def _index(self, step: Step) -> int:
         return bisect_right(self.starts, step) - 1

@@ -61,13 +61,18 @@ def sequence_from_json(document: object) -> Sequence:
         case "Ended":
             _need("Ended", arguments, ("sequence", "stop"))
             return sequence_from_json(arguments["sequence"])[: arguments["stop"]]
+        case "Rest":
+            _need("Rest", arguments, ("sequence", "start"))
+            return sequence_from_json(arguments["sequence"])[arguments["start"] :]
         case family:
             return _member(str(family), arguments)
 
 
 def _member(name: str, arguments: Mapping[str, object]) -> Sequence:
     if name not in FAMILIES:
-        raise ConfigurationError(unknown("sequence family", name, [*FAMILIES, "Ended", "Joined"]))
+        raise ConfigurationError(
+            unknown("sequence family", name, [*FAMILIES, "Ended", "Joined", "Rest"])
+        )
     parameters = inspect.signature(FAMILIES[name]).parameters.values()
     required = [item.name for item in parameters if item.default is item.empty]
     optional = [item.name for item in parameters if item.default is not item.empty]
