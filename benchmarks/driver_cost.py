@@ -172,9 +172,7 @@ def _own_cost(what: str, sequences: Mapping[str, Sequence], steps: int) -> Figur
 def _on_host(sequences: Mapping[str, Sequence], steps: int) -> float:
     """Return the seconds that a worker takes for a stage."""
     with tempfile.TemporaryDirectory() as folder:
-        job = Job(
-            trainer_class=Nothing, config={}, seed=0, device="cpu", store=folder, report_every=1
-        )
+        job = Job(trainer_class=Nothing, config={}, device="cpu", store=folder, report_every=1)
         host = StageHost(job, lambda messages: None)
         chain = Chain(root_key("own cost", 0))
         spec = StageSpec(
@@ -184,6 +182,7 @@ def _on_host(sequences: Mapping[str, Sequence], steps: int) -> float:
             saves=(),
             sequences={name: one.to_json() for name, one in sequences.items()},
             chain=(chain.base, chain.values.hex(), chain.length),
+            seed=0,
         )
         began = time.perf_counter()
         receipt = host.run(spec)

@@ -1,19 +1,22 @@
 """The engine of a study: a tuner and a dispatcher, from events to instructions and records.
 
 It is pure: a runner feeds it events and carries out what it says, first making its
-records durable. The Dask runner and the simulated one drive this same machine.
+records durable. The Dask runner, the simulated one and a user's own loop drive this same
+machine.
 
-Every call of the tuner is a record: its cause and the decisions it gave. Replaying the
-records of a tuner gives the tuner and its trials as they were.
+Every call of the tuner is a record (`dasktune.log`). A tuner that was interrupted is made
+again from its last snapshot and the records since.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
-from dasktune.algos.base import Tuner
+from dasktune.algos.base import Inputs, Tuner
 from dasktune.errors import ConfigurationError, InternalError, unknown
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
@@ -25,6 +28,7 @@ from dasktune.graph.events import (
     SavePoint,
     StopStage,
 )
+from dasktune.log import Record, call, describe, difference_of, extend_of, report_of
 from dasktune.trials import TrialRecord
 from dasktune.types import (
     Decision,
@@ -43,8 +47,9 @@ from dasktune.types import (
 Order = RunStage | StopStage | SavePoint
 """What a runner carries out."""
 
-Record = Mapping[str, object]
-"""One entry of the event log; JSON."""
+SNAPSHOT_EVERY = 1000
+"""Records of a tuner between two snapshots of it, or as many as it has trials if those are
+more: so that a snapshot's share of the cost of a record does not grow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +63,39 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Session:
-    """A tuner at work: its place in the study and the numbers of its trials."""
+    """A tuner at work: its place in the study, its trials' numbers and what it asks for."""
 
     tuner: Tuner
     place: int
     numbers: dict[int, int] = field(default_factory=dict)
-    priorities: dict[int, float] = field(default_factory=dict)
+    requests: dict[int, Extend] = field(default_factory=dict)
+    stopped: set[int] = field(default_factory=set)
     finished: bool = False
+    since_snapshot: int = 0
+
+    def snapshot(self) -> dict[str, object]:
+        """Return all of it but the numbers, which the trials themselves say, as JSON."""
+        return {
+            "tuner": self.tuner.snapshot(),
+            "requests": [describe(one) for one in self.requests.values()],
+            "stopped": sorted(self.stopped),
+            "finished": self.finished,
+        }
+
+    def restore(self, snapshot: Mapping[str, object]) -> None:
+        """Take over what `snapshot` returned."""
+        match snapshot:
+            case {
+                "tuner": dict(tuner),
+                "requests": list(requests),
+                "stopped": list(stopped),
+                "finished": bool(finished),
+            }:
+                self.tuner.restore(tuner)
+                self.requests = {one["trial"]: extend_of(one) for one in requests}
+                self.stopped, self.finished = set(stopped), finished
+            case _:
+                raise InternalError(f"not a snapshot of a session: {snapshot!r}")
 
 
 class Engine:
@@ -78,15 +109,25 @@ class Engine:
         What the study optimises.
     trials
         The study's trials so far; new ones are added to it.
+    fails_on_nan
+        Whether a value that is NaN or infinite ends its trial as a failure.
     """
 
     def __init__(
-        self, dispatcher: Dispatcher, *, objective: Objective, trials: dict[int, TrialRecord]
+        self,
+        dispatcher: Dispatcher,
+        *,
+        objective: Objective,
+        trials: dict[int, TrialRecord],
+        fails_on_nan: bool = False,
     ) -> None:
         self.dispatcher = dispatcher
         self.objective = objective
         self.trials = trials
         self.reports_told = 0
+        self.heard: list[Report] = []
+        """Reports of this turn, with the study's numbers of trials; the runner empties it."""
+        self._fails_on_nan = fails_on_nan
         self._session: _Session | None = None
         self._orders: list[Order] = []
         self._records: list[Record] = []
@@ -98,15 +139,57 @@ class Engine:
         """Whether the tuner has ended."""
         return self._session is None or self._session.finished
 
-    def begin(self, tuner: Tuner, *, place: int, capacity: int, now: float) -> Outcome:
-        """Start a tuner that the study has not seen; `place` counts the study's tuners."""
+    def begin(
+        self,
+        tuner: Tuner,
+        *,
+        place: int,
+        capacity: int,
+        now: float,
+        inputs: Inputs | None = None,
+    ) -> Outcome:
+        """Start a tuner that the study has not seen; `place` counts the study's tuners.
+
+        Raises
+        ------
+        ConfigurationError
+            If the tuner is for one objective and the study has several.
+        """
+        if len(self.objective.metrics) > 1 and not tuner.several_objectives:
+            raise ConfigurationError(
+                f"{type(tuner).__name__} must have one objective, since it compares trials on "
+                f"the way, got {', '.join(self.objective.metrics)}"
+            )
         self._session = _Session(tuner, place)
-        self._note({"kind": "tuner", "identity": tuner.identity()}, ())
+        inputs = dict(inputs or {})
+        tuner.prepare(inputs)
+        self._note({"kind": "tuner", "identity": tuner.identity(), "inputs": inputs}, ())
         self._ask(capacity, now)
         return self._settle(now)
 
-    def resume(self, tuner: Tuner, *, place: int, records: Iterable[Record], now: float) -> Outcome:
+    def resume(
+        self,
+        tuner: Tuner,
+        *,
+        place: int,
+        records: Iterable[Record],
+        now: float,
+        widen: int | None = None,
+    ) -> Outcome:
         """Go on with a tuner whose records are in the log.
+
+        Parameters
+        ----------
+        tuner
+            A new one of the recorded identity.
+        place
+            Which of the study's tuners it is.
+        records
+            All of its records.
+        now
+            Seconds since the run began.
+        widen
+            Number of trials in all that it is given from now on, if it changes.
 
         Raises
         ------
@@ -117,18 +200,13 @@ class Engine:
         for trial in self.trials.values():
             if trial.tuner == place:
                 session.numbers[trial.local] = trial.number
-        for record in records:
+        for record in _after_last_snapshot(records):
             self._replay(session, record)
         # Rows say this already; written again, they could undo what another driver added.
         self._changed.clear()
-        for number in sorted(session.numbers.values()):
-            trial = self.trials[number]
-            self.dispatcher.register(number, trial.sequences, trial.max_steps)
-        for number in sorted(session.numbers.values()):
-            trial = self.trials[number]
-            if trial.until is not None:
-                priority = session.priorities[trial.local]
-                self._todo.extend(self.dispatcher.extend(number, trial.until, priority, now))
+        self._ask_again(session, now)
+        if widen is not None:
+            self._widen(session, widen, now)
         return self._settle(now)
 
     def ask(self, capacity: int, now: float) -> Outcome:
@@ -139,6 +217,17 @@ class Engine:
     def handle(self, event: Event, now: float) -> Outcome:
         """Take in one event of the runner."""
         self._todo.extend(self.dispatcher.handle(event, now))
+        return self._settle(now)
+
+    def measured(self, number: int, step: Step, metrics: Metrics, now: float) -> Outcome:
+        """Take in a report of a trial that is trained in a loop of the user's own."""
+        self._todo.extend(self.dispatcher.answer(number, step, metrics))
+        return self._settle(now)
+
+    def give_up(self, number: int, message: str, now: float) -> Outcome:
+        """Take in that a trial failed in a loop of the user's own."""
+        self._todo.extend(self.dispatcher.stop(number, now))
+        self._todo.append(FailTrial(trial=number, step=0, message=message))
         return self._settle(now)
 
     def drain(self, now: float) -> Outcome:
@@ -166,24 +255,30 @@ class Engine:
         session, trial = self._session, self.trials[report.trial]
         if session is None or trial.tuner != session.place or trial.state.is_finished:
             return
+        if report.step <= trial.steps:
+            return  # what was asked for anew in the meantime
         missing = [name for name in self.objective.metrics if name not in report.metrics]
         if missing:
             self._miss_metric(missing[0], report, now)
             return
-        told = self._report_of(trial.local, report.step, report.metrics)
-        self._take_report(trial, told)
+        told = report_of(trial.local, report.step, report.metrics, self.objective)
+        self.heard.append(replace(told, trial=trial.number))
         self.reports_told += 1
+        if self._fails_on_nan and math.inf in told.losses:
+            self._fail_on_nan(report, now)
+            return
+        self._take_report(session, trial, told)
         decisions = session.tuner.tell(told)
-        self._note(
-            {
-                "kind": "tell",
-                "trial": trial.local,
-                "step": report.step,
-                "metrics": dict(report.metrics),
-            },
-            decisions,
-        )
+        cause = {"kind": "tell", "trial": trial.local, "step": report.step}
+        self._note({**cause, "metrics": dict(report.metrics)}, decisions)
         self._apply(session, decisions, now)
+
+    def _fail_on_nan(self, report: Report, now: float) -> None:
+        values = zip(self.objective.metrics, self.objective.values(report.metrics), strict=True)
+        name, value = next(one for one in values if not math.isfinite(one[1]))
+        self._todo.extend(self.dispatcher.stop(report.trial, now))
+        message = f"{name} must be finite (on_nan='fail'), got {value} at step {report.step}"
+        self._fail(FailTrial(trial=report.trial, step=report.step, message=message), now)
 
     def _miss_metric(self, metric: str, report: Report, now: float) -> None:
         """Take in a report without a metric of the study: the trial's fault, if others have it.
@@ -196,83 +291,149 @@ class Engine:
         message = unknown("metric", metric, report.metrics)
         if all(trial.value is None for trial in self.trials.values()):
             raise ConfigurationError(message)
+        self._todo.extend(self.dispatcher.stop(report.trial, now))
         self._fail(FailTrial(trial=report.trial, step=report.step, message=message), now)
 
     def _fail(self, failure: FailTrial, now: float) -> None:
         session, trial = self._session, self.trials[failure.trial]
         if session is None or trial.tuner != session.place or trial.state.is_finished:
             return
-        self._take_failure(trial, failure.message, failure.traceback)
+        self._take_failure(session, trial, failure.message, failure.traceback)
         decisions = session.tuner.tell_failure(trial.local)
         cause = {"kind": "fail", "trial": trial.local, "message": failure.message}
         self._note({**cause, "traceback": failure.traceback}, decisions)
         self._apply(session, decisions, now)
 
-    def _take_report(self, trial: TrialRecord, report: Report) -> None:
+    def _widen(self, session: _Session, trials: int, now: float) -> None:
+        self._take_widening(session)
+        decisions = session.tuner.widen(trials)
+        self._note({"kind": "widen", "trials": trials}, decisions)
+        self._apply(session, decisions, now)
+
+    def _take_report(self, session: _Session, trial: TrialRecord, report: Report) -> None:
         trial.steps, trial.values = report.step, self.objective.values(report.metrics)
-        trial.until = None
-        done = report.step >= trial.max_steps
-        trial.state = TrialState.COMPLETE if done else TrialState.PAUSED
+        if trial.until is None or report.step >= trial.until:
+            trial.until = None
+            session.requests.pop(trial.local, None)
+            done = report.step >= trial.max_steps
+            trial.state = TrialState.COMPLETE if done else TrialState.PAUSED
         self._changed[trial.number] = None
 
-    def _take_failure(self, trial: TrialRecord, message: str, traceback: str) -> None:
+    def _take_failure(
+        self, session: _Session, trial: TrialRecord, message: str, traceback: str
+    ) -> None:
+        session.requests.pop(trial.local, None)
         trial.state, trial.until = TrialState.FAIL, None
         trial.message, trial.traceback = message, traceback
         self._changed[trial.number] = None
 
-    def _report_of(self, trial: int, step: Step, metrics: Metrics) -> Report:
-        losses = self.objective.losses(metrics)
-        return Report(trial=trial, step=step, metrics=metrics, losses=losses)
-
-    def _recorded_report(self, record: Record) -> Report:
-        metrics = record["metrics"]
-        if not isinstance(metrics, Mapping):
-            raise InternalError(f"metrics in the log must be a mapping, got {metrics!r}")
-        return self._report_of(_whole(record["trial"]), _whole(record["step"]), metrics)
+    def _take_widening(self, session: _Session) -> None:
+        """Open the tuner again, and what it had not stopped itself."""
+        session.finished = False
+        for local, number in session.numbers.items():
+            trial = self.trials[number]
+            if trial.state is TrialState.PRUNED and local not in session.stopped:
+                trial.state = TrialState.PAUSED
+                self._changed[number] = None
 
     def _note(self, cause: Mapping[str, object], decisions: Iterable[Decision]) -> None:
-        if self._session is None:
+        session = self._session
+        if session is None:
             raise InternalError("a record needs a tuner")
+        proposals = session.tuner.take_proposals()
         described = [describe(decision) for decision in decisions]
-        self._records.append({**cause, "place": self._session.place, "decisions": described})
+        record = {**cause, "place": session.place, "decisions": described}
+        self._records.append({**record, "proposals": proposals} if proposals else record)
+        session.since_snapshot += 1
+
+    def _take_snapshot(self) -> None:
+        """Add a snapshot to the records now and then."""
+        session = self._session
+        if session is None or session.since_snapshot < max(SNAPSHOT_EVERY, len(session.numbers)):
+            return
+        session.since_snapshot = 0
+        state = session.snapshot()
+        record = {"kind": "snapshot", "place": session.place, "state": state, "decisions": []}
+        self._records.append(record)
 
     def _replay(self, session: _Session, record: Record) -> None:
         """Give one recorded cause to the tuner and compare what it decides."""
-        tuner = session.tuner
         match record["kind"]:
-            case "tuner":
-                return
-            case "ask":
-                decisions = tuner.ask(_whole(record["capacity"]))
+            case "snapshot":
+                session.restore(record["state"])
             case "tell":
-                report = self._recorded_report(record)
-                self._take_report(self.trials[session.numbers[report.trial]], report)
-                decisions = tuner.tell(report)
+                trial = self.trials[session.numbers[record["trial"]]]
+                metrics = record["metrics"]
+                report = report_of(trial.local, record["step"], metrics, self.objective)
+                self._take_report(session, trial, report)
             case "fail":
-                local = _whole(record["trial"])
-                trial = self.trials[session.numbers[local]]
-                self._take_failure(trial, str(record["message"]), str(record["traceback"]))
-                decisions = tuner.tell_failure(local)
-            case kind:
-                raise InternalError(f"the log holds a record of unknown kind {kind!r}")
-        described = [describe(decision) for decision in decisions]
-        if described != record["decisions"]:
-            raise ConfigurationError(
-                f"the tuner must decide as recorded: after {record['kind']!r} it gave "
-                f"{described}, the log has {record['decisions']}"
-            )
+                trial = self.trials[session.numbers[record["trial"]]]
+                self._take_failure(session, trial, record["message"], record["traceback"])
+            case "widen":
+                self._take_widening(session)
+            case _:
+                pass
+        decisions = call(session.tuner, record, self.objective)
+        session.tuner.take_proposals()
+        difference = difference_of(record, decisions)
+        if difference is not None:
+            raise ConfigurationError(f"the tuner must decide as recorded: {difference}")
         for decision in decisions:
             self._remember(session, decision)
+        session.since_snapshot = 0 if record["kind"] == "snapshot" else session.since_snapshot + 1
+
+    def _ask_again(self, session: _Session, now: float) -> None:
+        """Make the trials known to the dispatcher, and ask for what they still wait for."""
+        for number in sorted(session.numbers.values()):
+            self._make_known(self.trials[number])
+        for local, request in sorted(session.requests.items()):
+            trial = self.trials[session.numbers[local]]
+            ahead = tuple(step for step in request.reports if step > trial.steps)
+            self._todo.extend(
+                self.dispatcher.extend(trial.number, request.until, request.priority, now, ahead)
+            )
 
     # -------------------------------------------------------------------- decisions
 
     def _apply(self, session: _Session, decisions: Iterable[Decision], now: float) -> None:
         for decision in decisions:
+            self._check(session, decision)
             if isinstance(decision, Register):
                 self._register(session, decision)
             else:
                 self._remember(session, decision)
                 self._todo.extend(self._carry_out(session, decision, now))
+
+    def _check(self, session: _Session, decision: Decision) -> None:
+        """Refuse a decision that makes no sense: whoever wrote the tuner must know.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is about a trial that was not registered or has ended, or asks for a step
+            that the trial has had or cannot get to.
+        """
+        if isinstance(decision, Finish):
+            return
+        known, trial = len(session.numbers), decision.trial
+        problem = ""
+        if isinstance(decision, Register):
+            problem = f"register trial {known} next" if trial != known else ""
+        elif trial not in session.numbers:
+            problem = f"decide about trials that it registered, 0 to {known - 1}"
+        elif isinstance(decision, Extend):
+            record = self.trials[session.numbers[trial]]
+            steps = (record.steps, *decision.reports, decision.until, record.max_steps + 1)
+            if record.state.is_finished:
+                problem = f"not extend trial {trial}, which is {record.state.value}"
+            elif any(first >= second for first, second in pairwise(steps)):
+                problem = (
+                    f"extend trial {trial} beyond step {record.steps} and up to "
+                    f"{record.max_steps}, its reports ascending"
+                )
+        if problem:
+            name = type(session.tuner).__name__
+            raise ConfigurationError(f"{name} must {problem}, got {decision!r}")
 
     def _register(self, session: _Session, decision: Register) -> None:
         number = len(self.trials)
@@ -289,7 +450,11 @@ class Engine:
             seed=decision.seed,
         )
         self._changed[number] = None
-        self._todo.extend(self.dispatcher.register(number, decision.sequences, decision.max_steps))
+        self._make_known(self.trials[number])
+
+    def _make_known(self, trial: TrialRecord) -> None:
+        register = self.dispatcher.register
+        self._todo.extend(register(trial.number, trial.sequences, trial.max_steps, seed=trial.seed))
 
     def _carry_out(self, session: _Session, decision: Decision, now: float) -> list[Instruction]:
         """Pass a decision on to the dispatcher."""
@@ -297,7 +462,9 @@ class Engine:
         match decision:
             case Extend():
                 number = session.numbers[decision.trial]
-                return dispatcher.extend(number, decision.until, decision.priority, now)
+                return dispatcher.extend(
+                    number, decision.until, decision.priority, now, decision.reports
+                )
             case Stop():
                 return dispatcher.stop(session.numbers[decision.trial], now)
             case Rank():
@@ -314,14 +481,20 @@ class Engine:
             case Extend():
                 trial = self.trials[session.numbers[decision.trial]]
                 trial.state, trial.until = TrialState.RUNNING, decision.until
-                session.priorities[decision.trial] = decision.priority
+                session.requests[decision.trial] = decision
                 self._changed[trial.number] = None
             case Rank():
-                session.priorities[decision.trial] = decision.priority
+                request = session.requests.get(decision.trial)
+                if request is not None:
+                    ranked = replace(request, priority=decision.priority)
+                    session.requests[decision.trial] = ranked
             case Stop():
+                session.requests.pop(decision.trial, None)
+                session.stopped.add(decision.trial)
                 self._prune(self.trials[session.numbers[decision.trial]])
             case Finish():
                 session.finished = True
+                session.requests.clear()
                 for number in session.numbers.values():
                     self._prune(self.trials[number])
             case _:
@@ -344,6 +517,7 @@ class Engine:
                 self._fail(instruction, now)
             else:
                 self._orders.append(instruction)
+        self._take_snapshot()
         outcome = Outcome(
             tuple(self._orders),
             tuple(self._records),
@@ -371,23 +545,8 @@ def with_save_points(orders: list[Order]) -> list[Order]:
     ]
 
 
-def describe(decision: Decision) -> dict[str, object]:
-    """Return a decision as a JSON document; a trial's sequences are kept with the trial."""
-    match decision:
-        case Register():
-            return {"do": "register", "trial": decision.trial, "max_steps": decision.max_steps}
-        case Extend():
-            found = {"do": "extend", "trial": decision.trial, "until": decision.until}
-            return {**found, "priority": decision.priority}
-        case Stop():
-            return {"do": "stop", "trial": decision.trial}
-        case Rank():
-            return {"do": "rank", "trial": decision.trial, "priority": decision.priority}
-        case Finish():
-            return {"do": "finish"}
-
-
-def _whole(value: object) -> int:
-    if not isinstance(value, int):
-        raise InternalError(f"the log must hold a whole number here, got {value!r}")
-    return value
+def _after_last_snapshot(records: Iterable[Record]) -> list[Record]:
+    """Return the records from the last snapshot on; all of them if there is none."""
+    found = list(records)
+    last = max((at for at, one in enumerate(found) if one["kind"] == "snapshot"), default=0)
+    return found[last:]

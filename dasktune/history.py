@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
 
 from dasktune.algos.base import Tuner
+from dasktune.log import KINDS, Record, has_ended, trials_of
 from dasktune.storage.database import Database
 from dasktune.storage.schema import EventRow
 from dasktune.trials import TrialRecord
 
-Record = Mapping[str, Any]
-"""One entry of the log, or one note; JSON."""
 
-CALLS = ("tuner", "ask", "tell", "fail")
-"""Kinds of the entries that say what a tuner was called with."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a tuner stands in a study.
+
+    Parameters
+    ----------
+    number
+        Its place among the study's tuners.
+    tuner
+        The tuner as its records began: with fewer trials, if it was widened.
+    records
+        Its records; empty if it is new.
+    widen
+        How many trials in all it is to be given now; None if that is what it has.
+    """
+
+    number: int
+    tuner: Tuner
+    records: list[Record]
+    widen: int | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.widen is None and has_ended(self.records)
 
 
 class History:
@@ -51,16 +72,37 @@ class History:
         self._log.append(row.payload)
         self.next_number = row.number + 1
 
-    def place_of(self, tuner: Tuner) -> tuple[int, list[Record]]:
-        """Return a tuner's place among the study's, and its records if it is known."""
+    def place_of(self, tuner: Tuner) -> Place:
+        """Return a tuner's place among the study's: known by its identity, or new.
+
+        One that is the same but for more trials is the known one, widened.
+        """
         identity = json.loads(json.dumps(tuner.identity()))
-        places = [record for record in self._log if record["kind"] == "tuner"]
-        for record in places:
+        begun = [record for record in self._log if record["kind"] == "tuner"]
+        for record in begun:
             if record["identity"] == identity:
-                place = record["place"]
-                calls = (one for one in self._log if one["kind"] in CALLS)
-                return place, [one for one in calls if one["place"] == place]
-        return len(places), []
+                return Place(
+                    number=record["place"], tuner=tuner, records=self._calls(record["place"])
+                )
+        for record in begun:
+            narrow = tuner.widened_from(record["identity"])
+            if narrow is not None:
+                records = self._calls(record["place"])
+                now, wanted = trials_of(records), identity["trials"]
+                if now is None or now <= wanted:
+                    widen = None if now == wanted else wanted
+                    number = record["place"]
+                    return Place(number=number, tuner=narrow, records=records, widen=widen)
+        return Place(number=len(begun), tuner=tuner, records=[])
+
+    def _calls(self, place: int) -> list[Record]:
+        calls = (one for one in self._log if one["kind"] in KINDS)
+        return [one for one in calls if one["place"] == place]
+
+    @property
+    def places(self) -> list[list[Record]]:
+        """The records of each of the study's tuners."""
+        return [self._calls(one["place"]) for one in self._log if one["kind"] == "tuner"]
 
     def trials(self) -> dict[int, TrialRecord]:
         """Return the study's trials as they are written."""
@@ -79,9 +121,3 @@ class History:
     def note(self, kind: str, **content: object) -> None:
         """Add a note."""
         self._database.note(self._study_id, {"kind": kind, **content})
-
-
-def has_ended(records: Iterable[Record]) -> bool:
-    """Return whether a tuner's records say that it has ended."""
-    decisions = (decision for record in records for decision in record["decisions"])
-    return any(decision["do"] == "finish" for decision in decisions)

@@ -23,8 +23,10 @@ class JobPlan:
         Unique name of this run of the driver; part of every message.
     code
         The user's trainer.
-    config, seed, store, report_every
+    config, store, report_every
         See `dasktune.worker.Job`.
+    seed
+        The study's; repeats of a configuration add to it.
     needs
         Resources that a stage occupies; with ``GPU`` the trainer is put on one.
     saves_by_time
@@ -52,7 +54,7 @@ class Job:
     ----------
     trainer_class
         The user's trainer.
-    config, seed, device
+    config, device
         What it is built with.
     store
         URL of the checkpoint store.
@@ -66,7 +68,6 @@ class Job:
 
     trainer_class: type
     config: Mapping[str, object]
-    seed: int
     device: str
     store: str
     report_every: int
@@ -90,6 +91,8 @@ class StageSpec:
         JSON documents of the hyper-parameters by name.
     chain
         Position in the chain of keys at `start`: base, values (hex), length.
+    seed
+        Seed of the training.
     """
 
     attempt: str
@@ -98,6 +101,7 @@ class StageSpec:
     saves: tuple[Step, ...]
     sequences: Mapping[str, Mapping[str, object]]
     chain: tuple[str, str, int]
+    seed: int
 
 
 def open_job(plan: JobPlan, resources: Mapping[str, float]) -> Job:
@@ -127,7 +131,6 @@ def open_job(plan: JobPlan, resources: Mapping[str, float]) -> Job:
     return Job(
         trainer_class=trainer_class,
         config=plan.config,
-        seed=plan.seed,
         device=device,
         store=plan.store,
         report_every=plan.report_every,

@@ -21,8 +21,11 @@ class Recall:
     pays nothing.
     """
 
-    def __init__(self, store: CheckpointStore) -> None:
+    def __init__(self, database: Database, store: CheckpointStore) -> None:
+        self._database = database
         self._store = store
+        self._stored = set(store.keys())
+        self._roots: set[str] = set()
         self._checkpoints: dict[Step, set[str]] = defaultdict(set)
         self._metrics: dict[Step, dict[str, Metrics]] = defaultdict(dict)
         self._unrecorded: set[str] = set()
@@ -36,20 +39,26 @@ class Recall:
         more: the store is the truth about what exists, also where rows say otherwise. It
         may hold states of other databases, too; each is opened once to see its step.
         """
-        recall = cls(store)
-        stored = set(store.keys())
-        for row in database.checkpoints(root):
-            if row.key in stored:
-                recall._checkpoints[row.step].add(row.key)
-        for metrics in database.metrics(root):
-            recall._metrics[metrics.step][metrics.key] = metrics.values
-        for key in sorted(stored - database.checkpoint_keys()):
+        recall = cls(database, store)
+        for key in sorted(recall._stored - database.checkpoint_keys()):
             step = _step_of(store, key)
             if step is not None:
                 recall._checkpoints[step].add(key)
                 recall._unrecorded.add(key)
-        recall._steps = sorted({*recall._checkpoints, *recall._metrics})
+        recall.read(root)
         return recall
+
+    def read(self, root: str) -> None:
+        """Read what the database knows below a further root, once."""
+        if root in self._roots:
+            return
+        self._roots.add(root)
+        for row in self._database.checkpoints(root):
+            if row.key in self._stored:
+                self._checkpoints[row.step].add(row.key)
+        for metrics in self._database.metrics(root):
+            self._metrics[metrics.step][metrics.key] = metrics.values
+        self._steps = sorted({*self._checkpoints, *self._metrics})
 
     def fill(self, node: Node) -> None:
         """Put what is known of a new node's steps into it."""

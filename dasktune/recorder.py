@@ -8,6 +8,7 @@ from typing import Any
 
 from dasktune.engine import Outcome
 from dasktune.graph.events import RunStage
+from dasktune.graph.plan import Node
 from dasktune.storage.database import Batch, Database
 from dasktune.storage.schema import CheckpointRow, EventRow, MetricRow, StageRow, TrialRow
 from dasktune.trials import TrialRecord
@@ -23,8 +24,9 @@ class Recorder:
         Where to.
     study_id
         The study's number there.
-    root
-        Its state key before any step, under which metrics and checkpoints are found.
+    root_of
+        Gives the state key before any step, under which a node's metrics and checkpoints
+        are found.
     next_event
         Number of the next entry of its event log.
     on_event
@@ -35,13 +37,13 @@ class Recorder:
         self,
         database: Database,
         study_id: int,
-        root: str,
+        root_of: Callable[[Node], str],
         next_event: int,
         on_event: Callable[[EventRow], None],
     ) -> None:
         self._database = database
         self._study_id = study_id
-        self._root = root
+        self._root_of = root_of
         self._next_event = next_event
         self._on_event = on_event
         self._batch = Batch()
@@ -60,19 +62,20 @@ class Recorder:
             self.holds_decisions |= bool(record.get("decisions", True))
         self._batch.trials.extend(self._trial_row(trial) for trial in outcome.trials)
 
-    def metrics(self, reports: Iterable[tuple[Step, str, Metrics]]) -> None:
-        """Take metrics that are durable now, as (step, key, metrics)."""
+    def metrics(self, node: Node, reports: Iterable[tuple[Step, str, Metrics]]) -> None:
+        """Take metrics at or above a node that are final now, as (step, key, metrics)."""
+        root = self._root_of(node)
         self._batch.metrics.extend(
-            MetricRow(key=key, root=self._root, step=step, values=metrics)
+            MetricRow(key=key, root=root, step=step, values=metrics)
             for step, key, metrics in reports
         )
 
-    def checkpoint(self, message: Mapping[str, Any]) -> None:
-        """Take a commit, as its worker reported it."""
+    def checkpoint(self, node: Node, message: Mapping[str, Any]) -> None:
+        """Take a commit at or above a node, as its worker reported it."""
         self._batch.checkpoints.append(
             CheckpointRow(
                 key=message["key"],
-                root=self._root,
+                root=self._root_of(node),
                 step=message["step"],
                 attempt=message["by"],
                 digest=message["digest"],

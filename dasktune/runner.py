@@ -305,9 +305,9 @@ class DaskRunner:
         if not reports:
             reports = self._reports_of(flight, message)
         if message["by"] is not None:
-            self._recorder.checkpoint(message)
+            self._recorder.checkpoint(flight.order.node, message)
             self._recorder.saved(message["attempt"], message["step"])
-        self._recorder.metrics(reports)
+        self._recorder.metrics(flight.order.node, reports)
         told = tuple((step, metrics) for step, _, metrics in reports)
         self._tell(Saved(attempt=message["attempt"], step=message["step"], reports=told))
         self._forget_if_settled(message["attempt"])
@@ -499,6 +499,7 @@ class DaskRunner:
             "saves": order.saves,
             "sequences": {name: one.to_json() for name, one in node.sequences.items()},
             "chain": (chain.base, chain.values.hex(), chain.length),
+            "seed": self._plan.seed + self._engine.dispatcher.plan.seed_of(node),
         }
         before = None if order.after is None else self._futures.get(order.after)
         key = node.key_at(order.stop)

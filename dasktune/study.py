@@ -23,9 +23,10 @@ from dasktune.engine import Engine, Outcome
 from dasktune.errors import ConfigurationError, TrainerError, refuse
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
-from dasktune.graph.plan import SearchPlan
+from dasktune.graph.keys import root_key
+from dasktune.graph.plan import Node, SearchPlan
 from dasktune.graph.tree import StageTree, build_stage_tree
-from dasktune.history import History, has_ended
+from dasktune.history import History, Place
 from dasktune.interrupt import interruptible
 from dasktune.job import JobPlan
 from dasktune.recall import Recall
@@ -144,20 +145,20 @@ class Study:
         tuner = copy.deepcopy(tuner)
         with self._alone():
             self._catch_up()
-            place, records = self._history.place_of(tuner)
-            if has_ended(records):
+            place = self._history.place_of(tuner)
+            if place.has_ended:
                 logger.info("study %s: this tuner has ended already", self.name)
                 return
             self._check_resumable(allow_failed_check)
             with (
-                self._timed(place),
+                self._timed(place.number),
                 interruptible(self.stop),
                 self._client(client, workers) as connected,
             ):
                 self._is_current = False  # until all that is decided has been written
-                self._run(tuner, place, records, connected, progress)
+                self._run(place, connected, progress)
                 self._is_current = True
-        if last_line and has_ended(self._history.place_of(tuner)[1]):
+        if last_line and self._history.place_of(tuner).has_ended:
             sys.stderr.write(f"{self.name}: {savings_line(self.summary())}\n")
 
     def evaluate(
@@ -185,7 +186,7 @@ class Study:
             If its training failed, or was stopped (`stop`) before its end.
         """
         tuner = SingleTrial(hp, steps)
-        place, _ = self._history.place_of(tuner)
+        place = self._history.place_of(tuner).number
         self.optimize(tuner, client=client, workers=workers, progress=False, last_line=False)
         trial = next((one for one in self.trials if self._records[one.number].tuner == place), None)
         if trial is not None and trial.error is not None:
@@ -261,9 +262,7 @@ class Study:
 
     def _run(
         self,
-        tuner: Tuner,
-        place: int,
-        records: list[Mapping[str, Any]],
+        place: Place,
         client: Client,
         progress: bool | None,
     ) -> None:
@@ -274,15 +273,18 @@ class Study:
         recorder = Recorder(
             self.database,
             self._row.id,
-            self._row.root,
+            engine.dispatcher.plan.root_key_of,
             self._history.next_number,
             self._history.remember,
         )
 
         def begin(now: float, capacity: int) -> Outcome:
+            tuner, number, records = place.tuner, place.number, place.records
             if records:
-                return engine.resume(tuner, place=place, records=records, now=now)
-            return engine.begin(tuner, place=place, capacity=capacity, now=now)
+                return engine.resume(
+                    tuner, place=number, records=records, now=now, widen=place.widen
+                )
+            return engine.begin(tuner, place=number, capacity=capacity, now=now)
 
         run = f"{self.name}-{uuid4().hex[:8]}"
         show = display(self, engine) if _wants_display(progress) else nullcontext()
@@ -318,11 +320,22 @@ class Study:
         if self._dispatcher is None:
             recall = Recall.open(self.database, self.store, self._row.root)
             options = self._options.with_prefix(uuid4().hex[:16])
-            dispatcher = Dispatcher(self._row.root, options, on_new=recall.fill)
+
+            def fill(node: Node) -> None:
+                recall.read(dispatcher.plan.root_key_of(node))
+                recall.fill(node)
+
+            dispatcher = Dispatcher(
+                self._row.root, options, on_new=fill, seeded_key=self._seeded_key
+            )
             for trial in self._records.values():
-                dispatcher.register(trial.number, trial.sequences, trial.max_steps)
+                dispatcher.register(trial.number, trial.sequences, trial.max_steps, seed=trial.seed)
             self._dispatcher = dispatcher
         return self._dispatcher
+
+    def _seeded_key(self, added: int) -> str:
+        """Return the state key before any step for another training seed."""
+        return root_key(f"{self._row.spec['fingerprint']}", self.seed + added)
 
     def _check_resumable(self, allow_failed_check: bool) -> None:
         """Refuse to merge what is known not to resume exactly; warn if nothing is known."""

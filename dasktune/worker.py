@@ -201,7 +201,7 @@ class StageHost:
         first = {name: sequence(0) for name, sequence in sequences.items()}
         if spec.start == 0:
             run = TrainerRun.start(
-                job.trainer_class, first, config=job.config, seed=job.seed, device=job.device
+                job.trainer_class, first, config=job.config, seed=spec.seed, device=job.device
             )
             return Lineage(run, key, None)
         # Dask may start another path's stage before the next one of this path: the warm trainer
@@ -216,7 +216,7 @@ class StageHost:
             last_values={name: one(spec.start - 1) for name, one in sequences.items()},
             state=state,
             config=job.config,
-            seed=job.seed,
+            seed=spec.seed,
             device=job.device,
         )
         return Lineage(run, key, commit.digest)

@@ -205,7 +205,7 @@ def test_priorities_are_as_they_were_after_a_resume() -> None:
     last = Bench(loss, again.trials)
     log = [*before.log, *again.log]
     last.take(last.engine.resume(Halving(), place=0, records=log, now=0.0))
-    best = next(node for trial, node in last.dispatcher.wanted.items() if trial == 1)
+    (best,) = last.dispatcher.wanted[1]
     assert best.requests == {1: 3.0}, "the priority that it was given by rank"
 
 
@@ -223,7 +223,7 @@ def test_replay_of_a_finished_tuner_leaves_nothing_to_do() -> None:
 def test_a_tuner_that_decides_otherwise_than_its_log_is_refused() -> None:
     bench = finished()
     again = Bench(loss, bench.trials)
-    with pytest.raises(ConfigurationError, match="must decide as recorded: after 'tell' it gave"):
+    with pytest.raises(ConfigurationError, match="must decide as recorded: after the report of"):
         again.engine.resume(Halving(keep=1), place=0, records=bench.log, now=0.0)
 
 

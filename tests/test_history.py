@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dasktune.algos import Grid
-from dasktune.history import History, has_ended
-from dasktune.space import Space
+from dasktune.algos import Grid, Random
+from dasktune.history import History
+from dasktune.log import has_ended
+from dasktune.space import Float, Space
 from dasktune.storage.database import Batch, Database
 from dasktune.storage.schema import EventRow
 
@@ -30,7 +31,7 @@ def write(database: Database, number: int, kind: str, place: int, **more: object
 
 def test_a_tuner_is_found_with_its_own_records(database: Database) -> None:
     history = History(database, 1)
-    assert history.place_of(FIRST) == (0, [])
+    assert (history.place_of(FIRST).number, history.place_of(FIRST).records) == (0, [])
     write(database, 0, "tuner", 0, identity=FIRST.identity())
     write(database, 1, "tuner", 1, identity=SECOND.identity())
     write(database, 2, "ask", 0, capacity=2)
@@ -38,10 +39,11 @@ def test_a_tuner_is_found_with_its_own_records(database: Database) -> None:
     assert history.read_on() is True
     assert history.read_on() is False
     assert history.next_number == 4
-    place, records = history.place_of(FIRST)
-    assert (place, [record["kind"] for record in records]) == (0, ["tuner", "ask"])
-    assert history.place_of(SECOND)[0] == 1
-    assert history.place_of(Grid(Space(lr=[0.1]), max_steps=5)) == (2, [])
+    place = history.place_of(FIRST)
+    assert (place.number, [one["kind"] for one in place.records]) == (0, ["tuner", "ask"])
+    assert history.place_of(SECOND).number == 1
+    new = history.place_of(Grid(Space(lr=[0.1]), max_steps=5))
+    assert (new.number, new.records) == (2, [])
 
 
 def test_what_is_remembered_is_not_read_again(database: Database) -> None:
@@ -50,7 +52,7 @@ def test_what_is_remembered_is_not_read_again(database: Database) -> None:
     (row,) = database.events(1)
     history.remember(row)
     assert history.read_on() is False
-    assert len(history.place_of(FIRST)[1]) == 1
+    assert len(history.place_of(FIRST).records) == 1
 
 
 def test_notes_of_others_are_seen_and_take_no_number(database: Database) -> None:
@@ -65,6 +67,33 @@ def test_notes_of_others_are_seen_and_take_no_number(database: Database) -> None
 
 def test_a_tuner_has_ended_when_it_has_said_so() -> None:
     asked = {"kind": "ask", "decisions": [{"do": "extend"}]}
+    ended = {"kind": "tell", "decisions": [{"do": "stop"}, {"do": "finish"}]}
     assert not has_ended([])
     assert not has_ended([asked])
-    assert has_ended([asked, {"kind": "tell", "decisions": [{"do": "stop"}, {"do": "finish"}]}])
+    assert has_ended([asked, ended])
+
+
+def test_a_tuner_that_was_widened_has_to_end_again() -> None:
+    ended = {"kind": "tell", "decisions": [{"do": "finish"}]}
+    widened = {"kind": "widen", "trials": 9, "decisions": [{"do": "extend"}]}
+    assert not has_ended([ended, widened])
+    assert has_ended([ended, widened, ended])
+    assert has_ended([{**widened, "decisions": [{"do": "finish"}]}])
+
+
+def test_a_tuner_with_more_trials_is_the_known_one_widened(database: Database) -> None:
+    space = Space(lr=Float(0.1, 0.2))
+    few, more, most = (Random(space, trials=n, max_steps=3) for n in (2, 5, 9))
+    history = History(database, 1)
+    write(database, 0, "tuner", 0, identity=few.identity())
+    history.read_on()
+    place = history.place_of(more)
+    assert (place.number, place.widen, place.tuner.identity()) == (0, 5, few.identity())
+    write(database, 1, "widen", 0, trials=5)
+    history.read_on()
+    assert history.place_of(more).widen is None
+    assert history.place_of(few).widen is None
+    assert history.place_of(most).widen == 9
+    assert history.place_of(Random(space, trials=3, max_steps=3)).number == 1, "it cannot shrink"
+    other_seed = Random(space, trials=9, max_steps=3, seed=1)
+    assert history.place_of(other_seed).number == 1

@@ -21,7 +21,7 @@ LAYERS = (
     ("sequences", "space"),
     ("graph",),
     ("algos",),
-    ("trials", "engine"),
+    ("limits", "log", "trials", "engine"),
     ("storage",),
     ("trainer",),
     (
@@ -44,7 +44,7 @@ LAYERS = (
 """Modules and packages below dasktune; each imports from its own line and those before it."""
 
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
-PURE = ("errors", "types", "sequences", "space", "graph", "algos", "trials", "engine", "forecast")
+PURE = tuple("errors types sequences space graph algos log limits trials engine forecast".split())
 HARMLESS = """
     __future__ abc array bisect collections contextlib copy dataclasses decimal enum fractions
     functools hashlib heapq inspect itertools json math numbers numpy operator re statistics

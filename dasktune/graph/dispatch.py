@@ -8,7 +8,9 @@ What a worker runs next is chosen in `dasktune.graph.placing`.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Sequence as Ordered
 
 from dasktune.graph.attempts import Attempt, DispatchOptions, Slot
 from dasktune.graph.events import (
@@ -33,7 +35,7 @@ from dasktune.graph.frontier import Failure, Frontier
 from dasktune.graph.placing import Placing
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.graph.speeds import Speeds
-from dasktune.types import Report, Sequences, Step
+from dasktune.types import Metrics, Report, Sequences, Step
 
 
 class Dispatcher:
@@ -48,6 +50,8 @@ class Dispatcher:
     on_new
         Called with each new node of the plan, to fill in what is known of it already:
         checkpoints and metrics of earlier runs.
+    seeded_key
+        See `SearchPlan`.
     """
 
     def __init__(
@@ -56,10 +60,15 @@ class Dispatcher:
         options: DispatchOptions | None = None,
         *,
         on_new: Callable[[Node], None] | None = None,
+        seeded_key: Callable[[int], str] | None = None,
     ) -> None:
         self.options = options or DispatchOptions()
         self.plan = SearchPlan(
-            root_key, merge=self.options.merge, on_split=self._split, on_new=on_new
+            root_key,
+            merge=self.options.merge,
+            on_split=self._split,
+            on_new=on_new,
+            seeded_key=seeded_key,
         )
         self.speeds = Speeds()
         self.frontier = Frontier(self.speeds.seconds_per_step)
@@ -68,38 +77,48 @@ class Dispatcher:
         self.steps_executed = 0
         self.steps_repeated = 0
         self._draining = False
-        self._wanted: dict[int, Node] = {}
+        self._wanted: dict[int, deque[Node]] = {}
         self._out: list[Instruction] = []
 
     # ------------------------------------------------------------------- decisions
 
-    def register(self, trial: int, sequences: Sequences, max_steps: Step) -> list[Instruction]:
+    def register(
+        self, trial: int, sequences: Sequences, max_steps: Step, seed: int = 0
+    ) -> list[Instruction]:
         """Make a trial known up to `max_steps`, without asking for its training."""
-        self.plan.register(trial, sequences, max_steps)
+        self.plan.register(trial, sequences, max_steps, seed)
         return self._take()
 
-    def extend(self, trial: int, until: Step, priority: float, now: float) -> list[Instruction]:
-        """Ask for a trial to be trained up to `until` and reported there."""
+    def extend(
+        self,
+        trial: int,
+        until: Step,
+        priority: float,
+        now: float,
+        reports: Ordered[Step] = (),
+    ) -> list[Instruction]:
+        """Ask for a trial to be trained up to `until`, and reported there and at `reports`."""
         self._withdraw(trial)
-        path = self.plan.paths[trial]
-        node = self.plan.register(trial, path.sequences, until)
-        failure = self.frontier.failure_above(node)
+        sequences = self.plan.paths[trial].sequences
+        nodes = [self.plan.register(trial, sequences, step) for step in (*reports, until)]
+        failure = self.frontier.failure_above(nodes[-1])
         if failure is not None:
             self._fail_trial(trial, failure)
-        elif node.stop in node.metrics:
-            self._deliver(trial, node)
-        else:
-            self._wanted[trial] = node
-            self.frontier.request(node, trial, priority)
-            self._fill(now)
+            return self._take()
+        self._wanted[trial] = deque(nodes)
+        for node in nodes:
+            if node.stop not in node.metrics:
+                self.frontier.request(node, trial, priority)
+        self._answer(trial)
+        self._fill(now)
         return self._take()
 
     def rank(self, trial: int, priority: float) -> list[Instruction]:
         """Change the priority of what a trial asks for."""
-        node = self._wanted.get(trial)
-        if node is not None:
-            self.frontier.withdraw(node, trial)
-            self.frontier.request(node, trial, priority)
+        for node in self._wanted.get(trial, ()):
+            if trial in node.requests:
+                self.frontier.withdraw(node, trial)
+                self.frontier.request(node, trial, priority)
         return self._take()
 
     def stop(self, trial: int, now: float) -> list[Instruction]:
@@ -108,6 +127,13 @@ class Dispatcher:
         if node is not None:
             self._shorten_above(node)
             self._fill(now)
+        return self._take()
+
+    def answer(self, trial: int, step: Step, metrics: Metrics) -> list[Instruction]:
+        """Take in metrics that were measured elsewhere, for a trial that nobody trains here."""
+        node = self.plan.register(trial, self.plan.paths[trial].sequences, step)
+        node.metrics.setdefault(step, metrics)
+        self._answer_requests([node])
         return self._take()
 
     def drain(self) -> list[Instruction]:
@@ -175,8 +201,8 @@ class Dispatcher:
         return not self.attempts
 
     @property
-    def wanted(self) -> Mapping[int, Node]:
-        """The node that each trial with a live request waits for."""
+    def wanted(self) -> Mapping[int, Ordered[Node]]:
+        """The nodes that each trial with live requests waits for, in the order of steps."""
         return self._wanted
 
     # --------------------------------------------------------------------- workers
@@ -249,11 +275,23 @@ class Dispatcher:
             node.metrics.setdefault(step, metrics)
             if step == node.stop and node.requests:
                 answered.append(node)
-        for node in answered:
+        self._answer_requests(answered[::-1])
+
+    def _answer_requests(self, nodes: list[Node]) -> None:
+        """Answer what is asked at nodes, in the order of steps, whose metrics are known now."""
+        for node in nodes:
             for trial in list(node.requests):
-                self._withdraw(trial)
-                self._deliver(trial, node)
+                self.frontier.withdraw(node, trial)
+                self._answer(trial)
             self._shorten_above(node)
+
+    def _answer(self, trial: int) -> None:
+        """Deliver what a trial waits for, as far as it is known; later steps wait for earlier."""
+        nodes = self._wanted[trial]
+        while nodes and nodes[0].stop in nodes[0].metrics:
+            self._deliver(trial, nodes.popleft())
+        if not nodes:
+            del self._wanted[trial]
 
     def _save_missed(self, event: SaveMissed) -> None:
         attempt = self.attempts.get(event.attempt)
@@ -388,10 +426,14 @@ class Dispatcher:
     # -------------------------------------------------------------------- requests
 
     def _withdraw(self, trial: int) -> Node | None:
-        node = self._wanted.pop(trial, None)
-        if node is not None:
-            self.frontier.withdraw(node, trial)
-        return node
+        """Withdraw all that a trial asks for; return the last node of it."""
+        nodes = self._wanted.pop(trial, None)
+        if not nodes:
+            return None
+        for node in nodes:
+            if trial in node.requests:
+                self.frontier.withdraw(node, trial)
+        return nodes[-1]
 
     def _deliver(self, trial: int, node: Node) -> None:
         report = Report(trial=trial, step=node.stop, metrics=node.metrics[node.stop])

@@ -140,6 +140,9 @@ class SearchPlan:
         Called with ``(top, bottom)`` after an edge was split; `bottom` is the old node.
     on_new
         Called with every node that covers steps which no trial had before.
+    seeded_key
+        Gives the state key before any step for another training seed, told by what is
+        added to the study's.
     """
 
     def __init__(
@@ -149,11 +152,14 @@ class SearchPlan:
         merge: bool = True,
         on_split: Callable[[Node, Node], None] | None = None,
         on_new: Callable[[Node], None] | None = None,
+        seeded_key: Callable[[int], str] | None = None,
     ) -> None:
         self.root_key = key
         self.merge = merge
         self.paths: dict[int, Path] = {}
-        self._roots: dict[int | None, Node] = {}
+        self._roots: dict[tuple[int | None, int], Node] = {}
+        self._seeds: dict[Node, int] = {}
+        self._seeded_key = seeded_key or (lambda seed: root_key(key, seed))
         self._count = 0
         self._on_split = on_split
         self._on_new = on_new
@@ -167,10 +173,18 @@ class SearchPlan:
 
     @property
     def roots(self) -> tuple[Node, ...]:
-        """The states before any step: one, or one for each trial if nothing is merged."""
+        """The states before any step: one a seed, or one for each trial if nothing is merged."""
         return tuple(self._roots.values())
 
-    def register(self, trial: int, sequences: Sequences, steps: Step) -> Node:
+    def seed_of(self, node: Node) -> int:
+        """Return what is added to the study's training seed on the way to a node."""
+        return self._seeds[self._root_above(node)]
+
+    def root_key_of(self, node: Node) -> str:
+        """Return the key under which what is known of a node's states is filed."""
+        return self._root_above(node).key_at(0) if self.merge else self.root_key
+
+    def register(self, trial: int, sequences: Sequences, steps: Step, seed: int = 0) -> Node:
         """Make a trial known up to `steps`; return the node that ends there.
 
         A trial that is known already is carried on if `steps` lie beyond its end. No node
@@ -178,7 +192,7 @@ class SearchPlan:
         """
         path = self.paths.get(trial)
         if path is None:
-            leaf = self._insert(self._root_of(trial), sequences, steps)
+            leaf = self._insert(self._root_of(trial, seed), sequences, steps)
             self.paths[trial] = Path(leaf, sequences)
         elif path.leaf.stop < steps:
             leaf = path.leaf = self._insert(path.leaf, path.sequences, steps)
@@ -205,17 +219,23 @@ class SearchPlan:
             raise InternalError(f"{node!r} cannot be cut at step {step}")
         return self._split(node, step)
 
-    def _root_of(self, trial: int) -> Node:
+    def _root_of(self, trial: int, seed: int) -> Node:
         """Return the state before any step, made when first asked for."""
         owner = None if self.merge else trial
-        root = self._roots.get(owner)
+        root = self._roots.get((owner, seed))
         if root is None:
-            root = self._roots[owner] = Node(self._count, None, (0, 0), {})
+            root = self._roots[owner, seed] = Node(self._count, None, (0, 0), {})
+            self._seeds[root] = seed
             self._count += 1
             root.checkpoints[0] = None
-            key = self.root_key if owner is None else root_key(self.root_key, owner)
-            root._end = Chain(key)
+            key = self._seeded_key(seed) if seed else self.root_key
+            root._end = Chain(key if owner is None else root_key(key, owner))
         return root
+
+    def _root_above(self, node: Node) -> Node:
+        while node.parent is not None:
+            node = node.parent
+        return node
 
     def _insert(self, at: Node, sequences: Sequences, steps: Step) -> Node:
         while at.stop < steps:

@@ -9,6 +9,7 @@ the model knows nothing of keys.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import hypothesis.strategies as st
@@ -273,7 +274,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.workers: dict[str, Worker] = {}
         self.joined = 0
         self.trials: dict[int, Sequences] = {}
-        self.asked: dict[int, Step] = {}
+        self.asked: dict[int, list[Step]] = {}
         self.late: deque[SaveMissed] = deque()
         self.store = Store()
         self.saved: set[State] = set()
@@ -334,14 +335,22 @@ class DispatcherMachine(RuleBasedStateMachine):
             self.ask_for(trial, steps, 0.0)
 
     @precondition(lambda self: self.trials)
-    @rule(data=st.data(), until=st.integers(1, HORIZON), priority=st.sampled_from([0.0, 0.0, 1.0]))
-    def extend(self, data: st.DataObject, until: Step, priority: float) -> None:
+    @rule(
+        data=st.data(),
+        until=st.integers(1, HORIZON),
+        priority=st.sampled_from([0.0, 0.0, 1.0]),
+        reports=st.sets(st.integers(1, HORIZON), max_size=3),
+    )
+    def extend(self, data: st.DataObject, until: Step, priority: float, reports: set[Step]) -> None:
         trial = data.draw(st.sampled_from(sorted(self.trials)))
-        self.ask_for(trial, max(until, self.asked.get(trial, 0)), priority)
+        until = max(until, *self.asked.get(trial, [0]))
+        self.ask_for(trial, until, priority, sorted(step for step in reports if step < until))
 
-    def ask_for(self, trial: int, until: Step, priority: float) -> None:
-        self.asked[trial] = until
-        self.carry_out(self.dispatcher.extend(trial, until, priority, self.now))
+    def ask_for(
+        self, trial: int, until: Step, priority: float, reports: Iterable[Step] = ()
+    ) -> None:
+        self.asked[trial] = [*reports, until]
+        self.carry_out(self.dispatcher.extend(trial, until, priority, self.now, tuple(reports)))
 
     @precondition(lambda self: self.asked)
     @rule(data=st.data())
@@ -517,13 +526,15 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     def delivered(self, one: Deliver) -> None:
         report = one.report
-        assert self.asked.pop(report.trial) == report.step
+        assert self.asked[report.trial].pop(0) == report.step, "in the order of steps"
+        if not self.asked[report.trial]:
+            del self.asked[report.trial]
         state = state_of(self.trials[report.trial], report.step)
         assert report.metrics == metric_of(state)
         assert state in self.measured
 
     def failed(self, one: FailTrial) -> None:
-        until = self.asked.pop(one.trial)
+        until = self.asked.pop(one.trial)[-1]
         assert one.step < until, f"{one} does not need the step after {one.step}"
         state = state_of(self.trials[one.trial], one.step + 1)
         if one.message.startswith("lost"):
@@ -560,10 +571,14 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     @invariant()
     def requests_are_those_asked_for(self) -> None:
-        wanted = {trial: node.stop for trial, node in self.dispatcher.wanted.items()}
-        assert wanted == self.asked
-        requested = {t: n.stop for n in self.dispatcher.plan for t in n.requests}
-        assert requested == self.asked
+        wanted = self.dispatcher.wanted
+        assert {t: [n.stop for n in nodes] for t, nodes in wanted.items()} == self.asked
+        for trial, nodes in wanted.items():
+            known = [node.stop in node.metrics for node in nodes]
+            assert not known[0], "what is known is delivered"
+            assert [trial in node.requests for node in nodes] == [not one for one in known]
+        for node in self.dispatcher.plan:
+            assert all(node in wanted[trial] for trial in node.requests)
 
     @invariant()
     def nodes_hold_their_own_steps(self) -> None:

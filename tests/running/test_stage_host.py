@@ -48,6 +48,7 @@ def stage(attempt: str, start: int, stop: int, root: str = "aa" * 16) -> StageSp
         saves=(),
         sequences={name: one.to_json() for name, one in SEQUENCES.items()},
         chain=(chain.base, chain.values.hex(), chain.length),
+        seed=0,
     )
 
 
@@ -62,9 +63,7 @@ def test_a_state_on_its_way_to_the_store_is_waited_for(
         return save(self, *args, **kwargs)
 
     monkeypatch.setattr(CheckpointStore, "save", held_back)
-    job = Job(
-        trainer_class=Adding, config={}, seed=0, device="cpu", store=str(tmp_path), report_every=1
-    )
+    job = Job(trainer_class=Adding, config={}, device="cpu", store=str(tmp_path), report_every=1)
     host = StageHost(job, said.extend)
     first = host.run(stage("first", 0, 3))
     # Another path's stage comes in between: the warm trainer is its own from now on.

@@ -58,7 +58,6 @@ class Bench:
         job = Job(
             trainer_class=self.trainer,
             config={},
-            seed=0,
             device="cpu",
             store=str(folder),
             report_every=1,
@@ -76,6 +75,7 @@ class Bench:
             saves=saves,
             sequences={name: one.to_json() for name, one in SEQUENCES.items()},
             chain=(chain.base, chain.values.hex(), chain.length),
+            seed=0,
         )
 
     def run(self, attempt: str, start: int, stop: int, saves: tuple[int, ...] = ()) -> Any:

@@ -1,0 +1,172 @@
+"""The event log: what a tuner was called with, what it decided, and calling it so again.
+
+A record is one call of a tuner, as JSON: its ``kind`` (`KINDS`), what it was called with,
+the ``proposals`` of its sampler if there were any, and its ``decisions``. Giving the
+records of a tuner to a new one of the same identity makes the same tuner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dasktune.algos.base import Tuner
+from dasktune.errors import DasktuneError, InternalError
+from dasktune.types import (
+    Decision,
+    Extend,
+    Finish,
+    Metrics,
+    Objective,
+    Rank,
+    Register,
+    Report,
+    Step,
+    Stop,
+)
+
+Record = Mapping[str, Any]
+"""One entry of the event log."""
+
+KINDS = ("tuner", "ask", "tell", "fail", "widen", "snapshot")
+"""``tuner`` begins it, with identity and inputs; ``snapshot`` holds its state, no call."""
+
+
+def describe(decision: Decision) -> dict[str, object]:
+    """Return a decision as a JSON document; a trial's sequences are kept with the trial."""
+    match decision:
+        case Register():
+            found = {"do": "register", "trial": decision.trial, "max_steps": decision.max_steps}
+            return {**found, "seed": decision.seed} if decision.seed else found
+        case Extend():
+            found = {"do": "extend", "trial": decision.trial, "until": decision.until}
+            found |= {"priority": decision.priority}
+            return {**found, "reports": list(decision.reports)} if decision.reports else found
+        case Stop():
+            return {"do": "stop", "trial": decision.trial}
+        case Rank():
+            return {"do": "rank", "trial": decision.trial, "priority": decision.priority}
+        case Finish():
+            return {"do": "finish"}
+
+
+def extend_of(document: Mapping[str, Any]) -> Extend:
+    """Return the `Extend` that was described."""
+    return Extend(
+        trial=document["trial"],
+        until=document["until"],
+        priority=document["priority"],
+        reports=tuple(document.get("reports", ())),
+    )
+
+
+def report_of(trial: int, step: Step, metrics: Metrics, objective: Objective) -> Report:
+    """Return a report with its losses."""
+    return Report(trial=trial, step=step, metrics=metrics, losses=objective.losses(metrics))
+
+
+def call(tuner: Tuner, record: Record, objective: Objective) -> list[Decision]:
+    """Call a tuner as a record says; return what it decides now."""
+    tuner.feed_proposals(record.get("proposals", ()))
+    match record["kind"]:
+        case "tuner":
+            tuner.prepare(record.get("inputs", {}))
+            return []
+        case "ask":
+            return tuner.ask(record["capacity"])
+        case "tell":
+            metrics = record["metrics"]
+            return tuner.tell(report_of(record["trial"], record["step"], metrics, objective))
+        case "fail":
+            return tuner.tell_failure(record["trial"])
+        case "widen":
+            return tuner.widen(record["trials"])
+        case "snapshot":
+            return []
+        case kind:
+            raise InternalError(f"the log holds a record of unknown kind {kind!r}")
+
+
+def has_ended(records: Iterable[Record]) -> bool:
+    """Return whether a tuner's records say that it has ended, and was not widened since."""
+    ended = False
+    for record in records:
+        ended = any(one["do"] == "finish" for one in record["decisions"]) or (
+            ended and record["kind"] != "widen"
+        )
+    return ended
+
+
+def trials_of(records: Iterable[Record]) -> int | None:
+    """Return the number of trials that a tuner was widened to; None if it never was."""
+    widened = [record["trials"] for record in records if record["kind"] == "widen"]
+    return widened[-1] if widened else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What came of giving the records of a tuner to a new one.
+
+    Attributes
+    ----------
+    calls
+        How many calls were compared.
+    difference
+        The first call that gave other decisions, in words; None if there is none.
+    """
+
+    calls: int
+    difference: str | None
+
+    @property
+    def identical(self) -> bool:
+        """Whether every decision came out as recorded."""
+        return self.difference is None
+
+    def __str__(self) -> str:
+        if self.difference is None:
+            return f"identical: {self.calls:,} calls of the tuner gave the recorded decisions"
+        return f"different at call {self.calls:,}: {self.difference}"
+
+
+def replay(tuner: Tuner, records: Iterable[Record], objective: Objective) -> Replay:
+    """Give recorded calls to a new tuner of the same identity; compare every decision."""
+    calls = 0
+    for record in records:
+        calls += record["kind"] != "snapshot"
+        try:
+            difference = difference_of(record, call(tuner, record, objective))
+        except DasktuneError as error:
+            difference = f"{cause_of(record)}: {error}"
+        if difference is not None:
+            return Replay(calls=calls, difference=difference)
+    return Replay(calls=calls, difference=None)
+
+
+def difference_of(record: Record, decisions: Iterable[Decision]) -> str | None:
+    """Return in words how decisions differ from the recorded ones; None if they do not."""
+    now, then = [describe(one) for one in decisions], record["decisions"]
+    if record["kind"] == "snapshot" or now == then:
+        return None
+    at = next(
+        (at for at, pair in enumerate(zip(now, then, strict=False)) if pair[0] != pair[1]),
+        min(len(now), len(then)),
+    )
+    here, there = ([*some[at : at + 1], None][0] for some in (now, then))
+    return f"after {cause_of(record)}, decision {at}: recorded {there}, now {here}"
+
+
+def cause_of(record: Record) -> str:
+    """Return in words what a tuner was called with."""
+    match record["kind"]:
+        case "tell":
+            return f"the report of trial {record['trial']} at step {record['step']}"
+        case "fail":
+            return f"the failure of trial {record['trial']}"
+        case "ask":
+            return f"being asked for {record['capacity']} workers"
+        case "widen":
+            return f"being widened to {record['trials']} trials"
+        case kind:
+            return f"a record of kind {kind!r}"
