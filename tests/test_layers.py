@@ -37,8 +37,9 @@ LAYERS = (
         "plugin",
     ),
     ("cluster", "runner", "simulate"),
+    ("results", "callbacks", "loop", "earlier"),
     ("report", "study"),
-    ("opening",),
+    ("opening", "testing"),
     ("cli",),
 )
 """Modules and packages below dasktune; each imports from its own line and those before it."""

@@ -1,0 +1,7 @@
+"""What proves that a user's own parts keep their contracts: one class for each kind of part."""
+
+from dasktune.testing.calls import ConformanceError
+from dasktune.testing.play import Game, play
+from dasktune.testing.tuners import TunerConformance
+
+__all__ = ["ConformanceError", "Game", "TunerConformance", "play"]

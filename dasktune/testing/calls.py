@@ -1,0 +1,149 @@
+"""The calls of a tuner, what was decided in each, and the error that tells their story."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dasktune.algos.base import Proposal, Tuner
+from dasktune.types import Decision, Extend, Finish, Rank, Register, Report, Stop
+
+_SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """`Tuner.ask` with that many idle workers."""
+
+    capacity: int
+
+    def __str__(self) -> str:
+        return f"ask({self.capacity})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tell:
+    """`Tuner.tell` with that report."""
+
+    report: Report
+
+    def __str__(self) -> str:
+        report = self.report
+        return f"tell(trial {report.trial}, step {report.step}, loss {report.loss:g})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fail:
+    """`Tuner.tell_failure` of that trial."""
+
+    trial: int
+
+    def __str__(self) -> str:
+        return f"tell_failure(trial {self.trial})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Widen:
+    """`Tuner.widen` to that many trials."""
+
+    trials: int
+
+    def __str__(self) -> str:
+        return f"widen({self.trials})"
+
+
+Cause = Ask | Tell | Fail | Widen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call of a tuner: its cause, what it decided, and what its sampler proposed."""
+
+    cause: Cause
+    decisions: tuple[Decision, ...]
+    proposals: tuple[Proposal, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.cause} -> {in_words(self.decisions)}"
+
+
+class ConformanceError(AssertionError):
+    """A tuner breaks a rule of the protocol.
+
+    Parameters
+    ----------
+    problem
+        What must hold and what came.
+    calls
+        All calls so far.
+    """
+
+    def __init__(self, problem: str, calls: Iterable[Call] = ()) -> None:
+        self.problem, self.calls = problem, tuple(calls)
+        super().__init__(problem, self.calls)
+
+    def __str__(self) -> str:
+        return "\n".join([self.problem, *story(self.calls)])
+
+
+def story(calls: Iterable[Call]) -> list[str]:
+    """Return a line for each call; of very many only the last."""
+    lines = [f"  {number:4} {call}" for number, call in enumerate(calls)]
+    left_out = len(lines) - _SHOWN
+    return [f"  ({left_out} calls)", *lines[-_SHOWN:]] if left_out > 0 else lines
+
+
+def in_words(decisions: Iterable[Decision]) -> str:
+    """Return decisions as a short text.
+
+    Examples
+    --------
+    >>> in_words([Extend(trial=3, until=9, reports=(1, 3)), Stop(trial=2), Finish()])
+    'extend 3 to 9 reporting 1, 3; stop 2; finish'
+    """
+    return "; ".join(_one_in_words(decision) for decision in decisions) or "nothing"
+
+
+def _one_in_words(decision: Decision) -> str:
+    match decision:
+        case Register():
+            return f"register {decision.trial}"
+        case Extend():
+            steps = ", ".join(str(step) for step in decision.reports)
+            text = f"extend {decision.trial} to {decision.until}"
+            return f"{text} reporting {steps}" if steps else text
+        case Stop():
+            return f"stop {decision.trial}"
+        case Rank():
+            return f"rank {decision.trial} at {decision.priority:g}"
+        case Finish():
+            return "finish"
+        case _:
+            return repr(decision)
+
+
+def perform(tuner: Tuner, cause: Cause, earlier: Iterable[Call]) -> tuple[Decision, ...]:
+    """Make one call of a tuner and return what it decided; what it raises tells the story."""
+    try:
+        match cause:
+            case Ask():
+                return tuple(tuner.ask(cause.capacity))
+            case Tell():
+                return tuple(tuner.tell(cause.report))
+            case Fail():
+                return tuple(tuner.tell_failure(cause.trial))
+            case Widen():
+                return tuple(tuner.widen(cause.trials))
+    except Exception as error:
+        error.add_note("\n".join([f"in {cause} after", *story(earlier)]))
+        raise
+
+
+def difference(found: tuple[Decision, ...], expected: tuple[Decision, ...]) -> str:
+    """Return in words what was found and what was expected."""
+    short = in_words(found), in_words(expected)
+    if short[0] == short[1]:
+        # They differ in what is not said in short, such as hyper-parameters.
+        pairs = zip(found, expected, strict=True)
+        short = next((str(one), str(other)) for one, other in pairs if one != other)
+    return f"{short[0]!r}, before it was {short[1]!r}"
