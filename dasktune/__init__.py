@@ -8,11 +8,14 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Branch": "dasktune.space",
+    "Callback": "dasktune.callbacks",
     "CheckpointStore": "dasktune.storage.checkpoints",
     "Choice": "dasktune.space",
     "Family": "dasktune.space",
     "Float": "dasktune.space",
     "Int": "dasktune.space",
+    "Limits": "dasktune.limits",
     "ResumableLoader": "dasktune.trainer",
     "Space": "dasktune.space",
     "Study": "dasktune.study",

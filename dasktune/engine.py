@@ -54,11 +54,15 @@ more: so that a snapshot's share of the cost of a record does not grow."""
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the engine wants done: `records` and `trials` made durable, then `orders`."""
+    """What the engine wants done: `records` and `trials` made durable, then `orders`.
+
+    `reports` are those that the tuner was told, with the study's numbers of trials.
+    """
 
     orders: tuple[Order, ...]
     records: tuple[Record, ...]
     trials: tuple[TrialRecord, ...]
+    reports: tuple[Report, ...] = ()
 
 
 @dataclass(slots=True)
@@ -125,12 +129,11 @@ class Engine:
         self.objective = objective
         self.trials = trials
         self.reports_told = 0
-        self.heard: list[Report] = []
-        """Reports of this turn, with the study's numbers of trials; the runner empties it."""
         self._fails_on_nan = fails_on_nan
         self._session: _Session | None = None
         self._orders: list[Order] = []
         self._records: list[Record] = []
+        self._reports: list[Report] = []
         self._changed: dict[int, None] = {}
         self._todo: deque[Instruction] = deque()
 
@@ -262,7 +265,7 @@ class Engine:
             self._miss_metric(missing[0], report, now)
             return
         told = report_of(trial.local, report.step, report.metrics, self.objective)
-        self.heard.append(replace(told, trial=trial.number))
+        self._reports.append(replace(told, trial=trial.number))
         self.reports_told += 1
         if self._fails_on_nan and math.inf in told.losses:
             self._fail_on_nan(report, now)
@@ -522,8 +525,9 @@ class Engine:
             tuple(self._orders),
             tuple(self._records),
             tuple(self.trials[number] for number in self._changed),
+            tuple(self._reports),
         )
-        self._orders, self._records, self._changed = [], [], {}
+        self._orders, self._records, self._reports, self._changed = [], [], [], {}
         return outcome
 
 

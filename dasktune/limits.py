@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dasktune.errors import refuse
-from dasktune.types import Objective
+from dasktune.types import Metrics, Objective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +95,49 @@ class Limits:
         if self.steps is not None and used.steps >= self.steps:
             return f"{used.steps:,} of {self.steps:,} steps were trained"
         return None
+
+
+class Meter:
+    """Counts what a run uses, and says when a limit is reached.
+
+    Parameters
+    ----------
+    limits
+        How much may be used.
+    objective
+        What the study optimises.
+    before
+        What earlier runs of the same tuner have used.
+    """
+
+    def __init__(self, limits: Limits, objective: Objective, before: Used) -> None:
+        self._limits = limits
+        self._objective = objective
+        self._before = before
+        self.of_this_run = Used()
+
+    def count(self, *, seconds: float, worker_seconds: float, steps: int) -> None:
+        """Take in what this run has used so far."""
+        self.of_this_run = replace(
+            self.of_this_run, seconds=seconds, worker_seconds=worker_seconds, steps=steps
+        )
+
+    def see(self, metrics: Metrics) -> None:
+        """Take in metrics of any step; those that lack the study's do not count."""
+        if all(name in metrics for name in self._objective.metrics):
+            loss = min(self.of_this_run.best_loss, self._objective.losses(metrics)[0])
+            self.of_this_run = replace(self.of_this_run, best_loss=loss)
+
+    def reached(self) -> str | None:
+        """Return which limit was reached, in words; None if there is none."""
+        before, now = self._before, self.of_this_run
+        used = Used(
+            seconds=before.seconds + now.seconds,
+            worker_seconds=before.worker_seconds + now.worker_seconds,
+            steps=before.steps + now.steps,
+            best_loss=min(before.best_loss, now.best_loss),
+        )
+        return self._limits.reached(used, self._objective)
 
 
 def _is_number(value: object) -> bool:

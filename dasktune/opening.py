@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 from unicodedata import category
 from uuid import uuid4
 
@@ -21,7 +22,7 @@ from dasktune.storage.schema import StudyRow
 from dasktune.study import Study
 from dasktune.trainer.base import problems_of
 from dasktune.trainer.environment import environment
-from dasktune.trainer.fingerprint import Fingerprint, fingerprint
+from dasktune.trainer.fingerprint import fingerprint
 from dasktune.trainer.metrics import metric_names
 from dasktune.types import Direction
 
@@ -56,13 +57,13 @@ def locate(make: Callable[[], object]) -> tuple[str, str] | None:
 
 
 def create_study(
-    trainer: type,
+    trainer: type | None,
     *,
     name: str,
-    metric: str,
+    metric: str | Iterable[str],
     storage: str | os.PathLike[str] | None = None,
     database: str | None = None,
-    direction: str | Direction = Direction.MINIMIZE,
+    direction: str | Direction | Iterable[str | Direction] = Direction.MINIMIZE,
     load_if_exists: bool = False,
     seed: int = 0,
     config: Mapping[str, object] | None = None,
@@ -72,24 +73,27 @@ def create_study(
     needs: Mapping[str, float] | None = None,
     depends_on: Iterable[object] = (),
     reuse: str = "code",
+    on_nan: str = "rank",
 ) -> Study:
     """Create a study, or open the one of that name.
 
     Parameters
     ----------
     trainer
-        The class that trains (`dasktune.Trainer`).
+        The class that trains (`dasktune.Trainer`). None for a loop of your own with
+        `Study.ask` and `Study.tell`; such trials share nothing.
     name
         The study's name in its database.
     metric
-        Name of the metric, among those that ``evaluate`` returns, to optimise.
+        Name of the metric, among those that ``evaluate`` returns, to optimise; several are
+        traded off, by samplers that can.
     storage
         Where checkpoints go: a folder or a URL of fsspec; if None, ``runs/<name>`` with a
         dash for what is neither letter nor digit.
     database
         A path or a URL of SQLAlchemy; ``dasktune.db`` in a local `storage`, if None.
     direction
-        ``minimize`` or ``maximize``.
+        ``minimize`` or ``maximize``; one for each metric if there are several.
     load_if_exists
         Open the study if it exists. Otherwise one that exists is an error.
     seed
@@ -110,6 +114,9 @@ def create_study(
     reuse
         ``code`` finds states of the same code, config and data; ``exact`` also demands
         the same versions of Python, NumPy, torch (where it is installed) and dasktune.
+    on_nan
+        ``rank`` takes a metric that is NaN or infinite as worse than any other, ``fail``
+        ends its trial as a failure.
 
     Raises
     ------
@@ -119,6 +126,8 @@ def create_study(
     StorageError
         If the store or the database cannot be written.
     """
+    metric = metric if isinstance(metric, str) else _listed(metric)
+    direction = direction if isinstance(direction, str | Direction) else _listed(direction)
     url = f"runs/{slug(str(name))}" if storage is None else str(storage)
     address = default_database(url) if database is None else database
     if _LOCATING.get():
@@ -126,17 +135,19 @@ def create_study(
     refuse(
         [
             *_problems(trainer, metric, report_every, seed, reuse),
-            *_value_problems(name, direction, merge, config, needs),
+            *_objective_problems(metric, direction),
+            *_value_problems(name, merge, config, needs, on_nan),
             *_place_problems(storage, database),
         ]
     )
+    alone = trainer is None or not merge
     spec = {
-        "fingerprint": _fingerprint(trainer, config or {}, depends_on, reuse).digest,
+        "fingerprint": _fingerprint(trainer, config or {}, depends_on, reuse),
         "metric": metric,
-        "direction": Direction.parse(direction).value,
+        "direction": _direction_json(direction),
         "seed": seed,
-        "merge": merge,
-        "trainer": trainer.__qualname__,
+        "merge": not alone,
+        "trainer": "none" if trainer is None else trainer.__qualname__,
     }
     saves = SavePolicy(every=checkpoint_every)
     store = CheckpointStore(url)
@@ -157,31 +168,55 @@ def create_study(
         options=DispatchOptions(
             needs=dict(needs or {}),
             saves=saves,
-            merge=merge,
+            merge=not alone,
             lookahead_seconds=LOOKAHEAD_SECONDS,
         ),
+        fails_on_nan=on_nan == "fail",
     )
 
 
-def _problems(trainer: type, metric: str, report_every: int, seed: int, reuse: str) -> list[str]:
+def _problems(
+    trainer: type | None, metric: object, report_every: int, seed: int, reuse: str
+) -> list[str]:
     """Return what is wrong with the trainer and how it shall be run."""
-    found = list(problems_of(trainer))
+    found = [] if trainer is None else list(problems_of(trainer))
     if type(report_every) is not int or report_every < 1:
         found.append(f"report_every must be an int >= 1, got {report_every!r}")
     if type(seed) is not int:
         found.append(f"seed must be an int, got {seed!r}")
     if reuse not in ("code", "exact"):
         found.append(unknown("reuse", reuse, ("code", "exact")))
-    if not isinstance(metric, str) or not metric:
-        found.append(f"metric must be the name of a metric, got {metric!r}")
-    known = () if found else metric_names(trainer)
-    if known and metric not in known:
-        found.append(unknown("metric", metric, known))
+    known = () if found or trainer is None else metric_names(trainer)
+    names = metric if isinstance(metric, list) else [metric]
+    named = [one for one in names if isinstance(one, str) and one]
+    if known:
+        found += [unknown("metric", one, known) for one in named if one not in known]
+    return found
+
+
+def _objective_problems(metric: object, direction: object) -> list[str]:
+    """Return what is wrong with the metrics and their directions."""
+    found = []
+    names = metric if isinstance(metric, list) else [metric]
+    directions = direction if isinstance(direction, list) else [direction]
+    for name in names:
+        if not isinstance(name, str) or not name:
+            found.append(f"metric must be the name of a metric, got {name!r}")
+    if isinstance(metric, list) and len(set(map(str, names))) < max(len(names), 1):
+        found.append(f"metrics must be different names, at least one, got {metric!r}")
+    for one in directions:
+        if one not in (*Direction, *(each.value for each in Direction)):
+            found.append(f"direction must be 'maximize' or 'minimize', got {one!r}")
+    if len(names) != len(directions) or isinstance(metric, list) != isinstance(direction, list):
+        found.append(
+            "there must be one direction for each metric, got "
+            f"metric={metric!r}, direction={direction!r}"
+        )
     return found
 
 
 def _value_problems(
-    name: object, direction: object, merge: object, config: object, needs: object
+    name: object, merge: object, config: object, needs: object, on_nan: object
 ) -> list[str]:
     """Return which arguments of `create_study` are not of the kind that they must be."""
     found = []
@@ -189,16 +224,27 @@ def _value_problems(
         found.append(f"name must be a string that is not empty, got {name!r}")
     elif any(category(letter) in ("Cc", "Cs") for letter in name):
         found.append(f"name must have no control characters and no surrogates, got {name!r}")
-    if direction not in (*Direction, *(one.value for one in Direction)):
-        found.append(f"direction must be 'maximize' or 'minimize', got {direction!r}")
     if not isinstance(merge, bool):
         found.append(f"merge must be True or False, got {merge!r}")
+    if on_nan not in ("rank", "fail"):
+        found.append(f"on_nan must be 'rank' or 'fail', got {on_nan!r}")
     if config is not None and not isinstance(config, Mapping):
         found.append(f"config must be a mapping, got {config!r}")
     amounts = list(needs.values()) if isinstance(needs, Mapping) else [needs]
     if needs is not None and not all(_is_amount(amount) for amount in amounts):
         found.append(f"needs must be numbers > 0 by name, got {needs!r}")
     return found
+
+
+def _listed(given: object) -> Any:
+    """Return a list of what can be listed, else what was given, for others to refuse."""
+    return list(given) if isinstance(given, Iterable) else given
+
+
+def _direction_json(direction: str | Direction | list[str | Direction]) -> str | list[str]:
+    if isinstance(direction, list):
+        return [Direction.parse(one).value for one in direction]
+    return Direction.parse(direction).value
 
 
 def _place_problems(storage: object, database: object) -> list[str]:
@@ -216,11 +262,16 @@ def _is_amount(value: object) -> bool:
 
 
 def _fingerprint(
-    trainer: type, config: Mapping[str, object], depends_on: Iterable[object], reuse: str
-) -> Fingerprint:
+    trainer: type | None,
+    config: Mapping[str, object],
+    depends_on: Iterable[object],
+    reuse: str,
+) -> str:
+    if trainer is None:
+        return "none"
     if reuse == "exact":
         config = {**config, "__environment__": environment("any")}
-    return fingerprint(trainer, config, depends_on=tuple(depends_on))
+    return fingerprint(trainer, config, depends_on=tuple(depends_on)).digest
 
 
 def default_database(url: str) -> str:

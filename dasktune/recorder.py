@@ -62,6 +62,17 @@ class Recorder:
             self.holds_decisions |= bool(record.get("decisions", True))
         self._batch.trials.extend(self._trial_row(trial) for trial in outcome.trials)
 
+    def add(self, trials: Iterable[TrialRecord]) -> None:
+        """Write trials that were added with their results; an entry of the log fences them."""
+        added = list(trials)
+        numbers = [trial.number for trial in added]
+        payload: dict[str, Any] = {"kind": "added", "trials": numbers, "decisions": []}
+        row = EventRow(study_id=self._study_id, number=self._next_event, payload=payload)
+        self._batch.events.append(row)
+        self._next_event += 1
+        self._batch.trials.extend(self._trial_row(trial) for trial in added)
+        self.flush()
+
     def metrics(self, node: Node, reports: Iterable[tuple[Step, str, Metrics]]) -> None:
         """Take metrics at or above a node that are final now, as (step, key, metrics)."""
         root = self._root_of(node)

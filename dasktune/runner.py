@@ -37,6 +37,7 @@ from dasktune.graph.events import (
     WorkerLost,
 )
 from dasktune.job import JobPlan
+from dasktune.limits import Meter
 from dasktune.plugin import prefix_of, run_stage
 from dasktune.recorder import Recorder
 from dasktune.storage.checkpoints import CheckpointStore
@@ -82,6 +83,10 @@ class Snapshot:
     latest: tuple[Step, Metrics] | None
 
 
+class _CallbackError(Exception):
+    """A callback raised; its error is the cause."""
+
+
 class DaskRunner:
     """Runs an engine on a Dask cluster until its tuner has ended.
 
@@ -95,8 +100,12 @@ class DaskRunner:
         What workers need to know.
     recorder
         Makes records durable before they are acted on.
+    meter
+        Says when a limit is reached: what runs is saved then, and the run ends.
     on_turn
         Called with a `Snapshot` at every turn of the loop.
+    on_safe
+        Called with each outcome of the engine once its records are durable.
     """
 
     def __init__(
@@ -106,13 +115,19 @@ class DaskRunner:
         plan: JobPlan,
         recorder: Recorder,
         *,
+        meter: Meter,
         on_turn: Callable[[Snapshot], None] | None = None,
+        on_safe: Callable[[Outcome], None] | None = None,
     ) -> None:
         self._client = client
         self._engine = engine
         self._plan = plan
         self._recorder = recorder
+        self._meter = meter
         self._on_turn = on_turn
+        self._on_safe = on_safe
+        self._outcomes: list[Outcome] = []
+        self._steps_before = engine.dispatcher.steps_executed
         self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._flights: dict[str, _Flight] = {}
         self._futures: dict[str, Future[Any]] = {}
@@ -152,16 +167,18 @@ class DaskRunner:
                 self._take(self._engine.handle(event, self._now()))
             self._carry_out()
             while not (self._engine.finished and self._engine.dispatcher.is_idle):
-                if self._stop.is_set():
+                if self._stop.is_set() or self._meter.reached() is not None:
                     self._drain()
                     return
                 self._turn()
-        except (KeyboardInterrupt, StorageError, ConfigurationError) as error:
+        except (KeyboardInterrupt, StorageError, ConfigurationError, _CallbackError) as error:
             self._trouble = None
             if isinstance(error, ConfigurationError):
                 self._engine.mute()
             if not self._is_draining:
                 self._drain()
+            if isinstance(error, _CallbackError) and error.__cause__ is not None:
+                raise error.__cause__ from None
             raise
         finally:
             self._close()
@@ -188,6 +205,7 @@ class DaskRunner:
         self._check_futures()
         self._check_flights()
         self._check_workers()
+        self._count()
         if self._on_turn is not None:
             self._on_turn(self._snapshot())
 
@@ -230,6 +248,8 @@ class DaskRunner:
     def _take(self, outcome: Outcome) -> None:
         """Gather an outcome: its records are written before its orders are carried out."""
         self._recorder.outcome(outcome)
+        if outcome.reports or outcome.trials:
+            self._outcomes.append(outcome)
         self._orders.extend(outcome.orders)
 
     def _carry_out(self) -> None:
@@ -241,6 +261,7 @@ class DaskRunner:
         if self._recorder.holds_decisions or now - self._flushed > FLUSH_SECONDS:
             self._recorder.flush()
             self._flushed = now
+            self._say_what_is_safe()
         orders, self._orders = self._orders, []
         for order in with_save_points(orders):
             match order:
@@ -252,6 +273,31 @@ class DaskRunner:
                     self._workers.control(order.worker, order.attempt, save_at=order.step)
                 case StopStage():
                     self._workers.control(order.worker, order.attempt, stop_at=order.at)
+
+    def _say_what_is_safe(self) -> None:
+        """Pass on outcomes that are durable; user code may be called by that."""
+        outcomes, self._outcomes = self._outcomes, []
+        for outcome in outcomes:
+            for report in outcome.reports:
+                self._meter.see(report.metrics)
+            try:
+                if self._on_safe is not None:
+                    self._on_safe(outcome)
+            except Exception as error:
+                raise _CallbackError from error
+
+    def _count(self) -> None:
+        """Take in what the run has used so far, for its limits."""
+        attempts = self._engine.dispatcher.attempts.values()
+        running = [one for one in attempts if not one.ended]
+        now = self._now()
+        began = [one.started for one in running if one.started is not None]
+        trained = self._engine.dispatcher.steps_executed - self._steps_before
+        self._meter.count(
+            seconds=now,
+            worker_seconds=self.worker_seconds + sum(now - at for at in began),
+            steps=trained + sum(one.position - one.start for one in running),
+        )
 
     def _ask_for_more(self) -> None:
         """Ask the tuner when workers have nothing to do."""
@@ -279,6 +325,7 @@ class DaskRunner:
                 for step, key, metrics in message["reports"]:
                     flight.reports[step] = (key, metrics)
                     self._latest = (step, metrics)
+                    self._meter.see(metrics)
                 self._tell(Progress(attempt=attempt, step=message["step"]))
             case "saved":
                 self._saved(flight, message)
@@ -546,6 +593,7 @@ class DaskRunner:
     def _close(self) -> None:
         try:
             self._recorder.flush()
+            self._count()
             for future in self._futures.values():
                 future.cancel()
             self._futures.clear()

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import copy
-import json
 import logging
 import math
-import os
 import sys
 import threading
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from dasktune.algos.base import Tuner, known_configurations
 from dasktune.algos.single import SingleTrial
+from dasktune.callbacks import Announcer, Callback
+from dasktune.earlier import Earlier, earlier_trials, plain_params
 from dasktune.engine import Engine, Outcome
 from dasktune.errors import ConfigurationError, TrainerError, refuse
 from dasktune.graph.attempts import DispatchOptions
@@ -26,23 +26,24 @@ from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.keys import root_key
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.graph.tree import StageTree, build_stage_tree
-from dasktune.history import History, Place
+from dasktune.history import Place
 from dasktune.interrupt import interruptible
 from dasktune.job import JobPlan
+from dasktune.limits import Limits, Meter, Used
+from dasktune.log import Replay, replay
+from dasktune.loop import Asked, OwnLoop
 from dasktune.recall import Recall
 from dasktune.recorder import Recorder
-from dasktune.storage import layout
+from dasktune.results import StudyResults
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database import Database
-from dasktune.storage.schema import StageRow, StudyRow
-from dasktune.summary import Summary, savings_line, summarise
+from dasktune.storage.schema import StudyRow
+from dasktune.summary import savings_line
 from dasktune.trainer.code import pack
 from dasktune.trainer.stages import StageTraining
-from dasktune.trials import Trial, TrialRecord, best_of, table_of, trial_of
-from dasktune.types import Direction, Metrics, Objective, Step, TrialState
+from dasktune.types import Metrics, Step, TrialState, Value
 
 if TYPE_CHECKING:
-    import pandas
     from distributed import Client
 
     from dasktune.runner import DaskRunner
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Study:
+class Study(StudyResults):
     """A study: its trials, and the ways to add to them. Made by `create_study`.
 
     Attributes
@@ -63,7 +64,7 @@ class Study:
 
     def __init__(
         self,
-        trainer: type,
+        trainer: type | None,
         *,
         row: StudyRow,
         database: Database,
@@ -71,31 +72,38 @@ class Study:
         config: Mapping[str, object],
         report_every: int,
         options: DispatchOptions,
+        fails_on_nan: bool = False,
     ) -> None:
-        self.trainer = trainer
-        self.name = row.name
-        self.metric: str = row.spec["metric"]
-        self.direction = Direction(row.spec["direction"])
-        self.objective = Objective.single(self.metric, self.direction)
-        self.seed: int = row.spec["seed"]
+        super().__init__(row, database, store)
         self.config = config
         self.report_every = report_every
-        self.store = store
-        self.database = database
-        self._row = row
+        self._trainer = trainer
         self._options = options
-        self._records: dict[int, TrialRecord] = {}
-        self._history = History(database, row.id)
+        self._fails_on_nan = fails_on_nan
         self._dispatcher: Dispatcher | None = None
         self._runner: DaskRunner | None = None
+        self._loop: OwnLoop | None = None
         self._running = threading.Lock()
         self._is_stopping: bool | None = None  # None while nothing runs
         self._is_current = True
         self._warned = False
         self._catch_up()
 
-    def __repr__(self) -> str:
-        return f"Study({self.name!r}, {len(self._records)} trials)"
+    @property
+    def trainer(self) -> type:
+        """The class that trains.
+
+        Raises
+        ------
+        ConfigurationError
+            If the study was created without one.
+        """
+        if self._trainer is None:
+            raise ConfigurationError(
+                f"study {self.name!r} must have a trainer for this, got None; without one it "
+                "is used with ask and tell"
+            )
+        return self._trainer
 
     # ---------------------------------------------------------------------- running
 
@@ -105,6 +113,8 @@ class Study:
         *,
         client: Client | None = None,
         workers: int | None = None,
+        limits: Limits | None = None,
+        callbacks: Iterable[Callback] = (),
         progress: bool | None = None,
         last_line: bool = True,
         allow_failed_check: bool = False,
@@ -115,11 +125,16 @@ class Study:
         ----------
         tuner
             What to run. One whose identity (class and arguments) the study has seen is
-            continued, and returns at once if it had ended.
+            continued, and returns at once if it had ended; one that is the same but for
+            more trials goes on with the further ones.
         client
             Connected to the Dask cluster to run on; None starts a local one.
         workers
             Size of the local cluster; one worker per core if None.
+        limits
+            End earlier: at a target, or when so much has been used. What runs is saved.
+        callbacks
+            Told of reports, of trials that end, and of the end of the run.
         progress
             Show a live display; None shows it on a terminal.
         last_line
@@ -140,26 +155,40 @@ class Study:
         KeyboardInterrupt
             After ctrl-C or SIGTERM, once what ran has been saved; the second one at once.
         """
-        refuse(_run_problems(tuner, client, workers))
+        callbacks = tuple(callbacks)
+        refuse(_run_problems(tuner, client, workers, limits, callbacks))
         # Tuners have a state: the caller's stays as it is, and can be used again.
         tuner = copy.deepcopy(tuner)
+        announcer = Announcer(self, callbacks)
         with self._alone():
             self._catch_up()
             place = self._history.place_of(tuner)
             if place.has_ended:
                 logger.info("study %s: this tuner has ended already", self.name)
                 return
-            self._check_resumable(allow_failed_check)
-            with (
-                self._timed(place.number),
-                interruptible(self.stop),
-                self._client(client, workers) as connected,
-            ):
-                self._is_current = False  # until all that is decided has been written
-                self._run(place, connected, progress)
-                self._is_current = True
-        if last_line and self._history.place_of(tuner).has_ended:
+            meter = Meter(limits or Limits(), self.objective, self._used(place))
+            if meter.reached() is None:
+                self._check_resumable(allow_failed_check)
+                with (
+                    self._timed(place.number, meter),
+                    interruptible(self.stop),
+                    self._client(client, workers) as connected,
+                ):
+                    self._is_current = False  # until all that is decided has been written
+                    self._run(place, connected, progress, meter, announcer)
+                    self._is_current = True
+                announcer.end()
+        if last_line:
+            self._say_last(tuner, meter)
+
+    def _say_last(self, tuner: Tuner, meter: Meter) -> None:
+        reason = meter.reached()
+        if self._history.place_of(tuner).has_ended:
             sys.stderr.write(f"{self.name}: {savings_line(self.summary())}\n")
+        elif reason is not None:
+            sys.stderr.write(
+                f"{self.name}: ended by its limits, {reason}; {savings_line(self.summary())}\n"
+            )
 
     def evaluate(
         self,
@@ -188,9 +217,9 @@ class Study:
         tuner = SingleTrial(hp, steps)
         place = self._history.place_of(tuner).number
         self.optimize(tuner, client=client, workers=workers, progress=False, last_line=False)
-        trial = next((one for one in self.trials if self._records[one.number].tuner == place), None)
+        trial = next((one for one in self.trials if self.records[one.number].tuner == place), None)
         if trial is not None and trial.error is not None:
-            raise TrainerError(self._records[trial.number].message, trial.error)
+            raise TrainerError(self.records[trial.number].message, trial.error)
         if trial is None or trial.state is not TrialState.COMPLETE:
             raise TrainerError(
                 f"study {self.name!r}: evaluate was stopped before step {steps}; the same call "
@@ -250,27 +279,79 @@ class Study:
             self._running.release()
 
     @contextmanager
-    def _timed(self, place: int) -> Iterator[None]:
-        """Let the study be stopped meanwhile, and take note of the time that it takes."""
-        began = time.monotonic()
+    def _timed(self, place: int, meter: Meter) -> Iterator[None]:
+        """Let the study be stopped meanwhile, and take note of what it uses."""
         self._is_stopping = False
         try:
             yield
         finally:
             self._is_stopping = None
-            self._history.note("run", place=place, wall_seconds=time.monotonic() - began)
+            used = meter.of_this_run
+            self._history.note(
+                "run",
+                place=place,
+                wall_seconds=used.seconds,
+                worker_seconds=used.worker_seconds,
+                steps=used.steps,
+            )
+
+    def _used(self, place: Place) -> Used:
+        """Return what a tuner's earlier runs have used."""
+        notes = [one for one in self._history.notes("run") if one["place"] == place.number]
+        mine = [one.values for one in self.records.values() if one.tuner == place.number]
+        losses = [
+            self.objective.losses(dict(zip(self.objective.metrics, values, strict=True)))[0]
+            for values in mine
+            if values is not None
+        ]
+        return Used(
+            seconds=sum(note["wall_seconds"] for note in notes),
+            worker_seconds=sum(note["worker_seconds"] for note in notes),
+            steps=sum(note["steps"] for note in notes),
+            best_loss=min(losses, default=math.inf),
+        )
 
     def _run(
         self,
         place: Place,
         client: Client,
         progress: bool | None,
+        meter: Meter,
+        announcer: Announcer,
     ) -> None:
         from dasktune.report.progress import display
         from dasktune.runner import DaskRunner
 
-        engine = Engine(self._graph(), objective=self.objective, trials=self._records)
-        recorder = Recorder(
+        engine = self._engine()
+        run = f"{self.name}-{uuid4().hex[:8]}"
+        show = display(self, engine) if _wants_display(progress) else nullcontext()
+        with show as on_turn:
+            self._runner = DaskRunner(
+                client,
+                engine,
+                self._plan(run),
+                self._recorder(engine),
+                meter=meter,
+                on_turn=on_turn,
+                on_safe=announcer,
+            )
+            if self._is_stopping:
+                self._runner.request_stop()
+            try:
+                self._runner.run(partial(self._begin, engine, place))
+            finally:
+                self._runner = None
+
+    def _engine(self) -> Engine:
+        return Engine(
+            self._graph(),
+            objective=self.objective,
+            trials=self.records,
+            fails_on_nan=self._fails_on_nan,
+        )
+
+    def _recorder(self, engine: Engine) -> Recorder:
+        return Recorder(
             self.database,
             self._row.id,
             engine.dispatcher.plan.root_key_of,
@@ -278,24 +359,28 @@ class Study:
             self._history.remember,
         )
 
-        def begin(now: float, capacity: int) -> Outcome:
-            tuner, number, records = place.tuner, place.number, place.records
-            if records:
-                return engine.resume(
-                    tuner, place=number, records=records, now=now, widen=place.widen
-                )
-            return engine.begin(tuner, place=number, capacity=capacity, now=now)
+    def _begin(self, engine: Engine, place: Place, now: float, capacity: int) -> Outcome:
+        """Start a tuner, or go on with it."""
+        tuner, number, records = place.tuner, place.number, place.records
+        if records:
+            return engine.resume(tuner, place=number, records=records, now=now, widen=place.widen)
+        inputs = self._inputs(tuner)
+        return engine.begin(tuner, place=number, capacity=capacity, now=now, inputs=inputs)
 
-        run = f"{self.name}-{uuid4().hex[:8]}"
-        show = display(self, engine) if _wants_display(progress) else nullcontext()
-        with show as on_turn:
-            self._runner = DaskRunner(client, engine, self._plan(run), recorder, on_turn=on_turn)
-            if self._is_stopping:
-                self._runner.request_stop()
-            try:
-                self._runner.run(begin)
-            finally:
-                self._runner = None
+    def _inputs(self, tuner: Tuner) -> dict[str, object]:
+        """Return what a new tuner is given to begin with."""
+        found: dict[str, object] = {}
+        queued = self.queued[: tuner.most_queued]
+        if queued:
+            found["queued"] = queued
+        if tuner.learns:
+            found["earlier"] = [
+                {"point": dict(one.point or one.params), "step": one.steps, "losses": losses}
+                for one in self.records.values()
+                if one.values is not None and one.state is not TrialState.FAIL
+                for losses in [list(self.objective.losses(one.metrics(self.objective)))]
+            ]
+        return found
 
     def _plan(self, run: str) -> JobPlan:
         return JobPlan(
@@ -328,7 +413,7 @@ class Study:
             dispatcher = Dispatcher(
                 self._row.root, options, on_new=fill, seeded_key=self._seeded_key
             )
-            for trial in self._records.values():
+            for trial in self.records.values():
                 dispatcher.register(trial.number, trial.sequences, trial.max_steps, seed=trial.seed)
             self._dispatcher = dispatcher
         return self._dispatcher
@@ -357,131 +442,170 @@ class Study:
                 "allow_failed_check=True"
             )
 
-    # ----------------------------------------------------------------------- results
+    # --------------------------------------------------------------- a loop of one's own
+
+    def ask(self, tuner: Tuner | None = None) -> Asked | None:
+        """Return what to train next in a loop of the user's own; None if there is nothing now.
+
+        The study must have been created without a trainer. What was asked for and not told
+        is asked for again after a restart.
+
+        Parameters
+        ----------
+        tuner
+            Decides; may be left out after the first call.
+
+        Examples
+        --------
+        >>> import dasktune as dt
+        >>> study = dt.create_study(None, name="own", storage="memory://own", metric="loss")
+        >>> tuner = dt.algos.Random(dt.Space(x=dt.Float(-1, 1)), trials=3, max_steps=1)
+        >>> while asked := study.ask(tuner):
+        ...     study.tell(asked, asked.params["x"] ** 2)
+        >>> len(study.trials)
+        3
+        """
+        return self._own_loop(tuner).ask()
+
+    def tell(
+        self,
+        trial: Asked | int,
+        values: float | Iterable[float] | Mapping[str, float] | None = None,
+        *,
+        state: TrialState | None = None,
+    ) -> None:
+        """Say what came of what `ask` returned.
+
+        Parameters
+        ----------
+        trial
+            What was asked for, or its number.
+        values
+            The metric, or one for each objective, or metrics by name, after `Asked.until`
+            steps.
+        state
+            `TrialState.FAIL` says that it failed, with no values.
+        """
+        self._own_loop(None).tell(trial, values, state)
+
+    def _own_loop(self, tuner: Tuner | None) -> OwnLoop:
+        if self._trainer is not None:
+            raise ConfigurationError(
+                f"study {self.name!r} trains with {self._trainer.__qualname__}; ask and tell "
+                "are for studies without a trainer: create_study(None, ...)"
+            )
+        if self._loop is None or (tuner is not None and not self._loop.is_for(tuner)):
+            if tuner is None:
+                raise ConfigurationError("ask must be given a tuner first, got None")
+            self._loop = self._open_loop(tuner)
+        return self._loop
+
+    def _open_loop(self, tuner: Tuner) -> OwnLoop:
+        refuse(_run_problems(tuner, None, None, None, ()))
+        self._catch_up()
+        place = self._history.place_of(copy.deepcopy(tuner))
+        engine = self._engine()
+        begin = partial(self._begin, engine, place)
+        return OwnLoop(engine, self._recorder(engine), tuner.identity(), begin)
+
+    # --------------------------------------------------------------- trials from elsewhere
 
     @property
-    def trials(self) -> list[Trial]:
-        """All trials, by number."""
-        plan = self._graph().plan
-        return [trial_of(plan, record) for record in self._records.values()]
+    def queued(self) -> list[Mapping[str, Value]]:
+        """The points that wait for the next tuner that draws configurations."""
+        points = [note["point"] for note in self._history.notes("queued")]
+        taken = sum(len(one[0]["inputs"].get("queued", ())) for one in self._history.places)
+        cleared = sum(note["count"] for note in self._history.notes("unqueued"))
+        return points[taken + cleared :]
 
-    @property
-    def best_trial(self) -> Trial:
-        """The trial with the best finite value of those that did not fail.
+    def enqueue_trial(self, params: Mapping[str, Value]) -> None:
+        """Let the next new tuner that draws configurations try this one first.
+
+        Parameters
+        ----------
+        params
+            Values by coordinate of its space; those that are missing are drawn.
+        """
+        self._history.note("queued", point=plain_params(params))
+
+    def clear_queue(self) -> None:
+        """Forget the points that are queued."""
+        self._history.note("unqueued", count=len(self.queued))
+
+    def add_trial(
+        self,
+        params: Mapping[str, Value],
+        values: float | Iterable[float],
+        *,
+        steps: Step = 1,
+        user_attrs: Mapping[str, object] | None = None,
+    ) -> int:
+        """Add a trial that was trained elsewhere, with its result; return its number.
+
+        It counts for `best_trial`, and samplers that learn begin with it.
+
+        Parameters
+        ----------
+        params
+            Values by coordinate of the space.
+        values
+            The metric after `steps` steps, or one for each objective.
+        steps
+            How far it was trained.
+        user_attrs
+            JSON values by name.
+        """
+        return self._add([Earlier.of(params, values, steps, user_attrs or {}, self.objective)])[0]
+
+    def warm_start(self, source: object) -> list[int]:
+        """Add the finished trials of an Optuna study or a data frame; return their numbers.
+
+        Parameters
+        ----------
+        source
+            An ``optuna.Study`` with the same direction, or a data frame with a column
+            ``value`` (or one for each metric of the study), perhaps ``steps``, and one for
+            each coordinate, perhaps with ``params_`` before its name.
 
         Raises
         ------
         ConfigurationError
-            If there is none yet.
+            If it is neither, its directions are others, or a column is missing.
         """
-        best = self._best_record()
-        if best is None:
-            raise ConfigurationError(f"study {self.name!r} has no trial with a finite value yet")
-        return trial_of(self._graph().plan, best)
+        return self._add(earlier_trials(source, self.objective))
 
-    @property
-    def best_trials(self) -> list[Trial]:
-        """The best trial in a list, as Optuna has it; empty if there is none."""
-        return [] if self._best_record() is None else [self.best_trial]
+    def _add(self, trials: Iterable[Earlier]) -> list[int]:
+        with self._alone():
+            self._catch_up()
+            first = len(self.records)
+            new = [one.record(first + at) for at, one in enumerate(trials)]
+            self._recorder(self._engine()).add(new)
+            self.records.update((one.number, one) for one in new)
+        return [one.number for one in new]
 
-    @property
-    def best_value(self) -> float:
-        """The value of the best trial."""
-        value = self.best_trial.value
-        return math.nan if value is None else value
+    def replay(self, tuner: Tuner) -> Replay:
+        """Derive every decision of a tuner's runs again from what it was told; compare.
 
-    @property
-    def best_params(self) -> Mapping[str, object]:
-        """What was sampled for the best trial."""
-        return self.best_trial.params
-
-    @property
-    def user_attrs(self) -> dict[str, object]:
-        """What users attached to the study."""
-        return {note["name"]: note["value"] for note in self._history.notes("user_attr")}
-
-    def set_user_attr(self, name: str, value: object) -> None:
-        """Attach a JSON value to the study under a name."""
-        try:
-            json.dumps(value)
-        except (TypeError, ValueError):
-            raise ConfigurationError(
-                f"user attribute {name!r} must be a JSON value, got {value!r}"
-            ) from None
-        self._history.note("user_attr", name=name, value=value)
+        Raises
+        ------
+        ConfigurationError
+            If the study has not run this tuner.
+        """
+        self._catch_up()
+        place = self._history.place_of(copy.deepcopy(tuner))
+        if not place.records:
+            raise ConfigurationError(f"study {self.name!r} has not run this tuner yet")
+        return replay(place.tuner, place.records, self.objective)
 
     def record_check(self, ok: bool, text: str) -> None:
         """Keep what `check_resume` found about this trainer."""
         fingerprint = self._row.spec["fingerprint"]
         self._history.note("check", fingerprint=fingerprint, ok=ok, text=text)
 
-    def stages(self) -> list[StageRow]:
-        """Return every attempt that ran for this study, in order of start."""
-        return sorted(self.database.stages(self._row.id), key=lambda row: row.started)
-
-    def summary(self) -> Summary:
-        """Return what was asked for, what was trained, and what that cost."""
-        runs = [note["wall_seconds"] for note in self._history.notes("run")]
-        best = self._best_record()
-        stages = self.stages()
-        spans = ((one.started, one.ended) for one in stages)
-        return summarise(
-            self._graph().plan,
-            self._records,
-            steps_executed=sum(stage.steps for stage in stages),
-            steps_repeated=sum(stage.repeated for stage in stages),
-            wall_seconds=sum(runs),
-            worker_seconds=sum(ended - started for started, ended in spans if started and ended),
-            best_value=None if best is None else best.value,
-        )
-
-    def trials_dataframe(self) -> pandas.DataFrame:
-        """Return one row a trial: number, state, steps, value, and each hyper-parameter.
-
-        A hyper-parameter that has the name of one of these gets the column
-        ``params_<name>``, as Optuna calls it.
-
-        Raises
-        ------
-        ConfigurationError
-            If pandas is not installed.
-        """
-        try:
-            import pandas
-        except ImportError:
-            raise ConfigurationError(
-                "trials_dataframe needs pandas: pip install 'dasktune[dataframe]'"
-            ) from None
-        columns, rows = table_of(self._records.values())
-        return pandas.DataFrame(rows, columns=columns)
-
-    def report(self, path: str | os.PathLike[str] | None = None) -> Path:
-        """Write a self-contained HTML page about the study; return where it is.
-
-        Parameters
-        ----------
-        path
-            Where to; ``report.html`` in a local storage, else here, if None.
-        """
-        from dasktune.report.page import write_report
-
-        return write_report(self, Path(path) if path is not None else self._report_path())
-
-    def close(self) -> None:
-        """Close the database."""
-        self.database.close()
-
     @property
-    def plan(self) -> Any:
+    def plan(self) -> SearchPlan:
         """The search plan of all trials, for reports."""
         return self._graph().plan
-
-    def _report_path(self) -> Path:
-        folder = Path(self.store.url.removeprefix("file://"))
-        return (folder if folder.is_dir() else Path()) / f"report-{layout.slug(self.name)}.html"
-
-    def _best_record(self) -> TrialRecord | None:
-        return best_of(self._records.values(), self.direction)
 
     def _catch_up(self) -> None:
         """Read what has been decided since the log was read, and forget what was not written.
@@ -489,11 +613,13 @@ class Study:
         Another process may have run the study, and a run of this one may have broken off.
         """
         if self._history.read_on() or not self._is_current:
-            self._records = self._history.trials()
+            self.records = self._history.trials()
             self._dispatcher, self._is_current = None, True
 
 
-def _run_problems(tuner: object, client: object, workers: object) -> list[str]:
+def _run_problems(
+    tuner: object, client: object, workers: object, limits: object, callbacks: tuple[object, ...]
+) -> list[str]:
     """Return what is wrong with the arguments of `Study.optimize`."""
     found = []
     if not isinstance(tuner, Tuner):
@@ -502,6 +628,13 @@ def _run_problems(tuner: object, client: object, workers: object) -> list[str]:
         found.append(f"client must be a dask.distributed.Client, got {client!r}")
     if workers is not None and (type(workers) is not int or workers < 1):
         found.append(f"workers must be an int >= 1, got {workers!r}")
+    if limits is not None and not isinstance(limits, Limits):
+        found.append(f"limits must be dasktune.Limits, got {limits!r}")
+    found += [
+        f"a callback must be a dasktune.Callback, got {one!r}"
+        for one in callbacks
+        if not isinstance(one, Callback)
+    ]
     return found
 
 

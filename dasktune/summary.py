@@ -42,7 +42,11 @@ def summarise(
     best_value: float | None,
 ) -> Summary:
     """Return the figures of a study from its plan and what was measured."""
-    asked = {number: max(trial.steps, trial.until or 0) for number, trial in trials.items()}
+    asked = {
+        number: max(trial.steps, trial.until or 0)
+        for number, trial in trials.items()
+        if trial.was_trained_here
+    }
     requested = sum(asked.values())
     unique = unique_steps(plan, asked)
     existing = unique_steps(plan, steps_known(plan, asked))

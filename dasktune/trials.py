@@ -9,7 +9,10 @@ from typing import TypeVar
 
 from dasktune.graph.plan import SearchPlan
 from dasktune.sequences import sequence_from_json
-from dasktune.types import Direction, Metrics, Sequences, Step, TrialState, Value
+from dasktune.types import Direction, Metrics, Objective, Sequences, Step, TrialState, Value
+
+ADDED = -1
+"""Stands for the tuner of trials that were added with their results."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -21,7 +24,7 @@ class TrialRecord:
     number
         Its number in the study.
     tuner, local
-        Which tuner proposed it, and its number there.
+        Which tuner proposed it (`ADDED`: none), and its number there.
     params
         What was sampled.
     sequences
@@ -63,6 +66,15 @@ class TrialRecord:
     def value(self) -> float | None:
         """The first of its values; None before the first report."""
         return None if self.values is None else self.values[0]
+
+    def metrics(self, objective: Objective) -> dict[str, float]:
+        """Return its values by the names of the objective's metrics; empty if it has none."""
+        return dict(zip(objective.metrics, self.values or (), strict=bool(self.values)))
+
+    @property
+    def was_trained_here(self) -> bool:
+        """Whether it is a tuner's, and not one that was added with its result."""
+        return self.tuner != ADDED
 
     def to_json(self) -> dict[str, object]:
         """Return it as a JSON document, without what columns of its own hold."""
@@ -184,6 +196,28 @@ def best_of(trials: Iterable[AnyTrial], direction: Direction) -> AnyTrial | None
         if best is None or best.value is None or direction.better(trial.value, best.value):
             best = trial
     return best
+
+
+def pareto_front(trials: Iterable[AnyTrial], objective: Objective) -> list[AnyTrial]:
+    """Return the trials that no other one is better than in one objective and not worse in any.
+
+    Failed ones, and ones with a value that is not finite, do not count.
+    """
+    counted = [
+        (tuple(-v if d is Direction.MAXIMIZE else v for v, d in pairs), trial)
+        for trial in trials
+        if trial.values is not None and trial.state is not TrialState.FAIL
+        for pairs in [list(zip(trial.values, objective.directions, strict=True))]
+        if all(math.isfinite(value) for value in trial.values)
+    ]
+    return [
+        trial
+        for losses, trial in counted
+        if not any(
+            other != losses and all(a <= b for a, b in zip(other, losses, strict=True))
+            for other, _ in counted
+        )
+    ]
 
 
 COLUMNS = ("number", "state", "steps", "value")

@@ -136,6 +136,16 @@ class Tuner(ABC):
         for name, value in json.loads(json.dumps(dict(snapshot))).items():
             setattr(self, name, value)
 
+    @property
+    def learns(self) -> bool:
+        """Whether its sampler learns from ``earlier`` trials."""
+        return False
+
+    @property
+    def most_queued(self) -> int:
+        """How many ``queued`` points it takes at most."""
+        return 0
+
     # What tuners with a sampler, or a number of trials that may grow, do beyond that.
 
     @property

@@ -208,8 +208,9 @@ class SearchPlan:
         raise InternalError(f"trial {trial} is not registered up to step {step}")
 
     def nodes_of(self, trial: int) -> list[Node]:
-        """Return the trial's nodes, from the first step on."""
-        return list(self.paths[trial].leaf.up())[::-1]
+        """Return the trial's nodes, from the first step on; none if it was never registered."""
+        path = self.paths.get(trial)
+        return [] if path is None else list(path.leaf.up())[::-1]
 
     def cut(self, node: Node, step: Step) -> Node:
         """Return the node that ends at `step`, splitting `node` if it passes it."""

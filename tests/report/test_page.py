@@ -100,7 +100,7 @@ def record(
         local=number,
         sequences=sequences,
         max_steps=10,
-        value=value,
+        values=None if value is None else (value,),
         **fields,
     )
 

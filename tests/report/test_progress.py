@@ -80,7 +80,7 @@ def record(number: int, value: float | None, state: TrialState) -> TrialRecord:
         sequences={},
         max_steps=1,
         state=state,
-        value=value,
+        values=None if value is None else (value,),
     )
 
 
@@ -108,7 +108,7 @@ def test_the_time_left_follows_from_the_measured_speed() -> None:
 
 def test_the_best_value_names_its_trial() -> None:
     engine = running_engine()
-    engine.trials[1].value = 0.25
+    engine.trials[1].values = (0.25,)
     assert "loss 0.25 (trial 1)" in shown(progress_of(engine)[0], BEFORE)
 
 

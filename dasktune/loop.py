@@ -1,0 +1,157 @@
+"""Ask and tell: a tuner for users who train in a loop of their own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from dasktune.algos.base import Tuner
+from dasktune.engine import Engine, Outcome
+from dasktune.errors import ConfigurationError
+from dasktune.graph.plan import Node
+from dasktune.recorder import Recorder
+from dasktune.types import Metrics, Sequences, Step, TrialState, Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is to be trained next.
+
+    Attributes
+    ----------
+    number
+        The trial's number in the study.
+    params
+        What was sampled.
+    sequences
+        Its hyper-parameters as functions of the step.
+    start, until
+        Steps that it has been trained, and that it is to be trained to in all.
+    """
+
+    number: int
+    params: Mapping[str, object]
+    sequences: Sequences
+    start: Step
+    until: Step
+
+    def hp(self, step: Step) -> dict[str, Value]:
+        """Return the values of the hyper-parameters at a step, by name."""
+        return {name: function(step) for name, function in self.sequences.items()}
+
+
+class OwnLoop:
+    """Runs a tuner on what a user measures.
+
+    Parameters
+    ----------
+    engine
+        Holds the tuner; its dispatcher has no workers.
+    recorder
+        Makes every answer durable.
+    identity
+        The tuner's.
+    begin
+        Starts or resumes it: (now, capacity) -> outcome.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        recorder: Recorder,
+        identity: Mapping[str, object],
+        begin: Callable[[float, int], Outcome],
+    ) -> None:
+        self._engine = engine
+        self._recorder = recorder
+        self._identity = identity
+        self._handed: set[int] = set()
+        self._began = time.monotonic()
+        self._take(begin(0.0, 1))
+
+    def is_for(self, tuner: Tuner) -> bool:
+        """Whether it runs a tuner of the same identity."""
+        return self._identity == tuner.identity()
+
+    def ask(self) -> Asked | None:
+        """Return the most urgent thing that nobody is at; None if there is none now."""
+        waiting = self._waiting()
+        if not waiting and not self._engine.finished:
+            self._take(self._engine.ask(1, self._now()))
+            waiting = self._waiting()
+        if not waiting:
+            return None
+        priority = {number: max(node.requests.values()) for number, node in waiting.items()}
+        number = min(waiting, key=lambda one: (-priority[one], one))
+        self._handed.add(number)
+        trial = self._engine.trials[number]
+        return Asked(
+            number=number,
+            params=trial.params,
+            sequences=trial.sequences,
+            start=trial.steps,
+            until=waiting[number].stop,
+        )
+
+    def tell(
+        self,
+        trial: Asked | int,
+        values: float | Iterable[float] | Mapping[str, float] | None,
+        state: TrialState | None,
+    ) -> None:
+        """Take in what came of a trial that was asked for.
+
+        Raises
+        ------
+        ConfigurationError
+            If it was not asked for, or the values are not those of the study's metrics.
+        """
+        number = trial.number if isinstance(trial, Asked) else trial
+        node = self._waiting(handed=True).get(number)
+        if node is None or number not in self._handed:
+            asked = ", ".join(map(str, sorted(self._handed))) or "none"
+            raise ConfigurationError(
+                f"a trial must be asked for before it is told of, got {number}; asked for: {asked}"
+            )
+        if state not in (None, TrialState.FAIL, TrialState.COMPLETE):
+            raise ConfigurationError(f"state must be COMPLETE or FAIL, got {state!r}")
+        if state is TrialState.FAIL:
+            self._handed.discard(number)
+            self._take(self._engine.give_up(number, "told to have failed", self._now()))
+            return
+        metrics = self._metrics(values)
+        self._handed.discard(number)
+        self._recorder.metrics(node, [(node.stop, node.key_at(node.stop), metrics)])
+        self._take(self._engine.measured(number, node.stop, metrics, self._now()))
+
+    def _waiting(self, handed: bool = False) -> dict[int, Node]:
+        """Return the next node that each trial waits for, without those that were handed out."""
+        wanted = self._engine.dispatcher.wanted
+        return {
+            number: nodes[0]
+            for number, nodes in wanted.items()
+            if handed or number not in self._handed
+        }
+
+    def _metrics(self, values: object) -> Metrics:
+        names = self._engine.objective.metrics
+        if isinstance(values, int | float) and not isinstance(values, bool):
+            values = [values]
+        if isinstance(values, Iterable) and not isinstance(values, str | Mapping):
+            listed = list(values)
+            values = dict(zip(names, listed, strict=True)) if len(listed) == len(names) else None
+        if not isinstance(values, Mapping) or not set(names) <= values.keys():
+            raise ConfigurationError(
+                f"values must be those of {', '.join(names)}, by name or in this order, "
+                f"got {values!r}"
+            )
+        return {str(name): float(value) for name, value in values.items()}
+
+    def _take(self, outcome: Outcome) -> None:
+        """Make an outcome durable; there are no workers to carry out anything."""
+        self._recorder.outcome(outcome)
+        self._recorder.flush()
+
+    def _now(self) -> float:
+        return time.monotonic() - self._began

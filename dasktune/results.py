@@ -1,0 +1,195 @@
+"""What a study has come to: its trials, the best of them, figures and tables."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dasktune.errors import ConfigurationError
+from dasktune.graph.plan import SearchPlan
+from dasktune.history import History
+from dasktune.storage import layout
+from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.database import Database
+from dasktune.storage.schema import StageRow, StudyRow
+from dasktune.summary import Summary, summarise
+from dasktune.trials import Trial, TrialRecord, best_of, pareto_front, table_of, trial_of
+from dasktune.types import Direction, Objective
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class StudyResults(ABC):
+    """The part of a study that only reads.
+
+    Attributes
+    ----------
+    name, objective, seed
+        As it was created.
+    records
+        The present state of each trial by number.
+    """
+
+    def __init__(self, row: StudyRow, database: Database, store: CheckpointStore) -> None:
+        self.name = row.name
+        self.objective = objective_of(row.spec)
+        self.seed: int = row.spec["seed"]
+        self.store = store
+        self.database = database
+        self._row = row
+        self.records: dict[int, TrialRecord] = {}
+        self._history = History(database, row.id)
+
+    def __repr__(self) -> str:
+        return f"Study({self.name!r}, {len(self.records)} trials)"
+
+    @property
+    @abstractmethod
+    def plan(self) -> SearchPlan:
+        """The search plan of all trials, for reports."""
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric that it optimises; the first of several."""
+        return self.objective.metrics[0]
+
+    @property
+    def direction(self) -> Direction:
+        """Direction of that metric."""
+        return self.objective.directions[0]
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All trials, by number."""
+        return [trial_of(self.plan, record) for record in self.records.values()]
+
+    @property
+    def best_trial(self) -> Trial:
+        """The trial with the best finite value of those that did not fail.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is none yet, or there are several objectives.
+        """
+        if len(self.objective.metrics) > 1:
+            raise ConfigurationError(
+                f"best_trial needs one objective; study {self.name!r} trades off "
+                f"{', '.join(self.objective.metrics)}: use best_trials"
+            )
+        best = self._best_record()
+        if best is None:
+            raise ConfigurationError(f"study {self.name!r} has no trial with a finite value yet")
+        return trial_of(self.plan, best)
+
+    @property
+    def best_trials(self) -> list[Trial]:
+        """The trials that no other one beats: all of the Pareto front for several objectives."""
+        if len(self.objective.metrics) == 1:
+            best = self._best_record()
+            return [] if best is None else [trial_of(self.plan, best)]
+        front = pareto_front(self.records.values(), self.objective)
+        return [trial_of(self.plan, record) for record in front]
+
+    @property
+    def best_value(self) -> float:
+        """The value of the best trial."""
+        value = self.best_trial.value
+        return math.nan if value is None else value
+
+    @property
+    def best_params(self) -> Mapping[str, object]:
+        """What was sampled for the best trial."""
+        return self.best_trial.params
+
+    @property
+    def user_attrs(self) -> dict[str, object]:
+        """What users attached to the study."""
+        return {note["name"]: note["value"] for note in self._history.notes("user_attr")}
+
+    def set_user_attr(self, name: str, value: object) -> None:
+        """Attach a JSON value to the study under a name."""
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError):
+            raise ConfigurationError(
+                f"user attribute {name!r} must be a JSON value, got {value!r}"
+            ) from None
+        self._history.note("user_attr", name=name, value=value)
+
+    def stages(self) -> list[StageRow]:
+        """Return every attempt that ran for this study, in order of start."""
+        return sorted(self.database.stages(self._row.id), key=lambda row: row.started)
+
+    def summary(self) -> Summary:
+        """Return what was asked for, what was trained, and what that cost."""
+        runs = [note["wall_seconds"] for note in self._history.notes("run")]
+        best = self._best_record()
+        stages = self.stages()
+        spans = ((one.started, one.ended) for one in stages)
+        return summarise(
+            self.plan,
+            self.records,
+            steps_executed=sum(stage.steps for stage in stages),
+            steps_repeated=sum(stage.repeated for stage in stages),
+            wall_seconds=sum(runs),
+            worker_seconds=sum(ended - started for started, ended in spans if started and ended),
+            best_value=None if best is None else best.value,
+        )
+
+    def trials_dataframe(self) -> pandas.DataFrame:
+        """Return one row a trial: number, state, steps, value, and each hyper-parameter.
+
+        A hyper-parameter that has the name of one of these gets the column
+        ``params_<name>``, as Optuna calls it.
+
+        Raises
+        ------
+        ConfigurationError
+            If pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise ConfigurationError(
+                "trials_dataframe needs pandas: pip install 'dasktune[dataframe]'"
+            ) from None
+        columns, rows = table_of(self.records.values())
+        return pandas.DataFrame(rows, columns=columns)
+
+    def report(self, path: str | os.PathLike[str] | None = None) -> Path:
+        """Write a self-contained HTML page about the study; return where it is.
+
+        Parameters
+        ----------
+        path
+            Where to; ``report.html`` in a local storage, else here, if None.
+        """
+        from dasktune.report.page import write_report
+
+        return write_report(self, Path(path) if path is not None else self._report_path())
+
+    def close(self) -> None:
+        """Close the database."""
+        self.database.close()
+
+    def _report_path(self) -> Path:
+        folder = Path(self.store.url.removeprefix("file://"))
+        return (folder if folder.is_dir() else Path()) / f"report-{layout.slug(self.name)}.html"
+
+    def _best_record(self) -> TrialRecord | None:
+        return best_of(self.records.values(), self.direction)
+
+
+def objective_of(spec: Mapping[str, Any]) -> Objective:
+    """Return the objective of a study's description: a name, or a list of them."""
+    metrics, directions = spec["metric"], spec["direction"]
+    if isinstance(metrics, str):
+        metrics, directions = [metrics], [directions]
+    return Objective(metrics=tuple(metrics), directions=tuple(map(Direction, directions)))
