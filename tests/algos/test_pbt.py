@@ -1,0 +1,504 @@
+"""Population based training: who is replaced, by whom, and what a child is."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dasktune as dt
+from dasktune.algos.base import Tuner
+from dasktune.algos.pbt import PBT
+from dasktune.algos.single import SingleTrial
+from dasktune.algos.sources import RandomSource
+from dasktune.errors import ConfigurationError
+from dasktune.graph.cost import cost_of
+from dasktune.sequences import Constant, Exponential, Joined, Linear, Sequence
+from dasktune.space import Branch, Choice, Family, Float, Int, Space
+from dasktune.space.by_run import Suggesting
+from dasktune.testing import TunerConformance
+from dasktune.types import Decision, Extend, Finish, Register, Report, Step, Stop, Value
+
+SPACE = Space(
+    lr=Family(Exponential, init=Float(0.01, 1.0, log=True), gamma=[0.9, 0.95, 0.99]),
+    batch_size=[16, 32, 64, 128],
+    layers=Int(1, 9),
+    optimizer=[Branch("sgd", Space(momentum=Float(0.0, 0.9))), "adam"],
+)
+
+
+def make(**changes: object) -> PBT:
+    arguments: dict[str, object] = {"population": 5, "max_steps": 6, "every": 2, **changes}
+    return PBT(SPACE, **arguments)  # type: ignore[arg-type]
+
+
+def report(trial: int, step: Step, loss: float) -> Report:
+    return Report(trial=trial, step=step, metrics={"loss": loss}, losses=(loss,))
+
+
+class Driver:
+    """Keeps what a tuner decided, and reports in any order."""
+
+    def __init__(self, tuner: PBT) -> None:
+        self.tuner = tuner
+        self.registered: dict[int, Register] = {}
+        self.wanted: dict[int, Step] = {}
+        self.reached: dict[int, Step] = {}
+        self.living: set[int] = set()
+        self.finished = False
+        self.log: list[object] = []
+
+    def ask(self, capacity: int = 1) -> list[Decision]:
+        return self.take(self.tuner.ask(capacity))
+
+    def tell(self, trial: int, loss: float) -> list[Decision]:
+        step = self.wanted.pop(trial)
+        self.reached[trial] = step
+        if step == self.tuner.max_steps:
+            self.living.remove(trial)
+        return self.take(self.tuner.tell(report(trial, step, loss)))
+
+    def fail(self, trial: int) -> list[Decision]:
+        del self.wanted[trial]
+        self.living.remove(trial)
+        return self.take(self.tuner.tell_failure(trial))
+
+    def take(self, decisions: list[Decision]) -> list[Decision]:
+        for one in decisions:
+            assert not self.finished
+            match one:
+                case Register():
+                    assert one.trial == len(self.registered)
+                    self.registered[one.trial] = one
+                    self.living.add(one.trial)
+                case Extend():
+                    assert one.trial in self.living
+                    assert one.trial not in self.wanted
+                    assert one.until > self.reached.get(one.trial, 0)
+                    self.wanted[one.trial] = one.until
+                case Stop():
+                    assert one.trial not in self.wanted
+                    self.living.remove(one.trial)
+                case Finish():
+                    assert not self.wanted
+                    assert not self.living
+                    self.finished = True
+        self.log.append([one if not isinstance(one, Register) else repr(one) for one in decisions])
+        return decisions
+
+
+def sequences(driver: Driver, trial: int) -> dict[str, Sequence]:
+    return dict(driver.registered[trial].sequences)  # type: ignore[arg-type]
+
+
+def test_an_example_worked_by_hand() -> None:
+    driver = Driver(make())
+    begun = driver.ask()
+    assert [type(one) for one in begun] == [Register] * 5 + [Extend] * 5
+    assert begun[5:] == [Extend(trial=trial, until=2) for trial in range(5)]
+    assert driver.ask(4) == []
+
+    # At step 2, four are too few for a bottom of a fifth. The fifth is the worst: a child.
+    assert driver.tell(0, 5.0) == [Extend(trial=0, until=4)]
+    assert driver.tell(1, 4.0) == [Extend(trial=1, until=4)]
+    assert driver.tell(2, 3.0) == [Extend(trial=2, until=4)]
+    assert driver.tell(3, 2.0) == [Extend(trial=3, until=4)]
+    stop, child, extend = driver.tell(4, 9.0)
+    assert stop == Stop(trial=4)
+    assert isinstance(child, Register)
+    assert (child.trial, child.max_steps) == (5, 6)
+    assert extend == Extend(trial=5, until=4)
+    donor, rest = driver.registered[3], SPACE.at(child.point)
+    assert all(
+        child.sequences[name](step) == donor.sequences[name](step)
+        for name in donor.sequences
+        for step in range(2)
+    )
+    assert all(
+        child.sequences[name](step) == rest.sequences[name](step)
+        for name in donor.sequences
+        for step in range(2, 6)
+    )
+    assert child.params == rest.params
+
+    # At step 4 the child comes fifth: not the worst of the five, it goes on.
+    for trial, loss in ((3, 2.0), (0, 1.0), (2, 4.0), (1, 8.0)):
+        assert driver.tell(trial, loss) == [Extend(trial=trial, until=6)]
+    assert driver.tell(5, 7.0) == [Extend(trial=5, until=6)]
+
+    # Step 6 is the end: nobody is replaced any more.
+    for trial in (1, 0, 2, 5):
+        assert driver.tell(trial, 1.0) == []
+    assert driver.tell(3, math.inf) == [Finish()]
+    assert driver.ask(9) == []
+
+
+def test_the_donor_is_of_the_top_and_any_of_it() -> None:
+    donors = set()
+    for seed in range(40):
+        driver = Driver(make(population=10, seed=seed))
+        driver.ask()
+        for trial in range(9):
+            driver.tell(trial, 9.0 - trial)
+        driver.tell(9, 99.0)
+        child = sequences(driver, 10)
+        donors |= {
+            trial for trial in range(9) if sequences(driver, trial)["lr"][:2](0) == child["lr"](0)
+        }
+    assert donors == {7, 8}
+
+
+def test_an_infinite_loss_is_the_worst_and_never_a_donors() -> None:
+    driver = Driver(make())
+    driver.ask()
+    for trial in range(4):
+        assert driver.tell(trial, math.inf) == [Extend(trial=trial, until=4)]
+    # The best of five is the only donor; it is not in the bottom.
+    assert driver.tell(4, 1.0) == [Extend(trial=4, until=4)]
+    driver = Driver(make())
+    driver.ask()
+    for trial in range(5):
+        assert driver.tell(trial, math.inf) == [Extend(trial=trial, until=4)]
+
+
+def test_a_failed_member_is_replaced_once_it_has_reported() -> None:
+    driver = Driver(make(population=6))
+    driver.ask()
+    assert driver.fail(5) == []
+    for trial, loss in enumerate([1.0, 2.0, 3.0, 4.0]):
+        driver.tell(trial, loss)
+    assert [type(one) for one in driver.tell(4, 5.0)] == [Stop, Register, Extend]
+    # Trial 1 fails on its way to step 4: a child of the best at step 2 takes its place.
+    child, extend = driver.fail(1)
+    assert isinstance(child, Register)
+    assert extend == Extend(trial=7, until=4)
+    assert child.sequences["lr"](1) == sequences(driver, 0)["lr"](1)
+    # A child that fails before it reports is not; nor is there a donor once the best failed.
+    assert driver.fail(7) == []
+    assert [type(one) for one in driver.fail(0)] == []
+    assert driver.tuner.tell_failure(0) == []
+    assert driver.fail(2) == []
+    assert driver.living == {3, 6}
+
+
+def test_fixed_hyper_parameters_and_the_branch_stay_as_the_donors() -> None:
+    driver = Driver(make(population=10, max_steps=20, fixed=["layers", "lr.gamma"], resample=1.0))
+    run(driver, np.random.default_rng(3))
+    children = [trial for trial in driver.registered if trial >= 10]
+    assert len(children) >= 5
+    members = driver.tuner.snapshot()["state"]["members"]  # type: ignore[index]
+    changed = 0
+    for trial in children:
+        _, point, parent, *_ = members[trial]
+        inherited = members[parent][1]
+        assert point["optimizer"] == inherited["optimizer"]
+        assert {name: point[name] for name in ("layers", "lr.gamma")} == {
+            name: inherited[name] for name in ("layers", "lr.gamma")
+        }
+        assert sequences(driver, trial)["layers"] == sequences(driver, parent)["layers"]
+        changed += point["lr.init"] != inherited["lr.init"]
+    assert changed == len(children)
+
+
+def run(
+    driver: Driver,
+    rng: np.random.Generator,
+    *,
+    failing: float = 0.0,
+    idle: bool = False,
+    each: Callable[[], None] = lambda: None,
+) -> None:
+    """Report in a random order until the end."""
+    driver.ask()
+    while not driver.finished:
+        each()
+        if not driver.wanted or (idle and rng.random() < 0.2):
+            before = driver.tuner.snapshot()
+            if not driver.ask(2):
+                assert driver.wanted
+                assert driver.tuner.snapshot() == before
+            continue
+        trial = sorted(driver.wanted)[int(rng.integers(len(driver.wanted)))]
+        if rng.random() < failing:
+            driver.fail(trial)
+        else:
+            driver.tell(trial, math.inf if rng.random() < 0.1 else float(rng.random()))
+
+
+ORDERS = st.integers(0, 10**6)
+
+
+@settings(deadline=None, max_examples=40)
+@given(ORDERS)
+def test_children_are_the_donor_up_to_their_birth_over_generations(seed: int) -> None:
+    driver = Driver(make(max_steps=13, population=6, resample=0.5))
+    run(driver, np.random.default_rng(seed))
+    members = driver.tuner.snapshot()["state"]["members"]  # type: ignore[index]
+    for trial, (_, point, parent, born, *_) in enumerate(members):
+        mine, own = sequences(driver, trial), SPACE.at(point).sequences
+        assert driver.registered[trial].point == point
+        for name, sequence in mine.items():
+            assert sequence.values(born, 13) == own[name].values(born, 13)
+            if parent is not None:
+                assert sequence.values(0, born) == sequences(driver, parent)[name].values(0, born)
+            assert not any(isinstance(piece, Joined) for piece in sequence.leaves())
+    cost = cost_of([(one.sequences, 13) for one in driver.registered.values()], workers=1)
+    assert cost.steps_unique <= sum(13 - born for _, _, _, born, *_ in members)
+
+
+@settings(deadline=None, max_examples=40)
+@given(ORDERS, st.sampled_from([2, 3, 4, 5]), st.booleans(), st.sampled_from([0.0, 0.1]))
+def test_no_member_is_further_than_the_window_from_the_slowest(
+    seed: int, window: int, idle: bool, failing: float
+) -> None:
+    driver = Driver(make(max_steps=9, window=window, populations=3, population=6))
+
+    def check() -> None:
+        members = driver.tuner.snapshot()["state"]["members"]  # type: ignore[index]
+        for population in range(3):
+            mine = [t for t in driver.living if members[t][0] == population]
+            steps = [max(members[t][3], driver.reached.get(t, 0)) for t in mine]
+            furthest = [
+                max(driver.wanted.get(t, 0), step) for t, step in zip(mine, steps, strict=True)
+            ]
+            assert max(furthest, default=0) - min(steps, default=0) <= window
+
+    run(driver, np.random.default_rng(seed), idle=idle, failing=failing, each=check)
+    members = driver.tuner.snapshot()["state"]["members"]  # type: ignore[index]
+    assert {one[0] for one in members} == {0, 1, 2}
+    assert len(members) <= driver.tuner.trials
+
+
+def test_a_window_lets_the_fast_wait_and_idle_workers_begin_a_population() -> None:
+    driver = Driver(make(window=2, populations=2))
+    assert len(driver.ask()) == 10
+    assert driver.tell(0, 1.0) == []
+    assert driver.tell(1, 1.0) == []
+    begun = driver.ask(1)
+    assert begun[5:] == [Extend(trial=trial, until=2, priority=-1.0) for trial in range(5, 10)]
+    assert driver.ask(1) == []
+    assert driver.tell(2, 1.0) == []
+    assert driver.tell(3, 1.0) == []
+    # The last of five, and equal: the one with the largest number ranks last.
+    stop, child, *extends = driver.tell(4, 1.0)
+    assert (stop, type(child)) == (Stop(trial=4), Register)
+    assert extends == [Extend(trial=trial, until=4) for trial in (0, 1, 2, 3, 10)]
+
+
+def test_without_a_window_only_its_own_step_holds_a_member_up() -> None:
+    driver = Driver(make())
+    driver.ask()
+    assert driver.tell(0, 1.0) == [Extend(trial=0, until=4)]
+    assert driver.tell(0, 1.0) == [Extend(trial=0, until=6)]
+    assert driver.tell(0, 1.0) == []
+
+
+def test_trials_bound_what_is_registered() -> None:
+    for seed in range(5):
+        driver = Driver(make(trials=7, max_steps=40, populations=2))
+        run(driver, np.random.default_rng(seed))
+        assert len(driver.registered) == 7
+    driver = Driver(make(max_steps=12))
+    assert driver.tuner.trials == 30
+    assert make(max_steps=13, populations=4).trials == 140
+
+
+@settings(deadline=None, max_examples=40)
+@given(ORDERS, st.integers(0, 60))
+def test_a_snapshot_at_any_point_gives_the_same_decisions(seed: int, cut: int) -> None:
+    def through(restart: bool) -> list[object]:
+        driver = Driver(make(max_steps=9, window=4, populations=2, population=6))
+        count = 0
+
+        def each() -> None:
+            nonlocal count
+            count += 1
+            if restart and count == cut:
+                state = json.loads(json.dumps(driver.tuner.snapshot(), allow_nan=False))
+                driver.tuner = make(max_steps=9, window=4, populations=2, population=6)
+                driver.tuner.restore(state)
+                assert driver.tuner.snapshot() == state
+
+        run(driver, np.random.default_rng(seed), idle=True, failing=0.05, each=each)
+        return driver.log
+
+    assert through(restart=True) == through(restart=False)
+
+
+def test_a_strange_snapshot_is_refused() -> None:
+    tuner = make()
+    with pytest.raises(ConfigurationError, match="not a snapshot"):
+        tuner.restore({"members": []})
+    with pytest.raises(ConfigurationError, match="not the state"):
+        tuner.restore({**tuner.snapshot(), "state": {"members": 3}})
+
+
+def test_seeds_decide_and_identities_tell_apart() -> None:
+    def log(seed: int) -> list[object]:
+        driver = Driver(make(seed=seed))
+        run(driver, np.random.default_rng(0))
+        return driver.log
+
+    assert log(1) == log(1) != log(2)
+    changes: list[dict[str, object]] = [
+        {},
+        {"every": 3},
+        {"population": 6},
+        {"truncation": 0.25},
+        {"perturb": (2.0, 0.5)},
+        {"resample": 0.5},
+        {"fixed": ["layers"]},
+        {"populations": 2},
+        {"window": 2},
+        {"trials": 9},
+        {"seed": 1},
+    ]
+    texts = {json.dumps(make(**one).identity()) for one in changes}
+    assert len(texts) == len(changes)
+    assert make(fixed=["lr", "layers"]).identity() == make(fixed=["layers", "lr"]).identity()
+    assert make().configurations is None
+
+
+class Listening(RandomSource):
+    """Draws at random, and keeps what it hears of."""
+
+    def __init__(self) -> None:
+        super().__init__(SPACE, 0)
+        self.heard: list[int] = []
+
+    def observe(self, trial: int, step: Step, losses: tuple[float, ...]) -> None:
+        self.heard.append(trial)
+
+    def fail(self, trial: int) -> None:
+        self.heard.append(trial)
+
+
+def test_a_sampler_hears_only_of_what_it_proposed() -> None:
+    source = Listening()
+    driver = Driver(make(sampler=source, population=10, max_steps=12))
+    run(driver, np.random.default_rng(0), failing=0.05)
+    assert len(driver.registered) > 10
+    assert set(source.heard) == set(range(10))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"population": 4}, "population must be >= 5 with truncation 0.2, got 4"),
+        ({"truncation": 0.6}, "truncation must be > 0 and <= 0.5, got 0.6"),
+        ({"perturb": ()}, r"perturb must be factors > 0 other than 1, got \[\]"),
+        ({"perturb": (1.2, -1)}, r"got \[1.2, -1.0\]"),
+        ({"resample": 2}, "resample must be >= 0 and <= 1, got 2.0"),
+        ({"window": 1}, "window must be >= every, which is 2, got 1"),
+        ({"trials": 4}, "trials must be >= population, which is 5, got 4"),
+        ({"every": 0}, "every must be >= 1, got 0"),
+        ({"max_steps": 0}, "max_steps must be >= 1, got 0"),
+        ({"fixed": ["depth"]}, "unknown hyper-parameter or coordinate 'depth'; known: batch_size"),
+    ],
+)
+def test_bad_arguments_are_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        make(**changes)
+
+
+def test_all_problems_are_reported_at_once() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        make(population=0, every=0, max_steps=0, seed=-1)
+    assert len(caught.value.problems) == 4
+    with pytest.raises(ConfigurationError, match="ends at step 3, max_steps is 6"):
+        PBT(Space(lr=[Linear(0.1, 0.2, period=3), Constant(0.1)]), max_steps=6)
+
+
+class TestConformance(TunerConformance):
+    seeds = range(8)
+
+    def make(self, seed: int) -> PBT:
+        return make(population=6, max_steps=9, window=(None, 3)[seed % 2], populations=2, seed=seed)
+
+    def rivals(self, tuner: Tuner, trial: int) -> object:
+        return tuner.snapshot()["state"]["members"][trial][0]  # type: ignore[index]
+
+
+def defined(trial: Suggesting) -> dict[str, object]:
+    width = trial.suggest_int("width", 1, 9)
+    lr = trial.suggest_float("lr", 0.0, 1.0 / width)
+    if trial.suggest_categorical("decay", [True, False]):
+        return {"lr": Exponential(lr, trial.suggest_float("gamma", 0.5, 1.0)), "width": width}
+    return {"lr": lr, "width": width, "momentum": trial.suggest_float("momentum", 0.0, 1.0)}
+
+
+def test_a_space_may_be_defined_by_running_a_function() -> None:
+    tuner = PBT(defined, population=20, max_steps=20, every=2, fixed=["width"])
+    driver = Driver(tuner)
+    run(driver, np.random.default_rng(0))
+    members = tuner.snapshot()["state"]["members"]  # type: ignore[index]
+    assert len(members) > 30
+    kept = 0
+    for trial in range(20, len(members)):
+        _, point, parent, *_ = members[trial]
+        assert sequences(driver, trial).keys() == sequences(driver, parent).keys()
+        assert point["width"] == members[parent][1]["width"]
+        kept += point == members[parent][1]
+    # A child that would have other hyper-parameters is one in two.
+    assert 0 < kept < len(members) - 20
+
+
+# ------------------------------------------------------------------------------ to the end
+
+
+def curve(values: Mapping[str, Value], step: Step) -> float:
+    lr, layers = values["lr"], values["layers"]
+    assert isinstance(lr, float)
+    assert isinstance(layers, int)
+    return (lr - 0.1) ** 2 + abs(layers - 4) + 1 / step
+
+
+@pytest.mark.parametrize("workers", [1, 7])
+def test_a_simulated_study_runs_to_its_end_and_gets_better(workers: int) -> None:
+    tuner = PBT(SPACE, population=10, max_steps=40, every=4, window=8, populations=2)
+    found = dt.simulate(tuner, curve, workers=workers)
+    assert len(found.trials) > 20
+    ended = [trial for trial in found.trials if trial.state.value == "COMPLETE"]
+    assert len(ended) == 20
+    assert {trial.state.value for trial in found.trials} == {"COMPLETE", "PRUNED"}
+    best = found.best_trial
+    assert best is not None
+    assert best.number >= 10
+    assert best.value < min(curve_of(trial, 40) for trial in found.trials[:10])  # type: ignore[operator]
+    # A child trains no step that it inherits: each of the 20 places costs 40 steps.
+    assert (found.steps_executed, found.steps_repeated) == (800, 0)
+
+
+def curve_of(trial: dt.Trial, step: Step) -> float:
+    return curve({name: one(step - 1) for name, one in trial.sequences.items()}, step)
+
+
+def test_the_winners_schedule_run_alone_shares_every_step() -> None:
+    found = dt.simulate(PBT(SPACE, population=10, max_steps=40, every=4), curve, workers=3)
+    best = found.best_trial
+    assert best is not None
+    trained = [(trial.sequences, trial.steps) for trial in found.trials]
+    before = cost_of(trained, workers=1)
+    again = cost_of([*trained, (best.sequences, 40)], workers=1)
+    assert again.steps_unique == before.steps_unique
+    alone = dt.simulate(SingleTrial(best.sequences, 40), curve)
+    assert alone.trials[0].value == best.value
+
+
+def test_a_choice_of_schedules_goes_on_in_absolute_steps() -> None:
+    space = Space(lr=Choice([Exponential(1.0, 0.5), Linear(1.0, 0.0, period=8)]))
+    tuner = PBT(space, population=5, max_steps=8, every=2, resample=0.0)
+    driver = Driver(tuner)
+    driver.ask()
+    for trial in range(4):
+        driver.tell(trial, 1.0 + trial)
+    driver.tell(4, 9.0)
+    child, parent = sequences(driver, 5)["lr"], sequences(driver, 0)["lr"]
+    options = [Exponential(1.0, 0.5), Linear(1.0, 0.0, period=8)]
+    other = options[1 - options.index(parent)]  # type: ignore[arg-type]
+    assert child == parent[:2] >> other[2:]
