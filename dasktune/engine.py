@@ -48,8 +48,7 @@ Order = RunStage | StopStage | SavePoint
 """What a runner carries out."""
 
 SNAPSHOT_EVERY = 1000
-"""Records of a tuner between two snapshots of it, or as many as it has trials if those are
-more: so that a snapshot's share of the cost of a record does not grow."""
+"""Records of a tuner between two snapshots of it, unless told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +114,9 @@ class Engine:
         The study's trials so far; new ones are added to it.
     fails_on_nan
         Whether a value that is NaN or infinite ends its trial as a failure.
+    snapshot_every
+        Records of a tuner between two snapshots of it, or as many as it has trials if those
+        are more: so that a snapshot's share of the cost of a record does not grow.
     """
 
     def __init__(
@@ -124,12 +126,14 @@ class Engine:
         objective: Objective,
         trials: dict[int, TrialRecord],
         fails_on_nan: bool = False,
+        snapshot_every: int = SNAPSHOT_EVERY,
     ) -> None:
         self.dispatcher = dispatcher
         self.objective = objective
         self.trials = trials
         self.reports_told = 0
         self._fails_on_nan = fails_on_nan
+        self._snapshot_every = snapshot_every
         self._session: _Session | None = None
         self._orders: list[Order] = []
         self._records: list[Record] = []
@@ -352,7 +356,9 @@ class Engine:
     def _take_snapshot(self) -> None:
         """Add a snapshot to the records now and then."""
         session = self._session
-        if session is None or session.since_snapshot < max(SNAPSHOT_EVERY, len(session.numbers)):
+        if session is None:
+            return
+        if session.since_snapshot < max(self._snapshot_every, len(session.numbers)):
             return
         session.since_snapshot = 0
         state = session.snapshot()

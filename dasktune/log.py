@@ -153,7 +153,7 @@ def difference_of(record: Record, decisions: Iterable[Decision]) -> str | None:
         (at for at, pair in enumerate(zip(now, then, strict=False)) if pair[0] != pair[1]),
         min(len(now), len(then)),
     )
-    here, there = ([*some[at : at + 1], None][0] for some in (now, then))
+    here, there = ([*some[at : at + 1], "nothing"][0] for some in (now, then))
     return f"after {cause_of(record)}, decision {at}: recorded {there}, now {here}"
 
 

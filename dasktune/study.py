@@ -505,6 +505,7 @@ class Study(StudyResults):
         self._catch_up()
         place = self._history.place_of(copy.deepcopy(tuner))
         engine = self._engine()
+        engine.dispatcher.dismiss()  # what another tuner's loop still waits for
         begin = partial(self._begin, engine, place)
         return OwnLoop(engine, self._recorder(engine), tuner.identity(), begin)
 

@@ -6,21 +6,26 @@ import json
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 
-from dasktune.algos import Grid, Tuner
-from dasktune.engine import Engine, Outcome, describe
+from dasktune.algos import Grid, Random, Tuner
+from dasktune.algos.base import Proposal
+from dasktune.algos.sources import Source
+from dasktune.engine import Engine, Outcome
 from dasktune.errors import ConfigurationError, InternalError
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import Ended, Event, Failed, RunStage, Saved, WorkerJoined
 from dasktune.graph.keys import root_key
+from dasktune.log import describe, replay
 from dasktune.sequences import Constant
-from dasktune.space import Space
+from dasktune.space import Configuration, Float, Space
 from dasktune.trials import TrialRecord
 from dasktune.types import (
     Decision,
+    Direction,
     Extend,
     Finish,
     Objective,
@@ -100,11 +105,15 @@ class Bench:
         metric: Metric,
         trials: dict[int, TrialRecord] | None = None,
         raises: Callable[[float], bool] = lambda lr: False,
+        **options: Any,
     ) -> None:
         self.dispatcher = Dispatcher(root_key("bench", 0), DispatchOptions())
         self.trials: dict[int, TrialRecord] = {} if trials is None else trials
         self.engine = Engine(
-            self.dispatcher, objective=Objective.single("loss", "minimize"), trials=self.trials
+            self.dispatcher,
+            objective=Objective.single("loss", "minimize"),
+            trials=self.trials,
+            **options,
         )
         self.metric, self.raises = metric, raises
         self.log: list[dict[str, object]] = []
@@ -355,3 +364,283 @@ def test_what_changed_is_said_once_with_each_outcome() -> None:
     outcome = bench.engine.begin(Halving(), place=0, capacity=1, now=0.0)
     assert [trial.number for trial in outcome.trials] == [0, 1, 2, 3]
     assert bench.engine.ask(1, 0.0) == Outcome((), (), ())
+
+
+# ------------------------------------------------------------------------- reports on the way
+
+
+class Watching(Tuner):
+    """Trains two trials to step 8, looks at them at 2 and 5, and stops one as it is told."""
+
+    max_steps = 8
+    state = ("ends", "seen")
+
+    def __init__(self, stop_at: int = 5) -> None:
+        self.stop_at, self.ends = stop_at, 0
+        self.seen: list[list[int]] = []
+
+    def ask(self, capacity: int) -> list[Decision]:
+        if self.seen:
+            return []
+        self.seen.append([0, 0])
+        trials = ((0, Constant(0.1)), (1, Constant(0.2)))
+        found: list[Decision] = []
+        for trial, lr in trials:
+            found.append(Register(trial=trial, sequences={"lr": lr}, max_steps=8))
+            found.append(Extend(trial=trial, until=8, reports=(2, 5)))
+        return found
+
+    def tell(self, report: Report) -> list[Decision]:
+        self.seen.append([report.trial, report.step])
+        if report.step == 8:
+            return self.end()
+        if report.trial == 1 and report.step == self.stop_at:
+            return [Stop(trial=1), *self.end()]
+        return []
+
+    def tell_failure(self, trial: int) -> list[Decision]:
+        return self.end()
+
+    def end(self) -> list[Decision]:
+        self.ends += 1
+        return [Finish()] if self.ends == 2 else []
+
+    def identity(self) -> dict[str, object]:
+        return {"tuner": "Watching", "stop_at": self.stop_at}
+
+
+def test_a_trial_is_reported_on_the_way_and_stopped_there() -> None:
+    bench, tuner = Bench(loss), Watching()
+    bench.begin(tuner)
+    bench.run()
+    assert sorted(tuner.seen[1:]) == [[0, 2], [0, 5], [0, 8], [1, 2], [1, 5]]
+    assert summary(bench.trials) == [("COMPLETE", 8, 0.0125), ("PRUNED", 5, 0.04)]
+
+
+@pytest.mark.parametrize("stages", range(7))
+def test_what_is_still_to_be_reported_is_known_after_a_resume(stages: int) -> None:
+    before = Bench(loss)
+    before.begin(Watching())
+    before.run(most=stages)
+    again, tuner = Bench(loss, before.trials), Watching()
+    again.take(again.engine.resume(tuner, place=0, records=before.log, now=0.0))
+    again.run()
+    assert sorted(tuner.seen[1:]) == [[0, 2], [0, 5], [0, 8], [1, 2], [1, 5]]
+    assert summary(again.trials) == [("COMPLETE", 8, 0.0125), ("PRUNED", 5, 0.04)]
+
+
+def test_a_trial_that_is_on_its_way_is_running() -> None:
+    bench = Bench(loss)
+    bench.begin(Watching())
+    bench.run(most=1)
+    assert {one.state.value for one in bench.trials.values()} == {"RUNNING"}
+    assert [one.steps for one in bench.trials.values()] in ([2, 0], [0, 2])
+
+
+# -------------------------------------------------------------------------------- snapshots
+
+
+@pytest.mark.parametrize("stages", range(7))
+def test_a_tuner_goes_on_from_its_last_snapshot_and_what_came_after(stages: int) -> None:
+    before = Bench(loss, snapshot_every=2)
+    before.begin(Watching())
+    before.run(most=stages)
+    at = max(n for n, one in enumerate(before.log) if one["kind"] in ("snapshot", "tuner"))
+    if before.log[at]["kind"] == "snapshot":
+        del before.log[1:at]  # what comes before it is not needed
+    again, tuner = Bench(loss, before.trials, snapshot_every=2), Watching()
+    again.take(again.engine.resume(tuner, place=0, records=before.log, now=0.0))
+    again.run()
+    assert summary(again.trials) == [("COMPLETE", 8, 0.0125), ("PRUNED", 5, 0.04)]
+    assert sorted(tuner.seen[1:]) == [[0, 2], [0, 5], [0, 8], [1, 2], [1, 5]]
+
+
+def test_snapshots_come_at_the_given_distance_or_that_of_the_number_of_trials() -> None:
+    bench = Bench(loss, snapshot_every=1)
+    bench.begin(Grid(Space(lr=[0.1, 0.2, 0.3, 0.4, 0.5]), max_steps=1))
+    bench.run()
+    kinds = [record["kind"] for record in bench.log]
+    assert kinds == ["tuner", "ask", *["tell"] * 3, "snapshot", *["tell"] * 2]
+
+
+# ------------------------------------------------------------------------------- bad tuners
+
+
+class Wrong(Watching):
+    """Makes the decisions it was given at the first report."""
+
+    def __init__(self, *decisions: Decision) -> None:
+        super().__init__()
+        self.decisions = decisions
+
+    def tell(self, report: Report) -> list[Decision]:
+        return list(self.decisions)
+
+
+LR = {"lr": Constant(0.5)}
+
+
+@pytest.mark.parametrize(
+    ("decision", "message"),
+    [
+        (Register(trial=3, sequences=LR, max_steps=1), "Wrong must register trial 2 next"),
+        (Extend(trial=7, until=3), "Wrong must decide about trials that it registered, 0 to 1"),
+        (Stop(trial=-1), "decide about trials that it registered"),
+        (Rank(trial=2, priority=1.0), "decide about trials that it registered"),
+        (Extend(trial=0, until=9), "beyond step 2 and up to 8"),
+        (Extend(trial=0, until=2), "beyond step 2 and up to 8"),
+        (Extend(trial=0, until=6, reports=(5, 4)), "its reports ascending"),
+        (Extend(trial=0, until=6, reports=(6,)), "its reports ascending"),
+    ],
+)
+def test_a_decision_that_makes_no_sense_is_refused(decision: Decision, message: str) -> None:
+    bench = Bench(loss)
+    bench.begin(Wrong(decision))
+    with pytest.raises(ConfigurationError, match=message):
+        bench.run()
+
+
+def test_a_trial_that_was_stopped_is_not_extended_again() -> None:
+    bench = Bench(loss)
+    bench.begin(Wrong(Stop(trial=0), Extend(trial=0, until=8)))
+    with pytest.raises(ConfigurationError, match="not extend trial 0, which is PRUNED"):
+        bench.run()
+
+
+# ------------------------------------------------------------------------------------- NaN
+
+
+def nan_for(lr: float, step: Step) -> float:
+    return math.nan if lr == 0.2 and step > 3 else lr / step
+
+
+def test_a_nan_may_end_its_trial_as_a_failure() -> None:
+    bench = Bench(nan_for, fails_on_nan=True)
+    bench.begin(Watching())
+    bench.run()
+    assert summary(bench.trials) == [("COMPLETE", 8, 0.0125), ("FAIL", 2, 0.1)]
+    assert "loss must be finite (on_nan='fail'), got nan at step 5" in bench.trials[1].message
+    assert bench.engine.finished
+
+
+def test_a_nan_is_an_infinite_loss_to_the_tuner() -> None:
+    heard: list[float] = []
+
+    class Listening(Watching):
+        def tell(self, report: Report) -> list[Decision]:
+            heard.append(report.loss)
+            return super().tell(report)
+
+    bench = Bench(nan_for)
+    bench.begin(Listening(stop_at=0))
+    bench.run()
+    assert sorted(heard)[-2:] == [math.inf, math.inf]
+
+
+# ----------------------------------------------------------------- proposals and widening
+
+
+class Counted(Source):
+    """Proposes one third after another, and learns."""
+
+    learns = True
+
+    def __init__(self, calls: list[int]) -> None:
+        self.calls, self.told = calls, 0
+
+    def propose(self, trial: int) -> Proposal:
+        self.calls.append(trial)
+        return {"point": {"lr": (trial + 1) / 3}}
+
+    def accept(self, trial: int, proposal: Proposal) -> Configuration:
+        return SAMPLED.at(proposal["point"])  # type: ignore[arg-type]
+
+    def observe(self, trial: int, step: Step, losses: tuple[float, ...]) -> None:
+        self.told += 1
+
+    def identity(self) -> object:
+        return "Counted"
+
+    def snapshot(self) -> object:
+        return self.told
+
+    def restore(self, snapshot: object) -> None:
+        assert isinstance(snapshot, int)
+        self.told = snapshot
+
+
+SAMPLED = Space(lr=Float(0.0, 10.0))
+
+
+def counted(trials: int, calls: list[int]) -> Random:
+    return Random(SAMPLED, trials=trials, max_steps=2, sampler=Counted(calls))
+
+
+def pump(bench: Bench) -> None:
+    """Run until the tuner has ended, asking for more whenever the worker is idle."""
+    bench.run()
+    while not bench.engine.finished:
+        bench.take(bench.engine.ask(1, 0.0))
+        bench.run()
+
+
+def test_proposals_are_in_the_log_and_not_made_again() -> None:
+    calls: list[int] = []
+    bench = Bench(loss)
+    bench.begin(counted(4, calls))
+    pump(bench)
+    assert calls == [0, 1, 2, 3]
+    proposed = [one for record in bench.log for one in record.get("proposals", ())]  # type: ignore[attr-defined]
+    assert [one["point"]["lr"] for one in proposed] == [1 / 3, 2 / 3, 1.0, 4 / 3]
+    again: list[int] = []
+    found = replay(counted(4, again), bench.log, bench.engine.objective)
+    assert found.identical, str(found)
+    assert again == []
+
+
+def test_a_finished_tuner_goes_on_with_more_trials() -> None:
+    few = Bench(loss)
+    few.begin(counted(2, []))
+    pump(few)
+    wide = counted(5, [])
+    narrow = wide.widened_from(json.loads(json.dumps(counted(2, []).identity())))
+    assert narrow is not None
+    more = Bench(loss, few.trials)
+    more.take(more.engine.resume(narrow, place=0, records=few.log, now=0.0, widen=5))
+    assert not more.engine.finished
+    pump(more)
+    assert [one.state.value for one in more.trials.values()] == ["COMPLETE"] * 5
+    kinds = [record["kind"] for record in more.log]
+    assert kinds[0] == "widen"
+    log = [*few.log, *more.log]
+    assert replay(counted(2, []), log, few.engine.objective).identical
+
+
+def test_a_replay_says_where_it_differs_first() -> None:
+    bench = finished()
+    record = next(one for one in bench.log if one["kind"] == "tell" and one["decisions"])
+    record["decisions"][0] = {"do": "stop", "trial": 1}  # type: ignore[index]
+    found = replay(Halving(), bench.log, bench.engine.objective)
+    assert not found.identical
+    assert "after the report of trial" in str(found)
+    assert "recorded {'do': 'stop', 'trial': 1}, now {'do': 'stop', 'trial': 2}" in str(found)
+    whole = replay(Halving(), finished().log, bench.engine.objective)
+    assert str(whole) == "identical: 8 calls of the tuner gave the recorded decisions"
+
+
+def test_queued_points_come_first_and_are_in_the_log() -> None:
+    bench = Bench(loss)
+    tuner = counted(3, [])
+    inputs = {"queued": [{"lr": 9.0}], "earlier": []}
+    bench.take(bench.engine.begin(tuner, place=0, capacity=1, now=0.0, inputs=inputs))
+    pump(bench)
+    assert [one.point["lr"] for one in bench.trials.values()] == [9.0, 2 / 3, 1.0]
+    assert replay(counted(3, []), bench.log, bench.engine.objective).identical
+
+
+def test_a_tuner_for_one_objective_is_refused_where_there_are_several() -> None:
+    both = Objective(metrics=("loss", "size"), directions=(Direction.MINIMIZE,) * 2)
+    bench = Bench(loss)
+    bench.engine.objective = both
+    with pytest.raises(ConfigurationError, match="Halving must have one objective"):
+        bench.begin(Halving())

@@ -46,7 +46,10 @@ LAYERS = (
 """Modules and packages below dasktune; each imports from its own line and those before it."""
 
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
-PURE = tuple("errors types sequences space graph algos log limits trials engine forecast".split())
+PURE = (
+    *("errors", "types", "sequences", "space", "graph", "algos"),
+    *("log", "limits", "trials", "engine", "forecast"),
+)
 HARMLESS = """
     __future__ abc array bisect collections contextlib copy dataclasses decimal enum fractions
     functools hashlib heapq inspect itertools json math numbers numpy operator re statistics

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -86,18 +87,44 @@ def run(
         Path | None, typer.Option(metavar="PATH", help="Where the HTML report goes.")
     ] = None,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no report.")] = False,
+    target: Annotated[
+        float | None, typer.Option(help="End once the metric is as good as this.")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="End after so much time, all runs together.")
+    ] = None,
+    worker_seconds: Annotated[
+        float | None, typer.Option(help="End after so much time of all workers together.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="End after so many trained steps.")] = None,
+    allow_failed_check: Annotated[
+        bool, typer.Option("--allow-failed-check", help="Merge although the check failed.")
+    ] = False,
 ) -> None:
     """Run a study; go on where it was interrupted.
 
-    Exit code 1 if a trial failed. Ctrl-C saves what runs first; the same command goes on.
+    Exit code 1 if a trial failed. Ctrl-C saves what runs first, as the end by a limit does;
+    the same command goes on, after a limit with a larger one.
     """
+    from dasktune.limits import Limits
+
+    limits = Limits(target=target, seconds=seconds, worker_seconds=worker_seconds, steps=steps)
     if workers is not None and scheduler is not None:
         raise typer.BadParameter("--workers is for a local cluster, not for one of --scheduler")
     from dasktune.cli.results import as_json as results_json
     from dasktune.cli.results import as_text, failed
 
+    _check_writable(report)
     study, tuner = _open(file, config)
-    _optimize(study, tuner, scheduler=scheduler, workers=workers, progress=progress)
+    optimize = partial(
+        study.optimize,
+        tuner,
+        workers=workers,
+        limits=limits,
+        progress=progress,
+        allow_failed_check=allow_failed_check,
+    )
+    _optimize(study, optimize, scheduler)
     page = None if no_report else study.report(report)
     trials = study.trials
     if as_json:
@@ -212,6 +239,22 @@ def report(
     typer.echo(str(study.report(output)))
 
 
+@app.command()
+def replay(file: StudyPath, config: Config = None, as_json: AsJson = False) -> None:
+    """Derive every decision of a tuner again from its reports, and compare.
+
+    Says "identical" or shows the first decision that comes out otherwise (exit code 1).
+    """
+    study, tuner = _open(file, config)
+    found = study.replay(tuner)
+    if as_json:
+        document = {"identical": found.identical, "calls": found.calls}
+        _print_json({**document, "difference": found.difference})
+    else:
+        typer.echo(str(found))
+    raise typer.Exit(DONE if found.identical else FAILED)
+
+
 def main() -> None:
     """Run the command that the arguments ask for."""
     app()
@@ -226,24 +269,29 @@ def _open(file: Path, config: Sequence[str] | None) -> tuple[Study, Tuner]:
     return loaded.study(), tuner
 
 
-def _optimize(
-    study: Study,
-    tuner: Tuner,
-    *,
-    scheduler: str | None,
-    workers: int | None,
-    progress: bool | None,
-) -> None:
+def _optimize(study: Study, optimize: Callable[..., None], scheduler: str | None) -> None:
     from dasktune.interrupt import interruptible
 
     try:
         with interruptible(study.stop), _client(scheduler) as client:
-            study.optimize(
-                tuner, client=client, workers=workers, progress=progress, last_line=False
-            )
+            optimize(client=client, last_line=False)
     except KeyboardInterrupt:
         typer.echo(INTERRUPTED, err=True)
         raise typer.Exit(STOPPED) from None
+
+
+def _check_writable(report: Path | None) -> None:
+    """Refuse a place for the report that cannot be written, before hours of training."""
+    if report is None:
+        return
+    if report.is_dir():
+        raise ConfigurationError(f"--report must be a file, got the folder {str(report)!r}")
+    try:
+        report.parent.mkdir(parents=True, exist_ok=True)
+        with report.open("a"):
+            pass
+    except OSError as error:
+        raise ConfigurationError(f"--report must be writable: {error}") from error
 
 
 def _client(scheduler: str | None) -> AbstractContextManager[Client | None]:

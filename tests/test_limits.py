@@ -1,0 +1,167 @@
+"""Limits and callbacks: runs that end early, and user code that hears of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client, LocalCluster
+
+import dasktune as dt
+from dasktune.errors import ConfigurationError
+from dasktune.results import StudyResults
+from dasktune.types import Report
+
+
+class Slow(dt.Trainer):
+    """Goes down by lr a step, each of which takes a while."""
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        self.height = 1.0
+
+    def setup(self, hp: Mapping[str, Any]) -> None:
+        self.lr = hp["lr"]
+
+    def train(self) -> None:
+        time.sleep(0.005)
+        self.height *= 1 - self.lr
+
+    def evaluate(self) -> dict[str, float]:
+        return {"loss": self.height}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"height": self.height}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.height = state["height"]
+
+
+SPACE = dt.Space(lr=[0.01, 0.02, 0.05, 0.1, 0.15, 0.2])
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with (
+        LocalCluster(
+            processes=False,
+            n_workers=2,
+            threads_per_worker=1,
+            host="127.0.0.1",
+            protocol="tcp://",
+            dashboard_address="127.0.0.1:0",
+        ) as cluster,
+        Client(cluster) as connected,
+    ):
+        yield connected
+
+
+def make(folder: Path, **options: Any) -> dt.Study:
+    named = {"name": "slow", "metric": "loss", "storage": folder, **options}
+    return dt.create_study(Slow, **named)
+
+
+GRID = dt.algos.Grid(SPACE, max_steps=30)
+
+
+@pytest.mark.parametrize("limits", [{"steps": 40}, {"worker_seconds": 0.01}, {"seconds": 0.05}])
+def test_a_run_ends_at_its_limit_and_goes_on_with_a_larger_one(
+    tmp_path: Path, client: Client, limits: dict[str, float], capfd: pytest.CaptureFixture[str]
+) -> None:
+    study = make(tmp_path)
+    study.optimize(GRID, client=client, limits=dt.Limits(**limits))  # type: ignore[arg-type]
+    assert "slow: ended by its limits, " in capfd.readouterr().err
+    first = study.summary()["steps_executed"]
+    assert first < 180
+    study.optimize(GRID, client=client, limits=dt.Limits(**limits))  # type: ignore[arg-type]
+    assert study.summary()["steps_executed"] == first, "what was used before counts"
+    study.optimize(GRID, client=client)
+    summary = study.summary()
+    assert (summary["steps_executed"], summary["steps_repeated"]) == (180, 0)
+    assert {one.state.value for one in study.trials} == {"COMPLETE"}
+
+
+def test_a_target_ends_the_run_once_any_step_reaches_it(tmp_path: Path, client: Client) -> None:
+    study = make(tmp_path)
+    study.optimize(GRID, client=client, limits=dt.Limits(target=0.95))
+    assert study.summary()["steps_executed"] < 180
+    assert not any(one.state.is_finished for one in study.trials), "no trial had come to its end"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": 0}, "Limits: steps must be a number > 0, got 0"),
+        ({"seconds": "1"}, "Limits: seconds must be a number > 0, got '1'"),
+        ({"target": float("nan")}, "Limits: target must be a finite number, got nan"),
+    ],
+)
+def test_a_wrong_limit_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        dt.Limits(**options)
+
+
+class Noting(dt.Callback):
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, int]] = []
+
+    def on_report(self, study: StudyResults, trial: dt.Trial, report: Report) -> None:
+        assert report.step in trial.metrics
+        self.heard.append(("report", trial.number))
+
+    def on_trial_end(self, study: StudyResults, trial: dt.Trial) -> None:
+        assert trial.state.is_finished
+        self.heard.append(("end", trial.number))
+
+    def on_study_end(self, study: StudyResults) -> None:
+        self.heard.append(("study", len(study.trials)))
+
+
+def test_callbacks_hear_of_reports_ends_and_the_end(tmp_path: Path, client: Client) -> None:
+    study, noting = make(tmp_path), Noting()
+    study.optimize(GRID, client=client, callbacks=[noting])
+    assert sorted(noting.heard[:-1]) == sorted(
+        (kind, number) for kind in ("report", "end") for number in range(6)
+    )
+    assert noting.heard[-1] == ("study", 6)
+    for number in range(6):
+        assert noting.heard.index(("report", number)) < noting.heard.index(("end", number))
+    study.optimize(GRID, client=client, callbacks=[noting])
+    assert len(noting.heard) == 13, "nothing ran"
+
+
+def test_a_callback_may_stop_the_study(tmp_path: Path, client: Client) -> None:
+    class Enough(dt.Callback):
+        def on_trial_end(self, study: StudyResults, trial: dt.Trial) -> None:
+            assert isinstance(study, dt.Study)
+            study.stop()
+
+    study = make(tmp_path)
+    study.optimize(GRID, client=client, callbacks=[Enough()])
+    assert not all(one.state.is_finished for one in study.trials)
+    study.optimize(GRID, client=client)
+    assert {one.state.value for one in study.trials} == {"COMPLETE"}
+    assert study.summary()["steps_repeated"] == 0
+
+
+def test_what_a_callback_raises_ends_the_run_and_loses_nothing(
+    tmp_path: Path, client: Client
+) -> None:
+    class Broken(dt.Callback):
+        def on_report(self, study: StudyResults, trial: dt.Trial, report: Report) -> None:
+            raise KeyError("mine")
+
+    study = make(tmp_path)
+    with pytest.raises(KeyError, match="mine"):
+        study.optimize(GRID, client=client, callbacks=[Broken()])
+    study.optimize(GRID, client=client)
+    assert {one.state.value for one in study.trials} == {"COMPLETE"}
+    summary = study.summary()
+    assert (summary["steps_executed"], summary["steps_repeated"]) == (180, 0)
+
+
+def test_what_is_no_callback_is_refused(tmp_path: Path, client: Client) -> None:
+    with pytest.raises(ConfigurationError, match=r"a callback must be a dasktune\.Callback"):
+        make(tmp_path).optimize(GRID, client=client, callbacks=[print])  # type: ignore[list-item]
