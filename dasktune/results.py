@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from dasktune.errors import ConfigurationError
-from dasktune.graph.plan import SearchPlan
+from dasktune.graph.attempts import DispatchOptions
+from dasktune.graph.dispatch import Dispatcher
+from dasktune.graph.keys import root_key
+from dasktune.graph.plan import Node, SearchPlan
 from dasktune.history import History
+from dasktune.recall import Recall
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database import Database
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     import pandas
 
 
-class StudyResults(ABC):
+class StudyResults:
     """The part of a study that only reads.
 
     Attributes
@@ -36,7 +39,9 @@ class StudyResults(ABC):
         The present state of each trial by number.
     """
 
-    def __init__(self, row: StudyRow, database: Database, store: CheckpointStore) -> None:
+    def __init__(
+        self, row: StudyRow, database: Database, store: CheckpointStore, options: DispatchOptions
+    ) -> None:
         self.name = row.name
         self.objective = objective_of(row.spec)
         self.seed: int = row.spec["seed"]
@@ -45,14 +50,18 @@ class StudyResults(ABC):
         self._row = row
         self.records: dict[int, TrialRecord] = {}
         self._history = History(database, row.id)
+        self._options = options
+        self._dispatcher: Dispatcher | None = None
+        self._is_current = True
+        self._catch_up()
 
     def __repr__(self) -> str:
         return f"Study({self.name!r}, {len(self.records)} trials)"
 
     @property
-    @abstractmethod
     def plan(self) -> SearchPlan:
         """The search plan of all trials, for reports."""
+        return self._graph().plan
 
     @property
     def metric(self) -> str:
@@ -112,16 +121,6 @@ class StudyResults(ABC):
     def user_attrs(self) -> dict[str, object]:
         """What users attached to the study."""
         return {note["name"]: note["value"] for note in self._history.notes("user_attr")}
-
-    def set_user_attr(self, name: str, value: object) -> None:
-        """Attach a JSON value to the study under a name."""
-        try:
-            json.dumps(value)
-        except (TypeError, ValueError):
-            raise ConfigurationError(
-                f"user attribute {name!r} must be a JSON value, got {value!r}"
-            ) from None
-        self._history.note("user_attr", name=name, value=value)
 
     def stages(self) -> list[StageRow]:
         """Return every attempt that ran for this study, in order of start."""
@@ -185,6 +184,37 @@ class StudyResults(ABC):
 
     def _best_record(self) -> TrialRecord | None:
         return best_of(self.records.values(), self.direction)
+
+    def _graph(self) -> Dispatcher:
+        """Return the dispatcher with all trials registered, made when first needed."""
+        if self._dispatcher is None:
+            recall = Recall.open(self.database, self.store, self._row.root)
+            options = self._options.with_prefix(uuid4().hex[:16])
+
+            def fill(node: Node) -> None:
+                recall.read(dispatcher.plan.root_key_of(node))
+                recall.fill(node)
+
+            dispatcher = Dispatcher(
+                self._row.root, options, on_new=fill, seeded_key=self._seeded_key
+            )
+            for trial in self.records.values():
+                dispatcher.register(trial.number, trial.sequences, trial.max_steps, seed=trial.seed)
+            self._dispatcher = dispatcher
+        return self._dispatcher
+
+    def _seeded_key(self, added: int) -> str:
+        """Return the state key before any step for another training seed."""
+        return root_key(f"{self._row.spec['fingerprint']}", self.seed + added)
+
+    def _catch_up(self) -> None:
+        """Read what has been decided since the log was read, and forget what was not written.
+
+        Another process may have run the study, and a run of this one may have broken off.
+        """
+        if self._history.read_on() or not self._is_current:
+            self.records = self._history.trials()
+            self._dispatcher, self._is_current = None, True
 
 
 def objective_of(spec: Mapping[str, Any]) -> Objective:

@@ -6,7 +6,6 @@ import copy
 import logging
 import math
 import sys
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -15,16 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from dasktune.additions import StudyAdditions
 from dasktune.algos.base import Tuner, known_configurations
 from dasktune.algos.single import SingleTrial
 from dasktune.callbacks import Announcer, Callback
-from dasktune.earlier import Earlier, earlier_trials, plain_params
 from dasktune.engine import Engine, Outcome
 from dasktune.errors import ConfigurationError, TrainerError, refuse
 from dasktune.graph.attempts import DispatchOptions
-from dasktune.graph.dispatch import Dispatcher
-from dasktune.graph.keys import root_key
-from dasktune.graph.plan import Node, SearchPlan
+from dasktune.graph.plan import SearchPlan
 from dasktune.graph.tree import StageTree, build_stage_tree
 from dasktune.history import Place
 from dasktune.interrupt import interruptible
@@ -32,16 +29,13 @@ from dasktune.job import JobPlan
 from dasktune.limits import Limits, Meter, Used
 from dasktune.log import Replay, replay
 from dasktune.loop import Asked, OwnLoop
-from dasktune.recall import Recall
-from dasktune.recorder import Recorder
-from dasktune.results import StudyResults
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database import Database
 from dasktune.storage.schema import StudyRow
 from dasktune.summary import savings_line
 from dasktune.trainer.code import pack
 from dasktune.trainer.stages import StageTraining
-from dasktune.types import Metrics, Step, TrialState, Value
+from dasktune.types import Metrics, Step, TrialState
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -51,7 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Study(StudyResults):
+class Study(StudyAdditions):
     """A study: its trials, and the ways to add to them. Made by `create_study`.
 
     Attributes
@@ -74,20 +68,15 @@ class Study(StudyResults):
         options: DispatchOptions,
         fails_on_nan: bool = False,
     ) -> None:
-        super().__init__(row, database, store)
+        super().__init__(row, database, store, options)
         self.config = config
         self.report_every = report_every
         self._trainer = trainer
-        self._options = options
         self._fails_on_nan = fails_on_nan
-        self._dispatcher: Dispatcher | None = None
         self._runner: DaskRunner | None = None
         self._loop: OwnLoop | None = None
-        self._running = threading.Lock()
         self._is_stopping: bool | None = None  # None while nothing runs
-        self._is_current = True
         self._warned = False
-        self._catch_up()
 
     @property
     def trainer(self) -> type:
@@ -267,18 +256,6 @@ class Study(StudyResults):
         return True
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Refuse to run two tuners at a time: they would share one dispatcher."""
-        if not self._running.acquire(blocking=False):
-            raise ConfigurationError(
-                f"study {self.name!r} must run one tuner at a time; another thread is running one"
-            )
-        try:
-            yield
-        finally:
-            self._running.release()
-
-    @contextmanager
     def _timed(self, place: int, meter: Meter) -> Iterator[None]:
         """Let the study be stopped meanwhile, and take note of what it uses."""
         self._is_stopping = False
@@ -330,7 +307,7 @@ class Study(StudyResults):
                 client,
                 engine,
                 self._plan(run),
-                self._recorder(engine),
+                self._recorder(),
                 meter=meter,
                 on_turn=on_turn,
                 on_safe=announcer,
@@ -348,15 +325,6 @@ class Study(StudyResults):
             objective=self.objective,
             trials=self.records,
             fails_on_nan=self._fails_on_nan,
-        )
-
-    def _recorder(self, engine: Engine) -> Recorder:
-        return Recorder(
-            self.database,
-            self._row.id,
-            engine.dispatcher.plan.root_key_of,
-            self._history.next_number,
-            self._history.remember,
         )
 
     def _begin(self, engine: Engine, place: Place, now: float, capacity: int) -> Outcome:
@@ -399,28 +367,6 @@ class Study(StudyResults):
         from dasktune.cluster import local_client, own_client
 
         return local_client(workers) if client is None else own_client(client)
-
-    def _graph(self) -> Dispatcher:
-        """Return the dispatcher with all trials registered, made when first needed."""
-        if self._dispatcher is None:
-            recall = Recall.open(self.database, self.store, self._row.root)
-            options = self._options.with_prefix(uuid4().hex[:16])
-
-            def fill(node: Node) -> None:
-                recall.read(dispatcher.plan.root_key_of(node))
-                recall.fill(node)
-
-            dispatcher = Dispatcher(
-                self._row.root, options, on_new=fill, seeded_key=self._seeded_key
-            )
-            for trial in self.records.values():
-                dispatcher.register(trial.number, trial.sequences, trial.max_steps, seed=trial.seed)
-            self._dispatcher = dispatcher
-        return self._dispatcher
-
-    def _seeded_key(self, added: int) -> str:
-        """Return the state key before any step for another training seed."""
-        return root_key(f"{self._row.spec['fingerprint']}", self.seed + added)
 
     def _check_resumable(self, allow_failed_check: bool) -> None:
         """Refuse to merge what is known not to resume exactly; warn if nothing is known."""
@@ -507,82 +453,7 @@ class Study(StudyResults):
         engine = self._engine()
         engine.dispatcher.dismiss()  # what another tuner's loop still waits for
         begin = partial(self._begin, engine, place)
-        return OwnLoop(engine, self._recorder(engine), tuner.identity(), begin)
-
-    # --------------------------------------------------------------- trials from elsewhere
-
-    @property
-    def queued(self) -> list[Mapping[str, Value]]:
-        """The points that wait for the next tuner that draws configurations."""
-        points = [note["point"] for note in self._history.notes("queued")]
-        taken = sum(len(one[0]["inputs"].get("queued", ())) for one in self._history.places)
-        cleared = sum(note["count"] for note in self._history.notes("unqueued"))
-        return points[taken + cleared :]
-
-    def enqueue_trial(self, params: Mapping[str, Value]) -> None:
-        """Let the next new tuner that draws configurations try this one first.
-
-        Parameters
-        ----------
-        params
-            Values by coordinate of its space; those that are missing are drawn.
-        """
-        self._history.note("queued", point=plain_params(params))
-
-    def clear_queue(self) -> None:
-        """Forget the points that are queued."""
-        self._history.note("unqueued", count=len(self.queued))
-
-    def add_trial(
-        self,
-        params: Mapping[str, Value],
-        values: float | Iterable[float],
-        *,
-        steps: Step = 1,
-        user_attrs: Mapping[str, object] | None = None,
-    ) -> int:
-        """Add a trial that was trained elsewhere, with its result; return its number.
-
-        It counts for `best_trial`, and samplers that learn begin with it.
-
-        Parameters
-        ----------
-        params
-            Values by coordinate of the space.
-        values
-            The metric after `steps` steps, or one for each objective.
-        steps
-            How far it was trained.
-        user_attrs
-            JSON values by name.
-        """
-        return self._add([Earlier.of(params, values, steps, user_attrs or {}, self.objective)])[0]
-
-    def warm_start(self, source: object) -> list[int]:
-        """Add the finished trials of an Optuna study or a data frame; return their numbers.
-
-        Parameters
-        ----------
-        source
-            An ``optuna.Study`` with the same direction, or a data frame with a column
-            ``value`` (or one for each metric of the study), perhaps ``steps``, and one for
-            each coordinate, perhaps with ``params_`` before its name.
-
-        Raises
-        ------
-        ConfigurationError
-            If it is neither, its directions are others, or a column is missing.
-        """
-        return self._add(earlier_trials(source, self.objective))
-
-    def _add(self, trials: Iterable[Earlier]) -> list[int]:
-        with self._alone():
-            self._catch_up()
-            first = len(self.records)
-            new = [one.record(first + at) for at, one in enumerate(trials)]
-            self._recorder(self._engine()).add(new)
-            self.records.update((one.number, one) for one in new)
-        return [one.number for one in new]
+        return OwnLoop(engine, self._recorder(), tuner.identity(), begin)
 
     def replay(self, tuner: Tuner) -> Replay:
         """Derive every decision of a tuner's runs again from what it was told; compare.
@@ -597,25 +468,6 @@ class Study(StudyResults):
         if not place.records:
             raise ConfigurationError(f"study {self.name!r} has not run this tuner yet")
         return replay(place.tuner, place.records, self.objective)
-
-    def record_check(self, ok: bool, text: str) -> None:
-        """Keep what `check_resume` found about this trainer."""
-        fingerprint = self._row.spec["fingerprint"]
-        self._history.note("check", fingerprint=fingerprint, ok=ok, text=text)
-
-    @property
-    def plan(self) -> SearchPlan:
-        """The search plan of all trials, for reports."""
-        return self._graph().plan
-
-    def _catch_up(self) -> None:
-        """Read what has been decided since the log was read, and forget what was not written.
-
-        Another process may have run the study, and a run of this one may have broken off.
-        """
-        if self._history.read_on() or not self._is_current:
-            self.records = self._history.trials()
-            self._dispatcher, self._is_current = None, True
 
 
 def _run_problems(

@@ -38,7 +38,7 @@ LAYERS = (
         "plugin",
     ),
     ("cluster", "runner", "simulate"),
-    ("results", "callbacks", "loop", "earlier"),
+    ("results", "callbacks", "loop", "earlier", "additions"),
     ("report", "study"),
     ("opening", "testing"),
     ("cli",),
