@@ -10,9 +10,9 @@ from typing import ClassVar, NoReturn
 import numpy as np
 
 from dasktune.algos.base import Inputs, Tuner
-from dasktune.testing.calls import Call, ConformanceError, Tell
+from dasktune.testing.calls import Call, ConformanceError, Tell, perform
 from dasktune.testing.play import MOST_CALLS, Game, Loss, Trial, mirrored, replay
-from dasktune.types import Report, Sequences, Step
+from dasktune.types import Decision, Register, Report, Sequences, Step
 
 _CAPACITIES = (1, 3, 8, 1000)
 
@@ -34,8 +34,11 @@ class TunerConformance:
     most_calls
         Within how many calls a game must end.
     ranks
-        Whether which trials go on depends on how they compare. False leaves out the two
-        tests of that.
+        Whether it decides by comparing trials who goes on. False leaves out the tests of
+        that, for a tuner that goes by something else.
+    promotes
+        Whether a trial goes on only because it is good. True adds that it never does so
+        after an infinite loss; a tuner that stops or replaces the bad may have no one better.
 
     Examples
     --------
@@ -53,6 +56,7 @@ class TunerConformance:
     seeds: ClassVar[Sequence[int]] = range(20)
     most_calls: ClassVar[int] = MOST_CALLS
     ranks: ClassVar[bool] = True
+    promotes: ClassVar[bool] = False
 
     # ------------------------------------------------------------------ what users define
 
@@ -62,6 +66,14 @@ class TunerConformance:
 
     def make_wider(self, seed: int) -> Tuner | None:
         """Return the tuner of `make` with more trials; None if it cannot be widened."""
+        return None
+
+    def rivals(self, tuner: Tuner, trial: int) -> object:
+        """Return what is equal for trials that are ranked with each other, such as a bracket.
+
+        Only those of them are compared that have reported at the same steps. The tuner has
+        finished.
+        """
         return None
 
     # ----------------------------------------------------------------------- the rules
@@ -134,23 +146,34 @@ class TunerConformance:
     def test_a_snapshot_holds_all_of_the_state(self) -> None:
         """A new tuner that takes over the state, after any call, decides what the old one would.
 
-        The state goes through JSON; the new tuner was prepared, or was not.
+        The state goes through JSON; the new tuner was prepared, or was not. Every other game
+        begins with queued points and earlier trials, if the tuner's trials have points.
         """
         for seed in self.seeds:
-            alone = self._game(seed, failures=0.1).run()
-            after_inputs = self._game(seed, failures=0.1, inputs=_inputs_from(alone)).run()
-            for game in (alone, after_inputs):
-                for prepared in (False, True):
-                    renew = self._restorer(seed, game.inputs if prepared else None)
-                    why = f"after restoring snapshots (seed {seed})"
-                    replay(game, self.make(seed), why, renew=renew)
+            inputs = _inputs_from(self._game(seed).run()) if seed % 2 else {}
+            game = self._game(seed, failures=0.1, inputs=inputs).run()
+            renew = self._restorer(seed, inputs if seed % 4 < 2 else None)
+            replay(game, self.make(seed), f"after restoring snapshots (seed {seed})", renew=renew)
 
     def test_a_replay_of_its_log_gives_the_same_decisions(self) -> None:
-        """Given what its sampler proposed the first time, the tuner decides as it did."""
+        """Given what its sampler proposed the first time, the tuner decides as it did.
+
+        It takes what it is given even where its own sampler would propose something else.
+        """
         for seed in self.seeds:
             game = self._game(seed, failures=0.1).run()
             why = f"when proposals are fed from the log (seed {seed})"
             replay(game, self.make(seed), why, feed=True)
+            other, first = self.make(seed + 1), game.calls[0]
+            other.prepare(game.inputs)
+            other.feed_proposals(first.proposals)
+            registered = _registered(perform(other, first.cause, ()))
+            if first.proposals and registered != _registered(first.decisions):
+                _refuse(
+                    f"what is registered must be what is fed, {list(first.proposals)}, "
+                    f"got {[one.params for one in registered]}",
+                    seed,
+                )
 
     # ------------------------------------------------------------------ what is better
 
@@ -175,11 +198,24 @@ class TunerConformance:
         for seed in self.seeds if self.ranks else ():
             infinite = seed % len(self._game(seed).run().trials)
             game = self._game(seed, loss=_gaps(_curves(seed), infinite)).run()
-            for step, stayed, went_on in _overtakings(game):
+            for step, stayed, went_on in self._overtakings(game):
                 if went_on.number == infinite:
                     _refuse(
                         f"trial {infinite} has infinite losses and must not go on beyond step "
                         f"{step} where trial {stayed.number} has to stay",
+                        seed,
+                        game.calls,
+                    )
+
+    def test_an_infinite_loss_is_never_promoted(self) -> None:
+        """Few trials have finite losses: the others stay where they are all the same."""
+        for seed in self.seeds if self.promotes else ():
+            game = self._game(seed, loss=_mostly_gaps(_curves(seed), seed % 4)).run()
+            for report in _reports(game):
+                if math.isinf(report.loss) and game.trials[report.trial].reach > report.step:
+                    _refuse(
+                        f"trial {report.trial} has infinite losses and must not be promoted, "
+                        f"got beyond step {report.step}",
                         seed,
                         game.calls,
                     )
@@ -191,7 +227,7 @@ class TunerConformance:
         """
         for seed in self.seeds if self.ranks else ():
             game = self._game(seed, loss=_always(1.0), in_turn=True).run()
-            for step, stayed, went_on in _overtakings(game):
+            for step, stayed, went_on in self._overtakings(game):
                 if stayed.number < went_on.number:
                     _refuse(
                         f"all losses are equal: trial {went_on.number} must not go on beyond "
@@ -255,6 +291,26 @@ class TunerConformance:
 
         return renew
 
+    def _overtakings(self, game: Game) -> Iterator[tuple[Step, Trial, Trial]]:
+        """Yield each step at which a trial went on though another one stayed.
+
+        Both are rivals, have reported at the same steps so far, and that which stayed came
+        first.
+        """
+        arrived: dict[tuple[object, tuple[Step, ...]], list[Trial]] = {}
+        for report in _reports(game):
+            trial = game.trials[report.trial]
+            history = tuple(step for step in trial.told if step <= report.step)
+            group = self.rivals(game.tuner, report.trial)
+            arrived.setdefault((group, history), []).append(trial)
+        for (_, (*_, step)), trials in arrived.items():
+            stayed: Trial | None = None
+            for trial in trials:
+                if trial.reach > step and stayed is not None:
+                    yield step, stayed, trial
+                elif trial.reach <= step < trial.registered.max_steps and stayed is None:
+                    stayed = trial
+
     def _widened(self, wider: Tuner, game: Game) -> Game:
         """Return the game with a tuner that may try as many trials as the wider one."""
         identity, trials = game.tuner.identity(), wider.identity()["trials"]
@@ -306,6 +362,19 @@ def _gaps(curves: Loss, trial_without: int) -> Loss:
     return loss
 
 
+def _mostly_gaps(curves: Loss, remainder: int) -> Loss:
+    """Return the same losses, of which only those of every fourth trial are finite."""
+
+    def loss(trial: int, step: Step, sequences: Sequences) -> float:
+        return curves(trial, step, sequences) if trial % 4 == remainder else math.nan
+
+    return loss
+
+
+def _registered(decisions: Iterable[Decision]) -> list[Register]:
+    return [one for one in decisions if isinstance(one, Register)]
+
+
 def _reports(game: Game) -> Iterator[Report]:
     return (call.cause.report for call in game.calls if isinstance(call.cause, Tell))
 
@@ -326,24 +395,3 @@ def _inputs_from(game: Game) -> dict[str, list[object]]:
             if one.trial in last
         ],
     }
-
-
-def _overtakings(game: Game) -> Iterator[tuple[Step, Trial, Trial]]:
-    """Yield each step at which a trial went on though another one stayed.
-
-    Both have reported at the same steps so far, and that which stayed came first.
-    """
-    histories: dict[int, tuple[Step, ...]] = {}
-    arrived: dict[tuple[Step, ...], list[Trial]] = {}
-    for report in _reports(game):
-        history = (*histories.get(report.trial, ()), report.step)
-        histories[report.trial] = history
-        arrived.setdefault(history, []).append(game.trials[report.trial])
-    for history, trials in arrived.items():
-        step = history[-1]
-        stayed: Trial | None = None
-        for trial in trials:
-            if trial.reach > step and stayed is not None:
-                yield step, stayed, trial
-            elif trial.reach <= step < trial.registered.max_steps and stayed is None:
-                stayed = trial

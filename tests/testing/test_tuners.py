@@ -138,6 +138,8 @@ class BestTwo(Tuner):
 
 
 class TestBestTwo(TunerConformance):
+    promotes = True
+
     def make(self, seed: int) -> Tuner:
         return BestTwo(seed)
 
@@ -240,6 +242,13 @@ class LikesInfinity(BestTwo):
     def best(self, arrived: list[list[float]]) -> list[int]:
         finite = [[loss if loss < math.inf else -math.inf, trial] for loss, trial in arrived]
         return super().best(finite)
+
+
+class PromotesAFixedNumber(BestTwo):
+    """Ranks the infinite last, and yet promotes them where the finite are too few."""
+
+    def best(self, arrived: list[list[float]]) -> list[int]:
+        return [int(trial) for _, trial in sorted(arrived)[:2]]
 
 
 class DecidesByTheMetric(BestTwo):
@@ -351,6 +360,11 @@ class ReplaysBackwards(Sampling):
         super().feed_proposals(reversed(list(proposals)))
 
 
+class SamplesAgainInAReplay(Sampling):
+    def feed_proposals(self, proposals: Iterable[Proposal]) -> None:
+        pass
+
+
 class ForgetsTheQueue(Sampling):
     def prepare(self, inputs: Inputs) -> None:
         super().prepare({})
@@ -383,6 +397,7 @@ WRONG = [
     (ForgetsFailures, "it_ends_when_every_trial_fails", "waits for nothing must finish"),
     (WaitsForAFiniteLoss, "it_ends_when_every_loss_is_infinite", "waits for nothing must finish"),
     (LikesInfinity, "an_infinite_loss_is_ranked_last", "infinite losses and must not go on beyond"),
+    (PromotesAFixedNumber, "an_infinite_loss_is_never_promoted", "must not be promoted"),
     (
         PrefersTheLater,
         "ties_go_to_the_elder",
@@ -412,6 +427,7 @@ WRONG = [
     (HasNoJsonIdentity, "the_identity_is_stable_json", "identity must be JSON"),
     (AnnouncesOthers, "it_tries_what_it_announced", "trial 0 must be as announced"),
     (ReplaysBackwards, "a_replay_of_its_log_gives_the_same_decisions", "fed from the log"),
+    (SamplesAgainInAReplay, "a_replay_of_its_log_gives_the_same_decisions", "must be what is fed"),
     (ForgetsTheQueue, "queued_points_are_tried_first", "must be as queued"),
     (GrowsByNothing, "it_goes_on_with_more_trials", "must register more trials"),
     (GrowsIntoAnother, "it_goes_on_with_more_trials", "wider identity"),
@@ -424,6 +440,7 @@ class Suite(TunerConformance):
 
     def __init__(self, kind: type[BestTwo] | type[Sampling]) -> None:
         self.kind = kind
+        self.promotes = kind in (BestTwo, PromotesAFixedNumber)  # type: ignore[misc]
 
     def make(self, seed: int) -> Tuner:
         return self.kind(seed)
