@@ -212,6 +212,11 @@ class PBT(SampledTuner):
         """None: what children try depends on losses."""
         return None
 
+    @property
+    def most_queued(self) -> int:
+        """As many queued points as there are members that are sampled."""
+        return min(self.trials, self.population * self.populations)
+
     def ask(self, capacity: int) -> list[Decision]:
         """Return a new population, the first or one for workers that have nothing to do."""
         if self._all_begun or (self._living and not capacity):
