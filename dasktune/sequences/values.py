@@ -133,8 +133,10 @@ class Arguments:
         self.problems: list[str] = []
 
     def add(self, problem: str) -> None:
-        """Keep one more problem."""
-        self.problems.append(f"{self._owner}: {problem}")
+        """Keep one more problem, once."""
+        text = f"{self._owner}: {problem}"
+        if text not in self.problems:
+            self.problems.append(text)
 
     def number(self, name: str, value: object) -> int | float:
         """Check with `number`."""
