@@ -1,0 +1,230 @@
+"""Hyperband: brackets of successive halving in turn, from aggressive to cautious."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dasktune.algos.asha import ASHA
+from dasktune.algos.rungs import Bracket, Halving
+from dasktune.algos.sha import halved
+from dasktune.algos.sources import Source
+from dasktune.algos.synchronous import Schedule, SynchronousTuner
+from dasktune.errors import ConfigurationError
+from dasktune.sequences.values import Arguments
+from dasktune.space import Space
+from dasktune.types import Decision, Step
+
+
+def loop(steps: tuple[Step, ...], eta: int) -> tuple[Bracket, ...]:
+    """Return the brackets of one loop, the most aggressive first.
+
+    Parameters
+    ----------
+    steps
+        The rungs of the first.
+    eta
+        One of this many is promoted.
+
+    References
+    ----------
+    Li et al., "Hyperband: A Novel Bandit-Based Approach to Hyperparameter Optimization"
+    (JMLR 2018), Algorithm 1: ``n = ceil((s_max + 1) / (k + 1) * eta**k)`` for the bracket
+    with k promotions, which is their s; here brackets count from the other end.
+
+    Examples
+    --------
+    >>> [bracket.width for bracket in loop((1, 3, 9, 27, 81), eta=3)]
+    [81, 34, 15, 8, 5]
+    """
+    found = [steps[at:] for at in range(len(steps))]
+    return tuple(
+        Bracket(steps=rest, width=-(-len(steps) * eta ** (len(rest) - 1) // len(rest)))
+        for rest in found
+    )
+
+
+class Hyperband(SynchronousTuner):
+    """Loops through brackets of SHA until `trials` have begun.
+
+    A bracket is as in `SHA`. The next one begins when there are workers that those before
+    it have no work for; after the last, which trains all its trials to `max_steps`, comes
+    the first again. The last bracket of all is cut to the trials that are left. Where they
+    are too few for one to reach `max_steps` from its base rung, they begin at the
+    first rung from which one can.
+
+    Parameters
+    ----------
+    space
+        What to draw from.
+    trials
+        How many configurations to try in all: what ends it.
+    max_steps
+        R: how far the best are trained.
+    min_steps
+        r: how far every trial is trained at least. If None, `max_steps` is divided by `eta`
+        to at most five rungs, and the lowest are left out while `trials` do not fill the
+        first bracket.
+    eta
+        One of this many is promoted.
+    seed
+        Decides what is drawn.
+    sampler
+        Proposes configurations; None draws at random.
+
+    Raises
+    ------
+    ConfigurationError
+        If a number is too small, `min_steps` is above `max_steps`, or there are too few
+        trials for the first bracket: all at once, with the number that is enough.
+
+    References
+    ----------
+    Li et al., "Hyperband: A Novel Bandit-Based Approach to Hyperparameter Optimization"
+    (JMLR 2018), Algorithm 1.
+
+    Examples
+    --------
+    >>> from dasktune.space import Float, Space
+    >>> space = Space(lr=Float(0.01, 1, log=True))
+    >>> tuner = Hyperband(space, trials=143, max_steps=81, min_steps=1, eta=3)
+    >>> tuner.schedule(1, left=62)
+    ((3, 34), (9, 11), (27, 3), (81, 1))
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        *,
+        trials: int,
+        max_steps: Step,
+        min_steps: Step | None = None,
+        eta: int = 4,
+        seed: int = 0,
+        sampler: Source | None = None,
+    ) -> None:
+        check = Arguments(type(self).__name__)
+        check.whole("max_steps", max_steps)
+        self.halving = Halving.checked(
+            check, trials=trials, max_steps=max_steps, min_steps=min_steps, eta=eta
+        )
+        super().__init__(
+            space,
+            trials=trials,
+            max_steps=max_steps,
+            seed=seed,
+            sampler=sampler,
+            check=check,
+            more=self.halving.to_json(),
+        )
+
+    def begin(self) -> None:
+        """No bracket has begun."""
+        super().begin()
+        self._rungs = self.halving.layout(self.trials)[0].steps
+
+    def schedule(self, index: int, left: int) -> Schedule:
+        """Return the rungs of a bracket, cut to the trials that are left."""
+        eta, brackets = self.halving.eta, loop(self._rungs, self.halving.eta)
+        bracket = brackets[index % len(brackets)]
+        bracket = Bracket(steps=bracket.steps, width=min(bracket.width, left))
+        while bracket.width < bracket.needs(eta):
+            bracket = Bracket(steps=bracket.steps[1:], width=bracket.width)
+        return halved(bracket.steps, bracket.width, eta)
+
+    def grow(self, trials: int) -> list[Decision]:
+        """Register the further trials; they begin when workers are free."""
+        return self.ask(0)
+
+    def state_json(self) -> dict[str, object]:
+        """Return the rungs, and the brackets that have begun."""
+        return {**super().state_json(), "rungs": list(self._rungs)}
+
+    def take_state_json(self, state: Mapping[str, object]) -> None:
+        """Take over such a state."""
+        super().take_state_json(state)
+        rungs = state.get("rungs")
+        if not isinstance(rungs, list):
+            raise ConfigurationError(f"not the state of this tuner: {state!r}")
+        self._rungs = tuple(rungs)
+
+
+class AsyncHyperband(ASHA):
+    """Loops through brackets of ASHA: new trials fill one after the other, again and again.
+
+    Each bracket has its number of new trials in a loop, as in `Hyperband`; after the last
+    comes the first again, and its rungs go on with all that have reported there. Promotions
+    happen in every bracket at any time, as in `ASHA`. The loop may end anywhere: a trial
+    that begins last competes with all that went before it in its bracket.
+
+    Parameters
+    ----------
+    space
+        What to draw from.
+    trials
+        How many configurations to try in all: what ends it.
+    max_steps
+        R: how far the best are trained.
+    min_steps
+        r: how far every trial is trained at least. If None, `max_steps` is divided by `eta`
+        to at most five rungs, and the lowest are left out while `trials` do not fill the
+        first bracket.
+    eta
+        One of this many is promoted.
+    seed
+        Decides what is drawn.
+    sampler
+        Proposes configurations; None draws at random.
+
+    Raises
+    ------
+    ConfigurationError
+        As in `Hyperband`.
+
+    References
+    ----------
+    Li et al., "A System for Massively Parallel Hyperparameter Tuning", section 3.2
+    (asynchronous Hyperband, by looping).
+
+    Examples
+    --------
+    >>> from dasktune.space import Float, Space
+    >>> tuner = AsyncHyperband(Space(lr=Float(0, 1)), trials=40, max_steps=9, eta=3)
+    >>> [(bracket.steps, bracket.width) for bracket in tuner.layout()]
+    [((1, 3, 9), 9), ((3, 9), 5), ((9,), 3)]
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        *,
+        trials: int,
+        max_steps: Step,
+        min_steps: Step | None = None,
+        eta: int = 4,
+        seed: int = 0,
+        sampler: Source | None = None,
+    ) -> None:
+        super().__init__(
+            space,
+            trials=trials,
+            max_steps=max_steps,
+            min_steps=min_steps,
+            eta=eta,
+            brackets="aggressive",
+            seed=seed,
+            sampler=sampler,
+        )
+
+    def layout(self) -> tuple[Bracket, ...]:
+        """Return the brackets; their widths are those of one loop."""
+        return loop(self.halving.layout(self.trials)[0].steps, self.halving.eta)
+
+    def place(self, trial: int) -> int:
+        """Return the bracket whose turn it is in the loop."""
+        widths = [bracket.width for bracket in self.brackets]
+        position = trial % sum(widths)
+        return next(at for at in range(len(widths)) if position < sum(widths[: at + 1]))
+
+    def grow(self, trials: int) -> list[Decision]:
+        """Go on with the loop."""
+        return self.ask(0)
