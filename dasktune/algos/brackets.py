@@ -10,10 +10,9 @@ from typing import Any
 from dasktune.algos.rung import Rung
 from dasktune.algos.rungs import Bracket, Halving
 from dasktune.algos.sampled import SampledTuner
-from dasktune.algos.sources import Source
 from dasktune.errors import ConfigurationError
 from dasktune.sequences.values import Arguments
-from dasktune.space import Space
+from dasktune.space.by_run import AnySpace, Definition
 from dasktune.types import Decision, Extend, Finish, Register, Step
 
 
@@ -94,7 +93,7 @@ class BracketTuner(SampledTuner):
 
     def __init__(
         self,
-        space: Space,
+        space: AnySpace | Definition,
         *,
         trials: int,
         max_steps: Step | None = None,
@@ -102,7 +101,7 @@ class BracketTuner(SampledTuner):
         eta: int = 4,
         brackets: str | Iterable[int] = "standard",
         seed: int = 0,
-        sampler: Source | None = None,
+        sampler: object = None,
     ) -> None:
         check = Arguments(type(self).__name__)
         self.halving = Halving.checked(

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dasktune.algos.asha import ASHA
 from dasktune.algos.rungs import Bracket, Halving
 from dasktune.algos.sha import halved
-from dasktune.algos.sources import Source
 from dasktune.algos.synchronous import Schedule, SynchronousTuner
 from dasktune.errors import ConfigurationError
 from dasktune.sequences.values import Arguments
-from dasktune.space import Space
+from dasktune.space.by_run import AnySpace, Definition
 from dasktune.types import Decision, Step
 
 
@@ -93,14 +92,14 @@ class Hyperband(SynchronousTuner):
 
     def __init__(
         self,
-        space: Space,
+        space: AnySpace | Definition,
         *,
         trials: int,
         max_steps: Step,
         min_steps: Step | None = None,
         eta: int = 4,
         seed: int = 0,
-        sampler: Source | None = None,
+        sampler: object = None,
     ) -> None:
         check = Arguments(type(self).__name__)
         check.whole("max_steps", max_steps)
@@ -195,14 +194,14 @@ class AsyncHyperband(ASHA):
 
     def __init__(
         self,
-        space: Space,
+        space: AnySpace | Definition,
         *,
         trials: int,
         max_steps: Step,
         min_steps: Step | None = None,
         eta: int = 4,
         seed: int = 0,
-        sampler: Source | None = None,
+        sampler: object = None,
     ) -> None:
         super().__init__(
             space,

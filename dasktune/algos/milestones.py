@@ -12,6 +12,7 @@ from dasktune.algos.synchronous import Schedule, SynchronousTuner
 from dasktune.errors import ConfigurationError
 from dasktune.sequences.values import Arguments
 from dasktune.space import Configuration, Space
+from dasktune.space.by_run import AnySpace, Definition
 from dasktune.types import Step
 
 
@@ -94,13 +95,13 @@ class Milestones(SynchronousTuner):
 
     def __init__(
         self,
-        space: Space,
+        space: AnySpace | Definition,
         *,
         keep: Mapping[Step, int],
         max_steps: Step,
         trials: int | None = None,
         seed: int = 0,
-        sampler: Source | None = None,
+        sampler: object = None,
     ) -> None:
         check = Arguments(type(self).__name__)
         self._grid: GridSource | None = None
@@ -140,9 +141,12 @@ class Milestones(SynchronousTuner):
         return self._grid.configurations if self._grid else super().configurations
 
 
-def _grid(check: Arguments, space: Space, sampler: Source | None) -> GridSource | None:
+def _grid(check: Arguments, space: object, sampler: object) -> GridSource | None:
     if sampler is not None:
         check.add("trials must be given with a sampler, got None")
+        return None
+    if not isinstance(space, Space):
+        check.add("trials must be given unless the space is a grid, got None")
         return None
     try:
         return GridSource(space)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from dasktune.algos.rungs import Halving
-from dasktune.algos.sources import Source
 from dasktune.algos.synchronous import Schedule, SynchronousTuner
 from dasktune.sequences.values import Arguments
-from dasktune.space import Space
+from dasktune.space.by_run import AnySpace, Definition
 from dasktune.types import Step
 
 
@@ -81,7 +80,7 @@ class SHA(SynchronousTuner):
 
     def __init__(
         self,
-        space: Space,
+        space: AnySpace | Definition,
         *,
         trials: int,
         max_steps: Step,
@@ -90,7 +89,7 @@ class SHA(SynchronousTuner):
         s: int = 0,
         brackets: int = 1,
         seed: int = 0,
-        sampler: Source | None = None,
+        sampler: object = None,
     ) -> None:
         check = Arguments(type(self).__name__)
         check.whole("max_steps", max_steps)

@@ -145,6 +145,13 @@ def test_a_source_that_learns_fills_a_bracket_as_workers_come() -> None:
     assert extends(tuner.tell(arrived(3, 1, 0.05))) == [(0, 2), (3, 2)]
 
 
+def test_a_space_may_be_a_function() -> None:
+    tuner = Milestones(
+        lambda trial: {"x": trial.suggest_float("x", 0, 1)}, keep={5: 1}, max_steps=9, trials=3
+    )
+    assert extends(tuner.ask(1)) == [(trial, 5) for trial in range(3)]
+
+
 def test_few_trials_leave_out_the_lowest_rungs_unless_a_minimum_is_given() -> None:
     assert SHA(SPACE, trials=15, max_steps=60).schedule(0, left=15) == ((15, 15), (60, 3))
     with pytest.raises(ConfigurationError, match=r"trials must be >= 9 .*, got 8"):
@@ -225,6 +232,7 @@ def test_queued_points_are_tried_unless_the_whole_grid_is() -> None:
         ({"keep": {0: 0}}, ["each step of keep must be >= 1, got 0", "keep[0] must be >= 1"]),
         ({"keep": [5]}, ["keep must be a mapping of step to number, got [5]"]),
         ({"keep": {5: 2}, "sampler": RandomSource(SPACE, 0)}, ["trials must be given"]),
+        ({"space": lambda trial: {"lr": 0.1}}, ["trials must be given unless"]),
         ({"space": SPACE, "keep": {5: 2}, "seed": -1}, ["finite number", "seed must be >= 0"]),
         ({"space": Space(lr=[0.1, Warmup(3, 0.1)])}, ["ends at step 3, max_steps is 10"]),
     ],
