@@ -7,6 +7,7 @@ itself a value, without random state.
 6
 """
 
+from dasktune.space.by_run import DefinedByRun
 from dasktune.space.domains import Choice, Chooser, Domain, Drawing, Family, Float, Int
 from dasktune.space.space import MOST_GRID_POINTS, Branch, Configuration, Space
 
@@ -16,6 +17,7 @@ __all__ = [
     "Choice",
     "Chooser",
     "Configuration",
+    "DefinedByRun",
     "Domain",
     "Drawing",
     "Family",

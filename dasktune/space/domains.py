@@ -6,6 +6,7 @@ import inspect
 import json
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from fractions import Fraction
@@ -149,6 +150,13 @@ class Float(Domain):
             drawn = self.low * (1 - w) + self.high * w
         return min(max(drawn, self.low), self.high)
 
+    def nearest(self, value: float) -> float:
+        """Return the point that is closest to `value`."""
+        value = min(max(float(value), self.low), self.high)
+        if self.size is None:
+            return value
+        return self._point(min(self._position(value), self.size - 1))
+
     def __contains__(self, value: object) -> bool:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
@@ -232,6 +240,11 @@ class Int(Domain):
         drawn = math.exp(rng.uniform(math.log(self.low - 0.5), math.log(self.high + 0.5)))
         return min(max(round(drawn), self.low), self.high)
 
+    def nearest(self, value: float) -> int:
+        """Return the point that is closest to `value`."""
+        beyond = min(max(round(value), self.low), self.high) - self.low
+        return self.low + self.step * min((beyond + self.step // 2) // self.step, self.size - 1)
+
     def __contains__(self, value: object) -> bool:
         if isinstance(value, bool) or not isinstance(value, int):
             return False
@@ -277,8 +290,9 @@ class Choice(Domain):
             except ConfigurationError as error:
                 check.add(f"options[{position}]: {error}")
         texts = [_label(option) for option in found]
-        for twice in dict.fromkeys(text for text in texts if texts.count(text) > 1):
-            check.add(f"an option may come only once, got {twice} {texts.count(twice)} times")
+        for text, times in Counter(texts).items():
+            if times > 1:
+                check.add(f"an option may come only once, got {text} {times} times")
         if not came:
             check.add("there must be at least one option, got none")
         check.refuse()
@@ -310,10 +324,12 @@ class Choice(Domain):
     def labels(self) -> tuple[Value, ...]:
         """What each option is called where a sampler chooses: itself, if it is plain."""
         found: list[Value] = []
+        taken: set[Value] = set()
         for option in self.options:
             label = _short(option)
-            # To a sampler 1, 1.0 and True are the same.
-            found.append(_label(option) if label in found else label)
+            # To a sampler 1, 1.0 and True are the same, and so they are in a set.
+            found.append(_label(option) if label in taken else label)
+            taken.add(found[-1])
         return tuple(found)
 
     def to_json(self) -> dict[str, object]:
