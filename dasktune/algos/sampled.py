@@ -12,7 +12,8 @@ from dasktune.algos.base import Inputs, Proposal, Tuner, check_horizon
 from dasktune.algos.sources import RandomSource, Source
 from dasktune.errors import ConfigurationError, InternalError
 from dasktune.sequences.values import Arguments
-from dasktune.space import MOST_GRID_POINTS, Configuration, Space
+from dasktune.space import MOST_GRID_POINTS, Configuration
+from dasktune.space.by_run import AnySpace, Definition, space_of
 from dasktune.types import Decision, Register, Report, Step
 
 CHECKED = 1000
@@ -28,7 +29,8 @@ class SampledTuner(Tuner):
     Parameters
     ----------
     space
-        What to draw from.
+        What to draw from: a `dasktune.Space`, or a function that defines one by running
+        (see `dasktune.space.DefinedByRun`).
     trials
         How many configurations to try.
     max_steps
@@ -36,7 +38,8 @@ class SampledTuner(Tuner):
     seed
         Decides what is drawn; it has nothing to do with the seed of the training.
     sampler
-        Proposes configurations; None draws at random.
+        Proposes configurations: any sampler of Optuna, or a `dasktune.algos.sources.Source`;
+        None draws at random.
     check
         What was found wrong with the kind's own arguments so far.
     more
@@ -45,7 +48,8 @@ class SampledTuner(Tuner):
     Raises
     ------
     ConfigurationError
-        If a number is too small or a sequence ends before `max_steps`: all at once.
+        If a number is too small or a sequence ends before `max_steps`: all at once. If the
+        space or the sampler is none.
     """
 
     growing: ClassVar[bool] = True
@@ -53,12 +57,12 @@ class SampledTuner(Tuner):
 
     def __init__(
         self,
-        space: Space,
+        space: AnySpace | Definition,
         *,
         trials: int,
         max_steps: Step,
         seed: int = 0,
-        sampler: Source | None = None,
+        sampler: object = None,
         check: Arguments | None = None,
         more: Mapping[str, object] | None = None,
     ) -> None:
@@ -69,14 +73,14 @@ class SampledTuner(Tuner):
         if not check.problems and self.trials > MOST_GRID_POINTS:
             check.add(f"trials must be <= {MOST_GRID_POINTS:,}, got {self.trials:,}")
         check.refuse()
-        self.space = space
-        self.source = sampler or RandomSource(space, self.seed)
+        self.space = space_of(space)
+        self.source = source_of(self.space, sampler, self.seed)
         self._more = dict(more or {})
         self._queue: deque[object] = deque()
         self._fed: deque[Proposal] = deque()
         self._proposed: list[Proposal] = []
         self.registered = 0
-        looked_at = RandomSource(space, self.seed)
+        looked_at = RandomSource(self.space, self.seed)
         check_horizon(_drawn(looked_at, min(self.trials, CHECKED)), self.max_steps)
         self.begin()
 
@@ -107,6 +111,16 @@ class SampledTuner(Tuner):
         """Take over such a state."""
 
     # ------------------------------------------------------------------ what it has for them
+
+    @property
+    def learns(self) -> bool:
+        """Whether its sampler learns, also from earlier trials."""
+        return self.source.learns
+
+    @property
+    def most_queued(self) -> int:
+        """As many queued points as there are trials."""
+        return self.trials
 
     @property
     def left(self) -> int:
@@ -145,6 +159,8 @@ class SampledTuner(Tuner):
         if not isinstance(queued, Iterable) or not isinstance(earlier, Iterable):
             raise InternalError(f"inputs must hold lists, got {inputs!r}")
         self._queue.extend(queued)
+        if isinstance(objectives := inputs.get("objectives"), int):
+            self.source.expect(objectives)
         for one in earlier:
             self.source.earlier(one["point"], one["step"], tuple(one["losses"]))
 
@@ -235,3 +251,29 @@ class SampledTuner(Tuner):
 
 def _drawn(source: RandomSource, trials: int) -> tuple[Configuration, ...]:
     return tuple(source.accept(trial, source.propose(trial)) for trial in range(trials))
+
+
+def source_of(space: AnySpace, sampler: object, seed: int) -> Source:
+    """Return where a tuner's configurations come from.
+
+    Parameters
+    ----------
+    space
+        What to propose from.
+    sampler
+        One of Optuna's, or a `Source` as it is; None draws at random.
+    seed
+        Decides what is drawn.
+
+    Raises
+    ------
+    ConfigurationError
+        If the sampler is anything else.
+    """
+    if sampler is None:
+        return RandomSource(space, seed)
+    if isinstance(sampler, Source):
+        return sampler
+    from dasktune.algos.optuna_source import OptunaSource
+
+    return OptunaSource(space, sampler, seed)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar
 
 import numpy as np
 
 from dasktune.algos.base import Proposal
-from dasktune.space import Configuration, Drawing, Space
+from dasktune.space import Configuration, Drawing
+from dasktune.space.by_run import AnySpace
 from dasktune.types import Step
 
 
@@ -20,10 +20,10 @@ class Source(ABC):
     it to `accept` again and never proposes anew.
     """
 
-    learns: ClassVar[bool] = False
+    learns: bool = False
     """Whether what it proposes depends on losses; if not, all is proposed at the start."""
 
-    logged: ClassVar[bool] = True
+    logged: bool = True
     """Whether what it proposes is kept in the log; not if seed and number say it all."""
 
     @abstractmethod
@@ -33,6 +33,9 @@ class Source(ABC):
     @abstractmethod
     def accept(self, trial: int, proposal: Proposal) -> Configuration:
         """Return the configuration of a proposal: its own, a user's, or one from the log."""
+
+    def expect(self, objectives: int) -> None:
+        """Take in how many losses a report will have, where that is known."""
 
     def earlier(self, point: Mapping[str, object], step: Step, losses: tuple[float, ...]) -> None:
         """Take in a trial that another tuner, or another study, has finished."""
@@ -73,7 +76,7 @@ class RandomSource(Source):
 
     logged = False
 
-    def __init__(self, space: Space, seed: int) -> None:
+    def __init__(self, space: AnySpace, seed: int) -> None:
         self._space = space
         self._seed = seed
 
