@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -16,7 +14,6 @@ from dasktune.graph.keys import root_key
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.history import History
 from dasktune.recall import Recall
-from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database import Database
 from dasktune.storage.schema import StageRow, StudyRow
@@ -162,25 +159,9 @@ class StudyResults:
         columns, rows = table_of(self.records.values())
         return pandas.DataFrame(rows, columns=columns)
 
-    def report(self, path: str | os.PathLike[str] | None = None) -> Path:
-        """Write a self-contained HTML page about the study; return where it is.
-
-        Parameters
-        ----------
-        path
-            Where to; ``report.html`` in a local storage, else here, if None.
-        """
-        from dasktune.report.page import write_report
-
-        return write_report(self, Path(path) if path is not None else self._report_path())
-
     def close(self) -> None:
         """Close the database."""
         self.database.close()
-
-    def _report_path(self) -> Path:
-        folder = Path(self.store.url.removeprefix("file://"))
-        return (folder if folder.is_dir() else Path()) / f"report-{layout.slug(self.name)}.html"
 
     def _best_record(self) -> TrialRecord | None:
         return best_of(self.records.values(), self.direction)

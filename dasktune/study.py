@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -29,6 +30,7 @@ from dasktune.job import JobPlan
 from dasktune.limits import Limits, Meter, Used
 from dasktune.log import Replay, replay
 from dasktune.loop import Asked, OwnLoop
+from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database import Database
 from dasktune.storage.schema import StudyRow
@@ -454,6 +456,22 @@ class Study(StudyAdditions):
         engine.dispatcher.dismiss()  # what another tuner's loop still waits for
         begin = partial(self._begin, engine, place)
         return OwnLoop(engine, self._recorder(), tuner.identity(), begin)
+
+    def report(self, path: str | os.PathLike[str] | None = None) -> Path:
+        """Write a self-contained HTML page about the study; return where it is.
+
+        Parameters
+        ----------
+        path
+            Where to; ``report.html`` in a local storage, else here, if None.
+        """
+        from dasktune.report.page import write_report
+
+        return write_report(self, Path(path) if path is not None else self._report_path())
+
+    def _report_path(self) -> Path:
+        folder = Path(self.store.url.removeprefix("file://"))
+        return (folder if folder.is_dir() else Path()) / f"report-{layout.slug(self.name)}.html"
 
     def replay(self, tuner: Tuner) -> Replay:
         """Derive every decision of a tuner's runs again from what it was told; compare.

@@ -1,7 +1,33 @@
-"""Tuners: what decides which trials are trained, and how far."""
+"""Tuners: what decides which trials are trained, and how far.
 
+All that draw configurations take ``(space, trials=, max_steps=, seed=, sampler=)``.
+"""
+
+from dasktune.algos.asha import ASHA
 from dasktune.algos.base import Tuner
 from dasktune.algos.grid import Grid
+from dasktune.algos.hyperband import AsyncHyperband, Hyperband
+from dasktune.algos.milestones import Milestones
+from dasktune.algos.pbt import PBT
 from dasktune.algos.random import Random
+from dasktune.algos.repeats import Repeats
+from dasktune.algos.sha import SHA
+from dasktune.algos.stopping import MedianStopping, PatienceStopping, PercentileStopping
+from dasktune.algos.stopping_asha import StoppingASHA
 
-__all__ = ["Grid", "Random", "Tuner"]
+__all__ = [
+    "ASHA",
+    "PBT",
+    "SHA",
+    "AsyncHyperband",
+    "Grid",
+    "Hyperband",
+    "MedianStopping",
+    "Milestones",
+    "PatienceStopping",
+    "PercentileStopping",
+    "Random",
+    "Repeats",
+    "StoppingASHA",
+    "Tuner",
+]
