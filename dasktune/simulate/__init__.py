@@ -8,10 +8,12 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
+from dasktune.simulate.incumbents import Incumbent
 from dasktune.simulate.result import Happening, Simulation
-from dasktune.simulate.runner import Curves, simulate
+from dasktune.simulate.run import Curves, simulate
+from dasktune.simulate.trace import Trace
 
-__all__ = ["Curves", "Happening", "Simulation", "simulate"]
+__all__ = ["Curves", "Happening", "Incumbent", "Simulation", "Trace", "simulate"]
 
 
 class _CallableModule(ModuleType):

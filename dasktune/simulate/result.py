@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dasktune.graph.plan import SearchPlan
+from dasktune.simulate.incumbents import Incumbent
 from dasktune.summary import Summary, summarise
 from dasktune.trials import Trial, TrialRecord, best_of
 from dasktune.types import Direction, Step
@@ -20,7 +21,7 @@ class Happening:
     at
         Virtual seconds since the start.
     kind
-        ``started``, ``saved`` or ``ended``.
+        ``started``, ``saved``, ``ended`` or ``dropped``.
     worker, attempt
         Where, and which attempt.
     step
@@ -45,12 +46,22 @@ class Simulation:
     events
         What happened on the workers, in order of time.
     seconds
-        Virtual time from the start to the last event.
+        Virtual time from the start to the last event, or to the limit.
+    limit
+        Which limit ended it, in words; None if the tuner did.
+    incumbents
+        The best values in the order of time: each is better than all known before it, at
+        any step of any trial, those of jobs under way included.
+    completed
+        Virtual times at which trials were reported at their `max_steps`, in order.
     """
 
     trials: list[Trial]
     events: list[Happening]
     seconds: float
+    limit: str | None
+    incumbents: list[Incumbent]
+    completed: list[float]
     plan: SearchPlan
     records: Mapping[int, TrialRecord]
     direction: Direction
@@ -62,6 +73,20 @@ class Simulation:
     def best_trial(self) -> Trial | None:
         """The trial with the best finite value; None if there is none."""
         return best_of(self.trials, self.direction)
+
+    def reached(self, target: float) -> Incumbent | None:
+        """Return the first value as good as `target`; None if there was none."""
+        return next((one for one in self.incumbents if not self._misses(one, target)), None)
+
+    def time_to(self, target: float) -> float | None:
+        """Return the virtual seconds until a value as good as `target` was known, or None."""
+        found = self.reached(target)
+        return None if found is None else found.seconds
+
+    def steps_to(self, target: float) -> int | None:
+        """Return the steps trained by all workers until then, or None."""
+        found = self.reached(target)
+        return None if found is None else found.steps
 
     def summary(self) -> Summary:
         """Return the same figures as a study's, in virtual seconds."""
@@ -75,3 +100,6 @@ class Simulation:
             worker_seconds=self.worker_seconds,
             best_value=None if best is None else best.value,
         )
+
+    def _misses(self, incumbent: Incumbent, target: float) -> bool:
+        return self.direction.better(target, incumbent.value)

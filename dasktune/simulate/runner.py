@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from heapq import heappop, heappush
-from math import ceil
 from typing import Literal
 
 from dasktune.algos.base import Tuner
 from dasktune.engine import Engine, Order, Outcome
-from dasktune.errors import InternalError, refuse
-from dasktune.graph.attempts import DispatchOptions
-from dasktune.graph.dispatch import Dispatcher
+from dasktune.errors import ConfigurationError, InternalError
 from dasktune.graph.events import (
     Ended,
     Event,
+    Reports,
     RunStage,
     Saved,
     SaveMissed,
@@ -25,93 +23,89 @@ from dasktune.graph.events import (
     StopStage,
     WorkerJoined,
 )
-from dasktune.graph.keys import root_key
-from dasktune.graph.saves import SavePolicy
-from dasktune.simulate.result import Happening, Simulation
-from dasktune.trials import trial_of
-from dasktune.types import Direction, Objective, Step, Value
+from dasktune.limits import Limits, Used
+from dasktune.simulate.budget import Budget
+from dasktune.simulate.incumbents import Incumbents
+from dasktune.simulate.jobs import Held, Job, Worker
+from dasktune.simulate.mishaps import Mishaps
+from dasktune.simulate.result import Happening
+from dasktune.types import Sequences, Step, Value
 
 Values = Mapping[str, Value]
+"""Hyper-parameters at one step."""
 
-Curves = Callable[[Values, Step], float]
-"""The metric after `step` steps, given the hyper-parameters at the last of them."""
-
-
-@dataclass(slots=True)
-class _Running:
-    """An attempt on a simulated worker."""
-
-    order: RunStage
-    began: float
-    pace: float
-    stop: Step
-    saves: set[Step]
-    launched: float
-    version: int = 0
-
-    def time_of(self, step: Step) -> float:
-        """Return when `step` steps will have been trained."""
-        return self.began + (step - self.order.start) * self.pace
-
-    def next_step(self, after: Step) -> Step:
-        """Return the next step at which something is to be said."""
-        return min((step for step in self.saves if after < step < self.stop), default=self.stop)
+HOPELESS = 1e-6
+"""A job that ends with a smaller chance than this would be done again for ever."""
 
 
-@dataclass(slots=True)
-class _Worker:
-    name: str
-    queue: deque[RunStage] = field(default_factory=deque)
-    running: _Running | None = None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What stands in for training.
+
+    Parameters
+    ----------
+    curve
+        Gives the metric after `step` steps, from the hyper-parameters at the last of them.
+    pace
+        Gives the seconds that a step of a stage takes, from the hyper-parameters at its
+        first.
+    mishaps
+        What goes wrong.
+    report_every
+        At which steps the metric is measured, beside those that are asked for.
+    resume
+        Whether stages start from saved states.
+    """
+
+    curve: Callable[[Values, Step], float]
+    pace: Callable[[Values], float]
+    mishaps: Mishaps
+    report_every: Step = 1
+    resume: bool = True
 
 
 class SimulatedRunner:
-    """Runs an engine on simulated workers until its tuner has ended.
+    """Runs an engine on simulated workers until its tuner has ended or a limit is reached.
 
     Parameters
     ----------
     engine
-        What is run.
-    curves
-        Gives the metric.
+        What is run; its tuner must be the first of the study.
+    conditions
+        What stands in for training.
     workers
         How many.
-    seconds_per_step
-        Virtual seconds that a step takes, or a function of the values at the stage's
-        first step.
-    resume
-        Whether stages start from saved states. False trains again from step 0 whatever a
-        worker does not hold already.
+    limits
+        How much may be used.
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        curves: Curves,
-        *,
-        workers: int,
-        seconds_per_step: float | Callable[[Values], float] = 1.0,
-        resume: bool = True,
+        self, engine: Engine, conditions: Conditions, *, workers: int, limits: Limits
     ) -> None:
         self.engine = engine
-        self.steps_again = 0
-        self.happenings: list[Happening] = []
         self.now = 0.0
+        self.limit: str | None = None
+        self.steps = 0
+        self.steps_again = 0
         self.worker_seconds = 0.0
-        self._curves = curves
-        self._pace = seconds_per_step
-        self._resume = resume
-        self._workers = {f"w{index}": _Worker(f"w{index}") for index in range(workers)}
-        self._due: list[tuple[float, int, _Worker, _Running, Step, int]] = []
+        self.happenings: list[Happening] = []
+        self.completed: list[float] = []
+        self.incumbents = Incumbents(engine.objective)
+        self._conditions = conditions
+        self._budget = Budget(limits, engine.objective)
+        self._metric = engine.objective.metrics[0]
+        self._workers = {f"w{index}": Worker(f"w{index}") for index in range(workers)}
+        self._due: list[tuple[float, int, Worker, Job, Step | None, int]] = []
         self._count = 0
+        self._turn = 0
+        self._asked: dict[int, int] = {}
         self._cancelled: dict[str, Step] = {}
         self._extra: dict[str, set[Step]] = {}
 
     def run(self, tuner: Tuner) -> None:
-        """Run a tuner from its first question to its end."""
-        self._carry_out(
-            self.engine.begin(tuner, place=0, capacity=len(self._workers), now=self.now)
-        )
+        """Run a tuner from its first question to its end, or to a limit."""
+        workers = len(self._workers)
+        self._carry_out(self.engine.begin(tuner, place=0, capacity=workers, now=self.now))
         for name in self._workers:
             self._tell(WorkerJoined(worker=name))
         while not (self.engine.finished and self.engine.dispatcher.is_idle):
@@ -120,80 +114,224 @@ class SimulatedRunner:
                 if self.engine.finished:
                     break
                 raise InternalError("the tuner has not ended, and nothing is running")
-            self._advance()
+            if self._is_spent() or self._advance():
+                self._cut()
+                break
+
+    # --------------------------------------------------------------------- the clock
 
     def _ask_for_more(self) -> None:
         idle = self.engine.dispatcher.idle_workers
         if idle and not self.engine.finished:
+            self._turn += 1
             self._carry_out(self.engine.ask(idle, self.now))
 
-    def _advance(self) -> None:
-        """Go to the next thing that happens."""
-        at, _, worker, running, step, version = heappop(self._due)
-        if running.version != version:
-            return
+    def _is_spent(self) -> bool:
+        """Go to the moment at which a limit is reached, if that is what comes next."""
+        if self.engine.finished:
+            return False
+        jobs = [worker.job for worker in self._workers.values() if worker.job is not None]
+        spent = Used(worker_seconds=self.worker_seconds, steps=self.steps)
+        found = self._budget.spent_before(self._due[0][0], self.now, jobs, spent)
+        if found is not None:
+            self.now, self.limit = found
+        return found is not None
+
+    def _advance(self) -> bool:
+        """Go to the next thing that happens; return whether that is the target."""
+        at, _, worker, job, step, version = heappop(self._due)
+        if job.version != version:
+            return False
         self.now = at
-        order = running.order
-        self._note("saved", worker, step, order)
-        ended = step >= running.stop
-        if ended:
-            self._finish(worker, running, step)
+        if step is None:
+            self._drop(worker, job)
+            return False
+        best = self._learn(job, step)
+        if step == job.stop or step in job.saves:
+            self._arrive(worker, job, step)
         else:
-            self._schedule(worker, running, step)
-        reports = ((step, {self.engine.objective.metrics[0]: self._metric(order, step)}),)
+            self._schedule(worker, job)
+        self.limit = None if self.engine.finished else self._budget.met(best)
+        return self.limit is not None
+
+    def _cut(self) -> None:
+        """End what runs where it is, saved at its last whole step; nobody is told."""
+        dispatcher = self.engine.dispatcher
+        dispatcher.drain()
+        for worker in self._workers.values():
+            job = worker.job
+            if job is None:
+                continue
+            step = max(job.known, job.position(self.now))
+            self._learn(job, step)
+            if step > job.saved:
+                self._note("saved", worker, step, job.order)
+                reports = self._reports(job, step)
+                attempt = job.order.attempt
+                dispatcher.handle(Saved(attempt=attempt, step=step, reports=reports), self.now)
+            self._leave(worker, job, "ended")
+        dispatcher.dismiss()
+
+    # --------------------------------------------------------------------------- jobs
+
+    def _arrive(self, worker: Worker, job: Job, step: Step) -> None:
+        """Save a state; at the end of a job begin the next."""
+        order = job.order
+        self._note("saved", worker, step, order)
+        ended = step == job.stop
+        if ended:
+            self._leave(worker, job, "ended")
+            worker.held = Held.after(order.node, step, self._turn)
+        else:
+            self._schedule(worker, job)
+        reports = self._reports(job, step)
         self._tell(Saved(attempt=order.attempt, step=step, reports=reports))
         if ended:
-            seconds = (step - order.start) * running.pace
-            status: Literal["trained", "stopped"]
-            status = "trained" if step == order.stop else "stopped"
-            self._tell(Ended(attempt=order.attempt, step=step, status=status, seconds=seconds))
+            self._end(job, step, "trained" if step == order.stop else "stopped")
             self._start_next(worker)
 
-    def _metric(self, order: RunStage, step: Step) -> float:
-        last = max(step - 1, 0)
-        values = {name: function(last) for name, function in order.node.sequences.items()}
-        return self._curves(values, step)
+    def _drop(self, worker: Worker, job: Job) -> None:
+        """End a job without a result; what was to go on from it is skipped."""
+        step = max(job.known, job.position(self.now))
+        self._learn(job, step)
+        self._leave(worker, job, "dropped")
+        waiting = list(worker.queue)
+        worker.queue.clear()
+        self._end(job, step, "lost")
+        for order in waiting:
+            if order.after == job.order.attempt:
+                self._tell(Ended(attempt=order.attempt, step=order.start, status="skipped"))
+            else:
+                worker.queue.append(order)
+        self._start_next(worker)
 
-    def _finish(self, worker: _Worker, running: _Running, step: Step) -> None:
-        self._note("ended", worker, step, running.order)
-        self.worker_seconds += self.now - running.launched
-        self._extra.pop(running.order.attempt, None)
-        worker.running = None
+    def _leave(self, worker: Worker, job: Job, kind: str) -> None:
+        """Take in that a worker has done with a job, and count it."""
+        steps = job.steps_by(self.now)
+        self._note(kind, worker, max(job.order.start, job.first + steps), job.order)
+        self.steps += steps
+        self.steps_again += min(steps, job.order.start - job.first)
+        self.worker_seconds += self.now - job.launched
+        self.incumbents.count(job, steps)
+        self._extra.pop(job.order.attempt, None)
+        worker.job, worker.held = None, None
 
-    def _start_next(self, worker: _Worker) -> None:
-        while worker.queue and worker.running is None:
+    def _end(self, job: Job, step: Step, status: Literal["trained", "stopped", "lost"]) -> None:
+        seconds = (step - job.order.start) * job.pace
+        self._tell(Ended(attempt=job.order.attempt, step=step, status=status, seconds=seconds))
+
+    def _start_next(self, worker: Worker) -> None:
+        while worker.queue and worker.job is None:
             order = worker.queue.popleft()
             attempt = order.attempt
             stop = min(order.stop, self._cancelled.pop(attempt, order.stop))
             if stop <= order.start < order.stop:
                 self._tell(Ended(attempt=attempt, step=order.start, status="stopped"))
                 continue
-            saves = {*order.saves, *self._extra.pop(attempt, ())}
-            pace = self._pace_of(order)
-            again = 0 if self._resume or order.after is not None else order.start
-            self.steps_again += again
-            running = _Running(order, self.now + again * pace, pace, stop, saves, self.now)
-            worker.running = running
-            self._note("started", worker, order.start, order)
+            self._launch(worker, order, stop)
             self._tell(Started(attempt=attempt))
-            self._schedule(worker, running, order.start)
 
-    def _pace_of(self, order: RunStage) -> float:
-        if not callable(self._pace):
-            return self._pace
-        sequences = order.node.sequences.items()
-        return self._pace({name: function(order.start) for name, function in sequences})
+    def _launch(self, worker: Worker, order: RunStage, stop: Step) -> None:
+        is_held = self._conditions.resume or self._goes_on(worker, order)
+        first = order.start if is_held else 0
+        pace = self._conditions.pace(_at(order.node.sequences, order.start))
+        seconds = (stop - first) * pace
+        self._refuse_hopeless(seconds)
+        factor, dropped = self._conditions.mishaps.draw(seconds)
+        job = Job(
+            order=order,
+            first=first,
+            launched=self.now,
+            pace=pace * factor,
+            stop=stop,
+            saves={*order.saves, *self._extra.pop(order.attempt, ())},
+            dropped=self.now + dropped,
+            known=order.start,
+            saved=order.start,
+        )
+        worker.job, worker.held = job, None
+        self._note("started", worker, order.start, order)
+        self._schedule(worker, job)
 
-    def _schedule(self, worker: _Worker, running: _Running, after: Step) -> None:
-        step = running.next_step(after)
+    def _goes_on(self, worker: Worker, order: RunStage) -> bool:
+        """Whether a stage goes on with what its worker was at, for who asked for it by then."""
+        held = worker.held
+        if held is None or held.step != order.start or held.node not in order.node.up():
+            return False
+        waiting = (trial for node in order.node.below() for trial in node.requests)
+        return any(self._asked[trial] <= held.turn for trial in waiting)
+
+    def _refuse_hopeless(self, seconds: float) -> None:
+        mishaps = self._conditions.mishaps
+        if mishaps.survival(seconds) < HOPELESS and not self._budget.bounds_time:
+            raise ConfigurationError(
+                f"drop must leave jobs a chance unless limits bound the time, got {mishaps.drop}: "
+                f"a job of {seconds:g} s ends with probability {mishaps.survival(seconds):.2g}"
+            )
+
+    def _schedule(self, worker: Worker, job: Job) -> None:
+        """Enter what a job has to say next."""
+        step = self._next_step(job)
+        at, is_drop = job.time_of(step), job.dropped < job.time_of(step)
         self._count += 1
-        entry = (running.time_of(step), self._count, worker, running, step, running.version)
-        heappush(self._due, entry)
+        entry = (min(at, job.dropped), self._count, worker, job, None if is_drop else step)
+        heappush(self._due, (*entry, job.version))
+
+    def _next_step(self, job: Job) -> Step:
+        """Return the next step that is saved, or reaches the target."""
+        save = job.next_save(job.known)
+        if self._budget.wanted is not None:
+            for step in self._measured(job.known, save):
+                if self._budget.is_target(self.incumbents.loss_of(self._value(job, step))):
+                    return step
+        return save
+
+    def _replan(self, worker: Worker, job: Job) -> None:
+        job.version += 1
+        self._schedule(worker, job)
+
+    # ------------------------------------------------------------------------ the metric
+
+    def _measured(self, low: Step, high: Step) -> Iterator[Step]:
+        """Yield the steps after `low` up to `high` at which the metric is measured."""
+        every = self._conditions.report_every
+        yield from range((low // every + 1) * every, high + 1, every)
+
+    def _learn(self, job: Job, step: Step) -> float:
+        """Take in the values up to a step; return the best loss among them."""
+        steps = dict.fromkeys(self._measured(job.known, step))
+        if step == job.stop or step in job.saves:
+            steps[step] = None
+        values = {at: self._value(job, at) for at in steps if at > job.known}
+        job.known = step
+        self.incumbents.take(job, values)
+        return min(map(self.incumbents.loss_of, values.values()), default=math.inf)
+
+    def _reports(self, job: Job, step: Step) -> Reports:
+        """Return the values since the last saved state, as those of the state at `step`."""
+        job.saved = step
+        known = sorted(at for at in job.values if at <= step)
+        return tuple((at, {self._metric: job.values.pop(at)}) for at in known)
+
+    def _value(self, job: Job, step: Step) -> float:
+        value = job.values.get(step)
+        if value is None:
+            values = _at(job.order.node.sequences, step - 1)
+            value = job.values[step] = float(self._conditions.curve(values, step))
+        return value
+
+    # ------------------------------------------------------------------------- the engine
 
     def _tell(self, event: Event) -> None:
+        self._turn += 1
         self._carry_out(self.engine.handle(event, self.now))
 
     def _carry_out(self, outcome: Outcome) -> None:
+        for report in outcome.reports:
+            if report.step >= self.engine.trials[report.trial].max_steps:
+                self.completed.append(self.now)
+        if not self._conditions.resume:
+            self._asked |= dict.fromkeys(_extended(outcome), self._turn)
         for order in outcome.orders:
             self._obey(order)
 
@@ -202,126 +340,45 @@ class SimulatedRunner:
         match order:
             case RunStage():
                 worker.queue.append(order)
-                if worker.running is None:
+                if worker.job is None:
                     self._start_next(worker)
             case SavePoint():
                 self._save_point(worker, order)
             case StopStage():
                 self._stop(worker, order)
 
-    def _save_point(self, worker: _Worker, order: SavePoint) -> None:
-        running = worker.running
-        if running is None or running.order.attempt != order.attempt:
+    def _save_point(self, worker: Worker, order: SavePoint) -> None:
+        job = worker.job
+        if job is None or job.order.attempt != order.attempt:
             self._extra.setdefault(order.attempt, set()).add(order.step)
-        elif running.time_of(order.step) <= self.now:
+        elif job.time_of(order.step) <= self.now:
             self._tell(SaveMissed(attempt=order.attempt, step=order.step))
         else:
-            running.saves.add(order.step)
-            self._replan(worker, running)
+            job.saves.add(order.step)
+            self._replan(worker, job)
 
-    def _stop(self, worker: _Worker, order: StopStage) -> None:
-        running = worker.running
-        if running is None or running.order.attempt != order.attempt:
+    def _stop(self, worker: Worker, order: StopStage) -> None:
+        job = worker.job
+        if job is None or job.order.attempt != order.attempt:
             self._cancelled[order.attempt] = 0 if order.at is None else order.at
             return
-        reached = self._reached(running)
-        running.stop = min(running.stop, reached if order.at is None else max(order.at, reached))
-        self._replan(worker, running)
+        reached = job.brings(self.now)
+        job.stop = min(job.stop, reached if order.at is None else max(order.at, reached))
+        self._replan(worker, job)
 
-    def _reached(self, running: _Running) -> Step:
-        """Return the step that the running one brings: a step is never cut short."""
-        done = max(0.0, (self.now - running.began) / running.pace) if running.pace else 0.0
-        return min(running.stop, running.order.start + max(1, ceil(done - 1e-9)))
-
-    def _replan(self, worker: _Worker, running: _Running) -> None:
-        running.version += 1
-        done = max(0.0, (self.now - running.began) / running.pace) if running.pace else 0.0
-        passed = running.order.start + int(done + 1e-9)
-        self._schedule(worker, running, min(passed, running.stop - 1))
-
-    def _note(self, kind: str, worker: _Worker, step: Step, order: RunStage) -> None:
+    def _note(self, kind: str, worker: Worker, step: Step, order: RunStage) -> None:
         self.happenings.append(
             Happening(at=self.now, kind=kind, worker=worker.name, attempt=order.attempt, step=step)
         )
 
 
-def simulate(
-    tuner: Tuner,
-    curves: Curves,
-    *,
-    workers: int = 1,
-    metric: str = "value",
-    direction: str | Direction = Direction.MINIMIZE,
-    seconds_per_step: float | Callable[[Values], float] = 1.0,
-    merge: bool = True,
-    resume: bool = True,
-) -> Simulation:
-    """Run a tuner without training, on a virtual clock.
-
-    The very state machine of live runs decides; only the workers are simulated.
-
-    Parameters
-    ----------
-    tuner
-        What to run.
-    curves
-        ``f(values, step) -> float``: the metric after `step` steps, given the
-        hyper-parameters at the last of them.
-    workers
-        How many simulated workers.
-    metric, direction
-        As for `dasktune.create_study`.
-    seconds_per_step
-        Virtual seconds that a step takes, or a function of the hyper-parameters.
-    merge
-        Whether trials share what they have in common.
-    resume
-        Whether stages start from saved states. False trains again from step 0 whatever a
-        worker does not hold already, as tools without checkpoints do.
-
-    Raises
-    ------
-    ConfigurationError
-        If there are no workers, `curves` is no function, or a step takes no time that
-        can be.
-
-    Examples
-    --------
-    >>> import dasktune as dt
-    >>> tuner = dt.algos.Grid(dt.Space(lr=[0.1, 0.2]), max_steps=10)
-    >>> found = dt.simulate(tuner, lambda values, step: values["lr"] / step, workers=2)
-    >>> found.seconds, found.best_trial.params
-    (10.0, {'lr': 0.1})
-    """
-    towards = Direction.parse(direction)
-    refuse(_problems(curves, workers, seconds_per_step))
-    options = DispatchOptions(merge=merge, saves=SavePolicy(at_changes=False))
-    dispatcher = Dispatcher(root_key("simulated", 0), options)
-    engine = Engine(dispatcher, objective=Objective.single(metric, towards), trials={})
-    runner = SimulatedRunner(
-        engine, curves, workers=workers, seconds_per_step=seconds_per_step, resume=resume
-    )
-    runner.run(tuner)
-    return Simulation(
-        trials=[trial_of(dispatcher.plan, record) for record in engine.trials.values()],
-        events=runner.happenings,
-        seconds=runner.now,
-        plan=dispatcher.plan,
-        records=engine.trials,
-        direction=towards,
-        steps_executed=dispatcher.steps_executed + runner.steps_again,
-        steps_repeated=dispatcher.steps_repeated + runner.steps_again,
-        worker_seconds=runner.worker_seconds,
-    )
+def _at(sequences: Sequences, step: Step) -> Values:
+    return {name: function(step) for name, function in sequences.items()}
 
 
-def _problems(curves: object, workers: object, seconds_per_step: object) -> list[str]:
-    found = []
-    if not callable(curves):
-        found.append(f"curves must be a function of (values, step), got {curves!r}")
-    is_time = isinstance(seconds_per_step, int | float) and seconds_per_step >= 0
-    if not is_time and not callable(seconds_per_step):
-        found.append(f"seconds_per_step must be >= 0 or a function, got {seconds_per_step!r}")
-    if type(workers) is not int or workers < 1:
-        found.append(f"workers must be an int >= 1, got {workers!r}")
-    return found
+def _extended(outcome: Outcome) -> Iterator[int]:
+    """Yield the trials that were asked to go on; a first tuner's numbers are the study's."""
+    for record in outcome.records:
+        for decision in record["decisions"]:
+            if decision["do"] == "extend":
+                yield decision["trial"]

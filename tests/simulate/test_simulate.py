@@ -128,6 +128,18 @@ class Scripted(Tuner):
         return
 
 
+class Ending(Scripted):
+    """Ends when no more is asked for."""
+
+    def __init__(self, first: list[Decision], *then: list[Decision]) -> None:
+        super().__init__(first, *then)
+        self._open = sum(isinstance(one, Extend) for part in (first, *then) for one in part)
+
+    def tell(self, report: Report) -> list[Decision]:
+        self._open -= 1
+        return super().tell(report) if self._script else [Finish()] if not self._open else []
+
+
 def register(*rates: Sequence) -> list[Decision]:
     return [
         Register(trial=number, sequences={"lr": rate}, max_steps=STEPS)
@@ -193,15 +205,54 @@ def test_a_shared_stage_goes_on_for_those_that_still_want_it() -> None:
     [
         ({"workers": 0}, "workers must be an int >= 1, got 0"),
         ({"workers": 1.5}, "workers must be an int >= 1, got 1.5"),
-        ({"curves": "trace"}, "curves must be a function of \\(values, step\\), got 'trace'"),
+        ({"curves": "trace"}, "a trace must be an .npz file, got 'trace'"),
         ({"direction": "up"}, "direction must be 'maximize' or 'minimize', got 'up'"),
         ({"seconds_per_step": -1}, "seconds_per_step must be >= 0 or a function, got -1"),
+        (
+            {"curves": 3},
+            "curves must be a function of \\(values, step\\), a Trace or its path, got 3",
+        ),
+        ({"report_every": 0}, "report_every must be an int >= 1, got 0"),
+        ({"straggling": -0.5}, "straggling must be a number >= 0, got -0.5"),
+        ({"drop": 1.0}, "drop must be a probability >= 0 and < 1, got 1.0"),
+        ({"seed": None}, "seed must be an int >= 0, got None"),
+        ({"limits": 3}, "limits must be dasktune.Limits, got 3"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused(options: dict[str, object], message: str) -> None:
     given = {"curves": height, **options}
     with pytest.raises(ConfigurationError, match=message):
         dt.simulate(grid(SPLIT_AT_6), **given)
+
+
+def test_all_problems_are_said_at_once() -> None:
+    with pytest.raises(ConfigurationError) as error:
+        dt.simulate(grid(SPLIT_AT_6), height, workers=0, drop=2, seed=-1)
+    assert len(error.value.problems) == 3
+
+
+def test_the_metric_is_known_at_every_step_unless_told_otherwise() -> None:
+    (trial,) = dt.simulate(grid([Constant(0.1)]), height).trials
+    assert trial.metrics == {s: {"value": pytest.approx(0.1 * s)} for s in range(1, 11)}
+    (trial,) = dt.simulate(grid([Constant(0.1)]), height, report_every=4).trials
+    assert list(trial.metrics) == [4, 8, 10]
+
+
+def test_a_save_point_that_comes_as_a_state_is_due_loses_neither() -> None:
+    # At 4 s trial 2 reports; that asks for 6, and the state at 4 is due at that very moment.
+    late = MultiStep(0.1, [6], 0.1)
+    script = [
+        [
+            *register(Constant(0.2), Constant(0.1), MultiStep(0.1, [4], 0.1)),
+            Extend(trial=0, until=4),
+            Extend(trial=1, until=STEPS),
+            Extend(trial=2, until=STEPS),
+        ],
+        [Register(trial=3, sequences={"lr": late}, max_steps=STEPS), Extend(trial=3, until=STEPS)],
+    ]
+    found = dt.simulate(Ending(*script), height, workers=2)
+    assert {trial.state for trial in found.trials} == {TrialState.PRUNED, TrialState.COMPLETE}
+    assert found.summary()["steps_executed"] == 4 + 10 + 6 + 4
 
 
 @pytest.mark.parametrize("first", ["", "import dasktune.simulate\n"])

@@ -1,0 +1,220 @@
+"""The function `simulate`: a tuner, curves in the place of training, and a virtual clock."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+
+from dasktune.algos.base import Tuner
+from dasktune.engine import Engine
+from dasktune.errors import refuse
+from dasktune.graph.attempts import DispatchOptions
+from dasktune.graph.dispatch import Dispatcher
+from dasktune.graph.keys import root_key
+from dasktune.graph.saves import SavePolicy
+from dasktune.limits import Limits
+from dasktune.simulate.mishaps import Mishaps
+from dasktune.simulate.result import Simulation
+from dasktune.simulate.runner import Conditions, SimulatedRunner, Values
+from dasktune.simulate.trace import Trace
+from dasktune.trials import trial_of
+from dasktune.types import Direction, Objective, Step
+
+Curves = Callable[[Values, Step], float] | Trace | str | os.PathLike[str]
+"""What takes the place of training: a function, or recorded curves, or their file.
+
+A function is given the hyper-parameters at the last of `step` steps, and `step`.
+"""
+
+
+def simulate(
+    tuner: Tuner,
+    curves: Curves,
+    *,
+    workers: int = 1,
+    metric: str = "value",
+    direction: str | Direction = Direction.MINIMIZE,
+    seconds_per_step: float | Callable[[Values], float] | None = None,
+    report_every: Step = 1,
+    merge: bool = True,
+    resume: bool = True,
+    straggling: float = 0.0,
+    drop: float = 0.0,
+    seed: int = 0,
+    limits: Limits | None = None,
+) -> Simulation:
+    """Run a tuner without training, on a virtual clock.
+
+    The very state machine of live runs decides; only the workers are simulated. The same
+    arguments give the same simulation.
+
+    Parameters
+    ----------
+    tuner
+        What to run.
+    curves
+        ``f(values, step) -> float``: the metric after `step` steps, given the
+        hyper-parameters at the last of them. Or a `Trace` or the path of one, for tuners on
+        its `Trace.space`.
+    workers
+        How many simulated workers.
+    metric, direction
+        As for `dasktune.create_study`.
+    seconds_per_step
+        Virtual seconds that a step is expected to take, or a function of the
+        hyper-parameters at the first step of a stage. None takes what the trace has, or 1.
+    report_every
+        The metric is known at every so many steps, and where a state is saved.
+    merge
+        Whether trials share what they have in common.
+    resume
+        Whether stages start from saved states. False is for tools without checkpoints: a
+        trial that is asked to go on after it was paused is trained again from step 0,
+        wherever that is; so is a stage that another worker than before goes on with.
+    straggling
+        Standard deviation of z, drawn for every stage: it takes ``1 + |z|`` times as long
+        as expected.
+    drop
+        Probability that a stage is dropped in any second that it is expected to take. Its
+        worker is free at once, and the stage is done again, from its last saved state or,
+        without `resume`, from step 0. It is no failure of a trial, however often it happens.
+    seed
+        Decides who straggles and what is dropped; proposals are the tuner's own.
+    limits
+        Ends the run at the very moment a limit is reached: whole steps of what runs then
+        count and are saved, and the tuner hears no more.
+
+    Raises
+    ------
+    ConfigurationError
+        If there are no workers, `curves` is neither function nor trace or shorter than the
+        trials, a step takes no time that can be, or a probability is none: all at once.
+        During the run, if a stage is practically always dropped and no limit bounds the
+        time.
+    StorageError
+        If the trace's file cannot be read.
+
+    Examples
+    --------
+    >>> import dasktune as dt
+    >>> tuner = dt.algos.Grid(dt.Space(lr=[0.1, 0.2]), max_steps=10)
+    >>> found = dt.simulate(tuner, lambda values, step: values["lr"] / step, workers=2)
+    >>> found.seconds, found.best_trial.params
+    (10.0, {'lr': 0.1})
+    >>> found.time_to(0.02), found.steps_to(0.02)
+    (5.0, 10)
+
+    Ten worker seconds and no more:
+
+    >>> tuner = dt.algos.Grid(dt.Space(lr=[0.1, 0.2]), max_steps=10)
+    >>> limits = Limits(worker_seconds=10)
+    >>> found = dt.simulate(
+    ...     tuner, lambda values, step: values["lr"] / step, workers=2, limits=limits
+    ... )
+    >>> found.seconds, found.limit
+    (5.0, '10 worker seconds were used')
+
+    References
+    ----------
+    Li et al., "A System for Massively Parallel Hyperparameter Tuning", appendix A.1
+    (stragglers and drops; its jobs are those of ``merge=False, resume=False``). Rasley et
+    al., "HyperDrive", section 7 (recorded curves).
+    """
+    towards = Direction.parse(direction)
+    if isinstance(curves, str | os.PathLike):
+        curves = Trace.load(curves)
+    refuse(
+        [
+            *_problems(curves, workers, seconds_per_step, report_every, limits),
+            *_mishap_problems(straggling, drop, seed),
+            *_trace_problems(curves, tuner),
+        ]
+    )
+    conditions = Conditions(
+        curve=curves.curve(metric) if isinstance(curves, Trace) else curves,
+        pace=_pace(seconds_per_step, curves),
+        mishaps=Mishaps(straggling=straggling, drop=drop, seed=seed),
+        report_every=report_every,
+        resume=resume,
+    )
+    options = DispatchOptions(merge=merge, saves=SavePolicy(at_changes=False))
+    engine = Engine(
+        Dispatcher(root_key("simulated", 0), options),
+        objective=Objective.single(metric, towards),
+        trials={},
+    )
+    runner = SimulatedRunner(engine, conditions, workers=workers, limits=limits or Limits())
+    runner.run(tuner)
+    return _result(runner, towards)
+
+
+def _result(runner: SimulatedRunner, direction: Direction) -> Simulation:
+    engine = runner.engine
+    plan = engine.dispatcher.plan
+    return Simulation(
+        trials=[trial_of(plan, record) for record in engine.trials.values()],
+        events=runner.happenings,
+        seconds=runner.now,
+        limit=runner.limit,
+        incumbents=runner.incumbents.in_order(),
+        completed=runner.completed,
+        plan=plan,
+        records=engine.trials,
+        direction=direction,
+        steps_executed=runner.steps,
+        steps_repeated=engine.dispatcher.steps_repeated + runner.steps_again,
+        worker_seconds=runner.worker_seconds,
+    )
+
+
+def _pace(
+    given: float | Callable[[Values], float] | None, curves: object
+) -> Callable[[Values], float]:
+    """Return the seconds that a step takes as a function of the hyper-parameters."""
+    if given is None and isinstance(curves, Trace):
+        return curves.seconds_per_step
+    if callable(given):
+        return given
+    seconds = 1.0 if given is None else given
+    return lambda values: seconds
+
+
+def _problems(
+    curves: object, workers: object, seconds: object, report_every: object, limits: object
+) -> list[str]:
+    found = []
+    if not callable(curves) and not isinstance(curves, Trace):
+        found.append(
+            f"curves must be a function of (values, step), a Trace or its path, got {curves!r}"
+        )
+    is_time = _is_number(seconds) and 0 <= seconds < math.inf  # type: ignore[operator]
+    if not is_time and not callable(seconds) and seconds is not None:
+        found.append(f"seconds_per_step must be >= 0 or a function, got {seconds!r}")
+    for name, value in (("workers", workers), ("report_every", report_every)):
+        if type(value) is not int or value < 1:
+            found.append(f"{name} must be an int >= 1, got {value!r}")
+    if limits is not None and not isinstance(limits, Limits):
+        found.append(f"limits must be dasktune.Limits, got {limits!r}")
+    return found
+
+
+def _mishap_problems(straggling: object, drop: object, seed: object) -> list[str]:
+    found = []
+    if not (_is_number(straggling) and 0 <= straggling < math.inf):  # type: ignore[operator]
+        found.append(f"straggling must be a number >= 0, got {straggling!r}")
+    if not (_is_number(drop) and 0 <= drop < 1):  # type: ignore[operator]
+        found.append(f"drop must be a probability >= 0 and < 1, got {drop!r}")
+    if type(seed) is not int or seed < 0:
+        found.append(f"seed must be an int >= 0, got {seed!r}")
+    return found
+
+
+def _trace_problems(curves: object, tuner: Tuner) -> list[str]:
+    if isinstance(curves, Trace) and tuner.max_steps > curves.steps:
+        return [f"max_steps must be <= {curves.steps}, the trace's steps, got {tuner.max_steps}"]
+    return []
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,156 @@
+"""Stragglers take longer, dropped jobs are done again, and nobody else is any the wiser."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dasktune as dt
+from dasktune.algos.asha import ASHA
+from dasktune.errors import ConfigurationError
+from dasktune.limits import Limits
+from dasktune.sequences import Constant
+from dasktune.simulate.mishaps import Mishaps
+from dasktune.space import Float
+from dasktune.types import TrialState
+
+from .cases import BRANCHING, STEPS, UNIQUE, grid, spans, wavy
+
+
+def one_trial(steps: int) -> dt.algos.Grid:
+    return dt.algos.Grid(dt.Space(lr=[0.1]), max_steps=steps)
+
+
+def test_a_straggler_takes_1_plus_abs_z_times_as_long() -> None:
+    times = [
+        dt.simulate(one_trial(4), wavy, straggling=2.0, seed=seed).seconds / 4 - 1
+        for seed in range(400)
+    ]
+    assert min(times) > 0
+    # |z| of a normal distribution: mean sigma * sqrt(2 / pi), half of them below 0.6745 sigma.
+    assert statistics.mean(times) == pytest.approx(2 * math.sqrt(2 / math.pi), rel=0.1)
+    assert statistics.median(times) == pytest.approx(2 * 0.6745, rel=0.1)
+
+
+def test_each_job_straggles_on_its_own_and_a_seed_says_how() -> None:
+    rates = [Constant(0.1 * n) for n in range(1, 6)]
+    space = dt.Space(lr=rates)
+    first, again, other = (
+        dt.simulate(dt.algos.Grid(space, max_steps=9), wavy, workers=2, straggling=1.0, seed=seed)
+        for seed in (1, 1, 2)
+    )
+    assert first.events == again.events != other.events
+    assert len({end.at - start.at for start, end in spans(first)}) == 5
+
+
+def test_jobs_survive_as_often_as_one_minus_p_to_the_time() -> None:
+    mishaps = Mishaps(drop=0.02, seed=3)
+    for seconds in (1.0, 20.0, 60.0):
+        lived = sum(mishaps.draw(seconds)[1] == math.inf for _ in range(4000)) / 4000
+        assert lived == pytest.approx(0.98**seconds, abs=0.03)
+
+
+def test_a_drop_lies_within_the_straggled_job() -> None:
+    mishaps = Mishaps(straggling=3.0, drop=0.2, seed=0)
+    drawn = [mishaps.draw(10.0) for _ in range(500)]
+    moments = [(at, factor) for factor, at in drawn if at < math.inf]
+    assert all(0 <= at < 10.0 * factor for at, factor in moments)
+    assert max(at / factor for at, factor in moments) > 9
+    assert all(at == math.inf for _, at in [Mishaps(seed=1).draw(1e9)])
+
+
+def test_more_drops_leave_the_stragglers_as_they_are() -> None:
+    few, many = (Mishaps(straggling=1.0, drop=drop, seed=7) for drop in (0.0, 0.5))
+    assert [few.draw(3)[0] for _ in range(9)] == [many.draw(3)[0] for _ in range(9)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    workers=st.integers(1, 4),
+    straggling=st.sampled_from([0.0, 1.5]),
+    drop=st.sampled_from([0.0, 0.05, 0.3]),
+    merge=st.booleans(),
+    resume=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_mishaps_cost_time_and_change_nothing_else(
+    workers: int, straggling: float, drop: float, merge: bool, resume: bool, seed: int
+) -> None:
+    plain = dt.simulate(grid(), wavy, workers=workers, merge=merge)
+    found = dt.simulate(
+        grid(),
+        wavy,
+        workers=workers,
+        straggling=straggling,
+        drop=drop,
+        merge=merge,
+        resume=resume,
+        seed=seed,
+    )
+    assert {trial.state for trial in found.trials} == {TrialState.COMPLETE}
+    assert [trial.value for trial in found.trials] == [trial.value for trial in plain.trials]
+    assert [trial.metrics.keys() for trial in found.trials] == [{*range(1, STEPS + 1)}] * 5
+    assert found.incumbents[-1].value == plain.incumbents[-1].value
+    assert len(found.completed) == len(BRANCHING)
+    assert max(found.completed) <= found.seconds
+    unique = UNIQUE if merge else len(BRANCHING) * STEPS
+    assert found.steps_executed - found.steps_repeated == unique
+    assert found.worker_seconds >= found.steps_executed - 1e-9
+    dropped = [end for _, end in spans(found) if end.kind == "dropped"]
+    assert bool(dropped) <= (drop > 0)
+    if resume:
+        assert found.steps_executed == sum(end.step - start.step for start, end in spans(found))
+    busy = sum(end.at - start.at for start, end in spans(found))
+    assert found.worker_seconds == pytest.approx(busy)
+
+
+def test_a_dropped_job_frees_its_worker_at_once_and_starts_where_it_had_started() -> None:
+    found = dt.simulate(one_trial(40), wavy, drop=0.05, seed=5)
+    jobs = spans(found)
+    kinds = [end.kind for _, end in jobs]
+    assert kinds[-1] == "ended"
+    assert set(kinds[:-1]) == {"dropped"}
+    assert all(start.step == 0 for start, _ in jobs)
+    assert all(end.at == later.at for (_, end), (later, _) in zip(jobs, jobs[1:], strict=False))
+    # A whole step is a step also if it is lost.
+    lost = [math.floor(end.at - start.at + 1e-9) for start, end in jobs[:-1]]
+    assert [end.step for _, end in jobs[:-1]] == lost
+    assert found.steps_executed == 40 + sum(lost)
+    assert found.steps_repeated <= sum(lost)
+
+
+def test_a_job_that_never_ends_is_refused_unless_time_is_limited() -> None:
+    with pytest.raises(ConfigurationError, match=r"drop must leave jobs a chance .* of 60 s ends"):
+        dt.simulate(one_trial(60), wavy, drop=0.5)
+    found = dt.simulate(one_trial(60), wavy, drop=0.5, limits=Limits(seconds=50))
+    assert (found.seconds, found.limit) == (50, "50 s have passed")
+    assert found.completed == []
+
+
+@pytest.mark.parametrize(("resume", "seconds"), [(True, 9.0), (False, 1.0 + 3.0 + 9.0)])
+def test_asha_on_nine_workers_has_its_first_trial_as_the_paper_says(
+    resume: bool, seconds: float
+) -> None:
+    # Section 3.2: 1 x time(R) if jobs are resumed, else 13/9 x time(R).
+    def curve(values: object, step: int) -> float:
+        return wavy(values, 1) / step
+
+    tuner = ASHA(
+        dt.Space(lr=Float(0.0, 1.0)), trials=9, max_steps=9, min_steps=1, eta=3, brackets=(0,)
+    )
+    found = dt.simulate(tuner, curve, workers=9, merge=False, resume=resume)
+    assert found.completed == [seconds]
+    assert found.seconds == seconds
+
+
+def test_without_resuming_each_rung_is_a_job_from_scratch_also_on_a_warm_worker() -> None:
+    tuner = ASHA(
+        dt.Space(lr=Float(0.0, 1.0)), trials=4, max_steps=4, min_steps=1, eta=4, brackets=(0,)
+    )
+    found = dt.simulate(tuner, lambda values, step: values["lr"], merge=False, resume=False)
+    # One worker: four jobs of 1 step, then the best again, to step 4.
+    assert (found.seconds, found.steps_executed, found.steps_repeated) == (4 + 4, 8, 1)

@@ -1,0 +1,180 @@
+"""Recorded curves: what is in a trace's file, and tuners on it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dasktune as dt
+from dasktune.errors import ConfigurationError, StorageError
+from dasktune.simulate import Trace
+
+CURVES = np.array(
+    [
+        [[0.9, 0.1, 2.0], [0.5, 0.4, 4.0]],
+        [[0.8, 0.2, 1.0], [np.nan, np.nan, np.nan]],
+        [[0.7, 0.3, 0.5], [0.6, 0.2, 0.5]],
+    ],
+    dtype=np.float32,
+)
+COLUMNS = np.array(["loss", "accuracy", "epoch_s"])
+CONFIGURATIONS = [{"lr": 0.1}, {"lr": 0.2}, {"lr": [0.3, 0.4]}]
+
+
+def packed(documents: list[object]) -> np.ndarray:
+    return np.frombuffer("\n".join(map(json.dumps, documents)).encode(), np.uint8)
+
+
+def write(folder: Path, **arrays: np.ndarray) -> Path:
+    held = {"curves": CURVES, "columns": COLUMNS, "configs_jsonl": packed(CONFIGURATIONS)}
+    path = folder / "trace.npz"
+    np.savez(path, **{name: array for name, array in (held | arrays).items() if array.size})
+    return path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write(tmp_path)
+
+
+def test_a_file_is_metrics_seconds_and_configurations(path: Path) -> None:
+    trace = Trace.load(path)
+    assert trace.metrics == ("loss", "accuracy")
+    assert trace.steps == 2
+    np.testing.assert_array_equal(trace.values, CURVES[:, :, :2])
+    # What was not measured does not count.
+    assert trace.seconds is not None
+    assert trace.seconds.tolist() == [3.0, 1.0, 0.5]
+    assert list(trace.configurations) == CONFIGURATIONS
+
+
+def test_what_is_saved_is_loaded_again(tmp_path: Path, path: Path) -> None:
+    trace = Trace.load(path)
+    again = Trace.load(trace.save(tmp_path / "again.npz"))
+    np.testing.assert_array_equal(again.values, trace.values)
+    assert again.seconds is not None
+    assert again.seconds.tolist() == [3.0, 1.0, 0.5]
+    assert (again.metrics, again.configurations) == (trace.metrics, trace.configurations)
+
+
+def test_any_tuner_runs_on_it_at_the_recorded_speed(path: Path) -> None:
+    trace = Trace.load(path)
+    tuner = dt.algos.Grid(trace.space(), max_steps=2)
+    for curves in (trace, path, str(path)):
+        found = dt.simulate(tuner, curves, metric="loss", workers=3)
+        assert [trial.params for trial in found.trials] == [{"configuration": n} for n in range(3)]
+        assert found.seconds == 6.0
+        assert found.worker_seconds == 6.0 + 2.0 + 1.0
+        tuner = dt.algos.Grid(trace.space(), max_steps=2)
+    first, diverged, _ = found.trials
+    assert first.metrics == {1: {"loss": pytest.approx(0.9)}, 2: {"loss": 0.5}}
+    assert math.isnan(diverged.value)
+    assert found.best_trial.number == 0
+    assert [one.value for one in found.incumbents] == pytest.approx([0.7, 0.6, 0.5])
+
+
+def test_its_speed_can_be_overruled(path: Path) -> None:
+    tuner = dt.algos.Grid(Trace.load(path).space(), max_steps=2)
+    found = dt.simulate(tuner, path, metric="loss", workers=3, seconds_per_step=5.0)
+    assert found.seconds == 10.0
+
+
+def test_a_trace_of_arrays_without_times_takes_one_second_a_step() -> None:
+    trace = Trace.from_arrays({"loss": [[3, 2, 1]]})
+    assert (trace.seconds, trace.configurations) == (None, ({},))
+    tuner = dt.algos.Grid(trace.space(), max_steps=3)
+    assert dt.simulate(tuner, trace, metric="loss").seconds == 3.0
+
+
+def test_times_of_each_step_become_a_mean() -> None:
+    seconds = [[1.0, 3.0], [np.nan, np.nan]]
+    trace = Trace.from_arrays({"loss": np.ones((2, 2))}, seconds=seconds)
+    assert trace.seconds is not None
+    assert trace.seconds.tolist() == [2.0, 2.0], "nobody measured the second: as the others"
+
+
+def test_a_tuner_that_wants_more_than_was_recorded_is_refused_before_it_runs(path: Path) -> None:
+    tuner = dt.algos.Grid(Trace.load(path).space(), max_steps=3)
+    with pytest.raises(
+        ConfigurationError, match="max_steps must be <= 2, the trace's steps, got 3"
+    ):
+        dt.simulate(tuner, path, metric="loss")
+
+
+def test_an_unknown_metric_lists_the_known(path: Path) -> None:
+    tuner = dt.algos.Grid(Trace.load(path).space(), max_steps=2)
+    with pytest.raises(ConfigurationError, match="unknown metric 'value'; known: accuracy, loss"):
+        dt.simulate(tuner, path)
+
+
+@pytest.mark.parametrize("space", [{"lr": [0.1]}, {"configuration": [3]}, {"configuration": [-1]}])
+def test_a_space_that_is_not_the_traces_is_refused(path: Path, space: dict[str, object]) -> None:
+    tuner = dt.algos.Grid(dt.Space(space), max_steps=2)
+    with pytest.raises(ConfigurationError, match="'configuration', an int from 0 to 2"):
+        dt.simulate(tuner, path, metric="loss")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"columns": np.array([])}, "must hold curves, columns, configs_jsonl, got curves, conf"),
+        ({"columns": COLUMNS[:2]}, r"curves must be .* 2 columns\), got \(3, 2, 3\)"),
+        ({"curves": CURVES[0]}, r"curves must be .* 3 columns\), got \(2, 3\)"),
+        ({"curves": CURVES[:2]}, "with 3 configurations and 2 metrics, got \\(2, 2, 2\\)"),
+        ({"curves": np.full((3, 2, 3), "x")}, "must be an array of numbers"),
+        ({"columns": np.array(["a", "a", "b"])}, "a metric may come only once, got a, a, b"),
+        ({"columns": np.array(["a_s", "b_s", "c"])}, "one column may end in '_s', got a_s, b_s"),
+        ({"configs_jsonl": packed([3, 4, 5])}, "must be JSON objects, one a line"),
+        ({"configs_jsonl": np.frombuffer(b"{", np.uint8)}, "must be lines of JSON"),
+        ({"curves": CURVES * [1, 1, -1]}, "seconds must be finite and >= 0"),
+    ],
+)
+def test_a_file_that_holds_no_trace_says_why(
+    tmp_path: Path, arrays: dict[str, np.ndarray], message: str
+) -> None:
+    path = write(tmp_path, **arrays)
+    with pytest.raises(ConfigurationError, match=message) as error:
+        Trace.load(path)
+    assert all(problem.startswith(str(path)) for problem in error.value.problems)
+
+
+def test_a_file_that_cannot_be_read_is_told_from_one_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"a trace must be an \.npz file, got .*none\.npz"):
+        Trace.load(tmp_path / "none.npz")
+    broken = tmp_path / "broken.npz"
+    whole = write(tmp_path).read_bytes()
+    for text in (b"", b"no zip at all", whole[: len(whole) // 2], whole[:200] + b"\0" * 400):
+        broken.write_bytes(text)
+        with pytest.raises(StorageError, match=r"broken\.npz cannot be read as a trace"):
+            Trace.load(broken)
+    array = tmp_path / "array.npy"
+    np.save(array, CURVES)
+    with pytest.raises(ConfigurationError, match="must hold curves, columns"):
+        Trace.load(array)
+
+
+def test_a_file_runs_no_code(tmp_path: Path) -> None:
+    path = write(tmp_path, columns=np.array([{"lr": 1}, None, None], dtype=object))
+    with pytest.raises(StorageError, match="Object arrays cannot be loaded"):
+        Trace.load(path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"metrics": {}}, "of one shape, got none"),
+        ({"metrics": {"a": [[1]], "b": [[1, 2]]}}, r"one shape, got a \(1, 1\), b \(1, 2\)"),
+        ({"metrics": {"a": [1, 2]}}, r"one shape, got a \(2,\)"),
+        ({"metrics": {"a": [["x"]]}}, "a must be an array of numbers"),
+        ({"metrics": {"a": [[1]]}, "seconds": [1, 2]}, r"one for each of 1, got \(2,\)"),
+        ({"metrics": {"a": [[1]]}, "configurations": [{}, {}]}, "with 2 configurations"),
+        ({"metrics": {"a": np.ones((0, 3))}}, "none of them 0"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Trace.from_arrays(**arguments)
