@@ -1,0 +1,76 @@
+"""A study in Optuna's memory, as it is at one moment: what `optuna.visualization` draws."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from dasktune.graph.plan import SearchPlan
+from dasktune.storage.schema import StageRow
+from dasktune.trials import TrialRecord
+from dasktune.types import Metrics, Objective, Step
+
+if TYPE_CHECKING:
+    import optuna
+
+Seen = tuple[TrialRecord, Mapping[Step, Metrics]]
+"""A trial, and its metrics by step: all of them, or those that are new."""
+
+Span = tuple[float, float]
+"""When something began and ended, in epoch seconds."""
+
+
+def optuna_study(
+    name: str,
+    objective: Objective,
+    trials: Iterable[Seen],
+    spans: Mapping[int, Span] | None = None,
+) -> optuna.Study:
+    """Return an Optuna study in memory that has these trials.
+
+    Parameters
+    ----------
+    name
+        What it is called.
+    objective
+        Gives its directions, and the names of its metrics.
+    trials
+        All of them, from number 0 on, each with all its metrics.
+    spans
+        When each trial's training began and ended, by number; now where that is not known.
+    """
+    import optuna
+
+    from dasktune.mirror.frozen import Translator
+    from dasktune.mirror.opening import directions_of, metrics_named
+
+    seen = sorted(trials, key=lambda one: one[0].number)
+    translator = Translator(objective)
+    translator.see(record for record, _ in seen)
+    study = optuna.create_study(study_name=name, directions=directions_of(objective))
+    metrics_named(study, objective)
+    now = time.time()
+    for record, metrics in seen:
+        span = (spans or {}).get(record.number, (now, now))
+        study.add_trial(translator.translate(record, metrics, span))
+    return study
+
+
+def spans_of(plan: SearchPlan, stages: Iterable[StageRow]) -> dict[int, Span]:
+    """Return when the training of each trial began and ended, by number.
+
+    A stage that several trials share counts for each of them; a trial of which nothing was
+    trained in this study, because all of it was there already, has no span.
+    """
+    by_key: dict[str, list[Span]] = {}
+    for stage in stages:
+        if stage.started and stage.ended:
+            by_key.setdefault(stage.key, []).append((stage.started, stage.ended))
+    found: dict[int, Span] = {}
+    for number in plan.paths:
+        keys = (node.key_at(node.stop) for node in plan.nodes_of(number))
+        spans = [span for key in keys for span in by_key.get(key, ())]
+        if spans:
+            found[number] = min(began for began, _ in spans), max(ended for _, ended in spans)
+    return found
