@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
+from bisect import insort
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -59,16 +59,17 @@ class PBT(SampledTuner):
     """Population based training with truncation selection.
 
     A population is sampled; its members report at every multiple of `every`, and no member
-    waits for another (but see `window`). A member that reports at step n is compared with
-    those of its population that have reported at n so far, itself included. If there are m
-    of them, the best and the worst ``floor(truncation * m)`` are the top and the bottom; so
-    nobody is replaced before ``1 / truncation`` of them have reported there. A member at the
-    bottom is stopped and a new trial, its child, takes its place: a donor is drawn from the
-    top, and the child has the donor's hyper-parameters up to step n, which makes it the
-    donor's state there, and from n on those of the donor's configuration after a change:
-    each coordinate is drawn again with probability `resample`, else perturbed (see
-    `dasktune.algos.exploring.Exploring`). A schedule is not begun anew: the child follows
-    its new one from step n on. A child's first report is at ``n + every``.
+    waits for another (but see `window`). Members are compared at equal steps: of the m that
+    have reported at step n so far, the best and the worst ``floor(truncation * m)`` are the
+    top and the bottom there, looked at with each report; so nobody is replaced before
+    ``1 / truncation`` have come to n. Who comes first is not spared: a member that turns out
+    to be at the bottom of the step of its last report is stopped, also while it is trained
+    further, and a new trial, its child, takes its place. A donor is drawn from the top. The
+    child has the donor's hyper-parameters up to step n, which makes it the donor's state
+    there, and from n on those of the donor's configuration after a change: each coordinate is
+    drawn again with probability `resample`, else perturbed (see
+    `dasktune.algos.exploring.Exploring`). A schedule is not begun anew: the child follows its
+    new one from step n on. A child's first report is at ``n + every``.
 
     An infinite loss is the worst, and never a donor's. A member that fails after a report of
     its own is replaced like one at the bottom of its last step; a failed one is no donor.
@@ -240,22 +241,21 @@ class PBT(SampledTuner):
         return super().tell_failure(trial) if self._is_sampled(trial) else self.failed(trial)
 
     def told(self, report: Report) -> list[Decision]:
-        """Let the member go on, or put a child in its place."""
+        """Let the member go on, and put children in the places of those at the bottom."""
         trial, member = report.trial, self._members[report.trial]
         if member.state != "training":
             return []
         member.step, member.state = report.step, "waiting"
-        ranked = self._ranked[member.population, report.step]
-        entry = (report.loss, trial)
-        insort(ranked, entry)
-        found: list[Decision] = []
+        insort(self._ranked[member.population, report.step], (report.loss, trial))
         if report.step >= self.max_steps:
             self._end(trial, "ended")
-        elif bisect_left(ranked, entry) >= len(ranked) - self._share(len(ranked)):
-            child = self._child_at(member)
+            return self._go_on(member.population)
+        found: list[Decision] = []
+        for bottom in self._bottom(member.population, report.step):
+            child = self._child_at(self._members[bottom])
             if child is not None:
-                self._end(trial, "ended")
-                found = [Stop(trial=trial), child]
+                self._end(bottom, "ended")
+                found += [Stop(trial=bottom), child]
         return [*found, *self._go_on(member.population)]
 
     def failed(self, trial: int) -> list[Decision]:
@@ -279,6 +279,13 @@ class PBT(SampledTuner):
     def _share(self, count: int) -> int:
         """Return how many of `count` are the top, and the bottom; exact for 0.2 of 5."""
         return int(Fraction(repr(self.truncation)) * count)
+
+    def _bottom(self, population: int, step: Step) -> list[int]:
+        """Return the living members at the bottom of a step that have not come further."""
+        ranked = self._ranked[population, step]
+        worst = ranked[len(ranked) - self._share(len(ranked)) :]
+        living = self._living[population]
+        return [one for _, one in worst if one in living and self._members[one].step == step]
 
     def _add(self, member: Member, sequences: Mapping[str, Sequence]) -> None:
         self._living[member.population].add(len(self._members))
