@@ -339,7 +339,7 @@ class Study(StudyAdditions):
 
     def _inputs(self, tuner: Tuner) -> dict[str, object]:
         """Return what a new tuner is given to begin with."""
-        found: dict[str, object] = {}
+        found: dict[str, object] = {"objectives": len(self.objective.metrics)}
         queued = self.queued[: tuner.most_queued]
         if queued:
             found["queued"] = queued

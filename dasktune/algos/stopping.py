@@ -13,7 +13,7 @@ from dasktune.algos.sampled import SampledTuner
 from dasktune.errors import ConfigurationError
 from dasktune.sequences.values import Arguments
 from dasktune.space.by_run import AnySpace, Definition
-from dasktune.types import Decision, Extend, Finish, Register, Report, Step, Stop
+from dasktune.types import Decision, Extend, Finish, Rank, Register, Report, Step, Stop
 
 REPORTS = 20
 """Reports of a trial unless `every` is given."""
@@ -106,7 +106,8 @@ class StoppingTuner(SampledTuner):
         if report.step >= self.max_steps:
             return self.failed(report.trial)
         if not stops or report.step < self.grace:
-            return []
+            # Its model is at hand: it goes on before another one begins.
+            return [Rank(trial=report.trial, priority=report.step)]
         return [Stop(trial=report.trial), *self.failed(report.trial)]
 
     def failed(self, trial: int) -> list[Decision]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from dasktune.algos.brackets import BracketTuner, OpenBracket
-from dasktune.types import Decision, Extend, Report, Stop
+from dasktune.types import Decision, Extend, Rank, Report, Stop
 
 
 class StoppingASHA(BracketTuner):
@@ -78,6 +78,7 @@ class StoppingASHA(BracketTuner):
             return self.ending()
         if report.loss < math.inf and report.loss <= bracket.rungs[level - 1].cutoff:
             self.open[report.trial] = (at, level)
-            return []
+            # Its model is at hand: it goes on before another one begins.
+            return [Rank(trial=report.trial, priority=level)]
         del self.open[report.trial]
         return [Stop(trial=report.trial), *self.ending()]

@@ -24,7 +24,7 @@ from dasktune.algos.stopping import (
 from dasktune.errors import ConfigurationError
 from dasktune.space import Float, Space
 from dasktune.testing import TunerConformance
-from dasktune.types import Decision, Extend, Finish, Register, Report, Step, Stop, Value
+from dasktune.types import Decision, Extend, Finish, Rank, Register, Report, Step, Stop, Value
 
 SPACE = Space(lr=Float(0.01, 1.0))
 
@@ -40,7 +40,19 @@ def patient(trials: int = 2, **changes: object) -> PatienceStopping:
 
 
 def tell(tuner: StoppingTuner, trial: int, step: Step, loss: float) -> list[Decision]:
-    return tuner.tell(Report(trial=trial, step=step, metrics={"loss": loss}, losses=(loss,)))
+    """Return what a report leads to, but for the rank of a trial that goes on."""
+    report = Report(trial=trial, step=step, metrics={"loss": loss}, losses=(loss,))
+    decisions = tuner.tell(report)
+    ranks = [one for one in decisions if isinstance(one, Rank)]
+    assert ranks in ([], [Rank(trial=trial, priority=step)])
+    return [one for one in decisions if one not in ranks]
+
+
+def test_a_trial_that_goes_on_comes_before_those_that_have_not_come_so_far() -> None:
+    tuner = median()
+    tuner.ask(1)
+    report = Report(trial=0, step=2, metrics={"loss": 1.0}, losses=(1.0,))
+    assert tuner.tell(report) == [Rank(trial=0, priority=2)]
 
 
 @pytest.mark.parametrize("make", [median, patient])

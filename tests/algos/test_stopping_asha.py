@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dasktune.algos.stopping_asha import StoppingASHA
 from dasktune.errors import ConfigurationError
 from dasktune.space import Float, Space
-from dasktune.types import Decision, Extend, Finish, Register, Report, Stop
+from dasktune.types import Decision, Extend, Finish, Rank, Register, Report, Stop
 
 SPACE = Space(x=Float(0.0, 1.0))
 
@@ -30,6 +30,11 @@ def begun(trials: int = 8, max_steps: int = 4, eta: int = 2) -> StoppingASHA:
 
 def arrived(trial: int, step: int, loss: float) -> Report:
     return Report(trial=trial, step=step, metrics={"loss": loss}, losses=(loss,))
+
+
+def on(trial: int, rung: int = 1) -> list[Decision]:
+    """Return what lets a trial go on from a rung, counted from 1."""
+    return [Rank(trial=trial, priority=rung)]
 
 
 def goes_on(decisions: list[Decision]) -> bool:
@@ -84,15 +89,15 @@ def test_an_infinite_loss_never_goes_on_not_even_the_first() -> None:
     tuner = begun()
     assert tuner.tell(arrived(0, 1, math.inf)) == [Stop(trial=0)]
     assert tuner.tell(arrived(1, 1, math.inf)) == [Stop(trial=1)]
-    assert tuner.tell(arrived(2, 1, 9.0)) == []
+    assert tuner.tell(arrived(2, 1, 9.0)) == on(2)
 
 
 def test_a_report_that_skips_a_rung_counts_at_both_and_is_judged_at_the_last() -> None:
     tuner = begun()
-    assert tuner.tell(arrived(0, 2, 0.5)) == []
+    assert tuner.tell(arrived(0, 2, 0.5)) == on(0, rung=2)
     # The first rung knows of the 0.5, so that the 0.6 is not the best there.
     assert tuner.tell(arrived(1, 1, 0.6)) == [Stop(trial=1)]
-    assert tuner.tell(arrived(2, 1, 0.4)) == []
+    assert tuner.tell(arrived(2, 1, 0.4)) == on(2)
     # At the last rung passed it is the second of two, though it would be the best at the first.
     assert tuner.tell(arrived(3, 3, 0.55)) == [Stop(trial=3)]
     # A skipped rung is not asked for again.
@@ -101,9 +106,9 @@ def test_a_report_that_skips_a_rung_counts_at_both_and_is_judged_at_the_last() -
 
 def test_a_report_between_rungs_is_judged_at_the_rung_below_once() -> None:
     tuner = begun(max_steps=16, trials=16)
-    assert tuner.tell(arrived(0, 3, 0.5)) == []
+    assert tuner.tell(arrived(0, 3, 0.5)) == on(0, rung=2)
     assert tuner.tell(arrived(0, 3, 99.0)) == []
-    assert tuner.tell(arrived(1, 1, 0.4)) == []
+    assert tuner.tell(arrived(1, 1, 0.4)) == on(1)
     assert tuner.tell(arrived(1, 2, 0.6)) == [Stop(trial=1)]
 
 
@@ -134,7 +139,7 @@ def test_more_trials_compete_with_the_earlier_ones() -> None:
     assert tuner.tell(arrived(0, 4, 0.1)) == [Finish()]
     assert [one.trial for one in tuner.widen(8) if isinstance(one, Extend)] == [4, 5, 6, 7]
     assert tuner.tell(arrived(4, 1, 3.0)) == [Stop(trial=4)]
-    assert tuner.tell(arrived(5, 1, 1.0)) == []
+    assert tuner.tell(arrived(5, 1, 1.0)) == on(5)
 
 
 def test_too_few_trials_are_refused() -> None:
