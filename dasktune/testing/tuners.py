@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import ClassVar, NoReturn
 
 import numpy as np
@@ -34,8 +35,8 @@ class TunerConformance:
     most_calls
         Within how many calls a game must end.
     ranks
-        Whether it decides by comparing trials who goes on. False leaves out the tests of
-        that, for a tuner that goes by something else.
+        Whether it decides by comparing single trials who goes on. False leaves out the tests
+        of that, for a tuner that goes by something else or by groups of trials.
     promotes
         Whether a trial goes on only because it is good. True adds that it never does so
         after an infinite loss; a tuner that stops or replaces the bad may have no one better.
@@ -117,7 +118,7 @@ class TunerConformance:
             inputs = _inputs_from(self._game(seed).run())
             game = self._game(seed, inputs=inputs).run()
             queued = inputs["queued"]
-            tried = [trial.registered.point for trial in game.trials[: len(queued)]]
+            tried = _points(game)[: len(queued)]
             if tried != queued:
                 _refuse(f"the first trials must be as queued, {queued}, got {tried}", seed)
 
@@ -294,8 +295,8 @@ class TunerConformance:
     def _overtakings(self, game: Game) -> Iterator[tuple[Step, Trial, Trial]]:
         """Yield each step at which a trial went on though another one stayed.
 
-        Both are rivals, have reported at the same steps so far, and that which stayed came
-        first.
+        They are rivals and have reported at the same steps so far, and that which stayed
+        came first.
         """
         arrived: dict[tuple[object, tuple[Step, ...]], list[Trial]] = {}
         for report in _reports(game):
@@ -313,7 +314,7 @@ class TunerConformance:
 
     def _widened(self, wider: Tuner, game: Game) -> Game:
         """Return the game with a tuner that may try as many trials as the wider one."""
-        identity, trials = game.tuner.identity(), wider.identity()["trials"]
+        identity, trials = json.loads(_identity(game.tuner)), wider.identity()["trials"]
         taken = wider.widened_from(identity)
         if taken is None or not isinstance(trials, int):
             raise ConformanceError(f"make_wider's tuner must know its narrower self, {identity}")
@@ -379,12 +380,18 @@ def _reports(game: Game) -> Iterator[Report]:
     return (call.cause.report for call in game.calls if isinstance(call.cause, Tell))
 
 
+def _points(game: Game) -> list[object]:
+    """Return the points of the trials in order, each once that comes again at once."""
+    points = (dict(trial.registered.point) for trial in game.trials if trial.registered.point)
+    return [point for point, _ in groupby(points)]
+
+
 def _inputs_from(game: Game) -> dict[str, list[object]]:
     """Return what a tuner could be given that comes after this game."""
     last = {report.trial: report for report in _reports(game)}
     tried = [trial.registered for trial in game.trials if trial.registered.point]
     return {
-        "queued": [dict(one.point) for one in tried[1::-1]],
+        "queued": _points(game)[: min(2, game.tuner.most_queued)][::-1],
         "earlier": [
             {
                 "point": dict(one.point),

@@ -1,0 +1,235 @@
+"""Every tuner passes the conformance suite that a user's own tuner must pass."""
+
+from __future__ import annotations
+
+from bisect import bisect
+from typing import Any, cast
+
+from optuna.samplers import TPESampler
+
+from dasktune.algos import Random, Tuner
+from dasktune.algos.asha import ASHA
+from dasktune.algos.hyperband import AsyncHyperband, Hyperband
+from dasktune.algos.milestones import Milestones
+from dasktune.algos.optuna_source import OptunaSource
+from dasktune.algos.pbt import PBT
+from dasktune.algos.repeats import Repeats
+from dasktune.algos.sha import SHA
+from dasktune.algos.stopping import MedianStopping, PatienceStopping, PercentileStopping
+from dasktune.algos.stopping_asha import StoppingASHA
+from dasktune.sequences import Exponential
+from dasktune.space import Float, Int, Space
+from dasktune.testing import TunerConformance
+
+SPACE = Space(
+    lr=Float(0.01, 1.0, log=True),
+    batch_size=Int(16, 64, step=16),
+    decay=[0.5, Exponential(0.5, gamma=0.9)],
+)
+
+
+class Conformance(TunerConformance):
+    seeds = range(8)
+
+
+def tpe(seed: int) -> OptunaSource:
+    return OptunaSource(SPACE, TPESampler(n_startup_trials=3), seed)
+
+
+class TestSHA(Conformance):
+    promotes = True
+
+    def make(self, seed: int) -> Tuner:
+        return SHA(SPACE, trials=9, max_steps=27, min_steps=3, eta=3, seed=seed)
+
+
+class TestSHAWithBrackets(Conformance):
+    promotes = True
+
+    def make(self, seed: int) -> Tuner:
+        return SHA(SPACE, trials=9, max_steps=27, min_steps=3, eta=3, brackets=2, seed=seed)
+
+    def rivals(self, tuner: Tuner, trial: int) -> object:
+        return trial // 9
+
+
+class TestMilestones(Conformance):
+    promotes = True
+
+    def make(self, seed: int) -> Tuner:
+        return Milestones(SPACE, keep={2: 6, 5: 3}, max_steps=9, trials=10, seed=seed)
+
+
+class TestMilestonesOfAGrid(Conformance):
+    promotes = True
+
+    def make(self, seed: int) -> Tuner:
+        return Milestones(Space(lr=[0.1, 0.2, 0.3, 0.4]), keep={2: 2}, max_steps=9)
+
+
+class TestHyperband(Conformance):
+    promotes = True
+
+    def make(self, seed: int) -> Tuner:
+        return Hyperband(SPACE, trials=22, max_steps=9, min_steps=1, eta=3, seed=seed)
+
+    def make_wider(self, seed: int) -> Tuner:
+        return Hyperband(SPACE, trials=30, max_steps=9, min_steps=1, eta=3, seed=seed)
+
+    def rivals(self, tuner: Tuner, trial: int) -> object:
+        return bisect([9, 14, 17], trial)
+
+
+class TestASHA(Conformance):
+    promotes = True
+
+    def make(self, seed: int) -> Tuner:
+        return ASHA(
+            SPACE, trials=13, max_steps=9, min_steps=1, eta=3, brackets="aggressive", seed=seed
+        )
+
+    def make_wider(self, seed: int) -> Tuner:
+        return ASHA(
+            SPACE, trials=20, max_steps=9, min_steps=1, eta=3, brackets="aggressive", seed=seed
+        )
+
+
+class TestASHAWithBrackets(Conformance):
+    promotes = True
+
+    def make(self, seed: int) -> Tuner:
+        return ASHA(SPACE, trials=18, max_steps=9, min_steps=1, eta=3, seed=seed)
+
+    def make_wider(self, seed: int) -> Tuner:
+        return ASHA(SPACE, trials=24, max_steps=9, min_steps=1, eta=3, seed=seed)
+
+
+class TestASHAWithoutAHorizon(Conformance):
+    promotes = True
+
+    def make(self, seed: int) -> Tuner:
+        return ASHA(Space(lr=Float(0.01, 1.0)), trials=13, min_steps=1, eta=3, seed=seed)
+
+
+class TestStoppingASHA(Conformance):
+    promotes = True
+
+    def make(self, seed: int) -> Tuner:
+        return StoppingASHA(SPACE, trials=18, max_steps=9, min_steps=1, eta=3, seed=seed)
+
+    def make_wider(self, seed: int) -> Tuner:
+        return StoppingASHA(SPACE, trials=24, max_steps=9, min_steps=1, eta=3, seed=seed)
+
+
+class TestAsyncHyperband(Conformance):
+    promotes = True
+
+    def make(self, seed: int) -> Tuner:
+        return AsyncHyperband(SPACE, trials=22, max_steps=9, min_steps=1, eta=3, seed=seed)
+
+    def make_wider(self, seed: int) -> Tuner:
+        return AsyncHyperband(SPACE, trials=30, max_steps=9, min_steps=1, eta=3, seed=seed)
+
+
+class TestMedianStopping(Conformance):
+    def make(self, seed: int) -> Tuner:
+        return MedianStopping(SPACE, trials=10, max_steps=8, every=2, min_trials=3, seed=seed)
+
+    def make_wider(self, seed: int) -> Tuner:
+        return MedianStopping(SPACE, trials=15, max_steps=8, every=2, min_trials=3, seed=seed)
+
+
+class TestPercentileStopping(Conformance):
+    def make(self, seed: int) -> Tuner:
+        return PercentileStopping(
+            SPACE, trials=10, max_steps=8, every=2, grace=3, percentile=25, seed=seed
+        )
+
+
+class TestPatienceStopping(Conformance):
+    def make(self, seed: int) -> Tuner:
+        return PatienceStopping(SPACE, trials=8, max_steps=12, every=2, patience=4, seed=seed)
+
+    def make_wider(self, seed: int) -> Tuner:
+        return PatienceStopping(SPACE, trials=11, max_steps=12, every=2, patience=4, seed=seed)
+
+
+class TestRepeatsOfASHA(Conformance):
+    promotes = True
+
+    def make(self, seed: int) -> Tuner:
+        return Repeats(ASHA(SPACE, trials=16, max_steps=9, min_steps=1, eta=3, seed=seed), seeds=2)
+
+    def make_wider(self, seed: int) -> Tuner:
+        return Repeats(ASHA(SPACE, trials=20, max_steps=9, min_steps=1, eta=3, seed=seed), seeds=2)
+
+
+class TestRepeatsOfAStoppingRule(Conformance):
+    # Repeats go on, each by itself, until all of them have reported and are judged as one.
+    ranks = False
+
+    def make(self, seed: int) -> Tuner:
+        tuner = MedianStopping(SPACE, trials=8, max_steps=8, every=2, min_trials=3, seed=seed)
+        return Repeats(tuner, seeds=2, aggregate="worst")
+
+
+class TestPBT(Conformance):
+    def make(self, seed: int) -> Tuner:
+        return PBT(SPACE, population=8, max_steps=20, every=5, truncation=0.25, seed=seed)
+
+
+class TestPBTWithPopulations(Conformance):
+    def make(self, seed: int) -> Tuner:
+        return PBT(
+            SPACE,
+            population=5,
+            populations=2,
+            max_steps=20,
+            every=5,
+            truncation=0.4,
+            window=5,
+            seed=seed,
+        )
+
+    def rivals(self, tuner: Tuner, trial: int) -> object:
+        members = cast(Any, tuner.snapshot())["state"]["members"]
+        return members[trial][0]
+
+
+class TestRandomByTPE(Conformance):
+    seeds = range(4)
+
+    def make(self, seed: int) -> Tuner:
+        return Random(SPACE, trials=8, max_steps=9, sampler=tpe(seed))
+
+    def make_wider(self, seed: int) -> Tuner:
+        return Random(SPACE, trials=11, max_steps=9, sampler=tpe(seed))
+
+
+class TestASHAByTPE(Conformance):
+    promotes = True
+    seeds = range(4)
+
+    def make(self, seed: int) -> Tuner:
+        return ASHA(SPACE, trials=18, max_steps=9, min_steps=1, eta=3, sampler=tpe(seed))
+
+    def make_wider(self, seed: int) -> Tuner:
+        return ASHA(SPACE, trials=24, max_steps=9, min_steps=1, eta=3, sampler=tpe(seed))
+
+
+class TestHyperbandByTPE(Conformance):
+    promotes = True
+    seeds = range(4)
+
+    def make(self, seed: int) -> Tuner:
+        return Hyperband(SPACE, trials=17, max_steps=9, min_steps=1, eta=3, sampler=tpe(seed))
+
+    def rivals(self, tuner: Tuner, trial: int) -> object:
+        return bisect([9, 14], trial)
+
+
+class TestPBTByTPE(Conformance):
+    seeds = range(4)
+
+    def make(self, seed: int) -> Tuner:
+        return PBT(SPACE, population=5, max_steps=12, every=4, seed=seed, sampler=tpe(seed))
