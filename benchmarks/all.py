@@ -13,7 +13,7 @@ from typing import Any
 
 from figures import Figure, row
 
-NAMES = ("exactness", "merging", "wall_time", "driver_cost", "overhead", "start")
+NAMES = ("exactness", "merging", "wall_time", "driver_cost", "overhead", "mirror", "start")
 HERE = Path(__file__).parent
 
 

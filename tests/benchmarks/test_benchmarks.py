@@ -82,6 +82,13 @@ def test_overhead_is_compared_with_plain_distributed(tmp_path: Path) -> None:
     assert all(figure["value"] > 0 for figure in figures.values())
 
 
+def test_mirroring_is_compared_with_none(tmp_path: Path) -> None:
+    figures = run("mirror", tmp_path)
+    assert all(figure["value"] > 0 for figure in figures.values())
+    ours, optunas = (one["value"] for name, one in figures.items() if "writing a trial" in name)
+    assert ours < optunas
+
+
 def test_nothing_heavy_is_loaded_at_the_start(tmp_path: Path) -> None:
     figures = run("start", tmp_path)
     heavy = [figure for name, figure in figures.items() if "heavy" in name]

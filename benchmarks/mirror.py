@@ -1,0 +1,235 @@
+"""What mirroring a study to Optuna costs: the driver, and the whole run, with SQLite."""
+
+from __future__ import annotations
+
+import multiprocessing
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from multiprocessing.queues import SimpleQueue
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+from figures import Figure, main
+
+from dasktune.mirror import Mirror, optuna_study
+from dasktune.space import Float, Int, Space
+from dasktune.trials import TrialRecord
+from dasktune.types import Objective, TrialState
+
+TRIALS, REPORTS = 1_000, 100
+SHORT_TRIALS, SHORT_REPORTS = 20, 20
+WORKERS = 2
+STEP_SECONDS = 0.001
+MESSAGE = 10
+"""Reports in one message of a worker."""
+
+PAIRS = 2
+SHARE = 1.05
+LOSS = Objective.single("loss", "minimize")
+SPACE = Space(
+    lr=Float(1e-4, 1.0, log=True),
+    momentum=Float(0.0, 1.0),
+    batch=Int(16, 256),
+    kind=["sgd", "adam"],
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One run: seconds in all, and of these in `update` and `close`; CPU of driver and workers."""
+
+    seconds: float
+    updating: float
+    closing: float
+    writing: float
+    updates: int
+    cpu: float
+    worker_cpu: float
+
+
+def measure(short: bool) -> list[Figure]:
+    """Train with and without a mirror in turn, on processes that compute; then only write."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    trials, reports = (SHORT_TRIALS, SHORT_REPORTS) if short else (TRIALS, REPORTS)
+    loops = _loops_per_step()
+    pairs = [
+        (_run(trials, reports, loops, is_mirrored=False), _run(trials, reports, loops))
+        for _ in range(1 if short else PAIRS)
+    ]
+    plain, last = pairs[-1]
+    size = f"{trials:,} trials x {reports} reports"
+    all_cpu = [(one.cpu + one.worker_cpu, other.cpu + other.worker_cpu) for one, other in pairs]
+    return [
+        _ratio(
+            f"wall time with a mirror over that without, {size}",
+            [(one.seconds, other.seconds) for one, other in pairs],
+            f"{WORKERS} workers compute {STEP_SECONDS * 1e3:g} ms a step; opening and closing "
+            f"included, {last.seconds:.1f} s against {plain.seconds:.1f} s",
+        ),
+        _ratio(
+            "CPU time of driver and workers, the same",
+            all_cpu,
+            f"the driver's {last.cpu:.2f} s against {plain.cpu:.2f} s; other programs count less",
+        ),
+        Figure(
+            name="driver's time to hand in a message of reports",
+            value=last.updating / last.updates * 1e6,
+            unit="us",
+            note=f"{last.updates:,} messages of {MESSAGE} reports, while the thread writes",
+        ),
+        Figure(name="time to close the mirror", value=last.closing, unit="s"),
+        Figure(
+            name="time the thread wrote",
+            value=last.writing,
+            unit="s",
+            note="as it came, while the workers computed",
+        ),
+        *_only_writing(trials, reports),
+    ]
+
+
+def _ratio(name: str, pairs: list[tuple[float, float]], note: str) -> Figure:
+    """Return the median of the ratios of runs next to each other."""
+    ratios = [mirrored / plain for plain, mirrored in pairs]
+    every = ", ".join(f"{ratio:.3f}" for ratio in ratios)
+    value = statistics.median(ratios)
+    return Figure(name=name, value=value, unit="x", at_most=SHARE, note=f"{note}; each {every}")
+
+
+def _run(trials: int, reports: int, loops: int, *, is_mirrored: bool = True) -> Ran:
+    """Train on processes; hand what they report to a mirror, if there is one."""
+    context = multiprocessing.get_context("spawn")
+    messages: SimpleQueue[Any] = context.SimpleQueue()
+    start = context.Barrier(WORKERS + 1)
+    workers = [
+        context.Process(
+            target=_work, args=(messages, start, range(one, trials, WORKERS), reports, loops)
+        )
+        for one in range(WORKERS)
+    ]
+    records = [_record(number, reports) for number in range(trials)]
+    for worker in workers:
+        worker.start()
+    start.wait()
+    with tempfile.TemporaryDirectory() as folder:
+        began, cpu = time.perf_counter(), time.process_time()
+        mirror = Mirror(Path(folder) / "mirror.db", "study", LOSS) if is_mirrored else None
+        if mirror is not None:
+            mirror.update((record, {}) for record in records)
+        updating, updates = 0.0, 0
+        worker_cpu, left = 0.0, WORKERS
+        while left:
+            number, news = messages.get()
+            if number is None:
+                worker_cpu, left = worker_cpu + news, left - 1
+                continue
+            losses: dict[int, dict[str, float]] = news
+            record, step = records[number], max(losses)
+            if step == reports:
+                record.state, record.steps = TrialState.COMPLETE, step
+                record.values = (losses[step]["loss"],)
+            if mirror is not None:
+                before = time.perf_counter()
+                mirror.update([(record, losses)])
+                updating += time.perf_counter() - before
+                updates += 1
+        ended = time.perf_counter()
+        if mirror is not None:
+            mirror.close()
+            if mirror.is_broken:
+                raise RuntimeError("the mirror must not fail")
+        done = time.perf_counter()
+        cpu = time.process_time() - cpu
+    for worker in workers:
+        worker.join()
+    writing = 0.0 if mirror is None else mirror.seconds
+    return Ran(done - began, updating, done - ended, writing, updates, cpu, worker_cpu)
+
+
+def _work(messages: SimpleQueue[Any], start: Any, trials: range, reports: int, loops: int) -> None:
+    """Compute every step of some trials, and report in messages, as a worker does."""
+    start.wait()
+    began = time.process_time()
+    for number in trials:
+        losses = {}
+        for step in range(1, reports + 1):
+            _compute(loops)
+            losses[step] = {"loss": 1 / step}
+            if len(losses) == MESSAGE or step == reports:
+                messages.put((number, losses))
+                losses = {}
+    messages.put((None, time.process_time() - began))
+
+
+def _compute(loops: int) -> int:
+    total = 0
+    for one in range(loops):
+        total += one
+    return total
+
+
+def _loops_per_step() -> int:
+    """Return how much work a step is, so that it takes its time on a core of its own."""
+    trial = 200_000
+    took = []
+    for _ in range(5):
+        began = time.process_time()
+        _compute(trial)
+        took.append(time.process_time() - began)
+    return int(trial * STEP_SECONDS / min(took))
+
+
+def _record(number: int, reports: int) -> TrialRecord:
+    found = SPACE.sample(np.random.default_rng(number))
+    return TrialRecord(
+        number=number,
+        tuner=0,
+        local=number,
+        params=found.params,
+        sequences=found.sequences,
+        max_steps=reports,
+        state=TrialState.RUNNING,
+        until=reports,
+        point=found.point,
+        domains=found.domains,
+    )
+
+
+def _only_writing(trials: int, reports: int) -> list[Figure]:
+    """Return what a report costs that is written when all is done, here and by Optuna itself."""
+    losses = {step: {"loss": 1 / step} for step in range(1, reports + 1)}
+    seen = []
+    for number in range(trials):
+        record = _record(number, reports)
+        record.state, record.steps, record.values = TrialState.COMPLETE, reports, (1 / reports,)
+        seen.append((record, losses))
+    with tempfile.TemporaryDirectory() as folder:
+        mirror = Mirror(Path(folder) / "mirror.db", "study", LOSS, interval=1e6)
+        mirror.update(seen)
+        mirror.close()
+        few = optuna_study("study", LOSS, seen[:10]).trials
+        storage = optuna.storages.RDBStorage(f"sqlite:///{folder}/optuna.db")
+        study = optuna.create_study(storage=storage)
+        began = time.perf_counter()
+        study.add_trials(few)
+        by_optuna = (time.perf_counter() - began) / len(few)
+        storage.engine.dispose()
+    ours = mirror.seconds / trials
+    name = f"writing a trial of {reports} reports"
+    return [
+        Figure(
+            name=name, value=ours * 1e3, unit="ms", note=f"{trials:,} in {mirror.seconds:.2f} s"
+        ),
+        Figure(
+            name=f"{name}, Optuna's own way", value=by_optuna * 1e3, unit="ms", note="add_trial"
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main("mirror", measure))
