@@ -6,48 +6,11 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import ClassVar
 
-from dasktune.algos.base import Inputs, Proposal, check_horizon
-from dasktune.algos.sources import Source
 from dasktune.algos.synchronous import Schedule, SynchronousTuner
-from dasktune.errors import ConfigurationError
 from dasktune.sequences.values import Arguments
-from dasktune.space import Configuration, Space
+from dasktune.space import Space
 from dasktune.space.by_run import AnySpace, Definition
 from dasktune.types import Step
-
-
-class GridSource(Source):
-    """Gives the configurations of a grid, in order.
-
-    Parameters
-    ----------
-    space
-        Where each domain has a finite number of points.
-    """
-
-    logged = False
-
-    def __init__(self, space: Space) -> None:
-        self.configurations = tuple(space.configurations())
-
-    def propose(self, trial: int) -> Proposal:
-        """Return nothing: the number of the trial says it all."""
-        return {}
-
-    def accept(self, trial: int, proposal: Proposal) -> Configuration:
-        """Return the configuration of that number."""
-        return self.configurations[trial]
-
-    def identity(self) -> object:
-        """Return that it is the grid of the space."""
-        return "grid"
-
-    def snapshot(self) -> object:
-        """Return None: it has no state."""
-        return None
-
-    def restore(self, snapshot: object) -> None:
-        """Do nothing."""
 
 
 class Milestones(SynchronousTuner):
@@ -104,10 +67,9 @@ class Milestones(SynchronousTuner):
         sampler: object = None,
     ) -> None:
         check = Arguments(type(self).__name__)
-        self._grid: GridSource | None = None
         if trials is None:
-            self._grid = _grid(check, space, sampler)
-            trials = len(self._grid.configurations) if self._grid else 1
+            trials = _grid_size(check, space, sampler)
+            sampler = sampler or "grid"
         counts = _counts(check, keep)
         last = check.whole("max_steps", max_steps)
         trials = check.whole("trials", trials)
@@ -119,41 +81,24 @@ class Milestones(SynchronousTuner):
             trials=trials,
             max_steps=last,
             seed=seed,
-            sampler=self._grid or sampler,
+            sampler=None if check.problems else sampler,
             check=check,
             more={"keep": {str(step): count for step, count in counts.items()}},
         )
-        if self._grid is not None:
-            check_horizon(self._grid.configurations, self.max_steps)
 
     def schedule(self, index: int, left: int) -> Schedule:
         """Return the milestones; there is one bracket."""
         return self._schedule
 
-    def prepare(self, inputs: Inputs) -> None:
-        """Take queued points, unless every configuration is tried anyway."""
-        if self._grid is None:
-            super().prepare(inputs)
 
-    @property
-    def configurations(self) -> tuple[Configuration, ...] | None:
-        """What will be tried; None if a sampler proposes it."""
-        return self._grid.configurations if self._grid else super().configurations
-
-
-def _grid(check: Arguments, space: object, sampler: object) -> GridSource | None:
-    if sampler is not None:
+def _grid_size(check: Arguments, space: object, sampler: object) -> int:
+    if sampler not in (None, "grid"):
         check.add("trials must be given with a sampler, got None")
-        return None
-    if not isinstance(space, Space):
+    elif not isinstance(space, Space) or space.size is None:
         check.add("trials must be given unless the space is a grid, got None")
-        return None
-    try:
-        return GridSource(space)
-    except ConfigurationError as error:
-        for problem in error.problems:
-            check.add(problem)
-        return None
+    else:
+        return space.size
+    return 1
 
 
 def _counts(check: Arguments, keep: Mapping[Step, int]) -> dict[Step, int]:

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import ClassVar, Self
 
 from dasktune.algos.base import Inputs, Proposal, Tuner, check_horizon
-from dasktune.algos.sources import RandomSource, Source
-from dasktune.errors import ConfigurationError, InternalError
+from dasktune.algos.sources import GridSource, RandomSource, Source
+from dasktune.errors import ConfigurationError, InternalError, unknown
 from dasktune.sequences.values import Arguments
 from dasktune.space import MOST_GRID_POINTS, Configuration
 from dasktune.space.by_run import AnySpace, Definition, space_of
@@ -39,7 +39,7 @@ class SampledTuner(Tuner):
         Decides what is drawn; it has nothing to do with the seed of the training.
     sampler
         Proposes configurations: any sampler of Optuna, or a `dasktune.algos.sources.Source`;
-        None draws at random.
+        ``"grid"`` takes each configuration of a grid once, None draws at random.
     check
         What was found wrong with the kind's own arguments so far.
     more
@@ -80,8 +80,13 @@ class SampledTuner(Tuner):
         self._fed: deque[Proposal] = deque()
         self._proposed: list[Proposal] = []
         self.registered = 0
-        looked_at = RandomSource(self.space, self.seed)
-        check_horizon(_drawn(looked_at, min(self.trials, CHECKED)), self.max_steps)
+        if self.source.most is not None and self.trials > self.source.most:
+            raise ConfigurationError(
+                f"trials must be <= {self.source.most:,}, the size of the grid, got {self.trials:,}"
+            )
+        looked_at = min(self.trials, CHECKED)
+        known = self.source.known(looked_at) or RandomSource(self.space, self.seed).known(looked_at)
+        check_horizon(known, self.max_steps)
         self.begin()
 
     # --------------------------------------------------------------- what kinds must do
@@ -119,8 +124,8 @@ class SampledTuner(Tuner):
 
     @property
     def most_queued(self) -> int:
-        """As many queued points as there are trials."""
-        return self.trials
+        """As many queued points as there are trials; none if a grid says what is tried."""
+        return self.trials if self.source.most is None else 0
 
     @property
     def left(self) -> int:
@@ -177,9 +182,7 @@ class SampledTuner(Tuner):
     @property
     def configurations(self) -> tuple[Configuration, ...] | None:
         """What will be tried; None if a sampler proposes it."""
-        if isinstance(self.source, RandomSource):
-            return _drawn(self.source, self.trials)
-        return None
+        return self.source.known(self.trials)
 
     def take_proposals(self) -> list[Proposal]:
         """Return what the sampler proposed in the last call."""
@@ -249,10 +252,6 @@ class SampledTuner(Tuner):
         return self.grow(more)
 
 
-def _drawn(source: RandomSource, trials: int) -> tuple[Configuration, ...]:
-    return tuple(source.accept(trial, source.propose(trial)) for trial in range(trials))
-
-
 def source_of(space: AnySpace, sampler: object, seed: int) -> Source:
     """Return where a tuner's configurations come from.
 
@@ -261,7 +260,8 @@ def source_of(space: AnySpace, sampler: object, seed: int) -> Source:
     space
         What to propose from.
     sampler
-        One of Optuna's, or a `Source` as it is; None draws at random.
+        One of Optuna's, or a `Source` as it is; ``"grid"`` takes the grid of the space,
+        None draws at random.
     seed
         Decides what is drawn.
 
@@ -274,6 +274,10 @@ def source_of(space: AnySpace, sampler: object, seed: int) -> Source:
         return RandomSource(space, seed)
     if isinstance(sampler, Source):
         return sampler
+    if isinstance(sampler, str):
+        if sampler != "grid":
+            raise ConfigurationError(unknown("sampler", sampler, ("grid",)))
+        return GridSource(space)
     from dasktune.algos.optuna_source import OptunaSource
 
     return OptunaSource(space, sampler, seed)

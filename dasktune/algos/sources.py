@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from dasktune.algos.base import Proposal
-from dasktune.space import Configuration, Drawing
+from dasktune.errors import ConfigurationError
+from dasktune.space import Configuration, Drawing, Space
 from dasktune.space.by_run import AnySpace
 from dasktune.types import Step
 
@@ -26,6 +27,9 @@ class Source(ABC):
     logged: bool = True
     """Whether what it proposes is kept in the log; not if seed and number say it all."""
 
+    most: int | None = None
+    """How many configurations it has; None if there is no end of them."""
+
     @abstractmethod
     def propose(self, trial: int) -> Proposal:
         """Return a proposal for a trial of this number, with ``point`` by coordinate."""
@@ -33,6 +37,10 @@ class Source(ABC):
     @abstractmethod
     def accept(self, trial: int, proposal: Proposal) -> Configuration:
         """Return the configuration of a proposal: its own, a user's, or one from the log."""
+
+    def known(self, trials: int) -> tuple[Configuration, ...] | None:
+        """Return the first `trials` configurations; None if they depend on what comes."""
+        return None
 
     def expect(self, objectives: int) -> None:
         """Take in how many losses a report will have, where that is known."""
@@ -91,6 +99,10 @@ class RandomSource(Source):
             raise TypeError(f"a point must be a mapping, got {point!r}")
         return self._space.at(point, otherwise=self._drawing(trial))
 
+    def known(self, trials: int) -> tuple[Configuration, ...]:
+        """Return the first `trials` configurations."""
+        return tuple(self.accept(trial, self.propose(trial)) for trial in range(trials))
+
     def identity(self) -> object:
         """Return None: it is what draws unless a sampler is given."""
         return None
@@ -104,3 +116,49 @@ class RandomSource(Source):
 
     def _drawing(self, trial: int) -> Drawing:
         return Drawing(np.random.default_rng((self._seed, trial)))
+
+
+class GridSource(Source):
+    """Gives the configurations of a grid, in order; a user's points do not come in between.
+
+    Parameters
+    ----------
+    space
+        Where each domain has a finite number of points.
+
+    Raises
+    ------
+    ConfigurationError
+        If the grid cannot be walked.
+    """
+
+    logged = False
+
+    def __init__(self, space: AnySpace) -> None:
+        if not isinstance(space, Space):
+            raise ConfigurationError(f"a grid needs a Space, got {space!r}")
+        self._configurations = tuple(space.configurations())
+        self.most = len(self._configurations)
+
+    def propose(self, trial: int) -> Proposal:
+        """Return nothing: the number of the trial says it all."""
+        return {}
+
+    def accept(self, trial: int, proposal: Proposal) -> Configuration:
+        """Return the configuration of that number."""
+        return self._configurations[trial]
+
+    def known(self, trials: int) -> tuple[Configuration, ...]:
+        """Return the first `trials` configurations."""
+        return self._configurations[:trials]
+
+    def identity(self) -> object:
+        """Return that it is the grid of the space."""
+        return "grid"
+
+    def snapshot(self) -> object:
+        """Return None: it has no state."""
+        return None
+
+    def restore(self, snapshot: object) -> None:
+        """Do nothing."""

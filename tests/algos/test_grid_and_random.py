@@ -177,3 +177,16 @@ def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(ConfigurationError) as caught:
         Random(SPACE, trials=0, max_steps=0, seed=-1)
     assert len(caught.value.problems) == 3
+
+
+def test_any_tuner_can_walk_a_grid() -> None:
+    space = Space(lr=[0.1, 0.2], batch_size=[32, 64])
+    tuner = Random(space, trials=3, max_steps=2, sampler="grid")
+    registered = [one.params for one in tuner.ask(1) if isinstance(one, Register)]
+    assert registered == [dict(one.params) for one in list(space.configurations())[:3]]
+    assert tuner.most_queued == 0
+    assert tuner.configurations is not None
+    with pytest.raises(ConfigurationError, match="trials must be <= 4, the size of the grid"):
+        Random(space, trials=5, max_steps=2, sampler="grid")
+    with pytest.raises(ConfigurationError, match="unknown sampler 'tpe'; known: grid"):
+        Random(space, trials=3, max_steps=2, sampler="tpe")
