@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from dasktune.cli.simulate import simulate
 from dasktune.errors import (
     ClusterError,
     ConfigurationError,
@@ -253,6 +254,9 @@ def replay(file: StudyPath, config: Config = None, as_json: AsJson = False) -> N
     else:
         typer.echo(str(found))
     raise typer.Exit(DONE if found.identical else FAILED)
+
+
+app.command()(simulate)
 
 
 def main() -> None:

@@ -82,13 +82,19 @@ def value_scale(values: Sequence[float], start: float, end: float) -> Scale:
     return Scale(low=low - margin, high=high + margin, start=start, end=end)
 
 
-def bottom_axis(scale: Scale, top: float, bottom: float, words: str) -> str:
-    """Return grid lines, ticks and the name of an axis of whole steps."""
+def bottom_axis(scale: Scale, top: float, bottom: float, words: str, *, whole: bool = True) -> str:
+    """Return grid lines, ticks and the name of an axis, of whole steps unless told otherwise."""
     most = max(2, min(12, int(abs(scale.end - scale.start) / 70)))
     marks = [
         tag("path", d=f"M{x:.1f} {top:.1f}V{bottom:.1f}", class_="grid")
-        + text(x, bottom + 16, number(int(tick)), class_="tick", text_anchor="middle")
-        for tick in scale.ticks(most, whole=True)
+        + text(
+            x,
+            bottom + 16,
+            number(int(tick) if tick.is_integer() else tick),
+            class_="tick",
+            text_anchor="middle",
+        )
+        for tick in scale.ticks(most, whole=whole)
         for x in [scale(tick)]
     ]
     middle = (scale.start + scale.end) / 2

@@ -13,7 +13,7 @@ from dasktune.report.svg import Svg, line, tag, text, title
 from dasktune.report.tree_layout import MOST_BARS, most_shared
 from dasktune.types import Metrics
 
-Points = tuple[tuple[int, float], ...]
+Points = tuple[tuple[float, float], ...]
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 1120.0, 420.0, 72.0, 24.0, 64.0, 52.0
 MOST_POINTS = 300
@@ -30,9 +30,17 @@ class Curve:
 
 
 def draw_curves(
-    best: Sequence[Curve], others: Iterable[Curve], *, metric: str, heading: str = ""
+    best: Sequence[Curve],
+    others: Iterable[Curve],
+    *,
+    metric: str,
+    heading: str = "",
+    across: str = "step",
+    rest: str = "all others",
 ) -> Svg:
     """Return curves over steps: the `best` few in colour, in front of the faint `others`.
+
+    `across` is what they are drawn over in place of steps, `rest` what the others are.
 
     A few values that are far from all others lie beyond the axis; the picture says so.
     """
@@ -41,20 +49,20 @@ def draw_curves(
     low, high = usual_range(values, [value for curve in best for _, value in curve.points])
     scale = value_scale([low, high], HEIGHT - BOTTOM, TOP)
     last = max((step for curve in (*best, *behind) for step, _ in curve.points), default=1)
-    steps = Scale(low=0, high=max(1, last), start=LEFT, end=WIDTH - RIGHT)
+    steps = Scale(low=0, high=last or 1, start=LEFT, end=WIDTH - RIGHT)
     beyond = sum(not low <= value <= high for value in values)
     frame = tag("rect", x=LEFT, y=TOP - 6, width=WIDTH - LEFT - RIGHT, height=HEIGHT - TOP)
     marks = [
         tag("clipPath", frame, id="dt-frame"),
         left_axis(scale, LEFT, WIDTH - RIGHT, metric),
-        bottom_axis(steps, TOP, HEIGHT - BOTTOM, "step"),
+        bottom_axis(steps, TOP, HEIGHT - BOTTOM, across, whole=across == "step"),
         tag(
             "g",
             *(_curve(curve, steps, scale, "faint") for curve in behind),
             *reversed([_curve(one, steps, scale, f"curve l{i}") for i, one in enumerate(best, 1)]),
             clip_path="url(#dt-frame)",
         ),
-        _legend(best, beyond, shared=bool(behind)),
+        _legend(best, beyond, rest if behind else ""),
     ]
     return Svg(marks="".join(marks), width=WIDTH, height=HEIGHT, label=heading or metric)
 
@@ -125,15 +133,15 @@ def _curve(curve: Curve, steps: Scale, scale: Scale, look: str) -> str:
     return tag("path", title(curve.name), d=line(places), class_=look) if places else ""
 
 
-def _legend(best: Sequence[Curve], beyond: int, *, shared: bool) -> str:
+def _legend(best: Sequence[Curve], beyond: int, rest: str) -> str:
     x, marks = LEFT, []
     for index, curve in enumerate(best, 1):
         marks.append(tag("path", d=f"M{x:.0f} 16h22", class_=f"curve l{index}"))
         marks.append(text(x + 28, 20, curve.name, class_="tick"))
         x += 48 + 6.3 * len(curve.name)
-    if shared and x < WIDTH - 130:
+    if rest and x < WIDTH - 130:
         marks.append(tag("path", d=f"M{x:.0f} 16h22", class_="faint"))
-        marks.append(text(x + 28, 20, "all others", class_="tick"))
+        marks.append(text(x + 28, 20, rest, class_="tick"))
     if beyond:
         words = f"{count(beyond, 'value')} beyond the axis"
         marks.append(text(WIDTH - RIGHT, 48, words, class_="note", text_anchor="end"))

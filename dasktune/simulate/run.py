@@ -91,7 +91,7 @@ def simulate(
         If there are no workers, `curves` is neither function nor trace or shorter than the
         trials, a step takes no time that can be, or a probability is none: all at once.
         During the run, if a stage is practically always dropped and no limit bounds the
-        time.
+        time, or a tuner such as PBT changes the configuration of a trial on a trace.
     StorageError
         If the trace's file cannot be read.
 
@@ -137,6 +137,7 @@ def simulate(
         mishaps=Mishaps(straggling=straggling, drop=drop, seed=seed),
         report_every=report_every,
         resume=resume,
+        recorded=isinstance(curves, Trace),
     )
     options = DispatchOptions(merge=merge, saves=SavePolicy(at_changes=False))
     engine = Engine(

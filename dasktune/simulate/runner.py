@@ -10,7 +10,7 @@ from typing import Literal
 
 from dasktune.algos.base import Tuner
 from dasktune.engine import Engine, Order, Outcome
-from dasktune.errors import ConfigurationError, InternalError
+from dasktune.errors import ConfigurationError, InternalError, refuse
 from dasktune.graph.events import (
     Ended,
     Event,
@@ -55,6 +55,8 @@ class Conditions:
         At which steps the metric is measured, beside those that are asked for.
     resume
         Whether stages start from saved states.
+    recorded
+        Whether the curves are recorded: they know nothing of hyper-parameters that change.
     """
 
     curve: Callable[[Values, Step], float]
@@ -62,6 +64,7 @@ class Conditions:
     mishaps: Mishaps
     report_every: Step = 1
     resume: bool = True
+    recorded: bool = False
 
 
 class SimulatedRunner:
@@ -232,6 +235,8 @@ class SimulatedRunner:
             self._tell(Started(attempt=attempt))
 
     def _launch(self, worker: Worker, order: RunStage, stop: Step) -> None:
+        if self._conditions.recorded:
+            _refuse_changes(order.node.sequences)
         is_held = self._conditions.resume or self._goes_on(worker, order)
         first = order.start if is_held else 0
         pace = self._conditions.pace(_at(order.node.sequences, order.start))
@@ -374,6 +379,14 @@ class SimulatedRunner:
 
 def _at(sequences: Sequences, step: Step) -> Values:
     return {name: function(step) for name, function in sequences.items()}
+
+
+def _refuse_changes(sequences: Sequences) -> None:
+    refuse(
+        f"{name} must not change on recorded curves, got {function!r}"
+        for name, function in sequences.items()
+        if function.constant_until(0) is not None
+    )
 
 
 def _extended(outcome: Outcome) -> Iterator[int]:

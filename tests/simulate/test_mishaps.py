@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dasktune as dt
-from dasktune.algos.asha import ASHA
 from dasktune.errors import ConfigurationError
 from dasktune.limits import Limits
 from dasktune.sequences import Constant
@@ -115,7 +115,7 @@ def test_a_dropped_job_frees_its_worker_at_once_and_starts_where_it_had_started(
     assert kinds[-1] == "ended"
     assert set(kinds[:-1]) == {"dropped"}
     assert all(start.step == 0 for start, _ in jobs)
-    assert all(end.at == later.at for (_, end), (later, _) in zip(jobs, jobs[1:], strict=False))
+    assert all(end.at == later.at for (_, end), (later, _) in pairwise(jobs))
     # A whole step is a step also if it is lost.
     lost = [math.floor(end.at - start.at + 1e-9) for start, end in jobs[:-1]]
     assert [end.step for _, end in jobs[:-1]] == lost
@@ -139,7 +139,7 @@ def test_asha_on_nine_workers_has_its_first_trial_as_the_paper_says(
     def curve(values: object, step: int) -> float:
         return wavy(values, 1) / step
 
-    tuner = ASHA(
+    tuner = dt.algos.ASHA(
         dt.Space(lr=Float(0.0, 1.0)), trials=9, max_steps=9, min_steps=1, eta=3, brackets=(0,)
     )
     found = dt.simulate(tuner, curve, workers=9, merge=False, resume=resume)
@@ -148,7 +148,7 @@ def test_asha_on_nine_workers_has_its_first_trial_as_the_paper_says(
 
 
 def test_without_resuming_each_rung_is_a_job_from_scratch_also_on_a_warm_worker() -> None:
-    tuner = ASHA(
+    tuner = dt.algos.ASHA(
         dt.Space(lr=Float(0.0, 1.0)), trials=4, max_steps=4, min_steps=1, eta=4, brackets=(0,)
     )
     found = dt.simulate(tuner, lambda values, step: values["lr"], merge=False, resume=False)

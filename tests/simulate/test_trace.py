@@ -178,3 +178,10 @@ def test_a_file_runs_no_code(tmp_path: Path) -> None:
 def test_arrays_that_do_not_fit_are_refused(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Trace.from_arrays(**arguments)
+
+
+def test_a_trial_whose_configuration_changes_cannot_be_on_record(path: Path) -> None:
+    trace = Trace.load(path)
+    space = dt.Space(configuration=[dt.sequences.Piecewise([0, 2], boundaries=[1])])
+    with pytest.raises(ConfigurationError, match="configuration must not change on recorded curv"):
+        dt.simulate(dt.algos.Grid(space, max_steps=2), trace, metric="loss")

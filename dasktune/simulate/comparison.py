@@ -1,0 +1,169 @@
+"""Tuners side by side: the same curves, the same conditions, several seeds."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dasktune.algos.base import Tuner
+from dasktune.simulate.incumbents import Incumbent
+from dasktune.simulate.result import Simulation
+from dasktune.simulate.run import Curves, simulate
+from dasktune.types import Direction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """The median of a figure over repeats, with its range; None is never or nothing."""
+
+    median: float | None
+    low: float | None
+    high: float | None
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Spread:
+        """Return the spread of some values, where None is larger than all others.
+
+        Examples
+        --------
+        >>> Spread.of([3, None, 1])
+        Spread(median=3, low=1, high=None)
+        """
+        found = sorted(math.inf if value is None else value for value in values)
+        figures = (statistics.median(found), found[0], found[-1])
+        median, low, high = (value if math.isfinite(value) else None for value in figures)
+        return cls(median=median, low=low, high=high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeat:
+    """What a simulation came to.
+
+    Attributes
+    ----------
+    incumbents
+        As the simulation's.
+    best
+        The last of their values; None if there is none.
+    seconds, steps
+        What it took in all.
+    seconds_to, steps_to
+        What it took to the target; None if it was not reached, or there is none.
+    completed
+        How many trials were trained in full.
+    """
+
+    incumbents: tuple[Incumbent, ...]
+    best: float | None
+    seconds: float
+    steps: int
+    seconds_to: float | None
+    steps_to: int | None
+    completed: int
+
+    @classmethod
+    def of(cls, found: Simulation, target: float | None) -> Repeat:
+        """Return what is kept of a simulation."""
+        reached = None if target is None else found.reached(target)
+        return cls(
+            incumbents=tuple(found.incumbents),
+            best=found.incumbents[-1].value if found.incumbents else None,
+            seconds=found.seconds,
+            steps=found.steps_executed,
+            seconds_to=None if reached is None else reached.seconds,
+            steps_to=None if reached is None else reached.steps,
+            completed=len(found.completed),
+        )
+
+    def best_by(self, seconds: float) -> float | None:
+        """Return the best value known by then."""
+        known = [one.value for one in self.incumbents if one.seconds <= seconds]
+        return known[-1] if known else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """The simulations of one tuner."""
+
+    name: str
+    direction: Direction
+    repeats: tuple[Repeat, ...]
+
+    def spread(self, figure: str) -> Spread:
+        """Return the spread of an attribute of `Repeat` that is a number."""
+        return Spread.of(getattr(one, figure) for one in self.repeats)
+
+    @property
+    def reached(self) -> int:
+        """How many repeats reached the target."""
+        return sum(one.seconds_to is not None for one in self.repeats)
+
+    def median_line(self) -> list[tuple[float, float]]:
+        """Return the median of the best values by time, from when most repeats have one."""
+        times = sorted({one.seconds for repeat in self.repeats for one in repeat.incumbents})
+        sign = -1 if self.direction is Direction.MAXIMIZE else 1
+        found: list[tuple[float, float]] = []
+        for at in times:
+            values = [repeat.best_by(at) for repeat in self.repeats]
+            losses = (None if value is None else sign * value for value in values)
+            median = Spread.of(losses).median
+            if median is not None and (not found or found[-1][1] != sign * median):
+                found.append((at, sign * median))
+        return found
+
+
+def compare(
+    tuners: Mapping[str, Callable[[int], Tuner]],
+    curves: Curves,
+    *,
+    repeats: int = 5,
+    target: float | None = None,
+    seed: int = 0,
+    direction: str | Direction = Direction.MINIMIZE,
+    **conditions: Any,
+) -> list[Compared]:
+    """Return how each tuner does under the same conditions.
+
+    Parameters
+    ----------
+    tuners
+        By name: makes the tuner, given the seed of a repeat.
+    curves, direction
+        As for `simulate`.
+    repeats
+        How often each is simulated, with seeds from `seed` on, which also decide who
+        straggles and what is dropped.
+    target
+        A value of the metric, to measure the time and the steps until it is known.
+    conditions
+        More of `simulate`'s arguments.
+
+    Examples
+    --------
+    >>> import dasktune as dt
+    >>> space = dt.Space(lr=dt.Float(0.0, 1.0))
+    >>> (found,) = compare(
+    ...     {"random": lambda seed: dt.algos.Random(space, trials=4, max_steps=8, seed=seed)},
+    ...     lambda values, step: values["lr"] + 1 / step,
+    ...     repeats=3,
+    ... )
+    >>> found.spread("steps")
+    Spread(median=32, low=32, high=32)
+    """
+    towards = Direction.parse(direction)
+    return [
+        Compared(
+            name=name,
+            direction=towards,
+            repeats=tuple(
+                Repeat.of(
+                    simulate(make(one), curves, seed=one, direction=towards, **conditions), target
+                )
+                for one in range(seed, seed + repeats)
+            ),
+        )
+        for name, make in tuners.items()
+    ]

@@ -1,0 +1,160 @@
+"""`dasktune simulate`: tuners side by side on a trace."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from dasktune.cli import app
+from dasktune.simulate import Trace
+
+CONFIGURATIONS, STEPS = 12, 9
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Return curves that fall from 1 towards a level of their own, the best to 0.1."""
+    levels = np.linspace(0.1, 0.9, CONFIGURATIONS)[:, None]
+    loss = levels + (1 - levels) / np.arange(1, STEPS + 1)
+    curves = {"loss": loss, "accuracy": 1 - loss}
+    return Trace.from_arrays(curves).save(tmp_path / "curves.npz")
+
+
+def command(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["simulate", *map(str, arguments)])
+
+
+def document(*arguments: object) -> dict[str, object]:
+    found = command(*arguments, "--json")
+    assert found.exit_code == 0, found.output
+    return json.loads(found.stdout)
+
+
+def test_figures_of_each_tuner_as_json(trace: Path) -> None:
+    found = document(
+        trace, "--metric", "loss", "--tuner", "grid", "--tuner", "Random", "--target", 0.3,
+        "--workers", 3, "--repeats", 4, "--trials", 6,
+    )  # fmt: skip
+    assert found["target"] == 0.3
+    assert (found["workers"], found["repeats"], found["direction"]) == (3, 4, "minimize")
+    grid, random = found["tuners"]
+    # Twelve trials of 9 steps on 3 workers; the best of the first wave is below 0.3 at step 5.
+    exact = {"best": 0.2, "seconds": 36, "steps": 108, "completed": 12}
+    exact |= {"seconds_to": 5, "steps_to": 15}
+    assert grid["reached"] == 4
+    for name, value in exact.items():
+        assert grid[name] == {part: pytest.approx(value) for part in ("median", "low", "high")}
+    assert random["completed"]["high"] == 6
+    assert random["steps"]["low"] < random["steps"]["high"] <= 54, "some are drawn twice"
+
+
+def test_a_target_that_is_not_reached_is_never(trace: Path) -> None:
+    arguments = (trace, "--metric", "accuracy", "--direction", "maximize", "--tuner", "grid")
+    (found,) = document(*arguments, "--target", 0.99)["tuners"]
+    assert found["reached"] == 0
+    assert found["seconds_to"] == {"median": None, "low": None, "high": None}
+    shown = command(*arguments, "--target", 0.99).stdout.splitlines()
+    assert shown[0].split("  ")[0] == "tuner"
+    assert shown[1].split()[:6] == ["grid", "0", "of", "5", "never", "never"]
+
+
+def test_without_a_target_the_best_value_is_told(trace: Path) -> None:
+    found = command(trace, "--metric", "loss", "--tuner", "grid", "--repeats", 2)
+    assert found.exit_code == 0
+    header, row = found.stdout.splitlines()
+    assert header.split() == ["tuner", "best", "loss", "seconds", "steps"]
+    assert row.split() == ["grid", "0.2", "18", "108"]
+
+
+def test_the_same_budget_for_all_and_mishaps_cost_time(trace: Path) -> None:
+    arguments = (trace, "--metric", "loss", "--tuner", "random", "--tuner", "asha:eta=3")
+    limited = document(*arguments, "--steps", 40, "--workers", 2)["tuners"]
+    assert [one["steps"]["median"] for one in limited] == pytest.approx([40, 40], abs=1)
+    plain, slow = (
+        document(*arguments, *more)["tuners"] for more in ((), ("--straggling", 1, "--drop", 0.01))
+    )
+    assert all(
+        later["seconds"]["median"] > first["seconds"]["median"]
+        for first, later in zip(plain, slow, strict=True)
+    )
+
+
+def test_arguments_of_a_tuner_are_given_with_its_name(trace: Path) -> None:
+    arguments = (trace, "--metric", "loss", "--repeats", 3, "--trials", 16)
+    two, four = document(
+        *arguments,
+        *("--tuner", "asha:eta=2:min_steps=1:brackets=[0]"),
+        *("--tuner", "asha:eta=4:min_steps=1:brackets=[0]"),
+    )["tuners"]
+    assert two["steps"]["median"] > four["steps"]["median"]
+    (short,) = document(*arguments, "--tuner", "grid", "--max-steps", 3)["tuners"]
+    assert short["steps"]["median"] == 36
+
+
+def test_a_picture_has_a_line_for_each_tuner_and_is_the_same_every_time(
+    trace: Path, tmp_path: Path
+) -> None:
+    arguments = [trace, "--metric", "loss", "--tuner", "random", "--tuner", "sha:eta=3"]
+    pictures = [tmp_path / name for name in ("first.svg", "second.svg")]
+    for picture in pictures:
+        assert command(*arguments, "--plot", picture).exit_code == 0
+    first, second = (picture.read_text() for picture in pictures)
+    assert first == second
+    marks = list(ET.fromstring(first).iter())
+    looks = [mark.get("class") for mark in marks if mark.tag.endswith("path")]
+    # Each line once in the picture and once in the legend; five runs of both tuners behind.
+    assert (looks.count("curve l1"), looks.count("curve l2"), looks.count("faint")) == (2, 2, 11)
+    words = {mark.text for mark in marks}
+    assert {"best loss", "virtual seconds", "random", "sha:eta=3", "each run"} <= words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tuner", "astra"], "unknown tuner 'astra'; known: ASHA, "),
+        (["--tuner", "asha:width=3"], "asha:width=3: unknown argument 'width'; known: "),
+        (["--tuner", "asha:eta"], "must be given as key=value, got"),
+        (["--tuner", "asha:eta=1"], "eta must be >= 2, got 1"),
+        (["--tuner", "grid", "--tuner", "grid"], "a tuner may come only once, got 'grid' again"),
+        (["--tuner", "grid", "--max-steps", "10"], "max_steps must be <= 9, the trace's steps"),
+        (["--tuner", "grid", "--metric", "acc"], "unknown metric 'acc'; known: accuracy, loss"),
+        (["--tuner", "grid", "--direction", "up"], "direction must be 'maximize' or 'minimize'"),
+        (["--tuner", "grid", "--drop", "1"], "drop must be a probability >= 0 and < 1, got 1"),
+        (["--tuner", "pbt:population=5:every=2"], "configuration must not change on recorded"),
+        (["--plot", "x.svg", *(["--tuner", "grid"] * 6)], "--plot must have at most 5 tuners"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_in_words(
+    trace: Path, arguments: list[str], message: str
+) -> None:
+    found = command(trace, "--metric", "loss", *arguments)
+    assert found.exit_code == 2
+    assert message in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_several_wrong_tuners_are_said_at_once(trace: Path) -> None:
+    found = command(trace, "--metric", "loss", "--tuner", "a", "--tuner", "b")
+    assert found.exit_code == 2
+    assert found.stderr.count("unknown tuner") == 2
+
+
+def test_a_metric_must_be_named_where_there_are_several(trace: Path, tmp_path: Path) -> None:
+    found = command(trace, "--tuner", "grid")
+    assert found.exit_code == 2
+    assert "--metric must be one of accuracy, loss" in found.stderr
+    alone = Trace.from_arrays({"reward": [[1.0, 2.0]]}).save(tmp_path / "alone.npz")
+    assert document(alone, "--tuner", "grid")["metric"] == "reward"
+
+
+def test_a_file_that_is_no_trace_is_an_exit_code(tmp_path: Path) -> None:
+    missing = command(tmp_path / "none.npz", "--tuner", "grid")
+    assert (missing.exit_code, "none.npz" in missing.stderr) == (2, True)
+    (tmp_path / "broken.npz").write_text("not a zip")
+    broken = command(tmp_path / "broken.npz", "--tuner", "grid")
+    assert (broken.exit_code, "cannot be read as a trace" in broken.stderr) == (1, True)

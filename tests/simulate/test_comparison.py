@@ -1,0 +1,82 @@
+"""Figures over repeats: medians, ranges, and lines of the best value by time."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+
+import dasktune as dt
+from dasktune.limits import Limits
+from dasktune.simulate.comparison import Compared, Repeat, Spread, compare
+from dasktune.simulate.incumbents import Incumbent
+from dasktune.types import Direction
+
+SPACE = dt.Space(lr=dt.Float(0.0, 1.0))
+
+
+def curve(values: dict[str, float], step: int) -> float:
+    return values["lr"] + 1 / step
+
+
+def random(seed: int) -> dt.algos.Random:
+    return dt.algos.Random(SPACE, trials=6, max_steps=10, seed=seed)
+
+
+def repeat(*incumbents: tuple[float, float]) -> Repeat:
+    return Repeat(
+        incumbents=tuple(Incumbent(at, 0, value) for at, value in incumbents),
+        best=incumbents[-1][1] if incumbents else None,
+        seconds=9.0,
+        steps=1,
+        seconds_to=None,
+        steps_to=None,
+        completed=0,
+    )
+
+
+def test_each_repeat_is_the_simulation_of_its_seed() -> None:
+    (found,) = compare(
+        {"random": random}, curve, repeats=4, seed=7, target=0.5, workers=2, straggling=0.5
+    )
+    alone = [
+        dt.simulate(random(seed), curve, workers=2, straggling=0.5, seed=seed)
+        for seed in range(7, 11)
+    ]
+    assert [one.incumbents for one in found.repeats] == [tuple(one.incumbents) for one in alone]
+    assert [one.seconds_to for one in found.repeats] == [one.time_to(0.5) for one in alone]
+    assert [one.steps_to for one in found.repeats] == [one.steps_to(0.5) for one in alone]
+    assert found.reached == sum(one.time_to(0.5) is not None for one in alone)
+    assert found.spread("completed") == Spread(median=6, low=6, high=6)
+    bests = [min(trial.value for trial in one.trials) for one in alone]
+    assert found.spread("best").median == statistics.median(bests)
+    assert found.spread("best").low == min(bests)
+
+
+def test_conditions_are_the_same_for_all() -> None:
+    tuners = {"a": random, "b": random}
+    first, second = compare(tuners, curve, repeats=2, limits=Limits(steps=13))
+    assert (first.name, second.name) == ("a", "b")
+    assert first.repeats == second.repeats
+    assert first.spread("steps") == Spread(median=13, low=13, high=13)
+
+
+def test_never_is_later_than_any_time() -> None:
+    assert Spread.of([2.0, None, None]) == Spread(median=None, low=2.0, high=None)
+    assert Spread.of([None]) == Spread(median=None, low=None, high=None)
+    assert Spread.of([1.0, 2.0]) == Spread(median=1.5, low=1.0, high=2.0)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_median_line_begins_where_most_repeats_have_a_value(sign: int) -> None:
+    direction = Direction.MINIMIZE if sign == 1 else Direction.MAXIMIZE
+    repeats = (
+        repeat((1.0, sign * 5.0), (4.0, sign * 1.0)),
+        repeat((2.0, sign * 3.0), (5.0, sign * 2.0)),
+        repeat((3.0, sign * 4.0)),
+    )
+    line = Compared(name="x", direction=direction, repeats=repeats).median_line()
+    assert line == [(2.0, sign * 5.0), (3.0, sign * 4.0), (4.0, sign * 3.0), (5.0, sign * 2.0)]
+    nothing = Compared(name="x", direction=direction, repeats=(repeat(),))
+    assert nothing.median_line() == []
+    assert nothing.spread("best") == Spread(median=None, low=None, high=None)
