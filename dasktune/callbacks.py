@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from dasktune.engine import Outcome
+from dasktune.mirror import Mirror
 from dasktune.results import StudyResults
 from dasktune.trials import Trial, trial_of
 from dasktune.types import Report
@@ -34,8 +36,57 @@ class Callback:
         """Take that this run has ended: the tuner has, or a limit was reached, or a stop."""
 
 
+class Mirroring:
+    """Shows a study in an Optuna storage while its context lasts; nothing if there is none.
+
+    Parameters
+    ----------
+    study
+        Which.
+    storage
+        See `dasktune.mirror.Mirror`; None for none.
+    owner
+        What tells the study from others of its name.
+    """
+
+    def __init__(self, study: StudyResults, storage: Any, owner: str) -> None:
+        self._study = study
+        self._storage = storage
+        self._owner = owner
+        self._mirror: Mirror | None = None
+
+    def __enter__(self) -> None:
+        self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Open the storage, and bring what is there up to date."""
+        if self._storage is not None and self._mirror is None:
+            study = self._study
+            self._mirror = Mirror(self._storage, study.name, study.objective, owner=self._owner)
+            self._mirror.update(study.seen(study.records.values()))
+
+    def close(self) -> None:
+        """Write what is left."""
+        if self._mirror is not None:
+            self._mirror.close()
+            self._mirror = None
+
+    def take(self, outcome: Outcome) -> None:
+        """Take what changed: of trials on their way what was reported, of ended ones all."""
+        if self._mirror is None:
+            return
+        told = {one.trial: {one.step: one.metrics} for one in outcome.reports}
+        ended = [one for one in outcome.trials if one.state.is_finished]
+        others = [one for one in outcome.trials if not one.state.is_finished]
+        self._mirror.update((one, told.get(one.number, {})) for one in others)
+        self._mirror.update(self._study.seen(ended))
+
+
 class Announcer:
-    """Tells callbacks what outcomes of an engine mean.
+    """Tells the mirror and the callbacks what outcomes of an engine mean.
 
     Parameters
     ----------
@@ -43,15 +94,21 @@ class Announcer:
         Whose.
     callbacks
         Who is told.
+    mirroring
+        Is told first.
     """
 
-    def __init__(self, study: StudyResults, callbacks: Iterable[Callback]) -> None:
+    def __init__(
+        self, study: StudyResults, callbacks: Iterable[Callback], mirroring: Mirroring
+    ) -> None:
         self._study = study
         self._callbacks = tuple(callbacks)
+        self._mirroring = mirroring
         self._ended: set[int] = set()
 
-    def __call__(self, outcome: Outcome) -> None:
+    def take(self, outcome: Outcome) -> None:
         """Tell of the reports and the ended trials of an outcome that is safe."""
+        self._mirroring.take(outcome)
         if not self._callbacks:
             return
         records = self._study.records
@@ -66,6 +123,6 @@ class Announcer:
                     callback.on_trial_end(self._study, trial_of(self._study.plan, record))
 
     def end(self) -> None:
-        """Tell that the run has ended."""
+        """Tell that the run has ended, or pauses."""
         for callback in self._callbacks:
             callback.on_study_end(self._study)

@@ -79,7 +79,6 @@ class Earlier:
             steps=self.steps,
             values=self.values,
             user_attrs=dict(self.user_attrs),
-            point=self.params,
         )
 
 

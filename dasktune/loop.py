@@ -54,6 +54,8 @@ class OwnLoop:
         The tuner's.
     begin
         Starts or resumes it: (now, capacity) -> outcome.
+    on_safe
+        Called with each outcome once its records are durable.
     """
 
     def __init__(
@@ -62,10 +64,12 @@ class OwnLoop:
         recorder: Recorder,
         identity: Mapping[str, object],
         begin: Callable[[float, int], Outcome],
+        on_safe: Callable[[Outcome], None],
     ) -> None:
         self._engine = engine
         self._recorder = recorder
         self._identity = identity
+        self._on_safe = on_safe
         self._handed: set[int] = set()
         self._began = time.monotonic()
         self._take(begin(0.0, 1))
@@ -152,6 +156,7 @@ class OwnLoop:
         """Make an outcome durable; there are no workers to carry out anything."""
         self._recorder.outcome(outcome)
         self._recorder.flush()
+        self._on_safe(outcome)
 
     def _now(self) -> float:
         return time.monotonic() - self._began

@@ -74,6 +74,7 @@ def create_study(
     depends_on: Iterable[object] = (),
     reuse: str = "code",
     on_nan: str = "rank",
+    mirror: Any = None,
 ) -> Study:
     """Create a study, or open the one of that name.
 
@@ -117,6 +118,10 @@ def create_study(
     on_nan
         ``rank`` takes a metric that is NaN or infinite as worse than any other, ``fail``
         ends its trial as a failure.
+    mirror
+        An Optuna storage (an object, a database's URL, or the path of a SQLite file) that
+        is kept up to date while the study runs: for optuna-dashboard. The database that
+        counts stays `database`.
 
     Raises
     ------
@@ -172,6 +177,7 @@ def create_study(
             lookahead_seconds=LOOKAHEAD_SECONDS,
         ),
         fails_on_nan=on_nan == "fail",
+        mirror=mirror,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -13,6 +13,7 @@ from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.keys import root_key
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.history import History
+from dasktune.mirror import Seen, optuna_study, spans_of
 from dasktune.recall import Recall
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database import Database
@@ -22,6 +23,7 @@ from dasktune.trials import Trial, TrialRecord, best_of, pareto_front, table_of,
 from dasktune.types import Direction, Objective
 
 if TYPE_CHECKING:
+    import optuna
     import pandas
 
 
@@ -158,6 +160,21 @@ class StudyResults:
             ) from None
         columns, rows = table_of(self.records.values())
         return pandas.DataFrame(rows, columns=columns)
+
+    def optuna_study(self) -> optuna.Study:
+        """Return an Optuna study in memory that has these trials: for ``optuna.visualization``.
+
+        Examples
+        --------
+        ``optuna.visualization.plot_param_importances(study.optuna_study())``
+        """
+        spans = spans_of(self.plan, self.stages())
+        return optuna_study(self.name, self.objective, self.seen(self.records.values()), spans)
+
+    def seen(self, records: Iterable[TrialRecord]) -> Iterator[Seen]:
+        """Yield trials with the metrics that are known of them."""
+        for record in records:
+            yield record, dict(trial_of(self.plan, record).metrics)
 
     def close(self) -> None:
         """Close the database."""

@@ -18,7 +18,7 @@ from uuid import uuid4
 from dasktune.additions import StudyAdditions
 from dasktune.algos.base import Tuner, known_configurations
 from dasktune.algos.single import SingleTrial
-from dasktune.callbacks import Announcer, Callback
+from dasktune.callbacks import Announcer, Callback, Mirroring
 from dasktune.engine import Engine, Outcome
 from dasktune.errors import ConfigurationError, TrainerError, refuse
 from dasktune.graph.attempts import DispatchOptions
@@ -69,12 +69,14 @@ class Study(StudyAdditions):
         report_every: int,
         options: DispatchOptions,
         fails_on_nan: bool = False,
+        mirror: Any = None,
     ) -> None:
         super().__init__(row, database, store, options)
         self.config = config
         self.report_every = report_every
         self._trainer = trainer
         self._fails_on_nan = fails_on_nan
+        self._mirroring = Mirroring(self, mirror, owner=f"{row.root}:{row.created}")
         self._runner: DaskRunner | None = None
         self._loop: OwnLoop | None = None
         self._is_stopping: bool | None = None  # None while nothing runs
@@ -150,7 +152,7 @@ class Study(StudyAdditions):
         refuse(_run_problems(tuner, client, workers, limits, callbacks))
         # Tuners have a state: the caller's stays as it is, and can be used again.
         tuner = copy.deepcopy(tuner)
-        announcer = Announcer(self, callbacks)
+        announcer = Announcer(self, callbacks, self._mirroring)
         with self._alone():
             self._catch_up()
             place = self._history.place_of(tuner)
@@ -161,6 +163,7 @@ class Study(StudyAdditions):
             if meter.reached() is None:
                 self._check_resumable(allow_failed_check)
                 with (
+                    self._mirroring,
                     self._timed(place.number, meter),
                     interruptible(self.stop),
                     self._client(client, workers) as connected,
@@ -312,7 +315,7 @@ class Study(StudyAdditions):
                 self._recorder(),
                 meter=meter,
                 on_turn=on_turn,
-                on_safe=announcer,
+                on_safe=announcer.take,
             )
             if self._is_stopping:
                 self._runner.request_stop()
@@ -454,8 +457,14 @@ class Study(StudyAdditions):
         place = self._history.place_of(copy.deepcopy(tuner))
         engine = self._engine()
         engine.dispatcher.dismiss()  # what another tuner's loop still waits for
+        self._mirroring.open()
         begin = partial(self._begin, engine, place)
-        return OwnLoop(engine, self._recorder(), tuner.identity(), begin)
+        return OwnLoop(engine, self._recorder(), tuner.identity(), begin, self._mirroring.take)
+
+    def close(self) -> None:
+        """Close the database, and the mirror."""
+        self._mirroring.close()
+        super().close()
 
     def report(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write a self-contained HTML page about the study; return where it is.

@@ -67,10 +67,13 @@ class Translator:
         """Take note of the values of trials whose domains are not known, such as a grid's.
 
         They become the options that a parameter has from then on, or if they are very many
-        numbers, its range.
+        numbers, its range; unless the domain is known from another trial.
         """
         self._values = {}
         for record in records:
+            for name, document in record.domains.items():
+                if name not in self._distributions:
+                    self._distributions[name] = distribution_of(document)
             if not record.point:
                 for name, came in record.params.items():
                     value = _plain(came)
