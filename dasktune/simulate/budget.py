@@ -1,9 +1,9 @@
-"""When a limit is reached on a virtual clock: to the moment, between two events too."""
+"""What jobs use, and when a limit is reached on a virtual clock: also between two events."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Iterator
 
 from dasktune.limits import Limits, Used
 from dasktune.simulate.jobs import Job
@@ -14,7 +14,7 @@ ROUNDING = 1e-12
 
 
 class Budget:
-    """Finds the moment at which a limit is reached.
+    """Counts what jobs use, and finds the moment at which a limit is reached.
 
     Parameters
     ----------
@@ -22,21 +22,44 @@ class Budget:
         How much may be used.
     objective
         What the study optimises.
+
+    Attributes
+    ----------
+    worker_seconds, steps
+        What jobs that are over have used.
+    wanted
+        The loss that is the target; None if there is none.
     """
 
     def __init__(self, limits: Limits, objective: Objective) -> None:
-        self._limits = limits
-        self._objective = objective
+        self.worker_seconds = 0.0
+        self.steps = 0
         target = limits.target
         self.wanted = (
             None if target is None else objective.losses({objective.metrics[0]: target})[0]
         )
-        """The loss that is the target; None if there is none."""
+        self._limits = limits
+        self._objective = objective
+        self._jobs: dict[str, Job] = {}
+        self._rate = 0.0
+        self._offset = 0.0
 
     @property
     def bounds_time(self) -> bool:
         """Whether a run must end even if nothing ever gets done."""
         return self._limits.seconds is not None or self._limits.worker_seconds is not None
+
+    def begin(self, job: Job) -> None:
+        """Take in a job that begins."""
+        self._jobs[job.order.attempt] = job
+        self._weigh(job, 1)
+
+    def end(self, job: Job, now: float) -> None:
+        """Take in that a job is over."""
+        del self._jobs[job.order.attempt]
+        self._weigh(job, -1)
+        self.worker_seconds += now - job.launched
+        self.steps += job.steps_by(now)
 
     def is_target(self, loss: float) -> bool:
         """Whether a loss is as good as the target."""
@@ -47,9 +70,7 @@ class Budget:
         used = Used(best_loss=loss)
         return self._limits.reached(used, self._objective) if self.is_target(loss) else None
 
-    def spent_before(
-        self, at: float, now: float, jobs: Collection[Job], spent: Used
-    ) -> tuple[float, str | None] | None:
+    def spent_before(self, at: float, now: float) -> tuple[float, str | None] | None:
         """Return when a limit is reached before `at`, and which; None if none is.
 
         Parameters
@@ -58,45 +79,48 @@ class Budget:
             When the next thing happens.
         now
             When the last one did.
-        jobs
-            What runs in between.
-        spent
-            What jobs that are over have used.
         """
         moments = [
             *self._by_seconds(),
-            *self._by_worker_seconds(now, jobs, spent),
-            *self._by_steps(at, now, jobs, spent),
+            *self._by_worker_seconds(now),
+            *self._by_steps(at, now),
         ]
         moment, used = min(moments, key=lambda one: one[0], default=(math.inf, Used()))
         if moment >= at - ROUNDING * max(1.0, at):
             return None
         return max(now, moment), self._limits.reached(used, self._objective)
 
-    def _by_seconds(self) -> Iterable[tuple[float, Used]]:
+    def _weigh(self, job: Job, sign: int) -> None:
+        """Count a job in or out of the line that no number of steps lies above."""
+        if job.pace:
+            self._rate += sign / job.pace
+            self._offset += sign * job.launched / job.pace
+        else:
+            self._offset -= sign * (job.order.stop - job.first)
+
+    def _by_seconds(self) -> Iterator[tuple[float, Used]]:
         seconds = self._limits.seconds
         if seconds is not None:
             yield seconds, Used(seconds=seconds)
 
-    def _by_worker_seconds(
-        self, now: float, jobs: Collection[Job], spent: Used
-    ) -> Iterable[tuple[float, Used]]:
+    def _by_worker_seconds(self, now: float) -> Iterator[tuple[float, Used]]:
         seconds = self._limits.worker_seconds
-        if seconds is not None:
-            left = seconds - spent.worker_seconds - sum(now - job.launched for job in jobs)
-            used = Used(worker_seconds=seconds)
-            if left <= 0:
-                yield now, used
-            elif jobs:
-                yield now + left / len(jobs), used
-
-    def _by_steps(
-        self, at: float, now: float, jobs: Collection[Job], spent: Used
-    ) -> Iterable[tuple[float, Used]]:
-        limit = self._limits.steps
-        if limit is None:
+        if seconds is None:
             return
-        left = limit - spent.steps - sum(job.steps_by(now) for job in jobs)
+        running = sum(now - job.launched for job in self._jobs.values())
+        left, used = seconds - self.worker_seconds - running, Used(worker_seconds=seconds)
+        if left <= 0:
+            yield now, used
+        elif self._jobs:
+            yield now + left / len(self._jobs), used
+
+    def _by_steps(self, at: float, now: float) -> Iterator[tuple[float, Used]]:
+        limit = self._limits.steps
+        # Counting whole steps takes a look at every job: not before it can matter.
+        if limit is None or self.steps + self._rate * at - self._offset < limit - 1:
+            return
+        jobs = self._jobs.values()
+        left = limit - self.steps - sum(job.steps_by(now) for job in jobs)
         if left <= 0:
             yield now, Used(steps=limit - left)
             return

@@ -163,9 +163,9 @@ def _result(runner: SimulatedRunner, direction: Direction) -> Simulation:
         plan=plan,
         records=engine.trials,
         direction=direction,
-        steps_executed=runner.steps,
+        steps_executed=runner.budget.steps,
         steps_repeated=engine.dispatcher.steps_repeated + runner.steps_again,
-        worker_seconds=runner.worker_seconds,
+        worker_seconds=runner.budget.worker_seconds,
     )
 
 

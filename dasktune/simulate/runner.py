@@ -23,7 +23,7 @@ from dasktune.graph.events import (
     StopStage,
     WorkerJoined,
 )
-from dasktune.limits import Limits, Used
+from dasktune.limits import Limits
 from dasktune.simulate.budget import Budget
 from dasktune.simulate.incumbents import Incumbents
 from dasktune.simulate.jobs import Held, Job, Worker
@@ -88,14 +88,12 @@ class SimulatedRunner:
         self.engine = engine
         self.now = 0.0
         self.limit: str | None = None
-        self.steps = 0
         self.steps_again = 0
-        self.worker_seconds = 0.0
         self.happenings: list[Happening] = []
         self.completed: list[float] = []
         self.incumbents = Incumbents(engine.objective)
+        self.budget = Budget(limits, engine.objective)
         self._conditions = conditions
-        self._budget = Budget(limits, engine.objective)
         self._metric = engine.objective.metrics[0]
         self._workers = {f"w{index}": Worker(f"w{index}") for index in range(workers)}
         self._due: list[tuple[float, int, Worker, Job, Step | None, int]] = []
@@ -133,9 +131,7 @@ class SimulatedRunner:
         """Go to the moment at which a limit is reached, if that is what comes next."""
         if self.engine.finished:
             return False
-        jobs = [worker.job for worker in self._workers.values() if worker.job is not None]
-        spent = Used(worker_seconds=self.worker_seconds, steps=self.steps)
-        found = self._budget.spent_before(self._due[0][0], self.now, jobs, spent)
+        found = self.budget.spent_before(self._due[0][0], self.now)
         if found is not None:
             self.now, self.limit = found
         return found is not None
@@ -154,7 +150,7 @@ class SimulatedRunner:
             self._arrive(worker, job, step)
         else:
             self._schedule(worker, job)
-        self.limit = None if self.engine.finished else self._budget.met(best)
+        self.limit = None if self.engine.finished else self.budget.met(best)
         return self.limit is not None
 
     def _cut(self) -> None:
@@ -212,9 +208,8 @@ class SimulatedRunner:
         """Take in that a worker has done with a job, and count it."""
         steps = job.steps_by(self.now)
         self._note(kind, worker, max(job.order.start, job.first + steps), job.order)
-        self.steps += steps
         self.steps_again += min(steps, job.order.start - job.first)
-        self.worker_seconds += self.now - job.launched
+        self.budget.end(job, self.now)
         self.incumbents.count(job, steps)
         self._extra.pop(job.order.attempt, None)
         worker.job, worker.held = None, None
@@ -255,6 +250,7 @@ class SimulatedRunner:
             saved=order.start,
         )
         worker.job, worker.held = job, None
+        self.budget.begin(job)
         self._note("started", worker, order.start, order)
         self._schedule(worker, job)
 
@@ -268,7 +264,7 @@ class SimulatedRunner:
 
     def _refuse_hopeless(self, seconds: float) -> None:
         mishaps = self._conditions.mishaps
-        if mishaps.survival(seconds) < HOPELESS and not self._budget.bounds_time:
+        if mishaps.survival(seconds) < HOPELESS and not self.budget.bounds_time:
             raise ConfigurationError(
                 f"drop must leave jobs a chance unless limits bound the time, got {mishaps.drop}: "
                 f"a job of {seconds:g} s ends with probability {mishaps.survival(seconds):.2g}"
@@ -285,9 +281,9 @@ class SimulatedRunner:
     def _next_step(self, job: Job) -> Step:
         """Return the next step that is saved, or reaches the target."""
         save = job.next_save(job.known)
-        if self._budget.wanted is not None:
+        if self.budget.wanted is not None:
             for step in self._measured(job.known, save):
-                if self._budget.is_target(self.incumbents.loss_of(self._value(job, step))):
+                if self.budget.is_target(self.incumbents.loss_of(self._value(job, step))):
                     return step
         return save
 

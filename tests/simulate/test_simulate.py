@@ -292,3 +292,24 @@ def test_without_resuming_branches_are_trained_from_the_start() -> None:
     # Steps 0-6 and 6-10 in one go, then the other branch: 4 steps, or all 10 again.
     assert run(resume=True) == (14.0, 14, 0)
     assert run(resume=False) == (20.0, 20, 6)
+
+
+def test_without_resuming_a_job_that_is_reported_on_its_way_goes_on() -> None:
+    script = [
+        [*register(Constant(0.1)), Extend(trial=0, until=9, reports=(1, 2, 3, 5, 7))],
+        *([] for _ in range(5)),
+        [Finish()],
+    ]
+    found = dt.simulate(Scripted(*script), height, resume=False)
+    assert (found.seconds, found.steps_executed, found.steps_repeated) == (9.0, 9, 0)
+
+
+def test_without_resuming_a_trial_that_was_paused_begins_again() -> None:
+    script = [
+        [*register(Constant(0.1)), Extend(trial=0, until=4)],
+        [Extend(trial=0, until=9)],
+        [Finish()],
+    ]
+    found = dt.simulate(Scripted(*script), height, resume=False)
+    assert (found.seconds, found.steps_executed, found.steps_repeated) == (4 + 9, 13, 4)
+    assert found.completed == [], "nobody asked for all ten steps"
