@@ -83,10 +83,6 @@ class Snapshot:
     latest: tuple[Step, Metrics] | None
 
 
-class _CallbackError(Exception):
-    """A callback raised; its error is the cause."""
-
-
 class DaskRunner:
     """Runs an engine on a Dask cluster until its tuner has ended.
 
@@ -127,6 +123,7 @@ class DaskRunner:
         self._on_turn = on_turn
         self._on_safe = on_safe
         self._outcomes: list[Outcome] = []
+        self._callback_error: Exception | None = None
         self._steps_before = engine.dispatcher.steps_executed
         self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._flights: dict[str, _Flight] = {}
@@ -159,6 +156,8 @@ class DaskRunner:
             If a state or record cannot be stored; what was reported is safe.
         KeyboardInterrupt
             After all running stages have been stopped and saved.
+        Exception
+            What `on_safe` raised, likewise.
         """
         joined = self._workers.open(self._on_event)
         try:
@@ -169,19 +168,19 @@ class DaskRunner:
             while not (self._engine.finished and self._engine.dispatcher.is_idle):
                 if self._stop.is_set() or self._meter.reached() is not None:
                     self._drain()
-                    return
+                    break
                 self._turn()
-        except (KeyboardInterrupt, StorageError, ConfigurationError, _CallbackError) as error:
+        except (KeyboardInterrupt, StorageError, ConfigurationError) as error:
             self._trouble = None
             if isinstance(error, ConfigurationError):
                 self._engine.mute()
             if not self._is_draining:
                 self._drain()
-            if isinstance(error, _CallbackError) and error.__cause__ is not None:
-                raise error.__cause__ from None
             raise
         finally:
             self._close()
+        if self._callback_error is not None:
+            raise self._callback_error
 
     def request_stop(self) -> None:
         """Let `run` save what runs and return; may be called from any thread."""
@@ -280,11 +279,12 @@ class DaskRunner:
         for outcome in outcomes:
             for report in outcome.reports:
                 self._meter.see(report.metrics)
-            try:
-                if self._on_safe is not None:
+            if self._on_safe is not None and self._callback_error is None:
+                try:
                     self._on_safe(outcome)
-            except Exception as error:
-                raise _CallbackError from error
+                except Exception as error:  # noqa: BLE001 - raised again when all is saved
+                    self._callback_error = error
+                    self._stop.set()
 
     def _count(self) -> None:
         """Take in what the run has used so far, for its limits."""
@@ -593,6 +593,7 @@ class DaskRunner:
     def _close(self) -> None:
         try:
             self._recorder.flush()
+            self._say_what_is_safe()
             self._count()
             for future in self._futures.values():
                 future.cancel()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 
 from dasktune.errors import ConfigurationError, refuse, unknown
 from dasktune.space.domains import Choice, Chooser, Float, Int
@@ -87,9 +86,6 @@ class Following:
         return self._otherwise
 
 
-@lru_cache(maxsize=4096)
 def document_of(domain: Float | Int | Choice) -> Mapping[str, object]:
     """Return what a coordinate may be, as JSON: of a choice only what its options are called."""
-    if isinstance(domain, Choice):
-        return {"domain": "Choice", "options": list(domain.labels)}
-    return domain.to_json()
+    return domain.document if isinstance(domain, Choice) else domain.to_json()

@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import product
 from typing import Final, Protocol
@@ -276,9 +276,18 @@ class Choice(Domain):
     options
         Plain values, sequences, branches and other domains, none of them twice. As an
         argument of a family also lists.
+
+    Attributes
+    ----------
+    labels
+        What each option is called where a sampler chooses: itself, if it is plain.
+    document
+        The labels as a JSON document.
     """
 
     options: tuple[object, ...]
+    labels: tuple[Value, ...] = field(init=False, compare=False, repr=False)
+    document: Mapping[str, object] = field(init=False, compare=False, repr=False, hash=False)
 
     def __init__(self, options: Iterable[object]) -> None:
         check = Arguments("Choice")
@@ -297,6 +306,9 @@ class Choice(Domain):
             check.add("there must be at least one option, got none")
         check.refuse()
         object.__setattr__(self, "options", tuple(found))
+        labels = _labels(found)
+        object.__setattr__(self, "labels", labels)
+        object.__setattr__(self, "document", {"domain": "Choice", "options": list(labels)})
 
     @property
     def size(self) -> int | None:
@@ -319,18 +331,6 @@ class Choice(Domain):
         if not isinstance(option, Domain):
             return option
         return option.choose(f"{name}.{self.labels[position]}", chooser)
-
-    @property
-    def labels(self) -> tuple[Value, ...]:
-        """What each option is called where a sampler chooses: itself, if it is plain."""
-        found: list[Value] = []
-        taken: set[Value] = set()
-        for option in self.options:
-            label = _short(option)
-            # To a sampler 1, 1.0 and True are the same, and so they are in a set.
-            found.append(_label(option) if label in taken else label)
-            taken.add(found[-1])
-        return tuple(found)
 
     def to_json(self) -> dict[str, object]:
         """Return what identifies it."""
@@ -468,6 +468,18 @@ def _label(option: object) -> str:
     if isinstance(option, Domain):
         return option.label()
     return repr(option) if isinstance(option, Sequence) else json.dumps(option)
+
+
+def _labels(options: Iterable[object]) -> tuple[Value, ...]:
+    """Return what each option is called where a sampler chooses: itself, if it is plain."""
+    found: list[Value] = []
+    taken: set[Value] = set()
+    for option in options:
+        label = _short(option)
+        # To a sampler 1, 1.0 and True are the same, and so they are in a set.
+        found.append(_label(option) if label in taken else label)
+        taken.add(found[-1])
+    return tuple(found)
 
 
 def _short(option: object) -> Value:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -13,6 +14,7 @@ import pytest
 
 import dasktune as dt
 from dasktune.sequences import Exponential, Piecewise
+from dasktune.testing import TunerConformance
 from dasktune.trainer import fingerprint, run_alone
 
 FOLDER = Path(__file__).parents[2] / "examples"
@@ -21,6 +23,9 @@ TRAINERS = {
     "numpy_regression": "SoftmaxRegression",
     "sklearn_sgd": "SGDTrainer",
 }
+TUNERS = {"asha": "digits", "own_tuner": "numpy_regression"}
+"""Examples that show a tuner, and whose trainer they take."""
+
 HP = {
     "digits": {
         "lr": Exponential(0.05, gamma=0.9),
@@ -68,7 +73,7 @@ digits = pytest.mark.parametrize("example", ["digits"], indirect=True)
 
 
 def test_every_example_is_tested() -> None:
-    assert {path.stem for path in FOLDER.glob("*.py")} == TRAINERS.keys()
+    assert {path.stem for path in FOLDER.glob("*.py")} == {*TRAINERS, *TUNERS}
 
 
 @every
@@ -144,3 +149,56 @@ def test_what_the_file_holds_counts_not_where_it_lies(
     ]
     assert digests[1] == digests[2]
     assert len(set(digests)) == 3
+
+
+@pytest.fixture
+def tuners_example(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ModuleType]:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    spec = importlib.util.spec_from_file_location(request.param, FOLDER / f"{request.param}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    sys.modules.pop(TUNERS[request.param], None)
+
+
+def curve(values: Mapping[str, object], step: int) -> float:
+    """Return an error that falls with the training, faster with a larger rate."""
+    lr = values["lr"]
+    assert isinstance(lr, float)
+    return 1 / (1 + lr * step)
+
+
+@pytest.mark.parametrize("tuners_example", ["own_tuner"], indirect=True)
+def test_a_tuner_of_ones_own_keeps_doubling_the_better_half(tuners_example: ModuleType) -> None:
+    found = dt.simulate(tuners_example.tuner(), curve, workers=4)
+    assert Counter(one.steps for one in found.trials) == {5: 8, 10: 4, 20: 2, 40: 1, 80: 1}
+    assert found.best_trial is not None
+    assert found.best_trial.params["lr"] == max(one.params["lr"] for one in found.trials)  # type: ignore[type-var]
+
+
+class TestDoubling(TunerConformance):
+    def make(self, seed: int) -> dt.algos.Tuner:
+        sys.path.insert(0, str(FOLDER))
+        try:
+            module = importlib.import_module("own_tuner")
+        finally:
+            sys.path.remove(str(FOLDER))
+        found: dt.algos.Tuner = module.Doubling(dt.Space(lr=dt.Float(0, 1)), 8, 40, seed)
+        return found
+
+
+@pytest.mark.parametrize("tuners_example", ["asha"], indirect=True)
+def test_asha_over_schedules_promotes_what_tpe_proposes(
+    tuners_example: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert tuners_example.study().trials == []
+    found = dt.simulate(tuners_example.tuner(), curve, workers=2)
+    steps = Counter(one.steps for one in found.trials)
+    assert steps[16] >= 5
+    assert steps[16] < 20
+    assert found.summary()["merge_rate"] >= 1.0
