@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -233,7 +234,7 @@ class SampledTuner(Tuner):
 
     def widened_from(self, identity: Mapping[str, object]) -> Self | None:
         """Return this tuner with the fewer trials that `identity` has, if it is that one."""
-        mine, trials = self.identity(), identity.get("trials")
+        mine, trials = json.loads(json.dumps(self.identity())), identity.get("trials")
         if not self.growing or not isinstance(trials, int) or trials >= self.trials:
             return None
         if {**mine, "trials": trials} != identity:
