@@ -65,8 +65,9 @@ def measure(short: bool) -> list[Figure]:
         _ratio(
             f"wall time with a mirror over that without, {size}",
             walls,
-            f"{WORKERS} workers compute {STEP_SECONDS * 1e3:g} ms a step; opening and closing "
-            f"included, {last.seconds:.0f} s between {before.seconds:.0f} and {after.seconds:.0f} s",
+            f"{WORKERS} workers compute {STEP_SECONDS * 1e3:g} ms a step; "
+            "opening and closing included; "
+            f"{last.seconds:.0f} s between {before.seconds:.0f} and {after.seconds:.0f} s",
         ),
         _ratio(
             "CPU time of driver and workers, the same",
