@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from distributed import Client, LocalCluster
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 
@@ -66,6 +67,23 @@ HARDWARE = "gpu"
 def chromium() -> str:
     """Return the path of the browser; for tests marked ``browser``."""
     return shutil.which("chromium") or ""
+
+
+@pytest.fixture(scope="session")
+def two_threads() -> Iterator[Client]:
+    """Return a client of two workers in this process: for trainers that need none of their own."""
+    with (
+        LocalCluster(
+            processes=False,
+            n_workers=2,
+            threads_per_worker=1,
+            host="127.0.0.1",
+            protocol="tcp://",
+            dashboard_address="127.0.0.1:0",
+        ) as cluster,
+        Client(cluster) as connected,
+    ):
+        yield connected
 
 
 @pytest.fixture(scope="session")

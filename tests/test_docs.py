@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 
 import dasktune as dt
 from dasktune.types import TrialState
@@ -58,22 +58,14 @@ class Falling(dt.Trainer):
 
 
 def test_the_run_in_the_page_runs(
-    shown: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    shown: dict[str, Any],
+    tmp_path: Path,
+    two_threads: Client,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     shown["tuner"] = dt.algos.ASHA(shown["space"], trials=8, max_steps=4)
     study = dt.create_study(Falling, name="falling", storage=tmp_path, metric="loss")
-    with (
-        LocalCluster(
-            processes=False,
-            n_workers=2,
-            threads_per_worker=1,
-            host="127.0.0.1",
-            protocol="tcp://",
-            dashboard_address="127.0.0.1:0",
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        shown["run"](study, client)
+    shown["run"](study, two_threads)
     assert study.trials[0].params["lr"] == 0.1
     # The target of the page is reached by the first report: what runs is left where it is.
     ended = [one for one in study.trials if one.state.is_finished]

@@ -57,8 +57,11 @@ HARMLESS = """
 """
 """All that a pure module may import from outside; none of it reads the world."""
 
-BRIDGES = {"dasktune.algos.optuna_source": {"optuna", "warnings"}}
-"""What else single modules may import: the one that asks Optuna's samplers."""
+BRIDGES = {
+    "dasktune.algos.optuna_source": {"optuna", "warnings"},
+    "dasktune.algos.distributions": {"optuna"},
+}
+"""What else single modules may import: those that ask Optuna's samplers."""
 
 SEEDED = frozenset(
     {"BitGenerator", "Generator", "PCG64", "Philox", "RandomState", "SeedSequence", "default_rng"}

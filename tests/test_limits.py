@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 
 import dasktune as dt
 from dasktune.errors import ConfigurationError
@@ -43,19 +43,8 @@ SPACE = dt.Space(lr=[0.01, 0.02, 0.05, 0.1, 0.15, 0.2])
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with (
-        LocalCluster(
-            processes=False,
-            n_workers=2,
-            threads_per_worker=1,
-            host="127.0.0.1",
-            protocol="tcp://",
-            dashboard_address="127.0.0.1:0",
-        ) as cluster,
-        Client(cluster) as connected,
-    ):
-        yield connected
+def client(two_threads: Client) -> Client:
+    return two_threads
 
 
 def make(folder: Path, **options: Any) -> dt.Study:

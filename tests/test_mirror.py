@@ -23,10 +23,11 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial
 
 from dasktune.algos import Grid
+from dasktune.algos.distributions import distribution_of
 from dasktune.errors import ConfigurationError, StorageError
 from dasktune.graph.plan import SearchPlan
 from dasktune.mirror import Mirror, Seen, optuna_study, spans_of
-from dasktune.mirror.frozen import NUMBER, distribution_of
+from dasktune.mirror.frozen import NUMBER
 from dasktune.sequences import Constant, MultiStep, Piecewise
 from dasktune.space import Choice, Family, Float, Int, Space
 from dasktune.storage.schema import StageRow

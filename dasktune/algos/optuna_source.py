@@ -14,12 +14,6 @@ from typing import Any, Final
 
 import numpy as np
 import optuna
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
 from optuna.pruners import NopPruner
 from optuna.samplers import (
     BaseSampler,
@@ -34,6 +28,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from dasktune.algos.base import Proposal
+from dasktune.algos.distributions import distribution_of
 from dasktune.algos.observations import RUNNING, Observations, Observed, Outcome, losses_of
 from dasktune.algos.sampler_parts import (
     digest_of,
@@ -296,7 +291,7 @@ class _View:
         trial = create_trial(
             state=TrialState.RUNNING,
             params=values,
-            distributions={name: _distribution(one.domains[name]) for name in values},
+            distributions={name: distribution_of(one.domains[name]) for name in values},
             system_attrs=dict(one.notes.get("trial", {})),
         )
         self.study.add_trial(trial)
@@ -375,17 +370,6 @@ class _Asking:
             raise ConfigurationError(
                 f"{self._name} could not propose {what}: {type(error).__name__}: {error}"
             ) from error
-
-
-def _distribution(document: Mapping[str, Any]) -> BaseDistribution:
-    """Return what Optuna calls the domain of a coordinate."""
-    match document:
-        case {"domain": "Float", "low": low, "high": high, "log": log, "step": step}:
-            return FloatDistribution(low, high, log=log, step=step)
-        case {"domain": "Int", "low": low, "high": high, "log": log, "step": step}:
-            return IntDistribution(low, high, log=log, step=step)
-        case _:
-            return CategoricalDistribution(document["options"])
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from fractions import Fraction
 from typing import Any, Final
 
 from optuna.distributions import (
@@ -18,6 +17,7 @@ from optuna.distributions import (
 from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as OptunaState
 
+from dasktune.algos.distributions import distribution_of
 from dasktune.errors import InternalError
 from dasktune.space import Float, Int
 from dasktune.trials import TrialRecord
@@ -178,34 +178,6 @@ class Translator:
             if (found := _within(value, there)) is not None:
                 return called, found[0], there
         raise InternalError(f"there is no name for parameter {name!r}")
-
-
-def distribution_of(document: Mapping[str, Any]) -> BaseDistribution:
-    """Return the distribution that a domain's JSON document means.
-
-    Examples
-    --------
-    >>> distribution_of({"domain": "Int", "low": 1, "high": 8, "log": True, "step": 1})
-    IntDistribution(high=8, log=True, low=1, step=1)
-    """
-    arguments = {name: value for name, value in document.items() if name != "domain"}
-    match document["domain"]:
-        case "Float":
-            return FloatDistribution(**{**arguments, "high": _last(Float(**arguments))})
-        case "Int":
-            return IntDistribution(**{**arguments, "high": _last(Int(**arguments))})
-        case "Choice":
-            return CategoricalDistribution(arguments["options"])
-        case kind:
-            raise InternalError(f"a coordinate has a domain of unknown kind {kind!r}")
-
-
-def _last(domain: Float | Int) -> Any:
-    """Return the largest point: Optuna warns of an upper bound that no step arrives at."""
-    if domain.step is None or domain.size is None:
-        return domain.high
-    last = Fraction(repr(domain.low)) + (domain.size - 1) * Fraction(repr(domain.step))
-    return type(domain.high)(last)
 
 
 def _names(name: str) -> Iterator[str]:

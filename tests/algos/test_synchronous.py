@@ -233,7 +233,10 @@ def test_queued_points_are_tried_unless_the_whole_grid_is() -> None:
         ({"keep": [5]}, ["keep must be a mapping of step to number, got [5]"]),
         ({"keep": {5: 2}, "sampler": RandomSource(SPACE, 0)}, ["trials must be given"]),
         ({"space": lambda trial: {"lr": 0.1}}, ["trials must be given unless"]),
-        ({"space": SPACE, "keep": {5: 2}, "seed": -1}, ["trials must be given unless", "seed must be >= 0"]),
+        (
+            {"space": SPACE, "keep": {5: 2}, "seed": -1},
+            ["trials must be given unless", "seed must be >= 0"],
+        ),
         ({"space": Space(lr=[0.1, Warmup(3, 0.1)])}, ["ends at step 3, max_steps is 10"]),
     ],
 )

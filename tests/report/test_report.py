@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 
 import dasktune as dt
 from dasktune.algos import Grid
@@ -50,19 +49,8 @@ class Descent(dt.Trainer):
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with (
-        LocalCluster(
-            processes=False,
-            n_workers=2,
-            threads_per_worker=1,
-            host="127.0.0.1",
-            protocol="tcp://",
-            dashboard_address="127.0.0.1:0",
-        ) as cluster,
-        Client(cluster) as connected,
-    ):
-        yield connected
+def client(two_threads: Client) -> Client:
+    return two_threads
 
 
 @pytest.fixture(scope="module")
