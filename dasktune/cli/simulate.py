@@ -59,6 +59,10 @@ def simulate(
     drop: Annotated[
         float, typer.Option(min=0, help="Probability that a job is dropped in a second.")
     ] = 0.0,
+    from_scratch: Annotated[
+        bool,
+        typer.Option("--from-scratch", help="Promoted trials train again from step 0."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     plot: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Draw the best value by time: an .svg.")
@@ -88,12 +92,14 @@ def simulate(
         workers=workers,
         straggling=straggling,
         drop=drop,
+        resume=not from_scratch,
         limits=Limits(steps=steps),
     )
     if plot is not None:
         _draw(found, metric).save(plot)
     if as_json:
         conditions = {"workers": workers, "straggling": straggling, "drop": drop, "steps": steps}
+        conditions |= {"from_scratch": from_scratch}
         head = {"trace": str(trace), "metric": metric, "direction": direction, "target": target}
         tuners = [_document(one, target) for one in found]
         document = {**head, **conditions, "repeats": repeats, "seed": seed, "tuners": tuners}

@@ -158,3 +158,15 @@ def test_a_file_that_is_no_trace_is_an_exit_code(tmp_path: Path) -> None:
     (tmp_path / "broken.npz").write_text("not a zip")
     broken = command(tmp_path / "broken.npz", "--tuner", "grid")
     assert (broken.exit_code, "cannot be read as a trace" in broken.stderr) == (1, True)
+
+
+def test_promoted_trials_may_train_again_from_scratch(trace: Path) -> None:
+    arguments = (
+        trace, "--metric", "loss", "--tuner", "sha:min_steps=1:eta=3",
+        "--trials", 9, "--repeats", 1,
+    )  # fmt: skip
+    (resumed,) = document(*arguments)["tuners"]
+    (again,) = document(*arguments, "--from-scratch")["tuners"]
+    # 9 trials to step 1, 3 of them on to 3, and 1 on to 9; or 3 to 3 and 1 to 9 once more.
+    assert resumed["steps"]["median"] <= 9 + 3 * 2 + 6
+    assert again["steps"]["median"] == resumed["steps"]["median"] + 3 * 1 + 3
