@@ -68,7 +68,17 @@ def local_client(workers: int | None = None) -> Iterator[Client]:
         with dask.config.set(settings), ExitStack() as stack:
             with _ctrl_c_held_back():
                 cluster = stack.enter_context(_local_cluster(count))
-            yield stack.enter_context(Client(cluster))
+            client = stack.enter_context(Client(cluster))
+            client.run(_say_only_what_is_grave)
+            yield client
+
+
+def _say_only_what_is_grave() -> None:
+    """Keep a worker that is closing from writing that it misses its scheduler.
+
+    What goes wrong in a stage is told by the stage.
+    """
+    logging.getLogger("distributed.worker").setLevel(logging.CRITICAL)
 
 
 def _local_cluster(workers: int) -> LocalCluster:
