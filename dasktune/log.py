@@ -168,5 +168,36 @@ def cause_of(record: Record) -> str:
             return f"being asked for {record['capacity']} workers"
         case "widen":
             return f"being widened to {record['trials']} trials"
+        case "tuner":
+            return "the beginning"
         case kind:
             return f"a record of kind {kind!r}"
+
+
+def in_words(record: Record) -> str:
+    """Return a record as a line: what the tuner was called with, and what it decided.
+
+    Examples
+    --------
+    >>> in_words({"kind": "ask", "capacity": 2, "decisions": [{"do": "stop", "trial": 7}]})
+    'being asked for 2 workers: stop trial 7'
+    """
+    metrics = record.get("metrics", {})
+    told = ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
+    decided = "; ".join(map(_decision_in_words, record["decisions"])) or "nothing"
+    return f"{cause_of(record)}{f' ({told})' if told else ''}: {decided}"
+
+
+def _decision_in_words(decision: Mapping[str, Any]) -> str:
+    match decision:
+        case {"do": "extend", "trial": trial, "until": until, "priority": priority}:
+            rank = f", priority {priority:g}" if priority else ""
+            looks = decision.get("reports", ())
+            on_the_way = f", with looks at {', '.join(map(str, looks))}" if looks else ""
+            return f"extend trial {trial} to step {until}{on_the_way}{rank}"
+        case {"do": "rank", "trial": trial, "priority": priority}:
+            return f"rank trial {trial} at {priority:g}"
+        case {"do": done, "trial": trial}:
+            return f"{done} trial {trial}"
+        case _:
+            return str(decision["do"])

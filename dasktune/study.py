@@ -28,7 +28,7 @@ from dasktune.history import Place
 from dasktune.interrupt import interruptible
 from dasktune.job import JobPlan
 from dasktune.limits import Limits, Meter, Used
-from dasktune.log import Replay, replay
+from dasktune.log import Record, Replay, replay
 from dasktune.loop import Asked, OwnLoop
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
@@ -490,11 +490,25 @@ class Study(StudyAdditions):
         ConfigurationError
             If the study has not run this tuner.
         """
+        place = self._known_place(tuner)
+        return replay(place.tuner, place.records, self.objective)
+
+    def log(self, tuner: Tuner) -> list[Record]:
+        """Return every call of a tuner, in order: its cause, and the decisions it gave.
+
+        Raises
+        ------
+        ConfigurationError
+            If the study has not run this tuner.
+        """
+        return self._known_place(tuner).records
+
+    def _known_place(self, tuner: Tuner) -> Place:
         self._catch_up()
         place = self._history.place_of(copy.deepcopy(tuner))
         if not place.records:
             raise ConfigurationError(f"study {self.name!r} has not run this tuner yet")
-        return replay(place.tuner, place.records, self.objective)
+        return place
 
 
 def _run_problems(

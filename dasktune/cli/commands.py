@@ -241,18 +241,28 @@ def report(
 
 
 @app.command()
-def replay(file: StudyPath, config: Config = None, as_json: AsJson = False) -> None:
+def replay(
+    file: StudyPath,
+    log: Annotated[
+        bool, typer.Option("--log", help="First print every decision with its cause.")
+    ] = False,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
     """Derive every decision of a tuner again from its reports, and compare.
 
     Says "identical" or shows the first decision that comes out otherwise (exit code 1).
     """
+    from dasktune.log import in_words
+
     study, tuner = _open(file, config)
     found = study.replay(tuner)
+    records = study.log(tuner) if log else []
     if as_json:
-        document = {"identical": found.identical, "calls": found.calls}
-        _print_json({**document, "difference": found.difference})
+        head = {"identical": found.identical, "calls": found.calls, "difference": found.difference}
+        _print_json({**head, "log": records} if log else head)
     else:
-        typer.echo(str(found))
+        typer.echo("\n".join([*map(in_words, records), str(found)]))
     raise typer.Exit(DONE if found.identical else FAILED)
 
 

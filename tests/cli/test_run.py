@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 
 import pytest
 from distributed import LocalCluster
@@ -148,3 +149,26 @@ def test_the_report_is_written_and_named(folder: Folder) -> None:
     again = folder.command("report", "counting.py", "--output", "other.html")
     assert again.stdout == "other.html\n"
     assert (folder.path / "other.html").is_file()
+
+
+def test_a_replay_derives_every_decision_again(folder: Folder) -> None:
+    early = folder.command("replay", "counting.py")
+    assert early.returncode == 2
+    assert "study 'counting' has not run this tuner yet" in early.stderr
+    assert folder.command(*RUN).returncode == 0
+    done = folder.command("replay", "counting.py", "--log")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[-1] == "identical: 6 calls of the tuner gave the recorded decisions"
+    assert lines[0] == "the beginning: nothing"
+    assert "extend trial 3 to step 12" in lines[1]
+    assert sum("the report of trial" in line for line in lines) == 4
+    assert lines[-2].endswith(": finish")
+    with sqlite3.connect(folder.path / "runs/counting/dasktune.db") as database:
+        forged = 'replace(payload, \'{"do":"finish"}\', \'{"do":"stop","trial":0}\')'
+        database.execute(f"UPDATE dasktune_events SET payload = {forged}")
+    other = folder.command("replay", "counting.py", "--json")
+    assert other.returncode == 1, other.stderr
+    found = json.loads(other.stdout)
+    assert (found["identical"], found["calls"]) == (False, 6)
+    assert "recorded {'do': 'stop', 'trial': 0}, now {'do': 'finish'}" in found["difference"]
