@@ -13,7 +13,22 @@ from typing import Any
 
 from figures import Figure, row
 
-NAMES = ("exactness", "merging", "wall_time", "driver_cost", "overhead", "mirror", "start")
+NAMES = (
+    "exactness",
+    "merging",
+    "wall_time",
+    "driver_cost",
+    "overhead",
+    "mirror",
+    "start",
+    "early_stopping",
+    "promotions",
+    "decisions",
+    "stragglers",
+)
+WITH_DATA = "regret"
+"""The one that needs recorded curves."""
+
 HERE = Path(__file__).parent
 
 
@@ -23,10 +38,15 @@ def main() -> int:
     parser.add_argument("--json", type=Path, default=Path("runs/benchmarks.json"))
     parser.add_argument("--markdown", type=Path, default=Path("runs/benchmarks.md"))
     parser.add_argument("--short", action="store_true", help="try them on something small")
+    parser.add_argument("--data", type=Path, help=f"folder of recorded curves, for {WITH_DATA}.py")
     options = parser.parse_args()
+    more = {"stragglers": ["--plot", str(options.markdown.with_name("stragglers.svg"))]}
+    names = NAMES
+    if options.data is not None:
+        names, more[WITH_DATA] = (*NAMES, WITH_DATA), ["--data", str(options.data)]
     documents, failed = [], []
-    for name in NAMES:
-        document = _run(name, options.short)
+    for name in names:
+        document = _run(name, [*more.get(name, ()), *(["--short"] if options.short else ())])
         if document is None:
             failed.append(name)
         else:
@@ -43,12 +63,12 @@ def main() -> int:
     return int(bool(missed or failed))
 
 
-def _run(name: str, short: bool) -> dict[str, Any] | None:
+def _run(name: str, options: Iterable[str]) -> dict[str, Any] | None:
     """Run one in a process of its own; return its document, or None if it failed."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "figures.json"
-        command = [sys.executable, str(HERE / f"{name}.py"), "--json", str(path)]
-        subprocess.run([*command, "--short"] if short else command, check=False)
+        command = [sys.executable, str(HERE / f"{name}.py"), "--json", str(path), *options]
+        subprocess.run(command, check=False)
         return json.loads(path.read_text()) if path.exists() else None
 
 

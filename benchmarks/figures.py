@@ -63,11 +63,11 @@ class Figure:
         return {**asdict(self), "reached": self.reached}
 
 
-Measure = Callable[[bool], list[Figure]]
+Measure = Callable[..., list[Figure]]
 """Measures; the argument asks for a short version, which is held to counts, not to times."""
 
 
-def main(name: str, measure: Measure) -> int:
+def main(name: str, measure: Measure, **paths: str) -> int:
     """Run a benchmark from the command line; return 1 if it missed a bound, else 0.
 
     Parameters
@@ -76,13 +76,18 @@ def main(name: str, measure: Measure) -> int:
         Its name, as it stands in the document.
     measure
         What is run.
+    paths
+        Further options, and what each is for. They are paths that `measure` takes by name,
+        None where nothing was given.
     """
     parser = argparse.ArgumentParser(prog=f"{name}.py")
     parser.add_argument("--json", type=Path, help="also write the figures there")
     parser.add_argument("--short", action="store_true", help="try it on something small")
+    for path, purpose in paths.items():
+        parser.add_argument(f"--{path}", type=Path, help=purpose)
     options = parser.parse_args()
     before = os.getloadavg()[0]
-    figures = measure(options.short)
+    figures = measure(options.short, **{path: getattr(options, path) for path in paths})
     if options.short:
         figures = [replace(figure, at_most=None) for figure in figures]
     document = {

@@ -1,0 +1,148 @@
+"""What ASHA's decisions cost: per report and per trial, in time and in memory."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable
+
+import numpy as np
+from figures import Figure, main
+
+import dasktune as dt
+from dasktune.types import Decision, Extend, Report
+
+FEW, MANY = 100, 10_000
+SHORT_MANY = 1_000
+REPEATS = 7
+GROWTH, MEMORY = 2.0, 1024
+MAX_STEPS = 256
+
+SPACE = dt.Space(
+    lr=dt.Float(1e-4, 1.0, log=True),
+    momentum=dt.Float(0.0, 1.0),
+    batch_size=dt.Int(16, 256),
+    optimizer=["sgd", "adam"],
+)
+"""Four hyper-parameters of the usual kinds."""
+
+OPTIONS = dt.Space(one=dt.Choice(range(1_000)))
+"""One of a thousand, as the space of recorded curves is."""
+
+Tell = Callable[[Report], list[Decision]]
+
+
+def measure(short: bool) -> list[Figure]:
+    """Report trials in random order, with random losses; draw trials of two spaces."""
+    many, repeats = (SHORT_MANY, 3) if short else (MANY, REPEATS)
+    pairs = [
+        (_per_report(FEW, many // FEW, seed), _per_report(many, 1, seed)) for seed in range(repeats)
+    ]
+    few, much = (statistics.median(costs) for costs in zip(*pairs, strict=True))
+    return [
+        Figure(
+            name=f"time of a report, {FEW:,} trials",
+            value=few,
+            unit="us",
+            note=f"ASHA, brackets 0, 1 and 2, R {MAX_STEPS}; median of {repeats}",
+        ),
+        Figure(
+            name=f"time of a report, {many:,} trials",
+            value=much,
+            unit="us",
+            note=f"{1e6 / much:,.0f} reports a second on one core",
+        ),
+        Figure(
+            name=f"time of a report, {many:,} trials over {FEW:,}",
+            value=statistics.median(second / first for first, second in pairs),
+            unit="x",
+            at_most=GROWTH,
+            note=f"median of {repeats} ratios of runs next to each other",
+        ),
+        _memory(many),
+        _per_trial("four hyper-parameters", SPACE, many, repeats),
+        _per_trial("one of 1,000 options", OPTIONS, FEW if short else SHORT_MANY, 3),
+    ]
+
+
+def _tuner(space: dt.Space, trials: int) -> dt.algos.ASHA:
+    return dt.algos.ASHA(space, trials=trials, max_steps=MAX_STEPS)
+
+
+def _per_report(trials: int, studies: int, seed: int) -> float:
+    """Return the mean microseconds of a report in `studies` of so many trials."""
+    spent: list[float] = []
+    for number in range(studies):
+        tuner = _tuner(SPACE, trials)
+        jobs = _extends(tuner.ask(1))
+
+        def timed(report: Report, tuner: dt.algos.ASHA = tuner) -> list[Decision]:
+            began = time.perf_counter()
+            decisions = tuner.tell(report)
+            spent.append(time.perf_counter() - began)
+            return decisions
+
+        gc.collect()
+        report_all(jobs, timed, seed=(seed, number))
+    return statistics.mean(spent) * 1e6
+
+
+def report_all(jobs: list[Extend], tell: Tell, *, seed: tuple[int, ...]) -> int:
+    """Report jobs in random order until none follows; return how many there were."""
+    rng = np.random.default_rng(seed)
+    told = 0
+    while jobs:
+        at = int(rng.integers(len(jobs)))
+        jobs[at], jobs[-1] = jobs[-1], jobs[at]
+        job, loss = jobs.pop(), float(rng.random())
+        report = Report(trial=job.trial, step=job.until, metrics={"loss": loss}, losses=(loss,))
+        jobs += _extends(tell(report))
+        told += 1
+    return told
+
+
+def _extends(decisions: list[Decision]) -> list[Extend]:
+    return [one for one in decisions if isinstance(one, Extend)]
+
+
+def _memory(trials: int) -> Figure:
+    """Return what a tuner keeps of a report."""
+    tuner = _tuner(SPACE, trials)
+    jobs = _extends(tuner.ask(1))
+    gc.collect()
+    tracemalloc.start()
+    told = report_all(jobs, tuner.tell, seed=(0,))
+    gc.collect()
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return Figure(
+        name=f"memory kept of a report, {trials:,} trials",
+        value=kept / told,
+        unit="bytes",
+        at_most=MEMORY,
+        note=f"{told:,} reports",
+    )
+
+
+def _per_trial(what: str, space: dt.Space, trials: int, repeats: int) -> Figure:
+    """Return what it costs to draw a trial and register it."""
+    costs = []
+    for _ in range(repeats):
+        tuner = _tuner(space, trials)
+        gc.collect()
+        began = time.perf_counter()
+        tuner.ask(1)
+        costs.append((time.perf_counter() - began) / trials * 1e6)
+    return Figure(
+        name=f"time to draw a trial, {what}",
+        value=statistics.median(costs),
+        unit="us",
+        note=f"{trials:,} trials at the first question; median of {repeats}",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main("decisions", measure))

@@ -1,0 +1,276 @@
+"""The benchmarks of the tuners count what they say they count."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dasktune as dt
+from dasktune.simulate import Trace
+from dasktune.simulate.mishaps import Mishaps
+from dasktune.types import Direction, Extend
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+MODULES = (
+    "decisions",
+    "early_stopping",
+    "figures",
+    "given",
+    "jobs",
+    "promotions",
+    "regret",
+    "spaces",
+    "stragglers",
+    "traces",
+)
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Return a function that imports a module of the benchmarks, for one test only."""
+    monkeypatch.syspath_prepend(FOLDER)
+    for name in MODULES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+    def module(name: str) -> ModuleType:
+        return importlib.import_module(name)
+
+    yield module
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+def run(name: str, folder: Path, *options: str) -> dict[str, dict[str, Any]]:
+    """Run the short version of a benchmark as users do; return its figures by name."""
+    path = folder / "figures.json"
+    command = [sys.executable, str(FOLDER / f"{name}.py"), "--short", "--json", str(path), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = json.loads(path.read_text())
+    found = {figure["name"]: figure for figure in document["figures"]}
+    assert len(found) == len(document["figures"])
+    assert {figure["reached"] for figure in found.values()} <= {True, None}
+    return found
+
+
+def test_asha_keeps_the_times_of_its_paper(tmp_path: Path) -> None:
+    figures = run("promotions", tmp_path)
+    toy = "first configuration trained to R, 9 machines, R 9, eta 3"
+    assert figures[f"{toy}, from scratch"]["value"] == 13 / 9
+    assert figures[f"{toy}, resumed"]["value"] == 1
+    assert 1 <= figures["first configuration trained to R, 500 machines, resumed"]["value"] <= 1.05
+    assert figures["mispromotions over the square root of n, at most"]["value"] <= 1
+
+
+def test_stragglers_are_simulated_alike_in_two_ways_and_drawn(tmp_path: Path) -> None:
+    plot = tmp_path / "panels.svg"
+    figures = run("stragglers", tmp_path, "--plot", str(plot))
+    same = figures["runs without stragglers that dasktune.simulate does not repeat to the last bit"]
+    assert same["value"] == same["equals"] == 0
+    drawn = plot.read_text()
+    assert drawn.startswith("<svg")
+    assert "nan" not in drawn
+    assert drawn.count('class="curve') == 2 * 2 * 2 + 2
+    assert all(words in drawn for words in ("drop probability", "std 1", "trained to R"))
+
+
+def test_what_merging_saves_is_what_was_explored(tmp_path: Path) -> None:
+    figures = run("early_stopping", tmp_path)
+    for name in ("SHA", "ASHA"):
+        saved = figures[f"{name}: steps trained without merging over with it, the same decisions"]
+        assert saved["value"] == saved["equals"] > figures["merge rate p of the space"]["value"]
+
+
+def test_decisions_are_measured(tmp_path: Path) -> None:
+    figures = run("decisions", tmp_path)
+    assert all(figure["value"] > 0 for figure in figures.values())
+    assert figures["memory kept of a report, 1,000 trials"]["value"] <= 1024
+
+
+def test_regret_says_what_it_needs(tmp_path: Path) -> None:
+    command = [sys.executable, str(FOLDER / "regret.py"), "--data", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "taskset_imdb_dev.npz" in done.stderr
+
+
+def test_regret_is_measured_on_recorded_curves(tmp_path: Path) -> None:
+    recorded(tmp_path)
+    figures = run("regret", tmp_path, "--data", str(tmp_path))
+    speed = figures["ASHA's steps to random's final value, over random's, median"]
+    assert 0 < speed["value"] < 1
+    assert figures["ASHA's mean regret over random's"]["value"] < 1
+    tables = [name for name in figures if name.startswith("ASHA's steps") and "median" not in name]
+    assert [name.rsplit(", ", 1)[1] for name in tables] == ["taskset 0", "lcbench 0", "own_mlp"]
+
+
+def recorded(folder: Path) -> None:
+    """Write curves as other people's are recorded: each gets to its own end, some diverge."""
+    rng = np.random.default_rng(0)
+    ends, speeds = rng.random((100, 1)), rng.uniform(0.1, 0.5, (100, 1))
+    losses = (ends + np.exp(-speeds * np.arange(21))).astype(np.float32)
+    losses[::17, 5:] = np.nan
+    scores, named = 1 - losses[:, 1:] / 2, {"hparams": ends, "hparam_names": np.array(["lr"])}
+    np.savez(
+        folder / "taskset_imdb_dev.npz",
+        loss=np.stack([losses] * 3, axis=1)[None],
+        splits=np.array(["train", "valid", "test"]),
+        tasks=np.array(["one"]),
+        **named,
+    )
+    np.savez(
+        folder / "lcbench_surrogate_dev.npz",
+        val_accuracy=scores[None],
+        val_cross_entropy=losses[None, :, 1:],
+        test_balanced_accuracy=scores[None],
+        cum_time_s=np.ones_like(scores)[None].cumsum(axis=2),
+        tasks=np.array(["one"]),
+        **named,
+    )
+    own = Trace.from_arrays({"val_accuracy": scores, "test_accuracy": scores})
+    own.save(folder / "own_mlp_mnist.npz")
+
+
+def test_jobs_start_from_scratch_and_are_done_again_when_dropped(load: Any) -> None:
+    given, jobs = load("given"), load("jobs")
+
+    def times(mishaps: Mishaps, seconds: float) -> list[float]:
+        tuner = dt.algos.SHA(
+            given.SPACE,
+            trials=9,
+            brackets=20,
+            max_steps=9,
+            min_steps=1,
+            eta=3,
+            sampler=given.with_losses(given.random_losses(180, 0)),
+        )
+        found: list[float] = jobs.Jobs(tuner, workers=9, mishaps=mishaps).run(seconds)
+        return found
+
+    # When the last of nine arrives at 1, the others' workers are at the next bracket until 2:
+    # two of the three that go on wait for them, end at 5, and 9 more is 14.
+    assert times(Mishaps(), 13.9) == []
+    assert times(Mishaps(), 14.0) == [14.0]
+    slow = times(Mishaps(straggling=1.0), 40.0)
+    assert 14.0 < slow[0] < 40.0
+    assert len(times(Mishaps(drop=0.2), 40.0)) < len(times(Mishaps(), 40.0))
+
+
+def test_workers_without_work_are_no_benchmark(load: Any) -> None:
+    given, jobs = load("given"), load("jobs")
+    tuner = dt.algos.ASHA(
+        given.SPACE, trials=9, max_steps=9, eta=3, sampler=given.with_losses([0.5] * 9)
+    )
+    with pytest.raises(RuntimeError, match="got 9 jobs for 10 of them"):
+        jobs.Jobs(tuner, workers=10, mishaps=Mishaps()).run(9.0)
+
+
+def test_whoever_is_late_or_trains_fewer_is_not_ahead(load: Any) -> None:
+    stragglers = load("stragglers")
+
+    def cell(times: list[list[float]]) -> Any:
+        setting = stragglers.Setting(
+            kind=stragglers.ASHA, deviation=1.0, drop=0.0, seed=0, seconds=100.0
+        )
+        return stragglers.Cell.of(setting, times)
+
+    early, late, none = cell([[40.0, 50.0], [60.0]]), cell([[45.0, 50.0], [60.0]]), cell([[], []])
+    assert (early.completed, early.first) == (1.5, 50.0)
+    assert (none.completed, none.first, none.without) == (0, 100.0, 2)
+    assert stragglers.is_ahead((early, late))
+    assert not stragglers.is_ahead((late, early))
+    assert not stragglers.is_ahead((early, early))
+    assert not stragglers.is_ahead((cell([[30.0], [40.0]]), early))
+
+
+def test_both_panels_are_drawn_alike_again(load: Any) -> None:
+    stragglers = load("stragglers")
+
+    def cell(kind: str, drop: float, completed: float) -> Any:
+        return stragglers.Cell(
+            kind=kind,
+            deviation=0.5,
+            drop=drop,
+            completed=completed,
+            first=300 - completed,
+            without=0,
+        )
+
+    pairs = [
+        (cell(stragglers.ASHA, drop, 8 - 100 * drop), cell(stragglers.SHA, drop, 6 - 100 * drop))
+        for drop in (0.0, 0.01)
+    ]
+    drawn = str(stragglers.draw(pairs))
+    assert drawn == str(stragglers.draw(pairs))
+    marks = stragglers.draw(pairs).marks
+    assert marks.count("stroke-dasharray") == 2 + 1
+    assert stragglers.draw(pairs).width == 2 * stragglers.PANEL
+
+
+def test_promotions_are_regretted_by_hand(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    promotions = load("promotions")
+    losses = [0.5, 0.6, 0.7, 0.8, 0.1, 0.2, 0.3, 0.4]
+    monkeypatch.setattr(promotions, "random_losses", lambda trials, seed: losses)
+    # After four the best, 0.5, goes on; then 0.1 is better, and with eight 0.2 is in the top.
+    assert promotions.regretted((4, 8), seed=0) == [0, 1]
+
+
+def test_reports_come_in_random_order_and_all_of_them(load: Any) -> None:
+    decisions = load("decisions")
+    tuner = dt.algos.ASHA(decisions.SPACE, trials=64, max_steps=16, brackets=[0])
+    extends = [one for one in tuner.ask(1) if isinstance(one, Extend)]
+    order = [one.trial for one in extends]
+    told: list[int] = []
+
+    def tell(report: Any) -> Any:
+        told.append(report.trial)
+        return tuner.tell(report)
+
+    count = decisions.report_all(extends, tell, seed=(1,))
+    assert count == len(told) >= 64 + 16 + 4
+    assert set(told) == set(order)
+    assert told[:64] != order
+
+
+def test_regret_is_0_for_the_best_and_1_for_the_median(load: Any) -> None:
+    regret = load("regret")
+    scores = [[0.1, 0.9], [0.5, 0.4], [0.3, np.nan]]
+    trace = Trace.from_arrays({"val": scores, "test": [[0.1, 0.6], [0.5, 0.4], [0.2, 0.9]]})
+    table = regret.Table.of(trace, "val", "test", Direction.MAXIMIZE)
+    assert table.regret(-0.9) == 0
+    assert table.regret(-0.5) == 1
+    assert table.regret(-0.3) == pytest.approx(1.5)
+    # On test data the best of what validation chooses is 0.6, and 0.5 the one in the middle.
+    assert table.test_regret(0, 1) == 0
+    assert table.test_regret(1, 0) == 1
+
+
+def test_steps_to_a_loss_are_those_of_the_first_incumbent_as_good(load: Any) -> None:
+    run = load("regret").Run(regret=0, test_regret=0, steps=(1, 5, 9), losses=(0.9, 0.5, 0.1))
+    assert [run.steps_to(loss, 20) for loss in (0.9, 0.5, 0.4, 0.0)] == [1, 5, 9, 20]
+
+
+def test_the_explored_beginnings_are_counted_by_hand(load: Any) -> None:
+    early_stopping = load("early_stopping")
+    space = dt.Space(lr=[0.1, dt.sequences.MultiStep(0.1, milestones=[4], gamma=0.5)])
+    ran = dt.simulate(dt.algos.Grid(space, max_steps=6), lambda values, step: values["lr"])
+    assert early_stopping.unique_steps(ran.trials) == 4 + 2 + 2
+    again = dt.simulate(early_stopping.Again(ran.trials), lambda values, step: 0.0, merge=False)
+    assert again.steps_executed == 12
+
+
+def test_the_space_of_448_has_the_published_merge_rate(load: Any) -> None:
+    spaces = load("spaces")
+    space = spaces.hippo_448()
+    assert space.size == 448
+    rate = dt.preview(space, max_steps=spaces.STEPS, workers=40).merge_rate
+    assert rate == pytest.approx(2.447, abs=0.01)
