@@ -69,9 +69,12 @@ def chromium() -> str:
     return shutil.which("chromium") or ""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def two_threads() -> Iterator[Client]:
-    """Return a client of two workers in this process: for trainers that need none of their own."""
+    """Return a client of two workers in this process: for trainers that need none of their own.
+
+    Not for longer than a module: Dask's threads draw from the global `random` meanwhile.
+    """
     with (
         LocalCluster(
             processes=False,

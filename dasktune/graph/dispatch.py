@@ -279,10 +279,14 @@ class Dispatcher:
 
     def _answer_requests(self, nodes: list[Node]) -> None:
         """Answer what is asked at nodes, in the order of steps, whose metrics are known now."""
+        asking: dict[int, None] = {}
         for node in nodes:
             for trial in list(node.requests):
                 self.frontier.withdraw(node, trial)
-                self._answer(trial)
+                asking[trial] = None
+        for trial in asking:
+            self._answer(trial)
+        for node in nodes:
             self._shorten_above(node)
 
     def _answer(self, trial: int) -> None:
