@@ -132,6 +132,6 @@ class StudyAdditions(StudyResults):
             self.database,
             self._row.id,
             self.plan.root_key_of,
-            self._history.next_number,
+            lambda: self._history.next_number,
             self._history.remember,
         )

@@ -10,6 +10,7 @@ again from its last snapshot and the records since.
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
@@ -170,7 +171,9 @@ class Engine:
         self._session = _Session(tuner, place)
         inputs = dict(inputs or {})
         tuner.prepare(inputs)
-        self._note({"kind": "tuner", "identity": tuner.identity(), "inputs": inputs}, ())
+        # As the database gives it back, so that it is known again in this process, too.
+        identity = json.loads(json.dumps(tuner.identity()))
+        self._note({"kind": "tuner", "identity": identity, "inputs": inputs}, ())
         self._ask(capacity, now)
         return self._settle(now)
 
@@ -246,6 +249,8 @@ class Engine:
         """Tell the tuner nothing more: it cannot go on as it was asked to."""
         self._session = None
         self._todo.clear()
+        # What a call had begun when it was broken off must not be written by halves.
+        self._records, self._reports, self._changed = [], [], {}
 
     # ------------------------------------------------------------- tuner and records
 
@@ -262,6 +267,9 @@ class Engine:
         session, trial = self._session, self.trials[report.trial]
         if session is None or trial.tuner != session.place or trial.state.is_finished:
             return
+        request = session.requests.get(trial.local)
+        if request is None or report.step not in (*request.reports, request.until):
+            return  # something else was asked for in the meantime
         if report.step <= trial.steps:
             return  # what was asked for anew in the meantime
         missing = [name for name in self.objective.metrics if name not in report.metrics]

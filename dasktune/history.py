@@ -69,6 +69,12 @@ class History:
 
     def remember(self, row: EventRow) -> None:
         """Take in an entry that has been written."""
+        if row.payload["kind"] == "snapshot":
+            # Only the last one is of use, and each is as large as the tuner.
+            place = row.payload["place"]
+            self._log[:] = [
+                one for one in self._log if (one["kind"], one["place"]) != ("snapshot", place)
+            ]
         self._log.append(row.payload)
         self.next_number = row.number + 1
 
@@ -87,12 +93,10 @@ class History:
         for record in begun:
             narrow = tuner.widened_from(record["identity"])
             if narrow is not None:
-                records = self._calls(record["place"])
-                now, wanted = trials_of(records), identity["trials"]
-                if now is None or now <= wanted:
-                    widen = None if now == wanted else wanted
-                    number = record["place"]
-                    return Place(number=number, tuner=narrow, records=records, widen=widen)
+                number, wanted = record["place"], identity["trials"]
+                records = self._calls(number)
+                widen = wanted if (trials_of(records) or 0) < wanted else None
+                return Place(number=number, tuner=narrow, records=records, widen=widen)
         return Place(number=len(begun), tuner=tuner, records=[])
 
     def _calls(self, place: int) -> list[Record]:

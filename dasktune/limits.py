@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from dasktune.errors import refuse
 from dasktune.types import Metrics, Objective
+
+SAVE_SECONDS = 10.0
+"""How much of what was used may be forgotten when a process is killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,12 +112,23 @@ class Meter:
         What the study optimises.
     before
         What earlier runs of the same tuner have used.
+    save
+        Called now and then with what this run has used, so that little of it is forgotten
+        if the process is killed.
     """
 
-    def __init__(self, limits: Limits, objective: Objective, before: Used) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        objective: Objective,
+        before: Used,
+        save: Callable[[Used], None] = lambda used: None,
+    ) -> None:
         self._limits = limits
         self._objective = objective
         self._before = before
+        self._save = save
+        self._saved_at = 0.0
         self.of_this_run = Used()
 
     def count(self, *, seconds: float, worker_seconds: float, steps: int) -> None:
@@ -121,6 +136,9 @@ class Meter:
         self.of_this_run = replace(
             self.of_this_run, seconds=seconds, worker_seconds=worker_seconds, steps=steps
         )
+        if seconds - self._saved_at >= SAVE_SECONDS:
+            self._saved_at = seconds
+            self._save(self.of_this_run)
 
     def see(self, metrics: Metrics) -> None:
         """Take in metrics of any step; those that lack the study's do not count."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 from dasktune.algos.base import Tuner
@@ -34,10 +35,11 @@ KINDS = ("tuner", "ask", "tell", "fail", "widen", "snapshot")
 
 
 def describe(decision: Decision) -> dict[str, object]:
-    """Return a decision as a JSON document; a trial's sequences are kept with the trial."""
+    """Return a decision as a JSON document; of a trial's sequences only a digest."""
     match decision:
         case Register():
             found = {"do": "register", "trial": decision.trial, "max_steps": decision.max_steps}
+            found |= {"sequences": _digest(decision)}
             return {**found, "seed": decision.seed} if decision.seed else found
         case Extend():
             found = {"do": "extend", "trial": decision.trial, "until": decision.until}
@@ -49,6 +51,12 @@ def describe(decision: Decision) -> dict[str, object]:
             return {"do": "rank", "trial": decision.trial, "priority": decision.priority}
         case Finish():
             return {"do": "finish"}
+
+
+def _digest(decision: Register) -> str:
+    """Return what tells apart trials of different hyper-parameters."""
+    texts = sorted(f"{name}={one!r}" for name, one in decision.sequences.items())
+    return blake2b("\n".join(texts).encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
 
 def extend_of(document: Mapping[str, Any]) -> Extend:

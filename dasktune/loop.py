@@ -113,13 +113,17 @@ class OwnLoop:
         """
         number = trial.number if isinstance(trial, Asked) else trial
         node = self._waiting(handed=True).get(number)
-        if node is None or number not in self._handed:
+        if number not in self._handed:
             asked = ", ".join(map(str, sorted(self._handed))) or "none"
             raise ConfigurationError(
                 f"a trial must be asked for before it is told of, got {number}; asked for: {asked}"
             )
         if state not in (None, TrialState.FAIL, TrialState.COMPLETE):
             raise ConfigurationError(f"state must be COMPLETE or FAIL, got {state!r}")
+        if node is None or (isinstance(trial, Asked) and trial.until != node.stop):
+            # Its tuner has ended it, or asked for something else, in the meantime.
+            self._handed.discard(number)
+            return
         if state is TrialState.FAIL:
             self._handed.discard(number)
             self._take(self._engine.give_up(number, "told to have failed", self._now()))

@@ -11,7 +11,7 @@ from dasktune.graph.events import RunStage
 from dasktune.graph.plan import Node
 from dasktune.storage.database import Batch, Database
 from dasktune.storage.schema import CheckpointRow, EventRow, MetricRow, StageRow, TrialRow
-from dasktune.trials import TrialRecord
+from dasktune.trials import ADDED, TrialRecord
 from dasktune.types import Metrics, Step
 
 
@@ -28,7 +28,7 @@ class Recorder:
         Gives the state key before any step, under which a node's metrics and checkpoints
         are found.
     next_event
-        Number of the next entry of its event log.
+        Gives the number of the next entry of its event log that is not durable yet.
     on_event
         Called with each entry once it is durable.
     """
@@ -38,7 +38,7 @@ class Recorder:
         database: Database,
         study_id: int,
         root_of: Callable[[Node], str],
-        next_event: int,
+        next_event: Callable[[], int],
         on_event: Callable[[EventRow], None],
     ) -> None:
         self._database = database
@@ -56,9 +56,7 @@ class Recorder:
     def outcome(self, outcome: Outcome) -> None:
         """Take the engine's records and the trials that changed."""
         for record in outcome.records:
-            row = EventRow(study_id=self._study_id, number=self._next_event, payload=dict(record))
-            self._batch.events.append(row)
-            self._next_event += 1
+            self._add_event(dict(record))
             self.holds_decisions |= bool(record.get("decisions", True))
         self._batch.trials.extend(self._trial_row(trial) for trial in outcome.trials)
 
@@ -66,10 +64,8 @@ class Recorder:
         """Write trials that were added with their results; an entry of the log fences them."""
         added = list(trials)
         numbers = [trial.number for trial in added]
-        payload: dict[str, Any] = {"kind": "added", "trials": numbers, "decisions": []}
-        row = EventRow(study_id=self._study_id, number=self._next_event, payload=payload)
-        self._batch.events.append(row)
-        self._next_event += 1
+        payload = {"kind": "added", "place": ADDED, "trials": numbers, "decisions": []}
+        self._add_event(payload)
         self._batch.trials.extend(self._trial_row(trial) for trial in added)
         self.flush()
 
@@ -121,6 +117,11 @@ class Recorder:
         if row is not None:
             self._stages[attempt] = replace(row, started=at, status="running")
 
+    def seconds_of(self, attempt: str, at: float) -> float:
+        """Return how long an attempt has run at a time (epoch seconds); 0 if it has not begun."""
+        row = self._stages.get(attempt)
+        return max(0.0, at - row.started) if row is not None and row.started else 0.0
+
     def saved(self, attempt: str, step: Step) -> None:
         """Take note that a running attempt has a durable state: its steps are not lost."""
         row = self._stages.get(attempt)
@@ -158,6 +159,11 @@ class Recorder:
         self.holds_decisions = False
         for row in batch.events:
             self._on_event(row)
+
+    def _add_event(self, payload: dict[str, Any]) -> None:
+        number = self._next_event() + len(self._batch.events)
+        row = EventRow(study_id=self._study_id, number=number, payload=payload)
+        self._batch.events.append(row)
 
     def _trial_row(self, trial: TrialRecord) -> TrialRow:
         return TrialRow(

@@ -13,6 +13,7 @@ from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.keys import root_key
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.history import History
+from dasktune.log import Record
 from dasktune.mirror import Seen, optuna_study, spans_of
 from dasktune.recall import Recall
 from dasktune.storage.checkpoints import CheckpointStore
@@ -127,7 +128,7 @@ class StudyResults:
 
     def summary(self) -> Summary:
         """Return what was asked for, what was trained, and what that cost."""
-        runs = [note["wall_seconds"] for note in self._history.notes("run")]
+        runs = [note["wall_seconds"] for note in self._runs()]
         best = self._best_record()
         stages = self.stages()
         spans = ((one.started, one.ended) for one in stages)
@@ -140,6 +141,10 @@ class StudyResults:
             worker_seconds=sum(ended - started for started, ended in spans if started and ended),
             best_value=None if best is None else best.value,
         )
+
+    def _runs(self) -> list[Record]:
+        """Return what each run has used, as it was noted last."""
+        return list({note["run"]: note for note in self._history.notes("run")}.values())
 
     def trials_dataframe(self) -> pandas.DataFrame:
         """Return one row a trial: number, state, steps, value, and each hyper-parameter.
@@ -203,6 +208,8 @@ class StudyResults:
 
     def _seeded_key(self, added: int) -> str:
         """Return the state key before any step for another training seed."""
+        if not self._options.merge:
+            return root_key(self._row.root, added)
         return root_key(f"{self._row.spec['fingerprint']}", self.seed + added)
 
     def _catch_up(self) -> None:

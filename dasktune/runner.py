@@ -20,7 +20,7 @@ from distributed import Client, Future, KilledWorker
 
 from dasktune.cluster import WORKERS_SECONDS, Workers
 from dasktune.engine import Engine, Order, Outcome, with_save_points
-from dasktune.errors import ClusterError, ConfigurationError, InternalError, StorageError
+from dasktune.errors import ClusterError, InternalError, StorageError
 from dasktune.graph.attempts import Attempt
 from dasktune.graph.events import (
     Ended,
@@ -170,10 +170,11 @@ class DaskRunner:
                     self._drain()
                     break
                 self._turn()
-        except (KeyboardInterrupt, StorageError, ConfigurationError) as error:
+        except (KeyboardInterrupt, Exception):
             self._trouble = None
-            if isinstance(error, ConfigurationError):
-                self._engine.mute()
+            # A call of the tuner may have been broken off; what it is not told now, it is told
+            # by the next run.
+            self._engine.mute()
             if not self._is_draining:
                 self._drain()
             raise
@@ -276,6 +277,8 @@ class DaskRunner:
     def _say_what_is_safe(self) -> None:
         """Pass on outcomes that are durable; user code may be called by that."""
         outcomes, self._outcomes = self._outcomes, []
+        if self._recorder.is_broken:
+            return
         for outcome in outcomes:
             for report in outcome.reports:
                 self._meter.see(report.metrics)
@@ -401,6 +404,7 @@ class DaskRunner:
     def _failed(self, flight: _Flight, message: Mapping[str, Any]) -> None:
         logger.warning("stage failed after step %d: %s", message["step"], message["message"])
         attempt = self._engine.dispatcher.attempts.get(message["attempt"])
+        self.worker_seconds += self._recorder.seconds_of(message["attempt"], message["at"])
         self._tell(
             Failed(
                 attempt=message["attempt"],
@@ -457,6 +461,8 @@ class DaskRunner:
         lost = [one for one in dispatcher.attempts.values() if one.worker == worker]
         for attempt in lost:
             self._look_up_last(attempt)
+            if not attempt.ended:
+                self.worker_seconds += self._recorder.seconds_of(attempt.id, time.time())
         self._tell(WorkerLost(worker=worker))
         for attempt in lost:
             future = self._futures.pop(attempt.id, None)

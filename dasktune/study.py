@@ -7,7 +7,8 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -79,6 +80,7 @@ class Study(StudyAdditions):
         self._mirroring = Mirroring(self, mirror, owner=f"{row.root}:{row.created}")
         self._runner: DaskRunner | None = None
         self._loop: OwnLoop | None = None
+        self._asking = threading.Lock()
         self._is_stopping: bool | None = None  # None while nothing runs
         self._warned = False
 
@@ -159,19 +161,23 @@ class Study(StudyAdditions):
             if place.has_ended:
                 logger.info("study %s: this tuner has ended already", self.name)
                 return
-            meter = Meter(limits or Limits(), self.objective, self._used(place))
+            limits, run = limits or Limits(), f"{self.name}-{uuid4().hex[:8]}"
+            save = partial(self._note_run, run, place.number)
+            meter = Meter(limits, self.objective, self._used(place, limits), save)
             if meter.reached() is None:
                 self._check_resumable(allow_failed_check)
-                with (
-                    self._mirroring,
-                    self._timed(place.number, meter),
-                    interruptible(self.stop),
-                    self._client(client, workers) as connected,
-                ):
-                    self._is_current = False  # until all that is decided has been written
-                    self._run(place, connected, progress, meter, announcer)
-                    self._is_current = True
-                announcer.end()
+                try:
+                    with (
+                        self._mirroring,
+                        self._timed(meter, save),
+                        interruptible(self.stop),
+                        self._client(client, workers) as connected,
+                    ):
+                        self._is_current = False  # until all that is decided has been written
+                        self._run(run, place, connected, progress, meter, announcer)
+                        self._is_current = True
+                finally:
+                    announcer.end()
         if last_line:
             self._say_last(tuner, meter)
 
@@ -261,40 +267,45 @@ class Study(StudyAdditions):
         return True
 
     @contextmanager
-    def _timed(self, place: int, meter: Meter) -> Iterator[None]:
+    def _timed(self, meter: Meter, save: Callable[[Used], None]) -> Iterator[None]:
         """Let the study be stopped meanwhile, and take note of what it uses."""
         self._is_stopping = False
         try:
             yield
         finally:
             self._is_stopping = None
-            used = meter.of_this_run
-            self._history.note(
-                "run",
-                place=place,
-                wall_seconds=used.seconds,
-                worker_seconds=used.worker_seconds,
-                steps=used.steps,
-            )
+            save(meter.of_this_run)
 
-    def _used(self, place: Place) -> Used:
+    def _note_run(self, run: str, place: int, used: Used) -> None:
+        self._history.note(
+            "run",
+            run=run,
+            place=place,
+            wall_seconds=used.seconds,
+            worker_seconds=used.worker_seconds,
+            steps=used.steps,
+        )
+
+    def _used(self, place: Place, limits: Limits) -> Used:
         """Return what a tuner's earlier runs have used."""
-        notes = [one for one in self._history.notes("run") if one["place"] == place.number]
-        mine = [one.values for one in self.records.values() if one.tuner == place.number]
-        losses = [
-            self.objective.losses(dict(zip(self.objective.metrics, values, strict=True)))[0]
-            for values in mine
-            if values is not None
-        ]
+        notes = [one for one in self._runs() if one["place"] == place.number]
+        best = math.inf
+        if limits.target is not None:
+            mine = [one for one in self.records.values() if one.tuner == place.number]
+            known = (metrics for _, by_step in self.seen(mine) for metrics in by_step.values())
+            names = set(self.objective.metrics)
+            losses = (self.objective.losses(one)[0] for one in known if names <= one.keys())
+            best = min(losses, default=math.inf)
         return Used(
             seconds=sum(note["wall_seconds"] for note in notes),
             worker_seconds=sum(note["worker_seconds"] for note in notes),
             steps=sum(note["steps"] for note in notes),
-            best_loss=min(losses, default=math.inf),
+            best_loss=best,
         )
 
     def _run(
         self,
+        run: str,
         place: Place,
         client: Client,
         progress: bool | None,
@@ -305,7 +316,6 @@ class Study(StudyAdditions):
         from dasktune.runner import DaskRunner
 
         engine = self._engine()
-        run = f"{self.name}-{uuid4().hex[:8]}"
         show = display(self, engine) if _wants_display(progress) else nullcontext()
         with show as on_turn:
             self._runner = DaskRunner(
@@ -416,7 +426,8 @@ class Study(StudyAdditions):
         >>> len(study.trials)
         3
         """
-        return self._own_loop(tuner).ask()
+        with self._asking:
+            return self._own_loop(tuner).ask()
 
     def tell(
         self,
@@ -437,7 +448,8 @@ class Study(StudyAdditions):
         state
             `TrialState.FAIL` says that it failed, with no values.
         """
-        self._own_loop(None).tell(trial, values, state)
+        with self._asking:
+            self._own_loop(None).tell(trial, values, state)
 
     def _own_loop(self, tuner: Tuner | None) -> OwnLoop:
         if self._trainer is not None:

@@ -6,6 +6,7 @@ import json
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -644,3 +645,92 @@ def test_a_tuner_for_one_objective_is_refused_where_there_are_several() -> None:
     bench.engine.objective = both
     with pytest.raises(ConfigurationError, match="Halving must have one objective"):
         bench.begin(Halving())
+
+
+# ------------------------------------------------------- what must not be written by halves
+
+
+class Stumbling(Watching):
+    """Fails in its own code at the second report, the first time."""
+
+    stumbles = True
+
+    def tell(self, report: Report) -> list[Decision]:
+        if Stumbling.stumbles and report.step == 5:
+            Stumbling.stumbles = False
+            raise ConfigurationError("mine")
+        return super().tell(report)
+
+
+def test_a_call_that_broke_off_leaves_nothing_to_be_written() -> None:
+    Stumbling.stumbles = True
+    bench = Bench(loss)
+    bench.begin(Stumbling())
+    with pytest.raises(ConfigurationError, match="mine"):
+        bench.run()
+    rows = {number: replace(one) for number, one in bench.trials.items()}
+    bench.engine.mute()
+    said = bench.engine.drain(0.0)
+    assert (said.records, said.trials, said.reports) == ((), (), ())
+    told = {one["trial"]: one["step"] for one in bench.log if one["kind"] == "tell"}
+    for number, row in rows.items():  # as the database has them: only what the log says
+        row.steps = told.get(number, 0)  # type: ignore[call-overload]
+    again = Bench(loss, rows)
+    again.take(again.engine.resume(Stumbling(), place=0, records=bench.log, now=0.0))
+    again.run()
+    assert summary(again.trials) == [("COMPLETE", 8, 0.0125), ("PRUNED", 5, 0.04)]
+
+
+def test_a_tuner_whose_identity_has_tuples_is_recorded_as_it_is_read() -> None:
+    class Tupled(Halving):
+        def identity(self) -> dict[str, object]:
+            return {"tuner": "Tupled", "milestones": (1, 2)}
+
+    outcome = Bench(loss).engine.begin(Tupled(), place=0, capacity=1, now=0.0)
+    assert outcome.records[0]["identity"] == {"tuner": "Tupled", "milestones": [1, 2]}
+
+
+def test_a_lowered_request_is_all_that_is_trained_and_told() -> None:
+    class Lowering(Watching):
+        """Asks for step 8 with looks at 3 and 6, and at 3 for step 5 instead."""
+
+        def ask(self, capacity: int) -> list[Decision]:
+            found = super().ask(capacity)
+            return [
+                replace(one, reports=(3, 6)) if isinstance(one, Extend) else one for one in found
+            ]
+
+        def tell(self, report: Report) -> list[Decision]:
+            self.seen.append([report.trial, report.step])
+            if report.step == 3:
+                return [Extend(trial=report.trial, until=5)]
+            return self.end()
+
+    bench, tuner = Bench(loss), Lowering()
+    bench.begin(tuner)
+    bench.run()
+    assert sorted(tuner.seen[1:]) == [[0, 3], [0, 5], [1, 3], [1, 5]]
+    assert [one.steps for one in bench.trials.values()] == [5, 5]
+    # This worker does not listen: the stages to step 6 had been given to it. None went to 8.
+    assert bench.dispatcher.steps_executed == 12
+
+
+def test_a_replay_compares_what_was_registered() -> None:
+    bench = Bench(loss)
+    bench.begin(Random(SAMPLED, trials=2, max_steps=2, seed=1))
+    bench.run()
+    same = replay(Random(SAMPLED, trials=2, max_steps=2, seed=1), bench.log, bench.engine.objective)
+    other = replay(
+        Random(SAMPLED, trials=2, max_steps=2, seed=2), bench.log, bench.engine.objective
+    )
+    assert same.identical
+    assert other.difference is not None
+    assert "'register'" in other.difference
+
+
+def test_a_queued_point_that_cannot_be_is_refused_before_anything_is_recorded() -> None:
+    bench = Bench(loss)
+    inputs = {"queued": [{"lr": 1.0}, {"lr": 99.0}]}
+    with pytest.raises(ConfigurationError, match="coordinate 'lr' must be in Float"):
+        bench.engine.begin(counted(3, []), place=0, capacity=1, now=0.0, inputs=inputs)
+    assert bench.trials == {}

@@ -154,3 +154,57 @@ def test_what_a_callback_raises_ends_the_run_and_loses_nothing(
 def test_what_is_no_callback_is_refused(tmp_path: Path, client: Client) -> None:
     with pytest.raises(ConfigurationError, match=r"a callback must be a dasktune\.Callback"):
         make(tmp_path).optimize(GRID, client=client, callbacks=[print])  # type: ignore[list-item]
+
+
+def test_a_target_that_was_reached_on_the_way_stays_reached(tmp_path: Path, client: Client) -> None:
+    study = make(tmp_path)
+    for _ in range(2):
+        study.optimize(GRID, client=client, limits=dt.Limits(target=0.95))
+        executed = study.summary()["steps_executed"]
+    study.close()
+    again = make(tmp_path, load_if_exists=True)
+    again.optimize(GRID, client=client, limits=dt.Limits(target=0.95))
+    assert again.summary()["steps_executed"] == executed
+
+
+def test_what_a_killed_run_has_used_is_not_forgotten(
+    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dasktune.limits.SAVE_SECONDS", 0.0)
+    study = make(tmp_path)
+    noted: list[int] = []
+
+    class Watch(dt.Callback):
+        def on_report(self, study: StudyResults, trial: dt.Trial, report: Report) -> None:
+            noted.append(len(other.user_attrs) + int(other.summary()["wall_seconds"] > 0))
+
+    other = make(tmp_path, load_if_exists=True)  # as another process sees it meanwhile
+    study.optimize(GRID, client=client, callbacks=[Watch()])
+    assert noted[-1] == 1
+    runs = [note for note in study.database.notes(1) if note.payload["kind"] == "run"]
+    assert len({note.payload["run"] for note in runs}) == 1
+    assert len(runs) > 2
+    assert study.summary()["wall_seconds"] == runs[-1].payload["wall_seconds"]
+
+
+def test_callbacks_hear_of_the_end_also_after_an_error(tmp_path: Path, client: Client) -> None:
+    class Broken(Noting):
+        def on_report(self, study: StudyResults, trial: dt.Trial, report: Report) -> None:
+            raise KeyError("mine")
+
+    noting = Broken()
+    with pytest.raises(KeyError, match="mine"):
+        make(tmp_path).optimize(GRID, client=client, callbacks=[noting])
+    assert noting.heard == [("study", 6)]
+
+
+def test_what_fails_counts_with_its_time(tmp_path: Path, client: Client) -> None:
+    class Failing(Slow):
+        def train(self) -> None:
+            time.sleep(0.05)
+            raise ValueError("never")
+
+    study = dt.create_study(Failing, name="failing", storage=tmp_path, metric="loss")
+    study.optimize(dt.algos.Grid(dt.Space(lr=[0.1]), max_steps=3), client=client)
+    (note,) = [one for one in study.database.notes(1) if one.payload["kind"] == "run"]
+    assert note.payload["worker_seconds"] >= 0.05

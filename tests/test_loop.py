@@ -10,7 +10,7 @@ import pytest
 
 import dasktune as dt
 from dasktune.errors import ConfigurationError
-from dasktune.sequences import Constant
+from dasktune.sequences import Constant, MultiStep
 from dasktune.study import Study
 from dasktune.types import Decision, Extend, Finish, Register, Report, Stop, TrialState
 
@@ -189,3 +189,43 @@ def test_a_queued_point_outside_the_space_is_refused_and_can_be_cleared(tmp_path
     assert study.trials == []
     study.clear_queue()
     assert study.ask(random()) is not None
+
+
+def test_what_is_told_of_an_ended_trial_is_dropped(tmp_path: Path) -> None:
+    study = make(tmp_path)
+    tuner = dt.algos.PBT(SPACE, population=5, max_steps=4, every=1)
+    handed = [study.ask(tuner) for _ in range(5)]
+    for at, one in enumerate(handed):
+        assert one is not None
+        study.tell(one, float(at))
+    # Now the last one is replaced, although it may be under way again.
+    again = [one for _ in range(6) if (one := study.ask()) is not None]
+    for one in again:
+        study.tell(one, 1.0)
+    assert study.replay(tuner).identical
+
+
+def test_a_trial_may_be_added_while_a_loop_is_open(tmp_path: Path) -> None:
+    study = make(tmp_path)
+    asked = study.ask(random(2))
+    assert asked is not None
+    added = study.add_trial({"lr": 0.5}, 0.75)
+    study.tell(asked, 0.25)
+    other = study.ask()
+    assert other is not None
+    study.tell(other, 0.5)
+    assert [one.value for one in study.trials] == [0.25, 0.5, 0.75]
+    assert added == 2
+    study.close()
+    assert [one.value for one in make(tmp_path).trials] == [0.25, 0.5, 0.75]
+
+
+def test_a_known_tuner_is_known_in_the_same_process(tmp_path: Path) -> None:
+    study = make(tmp_path)
+    family = dt.Family(MultiStep, init=dt.Float(0.1, 1.0), milestones=[3], gamma=0.1)
+    for trials in (2, 2, 4):
+        tuner = dt.algos.Random(dt.Space(lr=family), trials=trials, max_steps=4)
+        while asked := study.ask(tuner):
+            study.tell(asked, 1.0)
+        assert len(study.trials) == trials
+        assert study.replay(tuner).identical

@@ -15,8 +15,8 @@ class ASHA(BracketTuner):
     A trial that arrives at a rung is paused. Each arrival at a rung may make one of those
     that are there belong to the top ``floor(n / eta)`` of the n so far: it is trained to
     the next rung, with the rung's number as its priority, so that promotions go before
-    new trials. Nothing waits for a rung to be complete. The number of trials is what ends
-    it: it limits how many begin in the base rungs.
+    new trials, which begin in their order. Nothing waits for a rung to be complete. The
+    number of trials is what ends it: it limits how many begin in the base rungs.
 
     Of equal losses the earlier one ranks first; what is NaN or infinite ranks last and is
     never promoted. A trial that fails keeps its place in the rungs that it reported at and
@@ -73,8 +73,8 @@ class ASHA(BracketTuner):
         self._failed: set[int] = set()
 
     def launch(self, trial: int, bracket: OpenBracket) -> Extend:
-        """Return that it is trained to the base rung."""
-        return Extend(trial=trial, until=bracket.steps[0])
+        """Return that it is trained to the base rung, in its turn."""
+        return Extend(trial=trial, until=bracket.steps[0], priority=-trial)
 
     def told(self, report: Report) -> list[Decision]:
         """Return the promotion that the arrival of a trial leads to."""

@@ -74,6 +74,9 @@ class PBT(SampledTuner):
     An infinite loss is the worst, and never a donor's. A member that fails after a report of
     its own is replaced like one at the bottom of its last step; a failed one is no donor.
 
+    The paper's trick to sample until half of a population is better than guessing is left
+    out: it needs to be told what guessing is.
+
     A child is a trial like any other: its `sequences`, run alone, give the same model. Its
     `params` are those that it goes on with.
 

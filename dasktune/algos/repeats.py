@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -184,7 +185,7 @@ class Repeats(Tuner):
         if narrow is None:
             return None
         found = Repeats(narrow, self.seeds, self.aggregate)
-        return found if found.identity() == identity else None
+        return found if json.loads(json.dumps(found.identity())) == identity else None
 
     def widen(self, trials: int) -> list[Decision]:
         """Go on with more trials of the other tuner: `trials` in all."""

@@ -9,11 +9,13 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import ClassVar, Self
 
+import numpy as np
+
 from dasktune.algos.base import Inputs, Proposal, Tuner, check_horizon
 from dasktune.algos.sources import GridSource, RandomSource, Source
 from dasktune.errors import ConfigurationError, InternalError, unknown
 from dasktune.sequences.values import Arguments
-from dasktune.space import MOST_GRID_POINTS, Configuration
+from dasktune.space import MOST_GRID_POINTS, Configuration, Drawing
 from dasktune.space.by_run import AnySpace, Definition, space_of
 from dasktune.types import Decision, Register, Report, Step
 
@@ -164,7 +166,11 @@ class SampledTuner(Tuner):
         queued, earlier = inputs.get("queued", ()), inputs.get("earlier", ())
         if not isinstance(queued, Iterable) or not isinstance(earlier, Iterable):
             raise InternalError(f"inputs must hold lists, got {inputs!r}")
-        self._queue.extend(queued)
+        if self.source.most is None:
+            for point in queued:
+                # One that cannot be would stop the study each time it comes to it.
+                self.space.at(point, otherwise=Drawing(np.random.default_rng(self.seed)))
+            self._queue.extend(queued)
         if isinstance(objectives := inputs.get("objectives"), int):
             self.source.expect(objectives)
         for one in earlier:

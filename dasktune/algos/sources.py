@@ -87,16 +87,21 @@ class RandomSource(Source):
     def __init__(self, space: AnySpace, seed: int) -> None:
         self._space = space
         self._seed = seed
+        self._picked: tuple[int, Configuration] | None = None
 
     def propose(self, trial: int) -> Proposal:
         """Return a random point; it depends on nothing but the seed and the number."""
-        return {"point": dict(self._space.pick(self._drawing(trial)).point)}
+        found = self._space.pick(self._drawing(trial))
+        self._picked = trial, found
+        return {"point": dict(found.point)}
 
     def accept(self, trial: int, proposal: Proposal) -> Configuration:
         """Return the configuration at the proposal's point; what it lacks is drawn."""
         point = proposal["point"]
         if not isinstance(point, Mapping):
             raise TypeError(f"a point must be a mapping, got {point!r}")
+        if self._picked is not None and (trial, point) == (self._picked[0], self._picked[1].point):
+            return self._picked[1]
         return self._space.at(point, otherwise=self._drawing(trial))
 
     def known(self, trials: int) -> tuple[Configuration, ...]:

@@ -57,12 +57,13 @@ class StoppingASHA(BracketTuner):
     >>> from dasktune.space import Float, Space
     >>> space = Space(lr=Float(0.01, 1, log=True))
     >>> StoppingASHA(space, trials=2, max_steps=60, min_steps=15, brackets=[1]).ask(1)[-1]
-    Extend(trial=1, until=60, priority=0.0, reports=())
+    Extend(trial=1, until=60, priority=-1, reports=())
     """
 
     def launch(self, trial: int, bracket: OpenBracket) -> Extend:
         """Return that it is trained to the end and reports at each rung before."""
-        return Extend(trial=trial, until=bracket.steps[-1], reports=bracket.steps[:-1])
+        until, looks = bracket.steps[-1], bracket.steps[:-1]
+        return Extend(trial=trial, until=until, reports=looks, priority=-trial)
 
     def told(self, report: Report) -> list[Decision]:
         """Return `Stop` if the trial is not among the best at the last rung it has passed."""

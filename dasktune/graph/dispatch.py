@@ -98,7 +98,7 @@ class Dispatcher:
         reports: Ordered[Step] = (),
     ) -> list[Instruction]:
         """Ask for a trial to be trained up to `until`, and reported there and at `reports`."""
-        self._withdraw(trial)
+        before = self._withdraw(trial)
         sequences = self.plan.paths[trial].sequences
         nodes = [self.plan.register(trial, sequences, step) for step in (*reports, until)]
         failure = self.frontier.failure_above(nodes[-1])
@@ -110,6 +110,8 @@ class Dispatcher:
             if node.stop not in node.metrics:
                 self.frontier.request(node, trial, priority)
         self._answer(trial)
+        if before is not None:
+            self._shorten_above(before)
         self._fill(now)
         return self._take()
 

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from dasktune.storage.metrics import metrics_from_json, metrics_to_json
 from dasktune.types import Metrics, Step
 
-VERSION = 1
+VERSION = 2
 """Version of the tables; a database of another one is refused."""
 
 metadata = sa.MetaData()

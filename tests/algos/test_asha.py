@@ -90,7 +90,8 @@ class Queue:
         for one in decisions:
             if isinstance(one, Extend):
                 job = (one.trial, self.steps.index(one.until))
-                assert one.priority == job[1]
+                # Promotions go first, then new trials in their order.
+                assert one.priority == (job[1] or -one.trial)
                 heappush(self.waiting, (-one.priority, next(self.order), job))
             self.finished |= isinstance(one, Finish)
 
@@ -225,7 +226,8 @@ def test_everything_is_registered_and_sent_to_its_base_rung_at_once() -> None:
     assert [type(one) for one in decisions] == [Register] * 25 + [Extend] * 25
     bases = [one.until for one in decisions if isinstance(one, Extend)]
     assert [bases.count(step) for step in (3, 15, 60)] == [16, 6, 3]
-    assert {one.priority for one in decisions if isinstance(one, Extend)} == {0.0}
+    priorities = [one.priority for one in decisions if isinstance(one, Extend)]
+    assert priorities == [-trial for trial in range(25)], "each in its turn"
     assert tuner.ask(4) == []
 
 

@@ -501,3 +501,22 @@ def test_planned_saves_travel_with_the_stage() -> None:
     (run,) = dispatcher.handle(WorkerJoined(worker="w0"), 0.0)
     assert isinstance(run, RunStage)
     assert run.saves == (4, 6, 8)
+
+
+def test_reports_that_arrive_together_for_one_trial_are_delivered_once_each() -> None:
+    dispatcher = Dispatcher("root")
+    dispatcher.register(0, {"lr": Constant(0.1)}, 8)
+    dispatcher.extend(0, 8, 0.0, 0.0)
+    (order,) = [
+        one
+        for one in dispatcher.handle(WorkerJoined(worker="w0"), 0.0)
+        if isinstance(one, RunStage)
+    ]
+    dispatcher.extend(0, 8, 0.0, 0.0, reports=(3, 6))
+    for step in (3, 6):
+        dispatcher.handle(SaveMissed(attempt=order.attempt, step=step), 0.0)
+    reports = tuple((step, {"loss": 1.0 / step}) for step in range(1, 9))
+    said = dispatcher.handle(Saved(attempt=order.attempt, step=8, reports=reports), 0.0)
+    told = [one.report.step for one in said if isinstance(one, Deliver)]
+    assert told == [3, 6, 8]
+    assert dispatcher.wanted == {}
