@@ -126,6 +126,11 @@ def _asha(trace: Trace, sampler: Given) -> Tuner:
     )
 
 
+def _standard(trace: Trace, sampler: Given) -> Tuner:
+    trials = len(trace.configurations)
+    return dt.algos.ASHA(trace.space(), trials=trials, max_steps=trace.steps, sampler=sampler)
+
+
 def _async_hyperband(trace: Trace, sampler: Given) -> Tuner:
     trials = len(trace.configurations)
     return dt.algos.AsyncHyperband(
@@ -139,6 +144,7 @@ def _random(trace: Trace, sampler: Given) -> Tuner:
 
 TUNERS: Mapping[str, Callable[[Trace, Given], Tuner]] = {
     "ASHA": _asha,
+    "ASHA, three brackets": _standard,
     "AsyncHyperband": _async_hyperband,
     "Random": _random,
 }
@@ -163,8 +169,9 @@ def measure(short: bool, data: Path | None = None) -> list[Figure]:
     return [
         *(_of_table(name, every[name], budgets[name]) for name in names),
         _speed("ASHA", every, budgets, resamples, STEPS_SHARE),
+        _speed("ASHA, three brackets", every, budgets, resamples, None),
         _speed("AsyncHyperband", every, budgets, resamples, None),
-        *(_regrets(kind, every, resamples) for kind in ("ASHA", "AsyncHyperband")),
+        *(_regrets(kind, every, resamples) for kind in TUNERS if kind != "Random"),
     ]
 
 
