@@ -14,8 +14,7 @@ import json
 import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
 
 from dasktune.algos.base import Inputs, Tuner
 from dasktune.errors import ConfigurationError, InternalError, unknown
@@ -29,7 +28,8 @@ from dasktune.graph.events import (
     SavePoint,
     StopStage,
 )
-from dasktune.log import Record, call, describe, difference_of, extend_of, report_of
+from dasktune.log import Record, call, describe, difference_of, report_of
+from dasktune.session import Session, after_last_snapshot
 from dasktune.trials import TrialRecord
 from dasktune.types import (
     Decision,
@@ -65,43 +65,6 @@ class Outcome:
     reports: tuple[Report, ...] = ()
 
 
-@dataclass(slots=True)
-class _Session:
-    """A tuner at work: its place in the study, its trials' numbers and what it asks for."""
-
-    tuner: Tuner
-    place: int
-    numbers: dict[int, int] = field(default_factory=dict)
-    requests: dict[int, Extend] = field(default_factory=dict)
-    stopped: set[int] = field(default_factory=set)
-    finished: bool = False
-    since_snapshot: int = 0
-
-    def snapshot(self) -> dict[str, object]:
-        """Return all of it but the numbers, which the trials themselves say, as JSON."""
-        return {
-            "tuner": self.tuner.snapshot(),
-            "requests": [describe(one) for one in self.requests.values()],
-            "stopped": sorted(self.stopped),
-            "finished": self.finished,
-        }
-
-    def restore(self, snapshot: Mapping[str, object]) -> None:
-        """Take over what `snapshot` returned."""
-        match snapshot:
-            case {
-                "tuner": dict(tuner),
-                "requests": list(requests),
-                "stopped": list(stopped),
-                "finished": bool(finished),
-            }:
-                self.tuner.restore(tuner)
-                self.requests = {one["trial"]: extend_of(one) for one in requests}
-                self.stopped, self.finished = set(stopped), finished
-            case _:
-                raise InternalError(f"not a snapshot of a session: {snapshot!r}")
-
-
 class Engine:
     """Runs one tuner at a time over a dispatcher.
 
@@ -135,7 +98,7 @@ class Engine:
         self.reports_told = 0
         self._fails_on_nan = fails_on_nan
         self._snapshot_every = snapshot_every
-        self._session: _Session | None = None
+        self._session: Session | None = None
         self._orders: list[Order] = []
         self._records: list[Record] = []
         self._reports: list[Report] = []
@@ -168,7 +131,7 @@ class Engine:
                 f"{type(tuner).__name__} must have one objective, since it compares trials on "
                 f"the way, got {', '.join(self.objective.metrics)}"
             )
-        self._session = _Session(tuner, place)
+        self._session = Session(tuner, place)
         inputs = dict(inputs or {})
         tuner.prepare(inputs)
         # As the database gives it back, so that it is known again in this process, too.
@@ -206,11 +169,11 @@ class Engine:
         ConfigurationError
             If the tuner decides otherwise than it did when the records were made.
         """
-        self._session = session = _Session(tuner, place)
+        self._session = session = Session(tuner, place)
         for trial in self.trials.values():
             if trial.tuner == place:
                 session.numbers[trial.local] = trial.number
-        for record in _after_last_snapshot(records):
+        for record in after_last_snapshot(records):
             self._replay(session, record)
         # Rows say this already; written again, they could undo what another driver added.
         self._changed.clear()
@@ -319,13 +282,13 @@ class Engine:
         self._note({**cause, "traceback": failure.traceback}, decisions)
         self._apply(session, decisions, now)
 
-    def _widen(self, session: _Session, trials: int, now: float) -> None:
+    def _widen(self, session: Session, trials: int, now: float) -> None:
         self._take_widening(session)
         decisions = session.tuner.widen(trials)
         self._note({"kind": "widen", "trials": trials}, decisions)
         self._apply(session, decisions, now)
 
-    def _take_report(self, session: _Session, trial: TrialRecord, report: Report) -> None:
+    def _take_report(self, session: Session, trial: TrialRecord, report: Report) -> None:
         trial.steps, trial.values = report.step, self.objective.values(report.metrics)
         if trial.until is None or report.step >= trial.until:
             trial.until = None
@@ -335,14 +298,14 @@ class Engine:
         self._changed[trial.number] = None
 
     def _take_failure(
-        self, session: _Session, trial: TrialRecord, message: str, traceback: str
+        self, session: Session, trial: TrialRecord, message: str, traceback: str
     ) -> None:
         session.requests.pop(trial.local, None)
         trial.state, trial.until = TrialState.FAIL, None
         trial.message, trial.traceback = message, traceback
         self._changed[trial.number] = None
 
-    def _take_widening(self, session: _Session) -> None:
+    def _take_widening(self, session: Session) -> None:
         """Open the tuner again, and what it had not stopped itself."""
         session.finished = False
         for local, number in session.numbers.items():
@@ -373,7 +336,7 @@ class Engine:
         record = {"kind": "snapshot", "place": session.place, "state": state, "decisions": []}
         self._records.append(record)
 
-    def _replay(self, session: _Session, record: Record) -> None:
+    def _replay(self, session: Session, record: Record) -> None:
         """Give one recorded cause to the tuner and compare what it decides."""
         match record["kind"]:
             case "snapshot":
@@ -399,7 +362,7 @@ class Engine:
             self._remember(session, decision)
         session.since_snapshot = 0 if record["kind"] == "snapshot" else session.since_snapshot + 1
 
-    def _ask_again(self, session: _Session, now: float) -> None:
+    def _ask_again(self, session: Session, now: float) -> None:
         """Make the trials known to the dispatcher, and ask for what they still wait for."""
         for number in sorted(session.numbers.values()):
             self._make_known(self.trials[number])
@@ -412,47 +375,16 @@ class Engine:
 
     # -------------------------------------------------------------------- decisions
 
-    def _apply(self, session: _Session, decisions: Iterable[Decision], now: float) -> None:
+    def _apply(self, session: Session, decisions: Iterable[Decision], now: float) -> None:
         for decision in decisions:
-            self._check(session, decision)
+            session.check(decision, self.trials)
             if isinstance(decision, Register):
                 self._register(session, decision)
             else:
                 self._remember(session, decision)
                 self._todo.extend(self._carry_out(session, decision, now))
 
-    def _check(self, session: _Session, decision: Decision) -> None:
-        """Refuse a decision that makes no sense: whoever wrote the tuner must know.
-
-        Raises
-        ------
-        ConfigurationError
-            If it is about a trial that was not registered or has ended, or asks for a step
-            that the trial has had or cannot get to.
-        """
-        if isinstance(decision, Finish):
-            return
-        known, trial = len(session.numbers), decision.trial
-        problem = ""
-        if isinstance(decision, Register):
-            problem = f"register trial {known} next" if trial != known else ""
-        elif trial not in session.numbers:
-            problem = f"decide about trials that it registered, 0 to {known - 1}"
-        elif isinstance(decision, Extend):
-            record = self.trials[session.numbers[trial]]
-            steps = (record.steps, *decision.reports, decision.until, record.max_steps + 1)
-            if record.state.is_finished:
-                problem = f"not extend trial {trial}, which is {record.state.value}"
-            elif any(first >= second for first, second in pairwise(steps)):
-                problem = (
-                    f"extend trial {trial} beyond step {record.steps} and up to "
-                    f"{record.max_steps}, its reports ascending"
-                )
-        if problem:
-            name = type(session.tuner).__name__
-            raise ConfigurationError(f"{name} must {problem}, got {decision!r}")
-
-    def _register(self, session: _Session, decision: Register) -> None:
+    def _register(self, session: Session, decision: Register) -> None:
         number = len(self.trials)
         session.numbers[decision.trial] = number
         self.trials[number] = TrialRecord(
@@ -473,7 +405,7 @@ class Engine:
         register = self.dispatcher.register
         self._todo.extend(register(trial.number, trial.sequences, trial.max_steps, seed=trial.seed))
 
-    def _carry_out(self, session: _Session, decision: Decision, now: float) -> list[Instruction]:
+    def _carry_out(self, session: Session, decision: Decision, now: float) -> list[Instruction]:
         """Pass a decision on to the dispatcher."""
         dispatcher = self.dispatcher
         match decision:
@@ -492,7 +424,7 @@ class Engine:
             case _:
                 raise InternalError(f"unknown decision {decision!r}")
 
-    def _remember(self, session: _Session, decision: Decision) -> None:
+    def _remember(self, session: Session, decision: Decision) -> None:
         """Keep what a decision means for its trial."""
         match decision:
             case Extend():
@@ -561,10 +493,3 @@ def with_save_points(orders: list[Order]) -> list[Order]:
         else order
         for order in found
     ]
-
-
-def _after_last_snapshot(records: Iterable[Record]) -> list[Record]:
-    """Return the records from the last snapshot on; all of them if there is none."""
-    found = list(records)
-    last = max((at for at, one in enumerate(found) if one["kind"] == "snapshot"), default=0)
-    return found[last:]
