@@ -239,6 +239,8 @@ class Study(StudyAdditions):
             One whose trials are known before they run, such as a `dasktune.algos.Grid`.
         """
         configurations = known_configurations(tuner)
+        if any(one.seed for one in configurations):
+            raise ConfigurationError("stage_tree needs trials of one seed, got those of Repeats")
         plan = SearchPlan(self._row.root)
         for number, configuration in enumerate(configurations):
             leaf = plan.register(number, configuration.sequences, tuner.max_steps)

@@ -168,7 +168,9 @@ class Repeats(Tuner):
     def configurations(self) -> tuple[Configuration, ...] | None:
         """One per trial, those of the other tuner `seeds` times each."""
         found = self.tuner.configurations
-        return None if found is None else tuple(one for one in found for _ in range(self.seeds))
+        if found is None:
+            return None
+        return tuple(replace(one, seed=seed) for one in found for seed in range(self.seeds))
 
     def take_proposals(self) -> list[Proposal]:
         """Return what the other tuner's sampler proposed in the last call."""

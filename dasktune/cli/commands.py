@@ -150,8 +150,9 @@ def preview(
     from dasktune.graph.cost import cost_of
 
     tuner = load(file, config or ()).tuner()
-    trials = ((one.sequences, tuner.max_steps) for one in known_configurations(tuner))
-    cost = cost_of(trials, workers=workers)
+    known = known_configurations(tuner)
+    trials = ((one.sequences, tuner.max_steps) for one in known)
+    cost = cost_of(trials, workers=workers, seeds=[one.seed for one in known])
     if as_json:
         fields = ("trials", "steps_requested", "steps_unique", "merge_rate", "critical_path")
         more = ("checkpoints", "workers", "bound_steps")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain, repeat
 
 from dasktune.errors import ConfigurationError
 from dasktune.graph.keys import root_key
@@ -65,9 +66,25 @@ class Cost:
 
 
 def cost_of(
-    trials: Iterable[tuple[Sequences, Step]], *, workers: int, saves: SavePolicy | None = None
+    trials: Iterable[tuple[Sequences, Step]],
+    *,
+    workers: int,
+    saves: SavePolicy | None = None,
+    seeds: Iterable[int] = (),
 ) -> Cost:
     """Return what training each of ``(sequences, steps)`` costs on a number of workers.
+
+    Parameters
+    ----------
+    trials
+        Each is trained in full.
+    workers
+        For the lower bound on the wall time.
+    saves
+        Where states are saved.
+    seeds
+        The training seed of each trial: those of different seeds share nothing. All alike if
+        empty.
 
     Raises
     ------
@@ -78,8 +95,8 @@ def cost_of(
         raise ConfigurationError(f"workers must be >= 1, got {workers}")
     plan = SearchPlan(root_key("", 0))
     requested = count = longest = 0
-    for sequences, steps in trials:
-        plan.register(count, sequences, steps)
+    for (sequences, steps), seed in zip(trials, chain(seeds, repeat(0)), strict=False):
+        plan.register(count, sequences, steps, seed)
         requested, count, longest = requested + steps, count + 1, max(longest, steps)
     policy = saves or SavePolicy()
     nodes = list(plan)

@@ -35,12 +35,15 @@ class Configuration:
     point, domains
         What was chosen by coordinate of the space (see `dasktune.space.Chooser`), and what
         each coordinate may be, as JSON: empty where nobody chose, as in a grid.
+    seed
+        Added to the training seed of a study: how repeats differ.
     """
 
     params: Mapping[str, Value]
     sequences: Mapping[str, Sequence]
     point: Mapping[str, Value] = field(default_factory=dict)
     domains: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    seed: int = 0
 
     def objects(self) -> dict[str, Value | Sequence]:
         """Return plain values where they are constant, else sequences, by name."""

@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping
 import pytest
 
 import dasktune as dt
-from dasktune.algos import Random, Tuner
+from dasktune.algos import Grid, Random, Tuner
 from dasktune.algos.pbt import PBT
 from dasktune.algos.repeats import Repeats
 from dasktune.algos.stopping import MedianStopping
 from dasktune.errors import ConfigurationError
+from dasktune.graph.cost import cost_of
 from dasktune.space import Float, Space
 from dasktune.testing import TunerConformance
 from dasktune.types import (
@@ -281,3 +282,14 @@ def test_repeats_are_simulated_as_trials_of_their_own() -> None:
     # Other seeds, other states: nothing is shared between the repeats.
     assert found.steps_executed == 12 * 6
     assert [record.seed for record in found.records.values()] == [0, 1, 2] * 4
+
+
+def test_the_cost_of_repeats_is_that_of_trials_which_share_nothing() -> None:
+    single = Grid(Space(lr=[0.1, 0.2]), max_steps=5)
+    known = Repeats(single, seeds=3).configurations
+    assert known is not None
+    assert [one.seed for one in known] == [0, 1, 2, 0, 1, 2]
+    trials = [(one.sequences, 5) for one in known]
+    cost = cost_of(trials, workers=1, seeds=[one.seed for one in known])
+    assert (cost.steps_requested, cost.steps_unique) == (30, 30)
+    assert cost_of(trials, workers=1).steps_unique == 10
