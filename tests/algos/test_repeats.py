@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -239,7 +240,8 @@ def test_it_says_of_the_other_tuner_what_that_says() -> None:
     tuner = Repeats(inner, seeds=2)
     assert inner.configurations is not None
     first, second = inner.configurations
-    assert tuner.configurations == (first, first, second, second)
+    repeated = [(one, replace(one, seed=1)) for one in (first, second)]
+    assert tuner.configurations == (*repeated[0], *repeated[1])
     assert (tuner.max_steps, tuner.most_queued, tuner.learns) == (9, 2, False)
     assert tuner.several_objectives
     assert not Repeats(MedianStopping(SPACE, trials=2, max_steps=9)).several_objectives
