@@ -149,7 +149,9 @@ def _of_frame(frame: Any, objective: Objective) -> list[Earlier]:
         raise ConfigurationError(
             f"the data frame must have columns {', '.join(wanted)}, got {', '.join(names)}"
         )
-    others = [name for name in names if name not in {*COLUMNS, *wanted}]
+    others = [name for name in names if name not in {*COLUMNS, *wanted, "seed"}]
+    # A frame of Optuna's has times and attributes, too.
+    others = [name for name in others if name.startswith("params_")] or others
     found = []
     for row in frame.to_dict("records"):
         if row.get("state", "COMPLETE") != "COMPLETE":
@@ -158,5 +160,7 @@ def _of_frame(frame: Any, objective: Objective) -> list[Earlier]:
             name.removeprefix("params_"): row[name] for name in others if row[name] == row[name]
         }
         values = [row[name] for name in wanted]
+        if not all(isinstance(value, int | float) for value in values):
+            raise ConfigurationError(f"values must be numbers, got {values!r}")
         found.append(Earlier.of(params, values, int(row.get("steps", 1)), {}, objective))
     return found

@@ -126,11 +126,7 @@ class Engine:
         ConfigurationError
             If the tuner is for one objective and the study has several.
         """
-        if len(self.objective.metrics) > 1 and not tuner.several_objectives:
-            raise ConfigurationError(
-                f"{type(tuner).__name__} must have one objective, since it compares trials on "
-                f"the way, got {', '.join(self.objective.metrics)}"
-            )
+        refuse_objectives(tuner, self.objective)
         self._session = Session(tuner, place)
         inputs = dict(inputs or {})
         tuner.prepare(inputs)
@@ -266,9 +262,12 @@ class Engine:
         ConfigurationError
             If no trial has had it yet: the name must be wrong.
         """
-        message = unknown("metric", metric, report.metrics)
         if all(trial.value is None for trial in self.trials.values()):
-            raise ConfigurationError(message)
+            raise ConfigurationError(unknown("metric", metric, report.metrics))
+        message = (
+            f"evaluate must return {metric!r}, got {', '.join(report.metrics) or 'nothing'} at "
+            f"step {report.step}"
+        )
         self._todo.extend(self.dispatcher.stop(report.trial, now))
         self._fail(FailTrial(trial=report.trial, step=report.step, message=message), now)
 
@@ -475,6 +474,15 @@ class Engine:
         )
         self._orders, self._records, self._reports, self._changed = [], [], [], {}
         return outcome
+
+
+def refuse_objectives(tuner: Tuner, objective: Objective) -> None:
+    """Refuse a tuner for one objective where there are several."""
+    if len(objective.metrics) > 1 and not tuner.several_objectives:
+        raise ConfigurationError(
+            f"{type(tuner).__name__} must have one objective, since it compares trials on "
+            f"the way, got {', '.join(objective.metrics)}"
+        )
 
 
 def with_save_points(orders: list[Order]) -> list[Order]:

@@ -81,7 +81,8 @@ class History:
     def place_of(self, tuner: Tuner) -> Place:
         """Return a tuner's place among the study's: known by its identity, or new.
 
-        One that is the same but for more trials is the known one, widened.
+        One that is the same but for the number of trials is the known one: widened, or as
+        it is if that has more already.
         """
         identity = json.loads(json.dumps(tuner.identity()))
         begun = [record for record in self._log if record["kind"] == "tuner"]
@@ -95,7 +96,8 @@ class History:
             if narrow is not None:
                 number, wanted = record["place"], identity["trials"]
                 records = self._calls(number)
-                widen = wanted if (trials_of(records) or 0) < wanted else None
+                now = trials_of(records) or record["identity"]["trials"]
+                widen = wanted if now < wanted else None
                 return Place(number=number, tuner=narrow, records=records, widen=widen)
         return Place(number=len(begun), tuner=tuner, records=[])
 

@@ -183,17 +183,18 @@ def cause_of(record: Record) -> str:
 
 
 def in_words(record: Record) -> str:
-    """Return a record as a line: what the tuner was called with, and what it decided.
+    """Return a record as lines: what the tuner was called with, and each of its decisions.
 
     Examples
     --------
-    >>> in_words({"kind": "ask", "capacity": 2, "decisions": [{"do": "stop", "trial": 7}]})
-    'being asked for 2 workers: stop trial 7'
+    >>> print(in_words({"kind": "ask", "capacity": 2, "decisions": [{"do": "stop", "trial": 7}]}))
+    being asked for 2 workers
+      stop trial 7
     """
     metrics = record.get("metrics", {})
     told = ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
-    decided = "; ".join(map(_decision_in_words, record["decisions"])) or "nothing"
-    return f"{cause_of(record)}{f' ({told})' if told else ''}: {decided}"
+    cause = f"{cause_of(record)}{f' ({told})' if told else ''}"
+    return "\n  ".join([cause, *map(_decision_in_words, record["decisions"])])
 
 
 def _decision_in_words(decision: Mapping[str, Any]) -> str:

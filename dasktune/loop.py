@@ -28,6 +28,8 @@ class Asked:
         Its hyper-parameters as functions of the step.
     start, until
         Steps that it has been trained, and that it is to be trained to in all.
+    seed
+        Of the training: the study's, plus what repeats of a configuration add to it.
     """
 
     number: int
@@ -35,6 +37,7 @@ class Asked:
     sequences: Sequences
     start: Step
     until: Step
+    seed: int
 
     def hp(self, step: Step) -> dict[str, Value]:
         """Return the values of the hyper-parameters at a step, by name."""
@@ -52,6 +55,8 @@ class OwnLoop:
         Makes every answer durable.
     identity
         The tuner's.
+    seed
+        The study's.
     begin
         Starts or resumes it: (now, capacity) -> outcome.
     on_safe
@@ -63,12 +68,14 @@ class OwnLoop:
         engine: Engine,
         recorder: Recorder,
         identity: Mapping[str, object],
+        seed: int,
         begin: Callable[[float, int], Outcome],
         on_safe: Callable[[Outcome], None],
     ) -> None:
         self._engine = engine
         self._recorder = recorder
         self._identity = identity
+        self._seed = seed
         self._on_safe = on_safe
         self._handed: set[int] = set()
         self._began = time.monotonic()
@@ -96,6 +103,7 @@ class OwnLoop:
             sequences=trial.sequences,
             start=trial.steps,
             until=waiting[number].stop,
+            seed=self._seed + trial.seed,
         )
 
     def tell(
@@ -143,18 +151,23 @@ class OwnLoop:
         }
 
     def _metrics(self, values: object) -> Metrics:
+        """Return metrics by name from what a user may give, NumPy's and torch's numbers too."""
         names = self._engine.objective.metrics
-        if isinstance(values, int | float) and not isinstance(values, bool):
-            values = [values]
-        if isinstance(values, Iterable) and not isinstance(values, str | Mapping):
-            listed = list(values)
-            values = dict(zip(names, listed, strict=True)) if len(listed) == len(names) else None
-        if not isinstance(values, Mapping) or not set(names) <= values.keys():
+        try:
+            if isinstance(values, Mapping):
+                found = {str(name): float(value) for name, value in values.items()}
+            elif isinstance(values, list | tuple):
+                found = dict(zip(names, map(float, values), strict=True))
+            else:
+                found = dict(zip(names, [float(values)], strict=True))  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            found = {}
+        if isinstance(values, str) or not set(names) <= found.keys():
             raise ConfigurationError(
                 f"values must be those of {', '.join(names)}, by name or in this order, "
                 f"got {values!r}"
             )
-        return {str(name): float(value) for name, value in values.items()}
+        return found
 
     def _take(self, outcome: Outcome) -> None:
         """Make an outcome durable; there are no workers to carry out anything."""

@@ -20,7 +20,16 @@ from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database import Database
 from dasktune.storage.schema import StageRow, StudyRow
 from dasktune.summary import Summary, summarise
-from dasktune.trials import Trial, TrialRecord, best_of, pareto_front, table_of, trial_of
+from dasktune.trials import (
+    Repeated,
+    Trial,
+    TrialRecord,
+    best_of,
+    pareto_front,
+    repeats_of,
+    table_of,
+    trial_of,
+)
 from dasktune.types import Direction, Objective
 
 if TYPE_CHECKING:
@@ -107,6 +116,14 @@ class StudyResults:
         return [trial_of(self.plan, record) for record in front]
 
     @property
+    def best_repeats(self) -> list[Repeated]:
+        """The configurations that `dasktune.algos.Repeats` trained, the best mean first.
+
+        `best_trial` is the best single one: with noise, that of the luckiest seed.
+        """
+        return repeats_of(self.records.values(), self.direction)
+
+    @property
     def best_value(self) -> float:
         """The value of the best trial."""
         value = self.best_trial.value
@@ -149,8 +166,9 @@ class StudyResults:
     def trials_dataframe(self) -> pandas.DataFrame:
         """Return one row a trial: number, state, steps, value, and each hyper-parameter.
 
-        A hyper-parameter that has the name of one of these gets the column
-        ``params_<name>``, as Optuna calls it.
+        With several objectives there are ``values_0``, ``values_1``, ... in place of the
+        value. A hyper-parameter that has the name of a column gets ``params_<name>``, as
+        Optuna calls it.
 
         Raises
         ------
@@ -163,7 +181,7 @@ class StudyResults:
             raise ConfigurationError(
                 "trials_dataframe needs pandas: pip install 'dasktune[dataframe]'"
             ) from None
-        columns, rows = table_of(self.records.values())
+        columns, rows = table_of(self.records.values(), len(self.objective.metrics))
         return pandas.DataFrame(rows, columns=columns)
 
     def optuna_study(self) -> optuna.Study:

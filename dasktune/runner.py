@@ -161,6 +161,8 @@ class DaskRunner:
         """
         joined = self._workers.open(self._on_event)
         try:
+            if self._stop.is_set():
+                return  # asked while the cluster started: nothing has begun
             self._take(begin(self._now(), len(joined)))
             for event in joined:
                 self._take(self._engine.handle(event, self._now()))

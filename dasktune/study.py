@@ -20,7 +20,7 @@ from dasktune.additions import StudyAdditions
 from dasktune.algos.base import Tuner, known_configurations
 from dasktune.algos.single import SingleTrial
 from dasktune.callbacks import Announcer, Callback, Mirroring
-from dasktune.engine import Engine, Outcome
+from dasktune.engine import Engine, Outcome, refuse_objectives
 from dasktune.errors import ConfigurationError, TrainerError, refuse
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.plan import SearchPlan
@@ -57,6 +57,8 @@ class Study(StudyAdditions):
         As it was created.
     user_attrs
         What users attached with `set_user_attr`.
+    limit
+        Which limit ended the last `optimize`, in words; None if none did.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Study(StudyAdditions):
         self._runner: DaskRunner | None = None
         self._loop: OwnLoop | None = None
         self._asking = threading.Lock()
+        self.limit: str | None = None
         self._is_stopping: bool | None = None  # None while nothing runs
         self._warned = False
 
@@ -150,14 +153,15 @@ class Study(StudyAdditions):
         KeyboardInterrupt
             After ctrl-C or SIGTERM, once what ran has been saved; the second one at once.
         """
-        callbacks = tuple(callbacks)
+        callbacks, _ = tuple(callbacks), self.trainer
         refuse(_run_problems(tuner, client, workers, limits, callbacks))
+        refuse_objectives(tuner, self.objective)
         # Tuners have a state: the caller's stays as it is, and can be used again.
         tuner = copy.deepcopy(tuner)
         announcer = Announcer(self, callbacks, self._mirroring)
         with self._alone():
             self._catch_up()
-            place = self._history.place_of(tuner)
+            place, self.limit = self._history.place_of(tuner), None
             if place.has_ended:
                 logger.info("study %s: this tuner has ended already", self.name)
                 return
@@ -178,16 +182,16 @@ class Study(StudyAdditions):
                         self._is_current = True
                 finally:
                     announcer.end()
+            self.limit = None if self._history.place_of(tuner).has_ended else meter.reached()
         if last_line:
-            self._say_last(tuner, meter)
+            self._say_last(tuner)
 
-    def _say_last(self, tuner: Tuner, meter: Meter) -> None:
-        reason = meter.reached()
+    def _say_last(self, tuner: Tuner) -> None:
         if self._history.place_of(tuner).has_ended:
             sys.stderr.write(f"{self.name}: {savings_line(self.summary())}\n")
-        elif reason is not None:
+        elif self.limit is not None:
             sys.stderr.write(
-                f"{self.name}: ended by its limits, {reason}; {savings_line(self.summary())}\n"
+                f"{self.name}: ended by its limits, {self.limit}; {savings_line(self.summary())}\n"
             )
 
     def evaluate(
@@ -473,7 +477,8 @@ class Study(StudyAdditions):
         engine.dispatcher.dismiss()  # what another tuner's loop still waits for
         self._mirroring.open()
         begin = partial(self._begin, engine, place)
-        return OwnLoop(engine, self._recorder(), tuner.identity(), begin, self._mirroring.take)
+        take = self._mirroring.take
+        return OwnLoop(engine, self._recorder(), tuner.identity(), self.seed, begin, take)
 
     def close(self) -> None:
         """Close the database, and the mirror."""

@@ -92,7 +92,7 @@ def savings_line(summary: Summary) -> str:
     """Return the one line that every run ends with."""
     requested, executed = summary["steps_requested"], summary["steps_executed"]
     if not requested:
-        return "nothing was asked for"
+        return "nothing was trained" if not summary["trials"] else "no trial came to a report"
     line = f"trained {executed / requested:.0%} of the steps asked for"
     details = [f"{executed:,} of {requested:,}"]
     if summary["steps_repeated"]:

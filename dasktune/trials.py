@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from statistics import fmean, stdev
 from typing import TypeVar
 
 from dasktune.graph.plan import SearchPlan
@@ -142,6 +143,8 @@ class Trial:
         Traceback, or message, of its failure; None if it did not fail.
     user_attrs
         What users attached.
+    seed
+        Added to the study's training seed: how repeats of a configuration differ.
     """
 
     number: int
@@ -153,6 +156,7 @@ class Trial:
     metrics: Mapping[Step, Metrics]
     error: str | None
     user_attrs: Mapping[str, object]
+    seed: int = 0
 
     @property
     def value(self) -> float | None:
@@ -181,6 +185,7 @@ def trial_of(plan: SearchPlan, record: TrialRecord) -> Trial:
         },
         error=(record.traceback or record.message) if failed else None,
         user_attrs=record.user_attrs,
+        seed=record.seed,
     )
 
 
@@ -220,23 +225,88 @@ def pareto_front(trials: Iterable[AnyTrial], objective: Objective) -> list[AnyTr
     ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeated:
+    """One configuration over several training seeds.
+
+    Attributes
+    ----------
+    params, sequences
+        As those of a trial.
+    trials
+        Numbers of its trials, by seed.
+    values
+        Their values.
+    mean, deviation
+        Of the values; the deviation is that of the sample.
+    """
+
+    params: Mapping[str, object]
+    sequences: Sequences
+    trials: tuple[int, ...]
+    values: tuple[float, ...]
+    mean: float
+    deviation: float
+
+
+def repeats_of(records: Iterable[TrialRecord], direction: Direction) -> list[Repeated]:
+    """Return the configurations that were trained over several seeds, the best mean first.
+
+    Compared are those whose trials got as far as any's, all with finite values.
+    """
+    groups: dict[object, list[TrialRecord]] = {}
+    for one in records:
+        texts = tuple(sorted((name, repr(each)) for name, each in one.sequences.items()))
+        groups.setdefault((one.tuner, texts), []).append(one)
+    found = []
+    for group in groups.values():
+        values = [one.value for one in group if one.value is not None]
+        several = len({one.seed for one in group}) == len(group) > 1
+        if several and len(values) == len(group) and all(map(math.isfinite, values)):
+            group.sort(key=lambda one: one.seed)
+            made = Repeated(
+                params=group[0].params,
+                sequences=group[0].sequences,
+                trials=tuple(one.number for one in group),
+                values=tuple(values),
+                mean=fmean(values),
+                deviation=stdev(values),
+            )
+            found.append((min(one.steps for one in group), made))
+    most = max((steps for steps, _ in found), default=0)
+    full = [one for steps, one in found if steps == most]
+    return sorted(full, key=lambda one: one.mean, reverse=direction is Direction.MAXIMIZE)
+
+
 COLUMNS = ("number", "state", "steps", "value")
 """What a table of trials begins with, before the hyper-parameters."""
 
 
-def table_of(records: Iterable[TrialRecord]) -> tuple[list[str], list[list[object]]]:
+def table_of(
+    records: Iterable[TrialRecord], objectives: int = 1
+) -> tuple[list[str], list[list[object]]]:
     """Return the names of the columns of a table of trials, and its rows.
 
-    A hyper-parameter that has the name of one of `COLUMNS` gets the column
+    With several objectives there are ``values_0``, ``values_1``, ... in place of ``value``, as
+    Optuna has them; where seeds differ, there is a column ``seed``. A hyper-parameter that has
+    the name of one of `COLUMNS` gets the column
     ``params_<name>``, as Optuna calls it.
     """
     records = list(records)
     names = dict.fromkeys(name for one in records for name in one.params)
+    values = ["value"] if objectives == 1 else [f"values_{at}" for at in range(objectives)]
+    seeds = ["seed"] if any(one.seed for one in records) else []
     rows = [
-        [one.number, one.state.value, one.steps, one.value, *map(one.params.get, names)]
+        [
+            *(one.number, one.state.value, one.steps),
+            *(one.values or [None] * objectives),
+            *([one.seed] * len(seeds)),
+            *map(one.params.get, names),
+        ]
         for one in records
     ]
-    return [*COLUMNS, *(_column(name, names) for name in names)], rows
+    head = [*COLUMNS[:3], *values, *seeds]
+    return [*head, *(_column(name, names) for name in names)], rows
 
 
 def _column(name: str, others: Iterable[str]) -> str:

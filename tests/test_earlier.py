@@ -88,8 +88,7 @@ def test_a_table_is_taken_over_also_ours(tmp_path: Path) -> None:
 
 def test_a_table_of_optuna_is_taken_over(tmp_path: Path) -> None:
     study = make(tmp_path)
-    frame = optuna_study().trials_dataframe(attrs=("number", "value", "params", "state"))
-    assert len(study.warm_start(frame)) == 3
+    assert len(study.warm_start(optuna_study().trials_dataframe())) == 3
     assert set(study.trials[0].params) == {"lr", "kind"}
 
 

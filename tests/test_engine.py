@@ -318,7 +318,7 @@ def test_a_trial_that_lacks_the_metric_others_have_fails_alone() -> None:
     bench.begin(Grid(Space(lr=[0.1, 0.3, 0.2]), max_steps=2))
     bench.run()
     assert [one.state.value for one in bench.trials.values()] == ["COMPLETE", "FAIL", "COMPLETE"]
-    assert bench.trials[1].message == "unknown metric 'loss'; known: other"
+    assert bench.trials[1].message == "evaluate must return 'loss', got other at step 2"
     assert bench.engine.finished
 
 

@@ -6,7 +6,9 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import dasktune as dt
 from dasktune.errors import ConfigurationError
@@ -137,7 +139,7 @@ def test_what_cannot_be_told_is_refused_and_nothing_is_lost(tmp_path: Path) -> N
         study.ask()
     asked = study.ask(random())
     assert asked is not None
-    for values in (None, [1.0, 2.0], {"los": 1.0}, "good"):
+    for values in (None, [1.0, 2.0], {"los": 1.0}, {"loss": "x"}, {"loss": None}, "good", "1"):
         with pytest.raises(ConfigurationError, match="values must be those of loss"):
             study.tell(asked, values)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="asked for before it is told of, got 3"):
@@ -229,3 +231,38 @@ def test_a_known_tuner_is_known_in_the_same_process(tmp_path: Path) -> None:
             study.tell(asked, 1.0)
         assert len(study.trials) == trials
         assert study.replay(tuner).identical
+
+
+@pytest.mark.parametrize(
+    "value", [np.float32(0.5), np.int64(1), np.array(0.5), torch.tensor(0.5), [np.float64(0.5)]]
+)
+def test_numbers_of_numpy_and_torch_are_numbers(tmp_path: Path, value: Any) -> None:
+    study = make(tmp_path)
+    asked = study.ask(random(1))
+    assert asked is not None
+    study.tell(asked, value)
+    assert study.best_value in (0.5, 1.0)
+
+
+def test_fewer_trials_than_there_are_is_the_same_tuner(tmp_path: Path) -> None:
+    study = make(tmp_path)
+    for trials in (4, 8, 6, 2, 8):
+        while asked := study.ask(random(trials)):
+            study.tell(asked, 1.0)
+    assert len(study.trials) == 8
+
+
+def test_the_best_of_repeats_is_that_of_the_best_mean(tmp_path: Path) -> None:
+    study = make(tmp_path, seed=7)
+    tuner = dt.algos.Repeats(random(2), seeds=2)
+    told = {(0, 7): 1.0, (0, 8): 2.0, (1, 7): 0.5, (1, 8): 4.5}
+    numbers: dict[object, int] = {}
+    while asked := study.ask(tuner):
+        configuration = numbers.setdefault(asked.params["lr"], len(numbers))
+        study.tell(asked, told[configuration, asked.seed])
+    assert study.best_value == 0.5, "the luckiest seed"
+    best, other = study.best_repeats
+    assert (best.mean, other.mean) == (1.5, 2.5)
+    assert (best.values, best.trials) == ((1.0, 2.0), (0, 1))
+    assert best.deviation == pytest.approx(0.5**0.5)
+    assert list(study.trials_dataframe()["seed"]) == [0, 1, 0, 1]

@@ -88,6 +88,9 @@ class Tuner(ABC):
     A tuner that keeps its state otherwise overrides `snapshot` and `restore`.
     """
 
+    trains_in_full: ClassVar[bool] = False
+    """Whether every trial that does not fail is trained to `max_steps`."""
+
     several_objectives: ClassVar[bool] = False
     """Whether it can be used with more than one objective."""
 
@@ -161,10 +164,10 @@ class Tuner(ABC):
         """Give, before a call is replayed, what was proposed in it the first time."""
 
     def widened_from(self, identity: Mapping[str, object]) -> Tuner | None:
-        """Return this tuner with the fewer trials that `identity` has.
+        """Return this tuner with the number of trials that `identity` has.
 
-        None if it is not the same but for the number of trials. `widen` then makes the
-        one into the other, also after its end.
+        None if it is not the same but for that number. `widen` then makes the one into the
+        other if that has more, also after its end.
         """
         return None
 
@@ -184,8 +187,8 @@ def known_configurations(tuner: Tuner) -> tuple[Configuration, ...]:
     found = tuner.configurations
     if found is None:
         raise ConfigurationError(
-            "the tuner's trials must be known before they run, such as those of Grid, got "
-            f"{type(tuner).__name__}, which proposes them as it goes"
+            f"what {type(tuner).__name__} tries must be known before it runs, got one whose "
+            f"sampler proposes as it goes: at most {tuner.max_steps:,} steps a trial"
         )
     return found
 

@@ -29,6 +29,9 @@ class FixedTrials(Tuner):
         If there is no configuration, or a sequence is not defined for `max_steps` steps.
     """
 
+    trains_in_full = True
+    several_objectives = True
+
     def __init__(self, configurations: Iterable[Configuration], max_steps: Step) -> None:
         self._configurations = tuple(configurations)
         self.max_steps = max_steps

@@ -38,6 +38,7 @@ class Random(SampledTuner):
     Bergstra and Bengio, "Random Search for Hyper-Parameter Optimization", section 2.
     """
 
+    trains_in_full = True
     several_objectives = True
 
     def begin(self) -> None:

@@ -17,7 +17,7 @@ from dasktune.errors import ConfigurationError, InternalError, unknown
 from dasktune.sequences.values import Arguments
 from dasktune.space import MOST_GRID_POINTS, Configuration, Drawing
 from dasktune.space.by_run import AnySpace, Definition, space_of
-from dasktune.types import Decision, Register, Report, Step
+from dasktune.types import Decision, Register, Report, Step, Value
 
 CHECKED = 1000
 """Configurations that are drawn and looked at before anything runs."""
@@ -167,14 +167,22 @@ class SampledTuner(Tuner):
         if not isinstance(queued, Iterable) or not isinstance(earlier, Iterable):
             raise InternalError(f"inputs must hold lists, got {inputs!r}")
         if self.source.most is None:
-            for point in queued:
-                # One that cannot be would stop the study each time it comes to it.
-                self.space.at(point, otherwise=Drawing(np.random.default_rng(self.seed)))
-            self._queue.extend(queued)
+            self._queue.extend(map(self._checked, queued))
         if isinstance(objectives := inputs.get("objectives"), int):
             self.source.expect(objectives)
         for one in earlier:
             self.source.earlier(one["point"], one["step"], tuple(one["losses"]))
+
+    def _checked(self, point: Mapping[str, Value]) -> Mapping[str, Value]:
+        """Refuse a queued point that cannot be: it would stop the study each time it comes up."""
+        try:
+            self.space.at(point, otherwise=Drawing(np.random.default_rng(self.seed)))
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                *(f"queued point {dict(point)}: {text}" for text in error.problems),
+                "study.clear_queue() forgets what is queued",
+            ) from error
+        return point
 
     def tell(self, report: Report) -> list[Decision]:
         """Return what follows from a report."""
@@ -239,9 +247,9 @@ class SampledTuner(Tuner):
                 raise ConfigurationError(f"not a snapshot of this tuner: {snapshot!r}")
 
     def widened_from(self, identity: Mapping[str, object]) -> Self | None:
-        """Return this tuner with the fewer trials that `identity` has, if it is that one."""
+        """Return this tuner with the number of trials that `identity` has, if it is that one."""
         mine, trials = json.loads(json.dumps(self.identity())), identity.get("trials")
-        if not self.growing or not isinstance(trials, int) or trials >= self.trials:
+        if not self.growing or not isinstance(trials, int):
             return None
         if {**mine, "trials": trials} != identity:
             return None
@@ -283,7 +291,8 @@ def source_of(space: AnySpace, sampler: object, seed: int) -> Source:
         return sampler
     if isinstance(sampler, str):
         if sampler != "grid":
-            raise ConfigurationError(unknown("sampler", sampler, ("grid",)))
+            known = unknown("sampler", sampler, ("grid",))
+            raise ConfigurationError(f"{known}, or one of Optuna's, such as TPESampler()")
         return GridSource(space)
     from dasktune.algos.optuna_source import OptunaSource
 

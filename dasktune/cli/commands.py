@@ -89,7 +89,7 @@ def run(
     ] = None,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no report.")] = False,
     target: Annotated[
-        float | None, typer.Option(help="End once the metric is as good as this.")
+        float | None, typer.Option(help="End once the (first) metric is as good as this.")
     ] = None,
     seconds: Annotated[
         float | None, typer.Option(help="End after so much time, all runs together.")
@@ -150,6 +150,8 @@ def preview(
     from dasktune.graph.cost import cost_of
 
     tuner = load(file, config or ()).tuner()
+    if not tuner.trains_in_full:
+        typer.echo("at most, as if every trial were trained to its end:", err=True)
     known = known_configurations(tuner)
     trials = ((one.sequences, tuner.max_steps) for one in known)
     cost = cost_of(trials, workers=workers, seeds=[one.seed for one in known])

@@ -45,19 +45,27 @@ def ranking(trials: Iterable[Trial], direction: Direction) -> list[Trial]:
 
 def as_text(study: Study, trials: Sequence[Trial]) -> str:
     """Return the results of a study as people read them."""
-    ranked = ranking(trials, study.direction)
-    parts = [*_best(study, ranked), *_failures(failed(trials)), savings_line(study.summary())]
+    if len(study.objective.metrics) > 1:
+        best = _front(study)
+    else:
+        best = _best(study, ranking(trials, study.direction))
+    parts = [*best, *_failures(failed(trials)), savings_line(study.summary())]
+    if study.limit is not None:
+        parts.append(f"ended by its limits: {study.limit}; a larger limit goes on")
     return "\n".join(parts)
 
 
 def as_json(study: Study, trials: Sequence[Trial], report: Path | None) -> dict[str, object]:
     """Return the results of a study as programs read them."""
-    ranked = ranking(trials, study.direction)
+    several = len(study.objective.metrics) > 1
+    directions = [one.value for one in study.objective.directions]
     return {
         "study": study.name,
-        "metric": study.metric,
-        "direction": study.direction.value,
-        "best": trial_json(ranked[0]) if ranked else None,
+        "metric": list(study.objective.metrics) if several else study.metric,
+        "direction": directions if several else study.direction.value,
+        "best": None if several else next(map(trial_json, study.best_trials), None),
+        "best_trials": list(map(trial_json, study.best_trials)),
+        "limit": study.limit,
         "failed": [{"number": trial.number, "error": last_line(trial)} for trial in failed(trials)],
         "summary": dict(study.summary()),
         "report": None if report is None else str(report),
@@ -71,6 +79,7 @@ def trial_json(trial: Trial) -> dict[str, object]:
         "state": trial.state.value,
         "steps": trial.steps,
         "value": trial.value,
+        "values": trial.values,
         "params": dict(trial.params),
     }
 
@@ -121,6 +130,23 @@ def _best(study: Study, ranked: Sequence[Trial]) -> list[str]:
         for one in ranked[:MOST_TRIALS]
     ]
     return [*lines, "", *table(header, rows), ""]
+
+
+def _front(study: Study) -> list[str]:
+    """Return the trials that no other one beats in every metric."""
+    front = study.best_trials
+    if not front:
+        return ["no trial has finite values"]
+    metrics = study.objective.metrics
+    header = ["trial", *metrics, "steps", "state", *front[0].params]
+    rows = [
+        [one.number, *(one.values or ()), one.steps, one.state.value]
+        + [_cut(shown(one.params.get(name, ""))) for name in front[0].params]
+        for one in front[:MOST_TRIALS]
+    ]
+    of = f"the first {MOST_TRIALS} of " if len(front) > MOST_TRIALS else ""
+    heading = f"{of}{len(front)} trials that no other beats in {' and '.join(metrics)}:"
+    return [heading, *table(header, rows), ""]
 
 
 def _params(params: Mapping[str, object]) -> list[str]:

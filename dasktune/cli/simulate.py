@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -77,8 +78,7 @@ def simulate(
     from dasktune.simulate.comparison import compare
     from dasktune.simulate.trace import Trace
 
-    if plot is not None and len(tuner) > MOST_LINES:
-        raise ConfigurationError(f"--plot must have at most {MOST_LINES} tuners, got {len(tuner)}")
+    refuse(_problems(plot, tuner, target))
     curves = Trace.load(trace)
     metric = _metric(curves, metric)
     found = compare(
@@ -106,6 +106,18 @@ def simulate(
         typer.echo(json.dumps(document, indent=2))
     else:
         typer.echo("\n".join(_table(found, metric, target)))
+
+
+def _problems(plot: Path | None, tuners: Sequence[str], target: float | None) -> list[str]:
+    """Return what is wrong with arguments that are used only when all has been simulated."""
+    found = []
+    if target is not None and not math.isfinite(target):
+        found.append(f"--target must be finite, got {target}")
+    if plot is not None and len(tuners) > MOST_LINES:
+        found.append(f"--plot must have at most {MOST_LINES} tuners, got {len(tuners)}")
+    if plot is not None and (plot.suffix != ".svg" or not plot.parent.is_dir()):
+        found.append(f"--plot must be an .svg in a folder that exists, got {str(plot)!r}")
+    return found
 
 
 def _metric(trace: Trace, name: str | None) -> str:

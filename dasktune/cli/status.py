@@ -13,6 +13,7 @@ from dasktune.cli.results import shown
 from dasktune.cli.study_file import load
 from dasktune.errors import ConfigurationError, unknown
 from dasktune.opening import default_database, locate
+from dasktune.results import objective_of
 from dasktune.storage.database import Database
 from dasktune.storage.schema import StageRow, StudyRow, TrialRow
 from dasktune.types import Direction, TrialState
@@ -28,11 +29,12 @@ class Status:
     Parameters
     ----------
     study, metric, direction
-        As it was created.
+        As it was created; several with commas between.
     trials
         Number of trials by state.
     best
-        Number, value, steps and params of the best trial; None if there is none.
+        Number, value, steps and params of the best trial; None if there is none, or there are
+        several metrics to be traded off.
     steps_requested
         Steps asked for by now.
     steps_executed, steps_repeated
@@ -135,14 +137,15 @@ def _asked_of_file(path: Path, settings: Sequence[str]) -> tuple[str, str]:
 
 
 def _status(database: Database, row: StudyRow) -> Status:
+    objective = objective_of(row.spec)
     trials = list(database.trials(row.id))
     stages = [stage for stage in database.stages(row.id) if stage.ended is not None]
     return Status(
         study=row.name,
-        metric=row.spec["metric"],
-        direction=row.spec["direction"],
+        metric=", ".join(objective.metrics),
+        direction=", ".join(one.value for one in objective.directions),
         trials=dict(Counter(trial.state for trial in trials)),
-        best=_best(trials, Direction(row.spec["direction"])),
+        best=_best(trials, objective.directions[0]) if len(objective.metrics) == 1 else None,
         steps_requested=_requested(database, row, trials),
         steps_executed=sum(stage.steps for stage in stages),
         steps_repeated=sum(stage.repeated for stage in stages),

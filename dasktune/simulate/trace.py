@@ -124,6 +124,8 @@ class Trace:
         ConfigurationError
             If the arrays do not fit each other.
         """
+        times = [name for name in metrics if name.endswith("_s")]
+        refuse(f"trace: a metric's name must not end in _s, got {name!r}" for name in times)
         arrays = {name: _floats(name, array) for name, array in metrics.items()}
         shapes = {array.shape for array in arrays.values()}
         if len(shapes) != 1 or any(len(shape) != 2 for shape in shapes):

@@ -160,10 +160,10 @@ def test_a_replay_derives_every_decision_again(folder: Folder) -> None:
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[-1] == "identical: 6 calls of the tuner gave the recorded decisions"
-    assert lines[0] == "the beginning: nothing"
-    assert "extend trial 3 to step 12" in lines[1]
+    assert lines[0] == "the beginning"
+    assert "  extend trial 3 to step 12" in lines
     assert sum("the report of trial" in line for line in lines) == 4
-    assert lines[-2].endswith(": finish")
+    assert lines[-2] == "  finish"
     with sqlite3.connect(folder.path / "runs/counting/dasktune.db") as database:
         forged = 'replace(payload, \'{"do":"finish"}\', \'{"do":"stop","trial":0}\')'
         database.execute(f"UPDATE dasktune_events SET payload = {forged}")
@@ -172,3 +172,56 @@ def test_a_replay_derives_every_decision_again(folder: Folder) -> None:
     found = json.loads(other.stdout)
     assert (found["identical"], found["calls"]) == (False, 6)
     assert "recorded {'do': 'stop', 'trial': 0}, now {'do': 'finish'}" in found["difference"]
+
+
+def test_a_run_says_that_a_limit_has_ended_it(folder: Folder) -> None:
+    command = (*RUN, "--config", "pause=0.02", "--steps", "10")
+    for _ in range(2):
+        done = folder.command(*command)
+        assert done.returncode == 0, done.stderr
+        assert "ended by its limits: " in done.stdout
+        assert "of 10 steps were trained; a larger limit goes on" in done.stdout
+    found = json.loads(folder.command(*command, "--json").stdout)
+    assert "of 10 steps were trained" in found["limit"]
+    assert len(folder.steps()) < UNIQUE
+    assert (
+        json.loads(folder.command(*RUN, "--config", "pause=0.02", "--json").stdout)["limit"] is None
+    )
+
+
+TWO = """
+import dasktune as dt
+from counting import Counting
+
+
+class Two(Counting):
+    def evaluate(self):
+        return {**super().evaluate(), "rate": float(self.lr)}
+
+
+def study():
+    return dt.create_study(
+        Two, name="two", storage="runs/counting", metric=["loss", "rate"],
+        direction=["minimize", "maximize"], config={"log": "steps.log", "pause": 0.0},
+        load_if_exists=True,
+    )
+
+
+def tuner():
+    return dt.algos.Grid(dt.Space(lr=[0.01, 0.02, 0.05]), max_steps=4)
+"""
+
+
+def test_two_metrics_are_shown_as_what_they_are(folder: Folder) -> None:
+    assert folder.command(*RUN).returncode == 0
+    (folder.path / "two.py").write_text(TWO)
+    done = folder.command("run", "two.py", "--workers", "2", "--no-report")
+    assert done.returncode == 0, done.stderr
+    assert "1 trials that no other beats in loss and rate:" in done.stdout
+    found = json.loads(folder.command("run", "two.py", "--no-report", "--json").stdout)
+    assert (found["metric"], found["best"]) == (["loss", "rate"], None)
+    assert [one["number"] for one in found["best_trials"]] == [2]
+    status = folder.command("status", "runs/counting")
+    assert status.returncode == 0, status.stderr
+    assert "two (minimize, maximize loss, rate)" in status.stdout
+    assert "counting (minimize loss)" in status.stdout

@@ -170,3 +170,12 @@ def test_promoted_trials_may_train_again_from_scratch(trace: Path) -> None:
     # 9 trials to step 1, 3 of them on to 3, and 1 on to 9; or 3 to 3 and 1 to 9 once more.
     assert resumed["steps"]["median"] <= 9 + 3 * 2 + 6
     assert again["steps"]["median"] == resumed["steps"]["median"] + 3 * 1 + 3
+
+
+def test_what_would_fail_at_the_end_is_refused_at_the_start(trace: Path, tmp_path: Path) -> None:
+    found = command(trace, "--metric", "loss", "--tuner", "grid", "--target", "nan",
+                    "--plot", tmp_path / "missing" / "a.svg")  # fmt: skip
+    assert found.exit_code == 2
+    text = found.output + found.stderr
+    assert "--target must be finite" in text
+    assert "--plot must be an .svg in a folder that exists" in text

@@ -185,3 +185,8 @@ def test_a_trial_whose_configuration_changes_cannot_be_on_record(path: Path) -> 
     space = dt.Space(configuration=[dt.sequences.Piecewise([0, 2], boundaries=[1])])
     with pytest.raises(ConfigurationError, match="configuration must not change on recorded curv"):
         dt.simulate(dt.algos.Grid(space, max_steps=2), trace, metric="loss")
+
+
+def test_a_metric_that_would_be_read_as_a_time_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="must not end in _s, got 'time_s'"):
+        Trace.from_arrays({"loss": [[1.0]], "time_s": [[2.0]]})
