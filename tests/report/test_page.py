@@ -337,7 +337,7 @@ def test_attempts_lie_in_the_row_of_their_worker() -> None:
 
 def test_without_trials_there_is_a_page_that_says_so() -> None:
     page = Page(render(content([])))
-    assert "Nothing was asked for." in page.text("header")
+    assert "Nothing was trained." in page.text("header")
     assert "no trial has a finite value yet" in page.text("#")
     assert "0 stages." in page.text("#tree")
     assert "No trial has a finite value yet." in page.text("#trials")
