@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from dasktune.algos.base import Proposal
-from dasktune.algos.sources import Source
+from dasktune.algos.sources import GivenSource
 from dasktune.sequences import Constant
 from dasktune.space import Configuration, Space
 
@@ -18,56 +17,19 @@ SPACE = Space({LOSS: 0.0})
 """The space of trials that are known by their losses."""
 
 
-class Given(Source):
-    """Gives configurations in order, each once.
-
-    Parameters
-    ----------
-    configurations
-        Which.
-    """
-
-    logged = False
-
-    def __init__(self, configurations: Iterable[Configuration]) -> None:
-        self._configurations = tuple(configurations)
-        self.most = len(self._configurations)
-
-    def propose(self, trial: int) -> Proposal:
-        """Return nothing: the number of the trial says it all."""
-        return {}
-
-    def accept(self, trial: int, proposal: Proposal) -> Configuration:
-        """Return the configuration of that number."""
-        return self._configurations[trial]
-
-    def known(self, trials: int) -> tuple[Configuration, ...]:
-        """Return the first `trials` configurations."""
-        return self._configurations[:trials]
-
-    def identity(self) -> object:
-        """Return what it is."""
-        return "given"
-
-    def snapshot(self) -> object:
-        """Return None: it has no state."""
-        return None
-
-    def restore(self, snapshot: object) -> None:
-        """Do nothing."""
-
-
-def shuffled(space: Space, seed: int) -> Given:
+def shuffled(space: Space, seed: int) -> GivenSource:
     """Return every point of a grid in random order: the same for all tuners with this seed."""
     found = list(space.configurations())
-    return Given(found[at] for at in np.random.default_rng(seed).permutation(len(found)))
+    order = np.random.default_rng(seed).permutation(len(found))
+    return GivenSource((found[at] for at in order), "shuffled")
 
 
-def with_losses(losses: Iterable[float]) -> Given:
+def with_losses(losses: Iterable[float]) -> GivenSource:
     """Return trials of `SPACE` that have these losses at every step."""
-    return Given(
+    found = (
         Configuration(params={LOSS: loss}, sequences={LOSS: Constant(loss)}) for loss in losses
     )
+    return GivenSource(found, "losses")
 
 
 def random_losses(trials: int, seed: int) -> list[float]:

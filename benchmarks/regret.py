@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import traces
 from figures import Figure, main
-from given import Given, shuffled
+from given import shuffled
 from numpy.typing import NDArray
 
 import dasktune as dt
 from dasktune.algos.base import Tuner
+from dasktune.algos.sources import GivenSource
 from dasktune.limits import Limits
 from dasktune.simulate import Simulation, Trace
 from dasktune.types import Direction
@@ -119,30 +120,30 @@ class Run:
         return next((steps for steps, found in reached if found <= loss), otherwise)
 
 
-def _asha(trace: Trace, sampler: Given) -> Tuner:
+def _asha(trace: Trace, sampler: GivenSource) -> Tuner:
     trials = len(trace.configurations)
     return dt.algos.ASHA(
         trace.space(), trials=trials, max_steps=trace.steps, brackets=[0], sampler=sampler
     )
 
 
-def _standard(trace: Trace, sampler: Given) -> Tuner:
+def _standard(trace: Trace, sampler: GivenSource) -> Tuner:
     trials = len(trace.configurations)
     return dt.algos.ASHA(trace.space(), trials=trials, max_steps=trace.steps, sampler=sampler)
 
 
-def _async_hyperband(trace: Trace, sampler: Given) -> Tuner:
+def _async_hyperband(trace: Trace, sampler: GivenSource) -> Tuner:
     trials = len(trace.configurations)
     return dt.algos.AsyncHyperband(
         trace.space(), trials=trials, max_steps=trace.steps, sampler=sampler
     )
 
 
-def _random(trace: Trace, sampler: Given) -> Tuner:
+def _random(trace: Trace, sampler: GivenSource) -> Tuner:
     return dt.algos.Random(trace.space(), trials=TRAININGS, max_steps=trace.steps, sampler=sampler)
 
 
-TUNERS: Mapping[str, Callable[[Trace, Given], Tuner]] = {
+TUNERS: Mapping[str, Callable[[Trace, GivenSource], Tuner]] = {
     "ASHA": _asha,
     "ASHA, three brackets": _standard,
     "AsyncHyperband": _async_hyperband,
@@ -217,7 +218,7 @@ def play(folder: Path, name: str, seed: int) -> dict[str, Run]:
     return {kind: _run(asked, make, seed) for kind, make in TUNERS.items()}
 
 
-def _run(asked: Table, make: Callable[[Trace, Given], Tuner], seed: int) -> Run:
+def _run(asked: Table, make: Callable[[Trace, GivenSource], Tuner], seed: int) -> Run:
     trace = asked.trace
     ran = dt.simulate(
         make(trace, shuffled(trace.space(), seed)),

@@ -196,14 +196,17 @@ def test_a_queued_point_outside_the_space_is_refused_and_can_be_cleared(tmp_path
 def test_what_is_told_of_an_ended_trial_is_dropped(tmp_path: Path) -> None:
     study = make(tmp_path)
     tuner = dt.algos.PBT(SPACE, population=5, max_steps=4, every=1)
-    handed = [study.ask(tuner) for _ in range(5)]
-    for at, one in enumerate(handed):
-        assert one is not None
-        study.tell(one, float(at))
-    # Now the last one is replaced, although it may be under way again.
-    again = [one for _ in range(6) if (one := study.ask()) is not None]
-    for one in again:
-        study.tell(one, 1.0)
+    for _ in range(5):
+        assert study.ask(tuner) is not None
+    for number in range(4):
+        study.tell(number, float(number))
+    again = {one.number: one for _ in range(4) if (one := study.ask()) is not None}
+    assert again[3].start == 1
+    study.tell(4, -1.0)  # the best of five: now trial 3 is the worst, and is replaced
+    assert study.trials[3].state is TrialState.PRUNED
+    study.tell(again[3], -5.0)
+    assert (study.trials[3].steps, study.trials[3].value) == (1, 3.0)
+    assert study.best_value == -1.0
     assert study.replay(tuner).identical
 
 

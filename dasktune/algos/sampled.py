@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from dasktune.algos.base import Inputs, Proposal, Tuner, check_horizon
-from dasktune.algos.sources import GridSource, RandomSource, Source
+from dasktune.algos.sources import RandomSource, Source, grid_source
 from dasktune.errors import ConfigurationError, InternalError, unknown
 from dasktune.sequences.values import Arguments
 from dasktune.space import MOST_GRID_POINTS, Configuration, Drawing
@@ -293,7 +293,7 @@ def source_of(space: AnySpace, sampler: object, seed: int) -> Source:
         if sampler != "grid":
             known = unknown("sampler", sampler, ("grid",))
             raise ConfigurationError(f"{known}, or one of Optuna's, such as TPESampler()")
-        return GridSource(space)
+        return grid_source(space)
     from dasktune.algos.optuna_source import OptunaSource
 
     return OptunaSource(space, sampler, seed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -123,26 +123,22 @@ class RandomSource(Source):
         return Drawing(np.random.default_rng((self._seed, trial)))
 
 
-class GridSource(Source):
-    """Gives the configurations of a grid, in order; a user's points do not come in between.
+class GivenSource(Source):
+    """Gives configurations in order, each once; a user's points do not come in between.
 
     Parameters
     ----------
-    space
-        Where each domain has a finite number of points.
-
-    Raises
-    ------
-    ConfigurationError
-        If the grid cannot be walked.
+    configurations
+        Which.
+    identity
+        What tells them from others; JSON.
     """
 
     logged = False
 
-    def __init__(self, space: AnySpace) -> None:
-        if not isinstance(space, Space):
-            raise ConfigurationError(f"a grid needs a Space, got {space!r}")
-        self._configurations = tuple(space.configurations())
+    def __init__(self, configurations: Iterable[Configuration], identity: object) -> None:
+        self._configurations = tuple(configurations)
+        self._identity = identity
         self.most = len(self._configurations)
 
     def propose(self, trial: int) -> Proposal:
@@ -158,8 +154,8 @@ class GridSource(Source):
         return self._configurations[:trials]
 
     def identity(self) -> object:
-        """Return that it is the grid of the space."""
-        return "grid"
+        """Return what tells it from others."""
+        return self._identity
 
     def snapshot(self) -> object:
         """Return None: it has no state."""
@@ -167,3 +163,16 @@ class GridSource(Source):
 
     def restore(self, snapshot: object) -> None:
         """Do nothing."""
+
+
+def grid_source(space: AnySpace) -> GivenSource:
+    """Return a source of the configurations of a grid.
+
+    Raises
+    ------
+    ConfigurationError
+        If the grid cannot be walked.
+    """
+    if not isinstance(space, Space):
+        raise ConfigurationError(f"a grid needs a Space, got {space!r}")
+    return GivenSource(space.configurations(), "grid")

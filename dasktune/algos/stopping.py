@@ -9,17 +9,17 @@ from collections import defaultdict
 from collections.abc import Mapping
 from fractions import Fraction
 
-from dasktune.algos.sampled import SampledTuner
+from dasktune.algos.independent import IndependentTrials
 from dasktune.errors import ConfigurationError
 from dasktune.sequences.values import Arguments
 from dasktune.space.by_run import AnySpace, Definition
-from dasktune.types import Decision, Extend, Finish, Rank, Register, Report, Step, Stop
+from dasktune.types import Decision, Extend, Rank, Register, Report, Step, Stop
 
 REPORTS = 20
 """Reports of a trial unless `every` is given."""
 
 
-class StoppingTuner(SampledTuner):
+class StoppingTuner(IndependentTrials):
     """Trains `trials` configurations to `max_steps` and stops those that a rule gives up.
 
     A kind implements `forget`, `stops`, `rule_json` and `take_rule_json`.
@@ -88,19 +88,12 @@ class StoppingTuner(SampledTuner):
 
     def begin(self) -> None:
         """Nothing is open yet, and nothing known."""
-        self._open: set[int] = set()
+        super().begin()
         self.forget()
-
-    def ask(self, capacity: int) -> list[Decision]:
-        """Return all trials the first time, or one for each free worker if a sampler learns."""
-        count = min(self.left, capacity) if self.source.learns else self.left
-        drawn = [self.draw() for _ in range(count)]
-        self._open.update(one.trial for one in drawn)
-        return [*drawn, *map(self._extend, drawn)]
 
     def told(self, report: Report) -> list[Decision]:
         """Return `Stop` if the rule gives the trial up; `Finish` after the last trial."""
-        if report.trial not in self._open:
+        if report.trial not in self.open:
             return []
         stops = self.stops(report)
         if report.step >= self.max_steps:
@@ -110,20 +103,9 @@ class StoppingTuner(SampledTuner):
             return [Rank(trial=report.trial, priority=report.step)]
         return [Stop(trial=report.trial), *self.failed(report.trial)]
 
-    def failed(self, trial: int) -> list[Decision]:
-        """Return `Finish` when all the others have ended."""
-        if trial not in self._open:
-            return []
-        self._open.remove(trial)
-        return [] if self._open or self.left else [Finish()]
-
-    def grow(self, trials: int) -> list[Decision]:
-        """Draw the further trials, unless a sampler waits for free workers."""
-        return self.ask(0)
-
     def state_json(self) -> dict[str, object]:
         """Return the trials that are under way, and what the rule knows."""
-        return {"open": sorted(self._open), "rule": self.rule_json()}
+        return {"open": sorted(self.open), "rule": self.rule_json()}
 
     def take_state_json(self, state: Mapping[str, object]) -> None:
         """Take over the trials that are under way, and what the rule knew."""
@@ -132,14 +114,15 @@ class StoppingTuner(SampledTuner):
                 range(self.registered)
             ):
                 self.begin()
-                self._open = set(opened)
+                self.open = set(opened)
                 self.take_rule_json(rule)
             case _:
                 raise ConfigurationError(f"not the state of this tuner: {state!r}")
 
-    def _extend(self, drawn: Register) -> Extend:
+    def request(self, trial: Register) -> Extend:
+        """Return that it is trained in full, and looked at every so often."""
         reports = tuple(range(self.every, self.max_steps, self.every))
-        return Extend(trial=drawn.trial, until=self.max_steps, reports=reports)
+        return Extend(trial=trial.trial, until=self.max_steps, reports=reports)
 
 
 class PercentileStopping(StoppingTuner):
