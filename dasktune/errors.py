@@ -87,7 +87,22 @@ class StorageError(DasktuneError):
 
 
 class CorruptCheckpointError(StorageError):
-    """A checkpoint is missing, cut short or altered; its state must be trained again."""
+    """A checkpoint is missing, cut short or altered; its state must be trained again.
+
+    Parameters
+    ----------
+    message
+        What is wrong.
+    attempt
+        Who wrote it, if that is known.
+    """
+
+    def __init__(self, message: str, attempt: str | None = None) -> None:
+        super().__init__(message, attempt)
+        self.message, self.attempt = message, attempt
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class ClusterError(DasktuneError):

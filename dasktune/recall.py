@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from functools import cache
 
-from dasktune.errors import CorruptCheckpointError
 from dasktune.graph.keys import runs
 from dasktune.graph.plan import Node
-from dasktune.storage.checkpoints import CheckpointStore, Commit, NewerFormatError
+from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.database import Database
 from dasktune.types import Metrics, Step
+
+MOST_READ_AHEAD = 2000
+"""Commits that no database knows of are read together, many at a time, if they are so few."""
 
 
 class Recall:
@@ -24,11 +25,14 @@ class Recall:
     def __init__(self, database: Database, store: CheckpointStore) -> None:
         self._database = database
         self._store = store
-        self._stored = set(store.keys())
+        self._stored = {
+            one.key: one.step for one in store.inventory() if one.is_committed and one.attempts
+        }
         self._roots: set[str] = set()
         self._checkpoints: dict[Step, set[str]] = defaultdict(set)
         self._metrics: dict[Step, dict[str, Metrics]] = defaultdict(dict)
         self._unrecorded: set[str] = set()
+        self._commits: dict[str, Commit | None] = {}
         self._steps: list[Step] = []
 
     @classmethod
@@ -37,14 +41,15 @@ class Recall:
 
         A driver that was killed may have left states whose rows it could not write any
         more: the store is the truth about what exists, also where rows say otherwise. It
-        may hold states of other databases, too; each is opened once to see its step.
+        may hold states of other databases, too.
         """
         recall = cls(database, store)
-        for key in sorted(recall._stored - database.checkpoint_keys()):
-            step = _step_of(store, key)
-            if step is not None:
-                recall._checkpoints[step].add(key)
-                recall._unrecorded.add(key)
+        unrecorded = sorted(recall._stored.keys() - database.checkpoint_keys())
+        for key in unrecorded:
+            recall._checkpoints[recall._stored[key]].add(key)
+        recall._unrecorded.update(unrecorded)
+        if len(unrecorded) <= MOST_READ_AHEAD:
+            recall._commits = {**dict.fromkeys(unrecorded), **store.commits(unrecorded)}
         recall.read(root)
         return recall
 
@@ -78,43 +83,25 @@ class Recall:
             chain, step = chain.extend(values, until - step), until
 
     def _fill_step(self, node: Node, step: Step, key: str) -> None:
-        if key in self._checkpoints[step]:
+        commit = self._commit_of(key) if key in self._unrecorded else None
+        if key in self._checkpoints[step] and (commit or key not in self._unrecorded):
             node.checkpoints[step] = None
         metrics = self._metrics[step].get(key)
         if metrics is not None:
             node.metrics[step] = metrics
-        if key in self._unrecorded:
-            self._fill_reports(node, key)
+        if commit is not None:
+            fill_reports(node, commit)
 
-    def _fill_reports(self, node: Node, key: str) -> None:
-        """Put the metrics of a commit, also those of steps before it, where they belong."""
-        commit = _commit_of(self._store, key)
-        for step, values in () if commit is None else commit.reports:
-            at = next((above for above in node.up() if above.start < step), None)
-            if at is not None:
-                at.metrics.setdefault(step, values)
+    def _commit_of(self, key: str) -> Commit | None:
+        """Return a commit; None if it cannot be read, as if there were none."""
+        if key not in self._commits:
+            self._commits.update({key: None, **self._store.commits([key])})
+        return self._commits[key]
 
 
-def _step_of(store: CheckpointStore, key: str) -> Step | None:
-    """Return the step of a state; it goes with the key, and so is asked for once."""
-    steps = _steps_seen(store.url)
-    if key not in steps:
-        commit = _commit_of(store, key)
-        if commit is None:
-            return None
-        steps[key] = commit.step
-    return steps[key]
-
-
-@cache
-def _steps_seen(url: str) -> dict[str, Step]:
-    """Return the steps that this process has read from a store, by key."""
-    return {}
-
-
-def _commit_of(store: CheckpointStore, key: str) -> Commit | None:
-    """Return a commit; None if it cannot be read, as if there were none."""
-    try:
-        return store.commit_of(key)
-    except (CorruptCheckpointError, NewerFormatError):
-        return None
+def fill_reports(node: Node, commit: Commit) -> None:
+    """Put the metrics of a commit, also those of steps before it, where they belong."""
+    for step, values in commit.reports:
+        at = next((above for above in node.up() if above.start < step), None)
+        if at is not None:
+            at.metrics.setdefault(step, values)

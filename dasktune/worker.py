@@ -316,9 +316,10 @@ class _StageRun:
             return self._end("stopped")
         try:
             lineage = host.lineage_at(spec, self.sequences)
-        except CorruptCheckpointError:
-            # Out of the way, or it would win over the state that is trained again.
-            host.store.discard(self.chain.key)
+        except CorruptCheckpointError as error:
+            # Out of the way, or it would win over the state that is trained again; unless
+            # someone has trained it meanwhile.
+            host.store.discard(self.chain.key, attempt=error.attempt)
             return self._end("missing")
         self._saved_at = time.monotonic()
         if spec.start == spec.stop:

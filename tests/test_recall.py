@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -133,13 +133,14 @@ def test_a_state_without_its_row_is_found_with_all_that_it_measured(left: Left) 
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that the keys of all commits go into that are opened from now on."""
     keys: list[str] = []
-    original = CheckpointStore.commit_of
+    original = CheckpointStore.commits
 
-    def note(self: CheckpointStore, key: str) -> Commit | None:
-        keys.append(key)
-        return original(self, key)
+    def note(self: CheckpointStore, wanted: Iterable[str]) -> dict[str, Commit]:
+        listed = list(wanted)
+        keys.extend(listed)
+        return original(self, listed)
 
-    monkeypatch.setattr(CheckpointStore, "commit_of", note)
+    monkeypatch.setattr(CheckpointStore, "commits", note)
     return keys
 
 
@@ -152,17 +153,17 @@ def test_states_that_another_root_has_rows_of_are_not_opened(
     assert asked == []
 
 
+@pytest.mark.parametrize("most", [0, 2000])
 def test_states_of_other_databases_are_opened_once(
-    left: Left, monkeypatch: pytest.MonkeyPatch
+    left: Left, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     left.state(4, (4, {"loss": 0.4}), row=False)
     asked = opened(monkeypatch)
-    for _ in range(2):
-        Recall.open(left.database, left.store, "bb" * 16)
-    assert asked == [left.key(4)]
+    monkeypatch.setattr("dasktune.recall.MOST_READ_AHEAD", most)
     plan = left.plan()
     plan.register(0, {"lr": RATE}, 10)
     assert known(plan, 0) == ([4], {4: {"loss": 0.4}})
+    assert asked == [left.key(4)]
     left.store.discard(left.key(4))
     plan = left.plan()
     plan.register(0, {"lr": RATE}, 10)
@@ -193,12 +194,6 @@ def test_a_commit_that_cannot_be_read_is_passed_over(left: Left, tmp_path: Path)
 
 def test_a_fresh_study_asks_for_no_commits(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
     left.state(4)
-    asked: list[str] = []
-
-    def note(self: CheckpointStore, key: str) -> Commit | None:
-        asked.append(key)
-        return None
-
-    monkeypatch.setattr(CheckpointStore, "commit_of", note)
+    asked = opened(monkeypatch)
     left.plan().register(0, {"lr": RATE}, 10)
     assert asked == [], "states that have rows are not opened"

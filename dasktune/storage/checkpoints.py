@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -21,12 +21,13 @@ import numpy as np
 from dasktune.errors import CorruptCheckpointError, StorageError
 from dasktune.storage import layout
 from dasktune.storage.codec import Snapshot, decode, digest_of
-from dasktune.storage.files import open_files
 from dasktune.storage.flat import array_files, read_array
 from dasktune.storage.metrics import metrics_from_json, metrics_to_json
+from dasktune.storage.object_files import open_files
 from dasktune.types import Metrics, Step
 
 _ATTRIBUTE = "dasktune"
+_STORE, _STORE_VERSION = "dasktune-store", 1
 _FORMAT, _VERSION = "dasktune-commit", 1
 
 
@@ -107,6 +108,34 @@ class Commit:
         return commit
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """What a listing shows of one key.
+
+    Parameters
+    ----------
+    key
+        The key.
+    step
+        Step of the state; -1 if nothing but a commit is there.
+    is_committed
+        Whether there is a commit: without one it is no checkpoint.
+    attempts
+        Bytes and time of the last file (epoch seconds) by attempt: of several, the commit
+        says which one counts.
+    """
+
+    key: str
+    step: Step
+    is_committed: bool
+    attempts: Mapping[str, tuple[int, float]]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all attempts together."""
+        return sum(nbytes for nbytes, _ in self.attempts.values())
+
+
 class CheckpointStore:
     """Checkpoints by key at one URL; safe to use from several threads and processes.
 
@@ -129,19 +158,27 @@ class CheckpointStore:
         self.url = url
         self._files = open_files(url)
 
-    def check(self) -> None:
-        """Write and remove a file, the way checkpoints are written.
+    def check(self) -> str:
+        """Write and remove a file, the way checkpoints are written; return the store's name.
+
+        A store without a name gets one: 32 digits at random, so that a study finds out when
+        it is opened with another one.
 
         Raises
         ------
         StorageError
-            If that fails.
+            If that fails, or a later version of dasktune made the store.
         """
-        probe = f"{layout.ROOT}/check-{uuid4().hex}"
+        name = uuid4().hex
+        probe = f"{layout.ROOT}/check-{name}"
+        marker = json.dumps({"format": _STORE, "version": _STORE_VERSION, "name": name})
         with self._failing("write to"):
             self._files.write(probe, {"file": [np.zeros(1, np.uint8)]})
-            self._files.create(f"{probe}/{layout.COMMIT}", b"{}")
             self._files.remove(probe)
+            if self._files.create(layout.MARKER, marker.encode()):
+                return str(name)
+            content = self._files.read("", [layout.MARKER])[0]
+        return _name_in(self.url, b"" if content is None else content.tobytes())
 
     def save(
         self,
@@ -179,7 +216,7 @@ class CheckpointStore:
         content = _commit_bytes(commit)
         data = array_files(snapshot.data, {_ATTRIBUTE: snapshot.document})
         with self._failing("write to"):
-            self._files.write(layout.state_folder(key, attempt), data)
+            self._files.write(layout.state_folder(key, attempt, step), data)
             while not self._files.create(layout.commit_path(key), content):
                 winner = self.commit_of(key)
                 if winner is not None:
@@ -210,10 +247,10 @@ class CheckpointStore:
             If a later version of dasktune made it.
         """
         commit = self.commit_of(key)
-        with _blaming(key):
+        with _blaming(key, None if commit is None else commit.attempt):
             if commit is None:
                 raise CorruptCheckpointError("there is no commit")
-            folder = layout.state_folder(key, commit.attempt)
+            folder = layout.state_folder(key, commit.attempt, commit.step)
             with self._failing("read from"):
                 data, attributes = read_array(
                     lambda names: self._files.read(folder, names), commit.nbytes
@@ -223,12 +260,19 @@ class CheckpointStore:
                 raise CorruptCheckpointError("state is altered: its digest is not the commit's")
             return decode(document, data), commit
 
-    def discard(self, key: str) -> None:
-        """Remove a checkpoint: the commit first, so that no one finds half of it.
+    def discard(self, key: str, *, attempt: str | None = None) -> bool:
+        """Remove a checkpoint, the commit first, so that no one finds half of it; say if it was.
 
         What other attempts have written for the same key stays, and so does their commit
         if one of them has come first meanwhile. Of a commit that cannot be read it is not
         known whose data it stood for: they stay, too.
+
+        Parameters
+        ----------
+        key
+            The key.
+        attempt
+            Remove it only if it is of this attempt.
 
         Raises
         ------
@@ -237,21 +281,72 @@ class CheckpointStore:
         """
         content = self._commit_content(key)
         if content is None:
-            return
+            return False
         try:
-            folder = layout.attempt_folder(key, _commit_of(key, content).attempt)
+            found = _commit_of(key, content).attempt
+            if attempt not in (None, found):
+                return False
+            folder = layout.attempt_folder(key, found)
         except CorruptCheckpointError:
             folder = None
         with self._failing("write to"):
             is_gone = self._files.remove_same(layout.commit_path(key), content)
             if is_gone and folder is not None:
                 self._files.remove(folder)
+        return is_gone
+
+    def remove_attempt(self, key: str, attempt: str) -> None:
+        """Remove what an attempt wrote that never came to a commit."""
+        with self._failing("write to"):
+            self._files.remove(layout.attempt_folder(key, attempt))
+
+    def inventory(self) -> Iterator[Stored]:
+        """Return what lies in the store by key, in no order, from one listing."""
+        steps: dict[str, Step] = {}
+        attempts: dict[str, dict[str, tuple[int, float]]] = {}
+        committed = set()
+        with self._failing("read from"):
+            for entry in self._files.entries(layout.ROOT):
+                place = layout.place_of(entry.path)
+                if place is None:
+                    continue
+                found = attempts.setdefault(place.key, {})
+                if not place.attempt:
+                    committed.add(place.key)
+                    continue
+                steps[place.key] = place.step
+                nbytes, last = found.get(place.attempt, (0, 0.0))
+                found[place.attempt] = (nbytes + entry.nbytes, max(last, entry.modified))
+        for key, found in attempts.items():
+            yield Stored(
+                key=key,
+                step=steps.get(key, -1),
+                is_committed=key in committed,
+                attempts=found,
+            )
 
     def keys(self) -> Iterator[str]:
         """Return the keys of all checkpoints, in no order."""
+        return (one.key for one in self.inventory() if one.is_committed)
+
+    def commits(self, keys: Iterable[str]) -> dict[str, Commit]:
+        """Return the commits of keys, read many at a time; those that cannot be read are left out.
+
+        Raises
+        ------
+        StorageError
+            If the store cannot be read.
+        """
+        wanted = list(keys)
+        names = [layout.commit_path(key).removeprefix(f"{layout.ROOT}/") for key in wanted]
         with self._failing("read from"):
-            for path in self._files.find(layout.ROOT, layout.COMMIT):
-                yield layout.key_of(path)
+            contents = self._files.read(layout.ROOT, names)
+        found = {}
+        for key, content in zip(wanted, contents, strict=True):
+            with suppress(CorruptCheckpointError, NewerFormatError):
+                if content is not None:
+                    found[key] = _commit_of(key, content.tobytes())
+        return found
 
     def _commit_content(self, key: str) -> bytes | None:
         folder = layout.key_folder(key)
@@ -271,6 +366,24 @@ class CheckpointStore:
             yield
         except OSError as error:
             raise StorageError(f"cannot {what} {self.url}: {error}") from error
+
+
+def _name_in(url: str, content: bytes) -> str:
+    """Return the name that a store's marker gives it."""
+    try:
+        marker = json.loads(content)
+        version, name = marker["version"], marker["name"]
+        is_ours = marker["format"] == _STORE and type(version) is int and type(name) is str
+    except (LookupError, RecursionError, TypeError, ValueError):
+        is_ours, version, name = False, 0, ""
+    if not is_ours:
+        raise StorageError(f"cannot use {url}: its {layout.MARKER} is not that of a store")
+    if version > _STORE_VERSION:
+        raise NewerFormatError(
+            f"cannot use {url}: the store must have version {_STORE_VERSION}, got {version}: it "
+            "was made by a later version of dasktune"
+        )
+    return str(name)
 
 
 def _commit_bytes(commit: Commit) -> bytes:
@@ -328,9 +441,11 @@ def _number_problems(**numbers: object) -> list[str]:
 
 
 @contextmanager
-def _blaming(key: str) -> Iterator[None]:
-    """Name the key in what is wrong with its checkpoint."""
+def _blaming(key: str, attempt: str | None = None) -> Iterator[None]:
+    """Name the key in what is wrong with its checkpoint, and keep whose it is."""
     try:
         yield
-    except (CorruptCheckpointError, NewerFormatError) as error:
-        raise type(error)(f"checkpoint {key}: {error}") from error
+    except CorruptCheckpointError as error:
+        raise CorruptCheckpointError(f"checkpoint {key}: {error}", attempt) from error
+    except NewerFormatError as error:
+        raise NewerFormatError(f"checkpoint {key}: {error}") from error

@@ -2,8 +2,10 @@
 
 ::
 
-    checkpoints/ab/abcdef.../commit               the commit, if the checkpoint exists
-    checkpoints/ab/abcdef.../<attempt>/state/     a zarr v3 array with the state
+    dasktune.json                                   what store this is
+    checkpoints/ab/abcdef.../commit                 the commit, if the checkpoint exists
+    checkpoints/ab/abcdef.../<attempt>/step-60/     a zarr v3 array with the state
+    leases/<root>/<key>                             who trains the step that makes this key
 
 All paths are relative to the store and use forward slashes.
 """
@@ -11,15 +13,24 @@ All paths are relative to the store and use forward slashes.
 from __future__ import annotations
 
 import re
-from pathlib import PurePosixPath
+from dataclasses import dataclass
 
 from dasktune.errors import refuse
+from dasktune.types import Step
+
+MARKER = "dasktune.json"
+"""Says that a folder is a store, which one, and of what version."""
 
 ROOT = "checkpoints"
 """Folder of all checkpoints."""
 
+LEASES = "leases"
+"""Folder of all leases."""
+
 COMMIT = "commit"
 """Name of a checkpoint's commit in the folder of its key."""
+
+_STEP = "step-"
 
 _LONGEST_SLUG = 60
 """Letters; a file's name may have 255 bytes, of which a letter takes up to four."""
@@ -64,9 +75,9 @@ def attempt_folder(key: str, attempt: str) -> str:
     return f"{key_folder(key)}/{attempt}"
 
 
-def state_folder(key: str, attempt: str) -> str:
-    """Return the folder of the zarr array with the state."""
-    return f"{attempt_folder(key, attempt)}/state"
+def state_folder(key: str, attempt: str, step: Step) -> str:
+    """Return the folder of the zarr array with the state; it tells a listing the step."""
+    return f"{attempt_folder(key, attempt)}/{_STEP}{step}"
 
 
 def commit_path(key: str) -> str:
@@ -74,15 +85,45 @@ def commit_path(key: str) -> str:
     return f"{key_folder(key)}/{COMMIT}"
 
 
-def key_of(path: str) -> str:
-    """Return the key that a commit's path belongs to.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a path of a checkpoint's file says; of a commit it says no attempt and no step."""
+
+    key: str
+    attempt: str = ""
+    step: Step = -1
+
+
+def place_of(path: str) -> Place | None:
+    """Return what a path says; None if it is not one of a checkpoint.
 
     Examples
     --------
-    >>> key_of(commit_path("abc1"))
-    'abc1'
+    >>> place_of(commit_path("abc1"))
+    Place(key='abc1', attempt='', step=-1)
+    >>> place_of(state_folder("abc1", "0-77", 60) + "/c.0")
+    Place(key='abc1', attempt='0-77', step=60)
     """
-    return PurePosixPath(path).parent.name
+    match path.split("/"):
+        case [root, _, key, name] if root == ROOT and name == COMMIT:
+            return Place(key)
+        case [root, _, key, attempt, folder, _] if root == ROOT:
+            step = folder.removeprefix(_STEP)
+            return Place(key, attempt, int(step)) if step.isdecimal() else None
+        case _:
+            return None
+
+
+def lease_path(root: str, key: str) -> str:
+    """Return the path of the lease on the step that makes a key."""
+    refuse(problems_of(key=key))
+    return f"{lease_folder(root)}/{key}"
+
+
+def lease_folder(root: str) -> str:
+    """Return the folder of the leases on states below a root."""
+    refuse(problems_of(root=root))
+    return f"{LEASES}/{root}"
 
 
 def problems_of(**names: object) -> list[str]:

@@ -18,7 +18,7 @@ from dasktune.errors import ConfigurationError, CorruptCheckpointError, StorageE
 from dasktune.storage import flat
 from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.codec import encode
-from dasktune.storage.files import ObjectFiles, open_files
+from dasktune.storage.object_files import ObjectFiles, open_files
 
 KEY = "a1b2c3"
 STATE = {"epoch": 3, "weights": np.arange(100.0), "name": "x"}
@@ -59,7 +59,7 @@ def save(store, state=STATE, *, key=KEY, attempt="1-aa", **more):
 
 
 def state_of(tmp_path, attempt="1-aa") -> Path:
-    return tmp_path / "checkpoints" / KEY[:2] / KEY / attempt / "state"
+    return tmp_path / "checkpoints" / KEY[:2] / KEY / attempt / "step-7"
 
 
 def files_below(path) -> set[str]:
@@ -159,7 +159,7 @@ def test_of_many_that_save_one_key_at_once_one_wins(store, tmp_path):
         names = files_below(tmp_path / "store" / "checkpoints" / KEY[:2] / KEY)
         assert names == {
             "commit",
-            *(f"{commits[0].attempt}/state/{n}" for n in ("c.0", "zarr.json")),
+            *(f"{commits[0].attempt}/step-1/{n}" for n in ("c.0", "zarr.json")),
         }
 
 
@@ -385,7 +385,7 @@ def test_the_data_of_another_key_are_found_out(tmp_path, local):
     save(local)
     save(local, {**STATE, "weights": -STATE["weights"]}, key="ff")
     shutil.rmtree(state_of(tmp_path))
-    shutil.copytree(tmp_path / "checkpoints/ff/ff/1-aa/state", state_of(tmp_path))
+    shutil.copytree(tmp_path / "checkpoints/ff/ff/1-aa/step-7", state_of(tmp_path))
     with pytest.raises(CorruptCheckpointError, match="its digest is not the commit's"):
         local.load(KEY)
 
@@ -400,7 +400,7 @@ def test_names_that_are_no_part_of_a_path_are_refused(store, name):
 
 def test_check_leaves_nothing(store, tmp_path):
     store.check()
-    assert files_below(tmp_path) == set()
+    assert files_below(tmp_path) <= {"store/dasktune.json"}
     assert list(store.keys()) == []
 
 

@@ -1,0 +1,161 @@
+"""Files of this machine, synced to the disk: what is written survives a power cut."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dasktune.storage.files import Buffer, Entry, Parts
+
+_THREADS = 4
+
+
+class LocalFiles:
+    """Files of this machine, synced to the disk with the folders that name them."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.expanduser().absolute()
+
+    def write(self, folder: str, files: Mapping[str, Parts]) -> None:
+        """Write files into one folder, several at a time, and sync every folder that is new."""
+        where = self._root / folder
+        fresh = [where, *itertools.takewhile(lambda above: not above.exists(), where.parents)]
+        _make_folder(where)
+        _each(lambda name: _write_file(where / name, files[name]), list(files))
+        # What others have just made they sync themselves; the one above names the topmost.
+        for made in [*fresh, fresh[-1].parent]:
+            _sync_folder(made)
+
+    def create(self, path: str, content: bytes, *, durable: bool = True) -> bool:
+        """Write the file aside and link it to its name: it appears whole or not at all."""
+        target = self._root / path
+        aside = self._aside_with(target, content, durable)
+        try:
+            os.link(aside, target)
+        except FileExistsError:
+            return False
+        finally:
+            aside.unlink()
+        if durable:
+            _sync_folder(target.parent)
+        return True
+
+    def replace(self, path: str, content: bytes) -> None:
+        """Write the file aside and move it over its name."""
+        target = self._root / path
+        self._aside_with(target, content, durable=False).replace(target)
+
+    def _aside_with(self, target: Path, content: bytes, durable: bool) -> Path:
+        """Write a file next to where it shall be."""
+        aside = _aside(target)
+        _make_folder(target.parent)
+        _write_file(aside, [np.frombuffer(content, np.uint8)], durable)
+        return aside
+
+    def read(self, folder: str, names: Sequence[str]) -> list[Buffer | None]:
+        """Return the content of files of one folder, read several at a time."""
+        return _each(lambda name: _read_file(self._root / folder / name), names)
+
+    def remove(self, path: str) -> None:
+        """Remove a file or folder, and the folder above it if that is empty now."""
+        target = self._root / path
+        try:
+            target.unlink(missing_ok=True)
+        except (IsADirectoryError, PermissionError):
+            while target.exists():
+                with suppress(FileNotFoundError):  # someone else removes it too
+                    shutil.rmtree(target)
+        _remove_empty(target.parent)
+
+    def remove_same(self, path: str, content: bytes) -> bool:
+        """Move the file aside, so that no one can replace it between look and removal."""
+        target = self._root / path
+        aside = _aside(target)
+        try:
+            target.rename(aside)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        is_same = aside.read_bytes() == content
+        if not is_same:
+            with suppress(FileExistsError):  # yet another one has come since
+                os.link(aside, target)
+        aside.unlink()
+        _remove_empty(target.parent)
+        return is_same
+
+    def remove_files(self, paths: Iterable[str]) -> None:
+        """Remove files, and the folders above them that are empty now."""
+        for path in paths:
+            self.remove(path)
+
+    def entries(self, folder: str) -> Iterator[Entry]:
+        """Return all files below a folder; what is removed meanwhile may be missing."""
+        prefix = len(str(self._root)) + 1
+        for above, _, names in os.walk(self._root / folder):
+            for name in names:
+                with suppress(FileNotFoundError):
+                    path = os.path.join(above, name)
+                    found = os.stat(path)
+                    yield Entry(path=path[prefix:], nbytes=found.st_size, modified=found.st_mtime)
+
+
+def _each(work: Any, names: Sequence[str]) -> list[Any]:
+    """Do the same for every name: in threads where it is many, for disks take their time."""
+    if len(names) <= 2:
+        return [work(name) for name in names]
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="dasktune-files") as pool:
+        return list(pool.map(work, names))
+
+
+def _aside(path: Path) -> Path:
+    """Return a name next to a file that no one else uses."""
+    return path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):  # not empty: others write there
+        folder.rmdir()
+
+
+def _make_folder(path: Path) -> None:
+    """Make a folder though others may be removing the empty ones above it."""
+    for _ in range(10):
+        with suppress(FileNotFoundError, FileExistsError):  # gone between two looks
+            path.mkdir(parents=True, exist_ok=True)
+            return
+    path.mkdir(parents=True, exist_ok=True)
+
+
+def _write_file(path: Path, parts: Parts, durable: bool = True) -> None:
+    with path.open("wb", buffering=0) as file:
+        for part in parts:
+            rest = part.data
+            while rest:
+                rest = rest[file.write(rest) :]
+        if durable:
+            os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    """Sync the names in a folder, which syncing the files alone does not do."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read_file(path: Path) -> Buffer | None:
+    try:
+        return np.fromfile(path, np.uint8)
+    except FileNotFoundError:
+        return None
