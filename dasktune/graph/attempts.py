@@ -16,7 +16,8 @@ class Attempt:
 
     `node` is where it shall end and `leaf` where it was first sent to: it may be told to
     end earlier after it has passed there. `position` is the last step it was heard of at,
-    `repeated` how many of its steps had been trained before.
+    `repeated` how many of its steps had been trained before. One that is `taken` stands for
+    what another driver trains.
     """
 
     id: str
@@ -34,6 +35,7 @@ class Attempt:
     begun: bool = False
     stopping: bool = False
     ended: bool = False
+    taken: bool = False
 
     @property
     def has_begun(self) -> bool:

@@ -17,8 +17,10 @@ from dasktune.graph.events import (
     Deliver,
     Ended,
     Event,
+    Evicted,
     Failed,
     FailTrial,
+    Found,
     Instruction,
     Progress,
     Reports,
@@ -27,6 +29,7 @@ from dasktune.graph.events import (
     SavePoint,
     Started,
     StopStage,
+    Taken,
     Tick,
     WorkerJoined,
     WorkerLost,
@@ -138,11 +141,27 @@ class Dispatcher:
         self._answer_requests([node])
         return self._take()
 
+    def foresee(
+        self, sequences: Sequences, ends: Ordered[Step], seed: int = 0
+    ) -> list[Instruction]:
+        """Take in that someone else wants states of a configuration: they are saved on the way."""
+        self.plan.divide(sequences, ends, seed)
+        return self._take()
+
+    @property
+    def starts(self) -> Iterator[tuple[Node, Step]]:
+        """Yield the states, with the node that holds each, that attempts may still have to load."""
+        for attempt in self.attempts.values():
+            if not attempt.ended and attempt.position == attempt.start > 0:
+                yield _holder_of(attempt.node, attempt.start), attempt.start
+
     def drain(self) -> list[Instruction]:
         """Let every stage end at its next step, and start no more; requests stay."""
         self._draining = True
-        for attempt in self.attempts.values():
-            if not attempt.ended and not attempt.stopping:
+        for attempt in list(self.attempts.values()):
+            if attempt.taken:
+                self._release(attempt)
+            elif not attempt.ended and not attempt.stopping:
                 attempt.stopping = True
                 self._out.append(StopStage(attempt=attempt.id, worker=attempt.worker))
         return self._take()
@@ -178,6 +197,12 @@ class Dispatcher:
                 self._ended(event, now)
             case Failed():
                 self._failed(event)
+            case Taken():
+                self._taken(event)
+            case Found():
+                self._found(event)
+            case Evicted():
+                self._forget_state(event.node, event.step)
             case Tick():
                 pass
         self._fill(now)
@@ -260,16 +285,15 @@ class Dispatcher:
         if event.step == node.stop:
             rival = self._attempt_on(node)
             self.frontier.work(node).attempt = None
-        self._take_reports(attempt, event.reports)
+        self._take_reports(attempt.leaf, event.reports)
         self.frontier.state_arrived(node)
         if rival is not None and rival is not attempt and not rival.ended:
             self._shorten(rival)
         if attempt.ended and event.step >= attempt.position:
             self._release(attempt)
 
-    def _take_reports(self, attempt: Attempt, reports: Reports) -> None:
-        """Keep metrics at their nodes and answer with them; what was recorded first stands."""
-        node = attempt.leaf
+    def _take_reports(self, node: Node, reports: Reports) -> None:
+        """Keep metrics at or above a node and answer with them; what was recorded first stands."""
         answered = []
         for step, metrics in reversed(reports):
             while step <= node.start and node.parent is not None:
@@ -328,7 +352,7 @@ class Dispatcher:
         nothing_to_save = event.step == attempt.start and event.status == "stopped"
         is_saved = attempt.saved >= event.step
         if event.status == "missing":
-            self._forget_state(attempt)
+            self._forget_state(attempt.node, attempt.start)
         if (
             event.status in ("skipped", "lost", "superseded", "missing")
             or nothing_to_save
@@ -336,16 +360,37 @@ class Dispatcher:
         ):
             self._release(attempt)
 
-    def _forget_state(self, attempt: Attempt) -> None:
-        """Take in that the state that an attempt starts from does not exist after all."""
-        for node in attempt.node.up():
-            if node.checkpoints.pop(attempt.start, ()) is None:
+    def _forget_state(self, below: Node, step: Step) -> None:
+        """Take in that the state at a step on the way to a node does not exist any more."""
+        for node in below.up():
+            if node.checkpoints.pop(step, ()) is None:
                 self.frontier.update(node)
                 failure = self.frontier.failure_above(node)
                 if failure is not None:
                     # A step that could not be trained again did not matter while it was there.
                     self._fail_below(node, failure)
                 return
+
+    def _taken(self, event: Taken) -> None:
+        """Free the slot of an attempt whose steps another driver trains; wait for what it makes."""
+        attempt = self.attempts.get(event.attempt)
+        if attempt is None or attempt.ended:
+            return
+        self._close(attempt)
+        attempt.taken, attempt.worker = True, ""
+
+    def _found(self, event: Found) -> None:
+        """Take in a state that someone else has made."""
+        node = _holder_of(event.node, event.step)
+        node.checkpoints[event.step] = None
+        rival = None
+        if event.step == node.stop:
+            rival = self._attempt_on(node)
+            self.frontier.work(node).attempt = None
+        self._take_reports(node, event.reports)
+        self.frontier.state_arrived(node)
+        if rival is not None and not rival.ended:
+            self._shorten(rival)
 
     def _failed(self, event: Failed) -> None:
         attempt = self.attempts.get(event.attempt)
@@ -498,3 +543,10 @@ class Dispatcher:
     def _take(self) -> list[Instruction]:
         out, self._out = self._out, []
         return out
+
+
+def _holder_of(node: Node, step: Step) -> Node:
+    """Return the node that holds a step on the way to `node`: it may have been split since."""
+    while step <= node.start and node.parent is not None:
+        node = node.parent
+    return node

@@ -99,11 +99,60 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """Another driver is training the steps of an attempt, which was not sent to its worker.
+
+    What that driver saves is told by `Found`; `Ended` with the status ``lost`` says that it is
+    done, or gone: what it did not make is wanted again.
+    """
+
+    attempt: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The state of a node at `step` is in the store: someone else has made it.
+
+    Parameters
+    ----------
+    node
+        Holds the step, or is below the one that does.
+    reports
+        Metrics that came with it, of any steps on the way to it.
+    """
+
+    node: Node
+    step: Step
+    reports: Reports = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evicted:
+    """The state of a node at `step` is in the store no more: others had to go there."""
+
+    node: Node
+    step: Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """Time has passed."""
 
 
-Event = WorkerJoined | WorkerLost | Started | Progress | Saved | SaveMissed | Ended | Failed | Tick
+Event = (
+    WorkerJoined
+    | WorkerLost
+    | Started
+    | Progress
+    | Saved
+    | SaveMissed
+    | Ended
+    | Failed
+    | Taken
+    | Found
+    | Evicted
+    | Tick
+)
 
 # ------------------------------------------------------------------------ instructions
 
