@@ -37,9 +37,11 @@ from dasktune.graph.events import (
     WorkerLost,
 )
 from dasktune.job import JobPlan
+from dasktune.leasing import Leasing
 from dasktune.limits import Meter
 from dasktune.plugin import prefix_of, run_stage
 from dasktune.recorder import Recorder
+from dasktune.sharing import MESSAGES, Sharing
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.types import Metrics, Step
 
@@ -96,6 +98,8 @@ class DaskRunner:
         What workers need to know.
     recorder
         Makes records durable before they are acted on.
+    study
+        Names the study among all that use its store; None shares nothing with others.
     meter
         Says when a limit is reached: what runs is saved then, and the run ends.
     on_turn
@@ -111,6 +115,7 @@ class DaskRunner:
         plan: JobPlan,
         recorder: Recorder,
         *,
+        study: str | None,
         meter: Meter,
         on_turn: Callable[[Snapshot], None] | None = None,
         on_safe: Callable[[Outcome], None] | None = None,
@@ -131,6 +136,7 @@ class DaskRunner:
         self._orders: list[Order] = []
         self._store = CheckpointStore(plan.store)
         self._workers = Workers(client, plan, self._inbox.put)
+        self._sharing = None if study is None else self._shared(study)
         self._began = time.monotonic()
         self._flushed = 0.0
         self._latest: tuple[Step, Metrics] | None = None
@@ -193,6 +199,8 @@ class DaskRunner:
 
     def _turn(self) -> None:
         """Take what has come in, let the engine decide, make it durable, carry it out."""
+        if self._sharing is not None:
+            self._sharing.turn()
         if self._client.status != "running":
             raise ClusterError(
                 "the connection to the scheduler was lost; run this again when there is one: it "
@@ -241,6 +249,8 @@ class DaskRunner:
                 self._worker_left(content)
             case "tick":
                 self._tell(Tick())
+            case _ if self._sharing is not None and kind in MESSAGES:
+                self._sharing.hear(kind, content)
             case _:
                 raise InternalError(f"unknown message {kind!r}")
 
@@ -250,6 +260,8 @@ class DaskRunner:
     def _take(self, outcome: Outcome) -> None:
         """Gather an outcome: its records are written before its orders are carried out."""
         self._recorder.outcome(outcome)
+        if self._sharing is not None:
+            self._sharing.want(outcome.trials)
         if outcome.reports or outcome.trials:
             self._outcomes.append(outcome)
         self._orders.extend(outcome.orders)
@@ -270,7 +282,7 @@ class DaskRunner:
                 case RunStage():
                     # Not there any more if its worker was lost in this turn.
                     if order.attempt in self._engine.dispatcher.attempts:
-                        self._submit(order)
+                        self._start(order)
                 case SavePoint():
                     self._workers.control(order.worker, order.attempt, save_at=order.step)
                 case StopStage():
@@ -332,6 +344,7 @@ class DaskRunner:
                     self._latest = (step, metrics)
                     self._meter.see(metrics)
                 self._tell(Progress(attempt=attempt, step=message["step"]))
+                self._note_step(attempt, message["step"])
             case "saved":
                 self._saved(flight, message)
             case "ended":
@@ -359,6 +372,8 @@ class DaskRunner:
         if message["by"] is not None:
             self._recorder.checkpoint(flight.order.node, message)
             self._recorder.saved(message["attempt"], message["step"])
+            if self._sharing is not None:
+                self._sharing.saved(message["attempt"], message["step"])
         self._recorder.metrics(flight.order.node, reports)
         told = tuple((step, metrics) for step, _, metrics in reports)
         self._tell(Saved(attempt=message["attempt"], step=message["step"], reports=told))
@@ -386,6 +401,7 @@ class DaskRunner:
 
     def _ended(self, flight: _Flight, message: Mapping[str, Any]) -> None:
         flight.ended_at = self._now()
+        self._note_step(message["attempt"], message["step"])
         self.worker_seconds += message["seconds"]
         if message["status"] == "missing":
             key = flight.order.node.key_at(flight.order.start)
@@ -544,6 +560,29 @@ class DaskRunner:
 
     # ----------------------------------------------------------------------- Dask
 
+    def _shared(self, study: str) -> Sharing:
+        leasing = Leasing(self._store, study, self._inbox.put)
+        return Sharing(
+            self._engine.dispatcher,
+            leasing,
+            self._recorder,
+            submit=self._submit,
+            tell=self._tell,
+            save_at=lambda worker, attempt, step: self._workers.control(
+                worker, attempt, save_at=step
+            ),
+        )
+
+    def _start(self, order: RunStage) -> None:
+        if self._sharing is None:
+            self._submit(order)
+        else:
+            self._sharing.start(order)
+
+    def _note_step(self, attempt: str, step: Step) -> None:
+        if self._sharing is not None:
+            self._sharing.heard(attempt, step)
+
     def _submit(self, order: RunStage) -> None:
         node = order.node
         chain = node.chain_at(order.start)
@@ -608,6 +647,8 @@ class DaskRunner:
             self._futures.clear()
             self._workers.close()
         finally:
+            if self._sharing is not None:
+                self._sharing.close()
             self._engine.dispatcher.dismiss()
 
     def _now(self) -> float:

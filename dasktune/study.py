@@ -22,8 +22,9 @@ from dasktune.algos.single import SingleTrial
 from dasktune.callbacks import Announcer, Callback, Mirroring
 from dasktune.engine import Engine, Outcome, refuse_objectives
 from dasktune.errors import ConfigurationError, TrainerError, refuse
+from dasktune.export import about_state, check_target, write_state
 from dasktune.graph.attempts import DispatchOptions
-from dasktune.graph.plan import SearchPlan
+from dasktune.graph.plan import Node, SearchPlan
 from dasktune.graph.tree import StageTree, build_stage_tree
 from dasktune.history import Place
 from dasktune.interrupt import interruptible
@@ -34,6 +35,7 @@ from dasktune.loop import Asked, OwnLoop
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database import Database
+from dasktune.states import Training, TrialStates, chosen_step
 from dasktune.storage.schema import StudyRow
 from dasktune.summary import savings_line
 from dasktune.trainer.code import pack
@@ -79,7 +81,8 @@ class Study(StudyAdditions):
         self.report_every = report_every
         self._trainer = trainer
         self._fails_on_nan = fails_on_nan
-        self._mirroring = Mirroring(self, mirror, owner=f"{row.root}:{row.created}")
+        self._owner = f"{row.root}:{row.created}"
+        self._mirroring = Mirroring(self, mirror, owner=self._owner)
         self._runner: DaskRunner | None = None
         self._loop: OwnLoop | None = None
         self._asking = threading.Lock()
@@ -329,6 +332,7 @@ class Study(StudyAdditions):
                 engine,
                 self._plan(run),
                 self._recorder(),
+                study=self._owner if self._options.merge else None,
                 meter=meter,
                 on_turn=on_turn,
                 on_safe=announcer.take,
@@ -500,6 +504,74 @@ class Study(StudyAdditions):
     def _report_path(self) -> Path:
         folder = Path(self.store.url.removeprefix("file://"))
         return (folder if folder.is_dir() else Path()) / f"report-{layout.slug(self.name)}.html"
+
+    def trial_state(self, number: int, step: Step | None = None) -> Any:
+        """Return the state of a trial: what the trainer's ``state_dict`` gave, copied.
+
+        One that is not stored (any more) is trained again, in this process and on the CPU,
+        from the nearest one that is, and is stored then, if the study merges.
+
+        Parameters
+        ----------
+        number
+            Which trial.
+        step
+            After how many of its steps; all of them if None.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such trial, or it was not trained as far.
+        TrainerError
+            If it had to be trained again, and failed.
+        """
+        training = Training(trainer=self.trainer, config=self.config, seed=self.seed)
+        keep = self._keep_state if self._options.merge else None
+        states = TrialStates(self.store, self.plan, training, keep)
+        return states.at(number, chosen_step(self.records, number, step))
+
+    def _keep_state(self, node: Node, message: Mapping[str, Any]) -> None:
+        recorder = self._recorder()
+        recorder.checkpoint(node, message)
+        recorder.flush()
+
+    def export(
+        self,
+        number: int | None = None,
+        path: str | os.PathLike[str] = "model.pt",
+        *,
+        step: Step | None = None,
+        only: str | None = None,
+    ) -> Path:
+        """Write the state of a trial (`trial_state`) to a plain file; return where it is.
+
+        Parameters
+        ----------
+        number
+            Which trial; the best one if None.
+        path
+            Where to. ``.pt`` and ``.pth`` are for ``torch.load``, ``.npz`` for
+            ``numpy.load``.
+        step
+            After how many of its steps; all of them if None.
+        only
+            Write just this part of the state: an attribute of a `dasktune.TorchTrainer`, or
+            an entry of another trainer's state.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such trial, step or part, or the path has another ending.
+        StorageError
+            If the file cannot be written.
+        """
+        target = Path(path)
+        check_target(target)
+        number = self.best_trial.number if number is None else number
+        step = chosen_step(self.records, number, step)
+        state = self.trial_state(number, step)
+        about = {**about_state(self, number, step), "fingerprint": self._row.spec["fingerprint"]}
+        return write_state(target, state, about, only)
 
     def replay(self, tuner: Tuner) -> Replay:
         """Derive every decision of a tuner's runs again from what it was told; compare.

@@ -141,13 +141,6 @@ class Dispatcher:
         self._answer_requests([node])
         return self._take()
 
-    def foresee(
-        self, sequences: Sequences, ends: Ordered[Step], seed: int = 0
-    ) -> list[Instruction]:
-        """Take in that someone else wants states of a configuration: they are saved on the way."""
-        self.plan.divide(sequences, ends, seed)
-        return self._take()
-
     @property
     def starts(self) -> Iterator[tuple[Node, Step]]:
         """Yield the states, with the node that holds each, that attempts may still have to load."""

@@ -7,7 +7,7 @@ part or were asked to stop [Hippo 3.2]. The plan says what is wanted and what ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dasktune.errors import InternalError
@@ -220,24 +220,6 @@ class SearchPlan:
             raise InternalError(f"{node!r} cannot be cut at step {step}")
         return self._split(node, step)
 
-    def divide(self, sequences: Sequences, ends: Collection[Step], seed: int = 0) -> None:
-        """Split edges where the path of `sequences` leaves them, and at `ends` on its way.
-
-        Nothing is added: it is someone else's configuration, who shares what lies before.
-        """
-        until, at = max(ends, default=0), self._roots.get((None, seed))
-        while at is not None and at.stop < until:
-            child = at.children.get(encode_at(sequences, at.stop))
-            if child is None:
-                return
-            limit = min(child.stop, until)
-            part = _first_difference(child, sequences, limit)
-            for step in sorted({part, *(one for one in ends if child.start < one < part)}):
-                self.cut(child, step)
-            if part < child.stop:
-                return
-            at = child
-
     def _root_of(self, trial: int, seed: int) -> Node:
         """Return the state before any step, made when first asked for."""
         owner = None if self.merge else trial
@@ -267,7 +249,8 @@ class SearchPlan:
                 if self._on_new is not None:
                     self._on_new(child)
                 return child
-            part = _first_difference(child, sequences, min(child.stop, steps))
+            limit = min(child.stop, steps)
+            part = shared_until(child.sequences, sequences, child.start, limit)
             at = child if part == child.stop else self._split(child, part)
             at.passing += 1
         return at
@@ -296,12 +279,9 @@ class SearchPlan:
         return top
 
 
-def _first_difference(node: Node, sequences: Sequences, limit: Step) -> Step:
-    """Return the first step of a node, up to `limit`, at which a path has other values."""
+def shared_until(ours: Sequences, theirs: Sequences, start: Step, limit: Step) -> Step:
+    """Return the first step from `start`, up to `limit`, at which two paths have other values."""
     return min(
-        (
-            first_difference(function, sequences[name], node.start, limit)
-            for name, function in node.sequences.items()
-        ),
+        (first_difference(one, theirs[name], start, limit) for name, one in ours.items()),
         default=limit,
     )

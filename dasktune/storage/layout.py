@@ -6,6 +6,7 @@
     checkpoints/ab/abcdef.../commit                 the commit, if the checkpoint exists
     checkpoints/ab/abcdef.../<attempt>/step-60/     a zarr v3 array with the state
     leases/<root>/<key>                             who trains the step that makes this key
+    wishes/<root>/<run>-0                           what a driver will want of these states
 
 All paths are relative to the store and use forward slashes.
 """
@@ -26,6 +27,9 @@ ROOT = "checkpoints"
 
 LEASES = "leases"
 """Folder of all leases."""
+
+WISHES = "wishes"
+"""Folder of what drivers tell each other that they will want."""
 
 COMMIT = "commit"
 """Name of a checkpoint's commit in the folder of its key."""
@@ -124,6 +128,12 @@ def lease_folder(root: str) -> str:
     """Return the folder of the leases on states below a root."""
     refuse(problems_of(root=root))
     return f"{LEASES}/{root}"
+
+
+def wish_folder(root: str) -> str:
+    """Return the folder of what drivers want of states below a root."""
+    refuse(problems_of(root=root))
+    return f"{WISHES}/{root}"
 
 
 def problems_of(**names: object) -> list[str]:

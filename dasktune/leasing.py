@@ -1,0 +1,311 @@
+"""A driver among others: it leases what it trains, and waits for what others train.
+
+All of it goes through files in the store, in a thread of its own: the driver's loop asks and
+goes on, and hears the answers as messages. Whatever fails here is said once and then ignored:
+without leases drivers train the same steps twice, and that is all.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from dasktune.errors import ConfigurationError, StorageError
+from dasktune.storage import layout
+from dasktune.storage.checkpoints import CheckpointStore, Commit
+from dasktune.storage.leases import Lease, Leases, Path
+from dasktune.types import Sequences, Step
+
+logger = logging.getLogger(__name__)
+
+LEASE_SECONDS = 60.0
+"""How long a lease lives that is not renewed."""
+
+RENEW_SECONDS = 15.0
+"""How often it is renewed."""
+
+STALE_SECONDS = 86_400.0
+"""How long what others have left is kept: it tells who comes later what there is."""
+
+POLL_SECONDS = (0.1, 5.0)
+"""Least and longest time between two looks at what others say."""
+
+POLL_SHARE = 0.02
+"""Share of the time that these looks may take."""
+
+Put = Callable[[tuple[str, Any]], None]
+
+
+@dataclass(slots=True)
+class _Held:
+    """A lease of this driver, and what has happened since it was written."""
+
+    lease: Lease
+    part: str = ""
+    is_dirty: bool = False
+
+
+class Leasing:
+    """The leases of one run.
+
+    Its messages are ``("leased", (attempt, lease | None))``, the answer to `ask`: the lease
+    that stands in the way; ``("lease", (attempt, lease | None))``: what has become of a lease
+    that is watched, None if it is gone; ``("commits", (attempt, {step: commit}))``, the answer
+    to `look_up`; ``("wishes", [(root, path), ...])``.
+
+    Parameters
+    ----------
+    store
+        Shared with the other drivers.
+    study
+        Names the study among all.
+    put
+        Takes the messages; called from the thread.
+    clock
+        Gives epoch seconds.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        study: str,
+        put: Put,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.study, self.holder = study, uuid4().hex
+        self._store, self._leases = store, Leases(store.files)
+        self._put = put
+        self._clock = clock
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._held: dict[str, _Held] = {}
+        self._watched: dict[str, Lease] = {}
+        self._roots: set[str] = set()
+        self._wishes_known: set[str] = set()
+        self._mine: set[str] = set()
+        self._wanted: dict[str, list[Path]] = {}
+        self._count = 0
+        self._alive = clock()
+        self._renewed = clock()
+        self._poll_seconds = POLL_SECONDS[0]
+        self._has_failed = False
+        self._thread = threading.Thread(target=self._work, name="dasktune-leasing", daemon=True)
+        self._thread.start()
+
+    # ------------------------------------------------------------ from the driver's loop
+
+    def lease(self, *, key: str, root: str, sequences: Sequences, start: Step, stop: Step) -> Lease:
+        """Return a lease on steps, not taken yet."""
+        return Lease(
+            key=key,
+            root=root,
+            study=self.study,
+            holder=self.holder,
+            sequences={name: one.to_json() for name, one in sequences.items()},
+            start=start,
+            stop=stop,
+            step=start,
+            expires=self._clock() + LEASE_SECONDS,
+        )
+
+    def ask(self, attempt: str, lease: Lease, *, heed_saved: bool = True) -> None:
+        """Ask for a lease; the answer is a message."""
+        self._jobs.put(partial(self._take, attempt, lease, heed_saved))
+
+    def beat(self) -> None:
+        """Take note that the driver's loop is alive: leases are renewed only while it is."""
+        self._alive = self._clock()
+
+    def saved(self, attempt: str, step: Step, following: str | None) -> None:
+        """Take note of a state that an attempt has saved.
+
+        Parameters
+        ----------
+        attempt
+            The attempt.
+        step
+            Step of the state.
+        following
+            The key after one more step, which is leased before the state is spoken of; None
+            if the attempt trains no further.
+        """
+        self._jobs.put(partial(self._note_saved, attempt, step, following))
+
+    def release(self, attempt: str, step: Step) -> None:
+        """Say that an attempt, which came to a step, trains no more."""
+        self._jobs.put(partial(self._release, attempt, step))
+
+    def watch(self, attempt: str, other: Lease) -> None:
+        """Wait for what becomes of another's lease; every change is a message."""
+        self._jobs.put(partial(self._watched.__setitem__, attempt, other))
+
+    def look_up(self, attempt: str, keys: Mapping[Step, str]) -> None:
+        """Ask for the commits of keys by step; the answer is a message."""
+        self._jobs.put(partial(self._look_up, attempt, keys))
+
+    def want(self, root: str, paths: Iterable[Path]) -> None:
+        """Tell others what will be wanted below a root."""
+        self._jobs.put(partial(self._note_wanted, root, list(paths)))
+
+    def close(self) -> None:
+        """Say that nothing is trained any more; leave nothing behind if there are no others."""
+        self._jobs.put(self._end)
+        self._jobs.put(None)
+        self._thread.join()
+
+    # ------------------------------------------------------------ the thread
+
+    def _work(self) -> None:
+        """Do what was asked for, then look after what is held and watched, again and again."""
+        while True:
+            jobs = self._gathered()
+            for job in jobs:
+                if job is None:
+                    return
+                self._safely(job)
+            for look in (self._flush, self._tell_wanted, self._renew, self._watch, self._listen):
+                self._safely(look)
+
+    def _gathered(self) -> list[Callable[[], None] | None]:
+        """Wait for jobs for as long as may pass between two looks."""
+        jobs: list[Callable[[], None] | None] = []
+        try:
+            jobs.append(self._jobs.get(timeout=self._poll_seconds))
+            while True:
+                jobs.append(self._jobs.get_nowait())
+        except queue.Empty:
+            return jobs
+
+    def _safely(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except (OSError, StorageError, ConfigurationError) as error:
+            if not self._has_failed:
+                self._has_failed = True
+                logger.warning(
+                    "leases cannot be used, so that other drivers may train the same: %s", error
+                )
+
+    def _take(self, attempt: str, lease: Lease, heed_saved: bool) -> None:
+        other = None
+        try:
+            self._know(lease.root)
+            other = self._leases.take(lease, self._clock(), heed_saved=heed_saved)
+        finally:
+            if other is None:
+                self._held[attempt] = _Held(lease)
+                self._mine.add(layout.lease_path(lease.root, lease.key))
+            self._put(("leased", (attempt, other)))
+
+    def _know(self, root: str) -> None:
+        """Take in what others say below a root, before the first lease there is taken."""
+        if root in self._roots:
+            return
+        self._roots.add(root)
+        self._tell_wanted()
+        now = self._clock()
+        old = [path for path, when in self._leases.all(root) if 0 < when < now - STALE_SECONDS]
+        self._leases.remove(old)
+        self._listen()
+
+    def _note_saved(self, attempt: str, step: Step, following: str | None) -> None:
+        held = self._held.get(attempt)
+        if held is not None:
+            saved = tuple(sorted({*held.lease.saved, step}))
+            held.lease = replace(held.lease, saved=saved, step=max(held.lease.step, step))
+            held.part, held.is_dirty = following or "", True
+
+    def _release(self, attempt: str, step: Step) -> None:
+        held = self._held.pop(attempt, None)
+        if held is not None:
+            step = max(held.lease.step, step)
+            self._leases.write(replace(held.lease, is_done=True, step=step))
+
+    def _flush(self) -> None:
+        """Tell what was saved: the step after it is leased first."""
+        for held in self._held.values():
+            if not held.is_dirty:
+                continue
+            held.is_dirty = False
+            if held.part:
+                part = held.lease.part(held.part)
+                if self._leases.take(part, self._clock(), heed_saved=False) is None:
+                    self._mine.add(layout.lease_path(part.root, part.key))
+            self._leases.write(held.lease)
+
+    def _renew(self) -> None:
+        now = self._clock()
+        if now - self._renewed < RENEW_SECONDS or now - self._alive > LEASE_SECONDS:
+            return
+        self._renewed = now
+        for held in self._held.values():
+            held.lease = replace(held.lease, expires=now + LEASE_SECONDS)
+            self._leases.write(held.lease)
+
+    def _watch(self) -> None:
+        """Tell what has become of the leases of others that are waited for."""
+        now, over = self._clock(), []
+        by_root: dict[str, list[str]] = {}
+        for attempt, watched in self._watched.items():
+            by_root.setdefault(watched.root, []).append(attempt)
+        for root, attempts in by_root.items():
+            keys = [self._watched[attempt].key for attempt in attempts]
+            for attempt, lease in zip(attempts, self._leases.read(root, keys), strict=True):
+                before = self._watched[attempt]
+                is_over = lease is None or lease.holder != before.holder or not lease.is_held(now)
+                if is_over:
+                    over.append(attempt)
+                elif lease is not None:
+                    self._watched[attempt] = lease
+                if is_over or lease is None or lease.saved != before.saved:
+                    told = lease if lease is None or lease.holder == before.holder else None
+                    self._put(("lease", (attempt, told)))
+        for attempt in over:
+            del self._watched[attempt]
+
+    def _listen(self) -> None:
+        """Take in what others want, and how long that takes."""
+        began = time.monotonic()
+        found = [
+            (root, path)
+            for root in self._roots
+            for path in self._leases.wanted(root, self._wishes_known)
+        ]
+        least, longest = POLL_SECONDS
+        took = time.monotonic() - began
+        self._poll_seconds = min(longest, max(least, took / POLL_SHARE))
+        if found:
+            self._put(("wishes", found))
+
+    def _look_up(self, attempt: str, keys: Mapping[Step, str]) -> None:
+        found: dict[Step, Commit] = {}
+        try:
+            commits = self._store.commits(keys.values())
+            found = {step: commits[key] for step, key in keys.items() if key in commits}
+        finally:
+            self._put(("commits", (attempt, found)))
+
+    def _tell_wanted(self) -> None:
+        for root in sorted(self._wanted.keys() & self._roots):
+            path = self._leases.want(root, self.holder, self._count, self._wanted.pop(root))
+            self._count += 1
+            self._wishes_known.add(path)
+            self._mine.add(path)
+
+    def _note_wanted(self, root: str, paths: list[Path]) -> None:
+        self._wanted.setdefault(root, []).extend(paths)
+
+    def _end(self) -> None:
+        for attempt, held in list(self._held.items()):
+            self._release(attempt, held.lease.step)
+        for root in self._roots:
+            there = {path for path, _ in self._leases.all(root)}
+            if there <= self._mine:
+                self._leases.remove(sorted(there))
