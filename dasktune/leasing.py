@@ -119,6 +119,10 @@ class Leasing:
         """Ask for a lease; the answer is a message."""
         self._jobs.put(partial(self._take, attempt, lease, heed_saved))
 
+    def is_over(self, lease: Lease) -> bool:
+        """Whether nobody trains the steps of a lease any more."""
+        return not lease.is_held(self._clock())
+
     def beat(self) -> None:
         """Take note that the driver's loop is alive: leases are renewed only while it is."""
         self._alive = self._clock()

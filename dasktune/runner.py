@@ -136,7 +136,8 @@ class DaskRunner:
         self._orders: list[Order] = []
         self._store = CheckpointStore(plan.store)
         self._workers = Workers(client, plan, self._inbox.put)
-        self._sharing = None if study is None else self._shared(study)
+        self._study = study
+        self._sharing: Sharing | None = None
         self._began = time.monotonic()
         self._flushed = 0.0
         self._latest: tuple[Step, Metrics] | None = None
@@ -166,6 +167,8 @@ class DaskRunner:
             What `on_safe` raised, likewise.
         """
         joined = self._workers.open(self._on_event)
+        if self._study is not None:
+            self._sharing = self._shared(self._study)
         try:
             if self._stop.is_set():
                 return  # asked while the cluster started: nothing has begun

@@ -7,9 +7,9 @@ other's states are `Found` or its lease ends. What others will want is saved on 
 
 from __future__ import annotations
 
-import time
+import logging
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dasktune.errors import ConfigurationError
@@ -25,8 +25,19 @@ from dasktune.storage.leases import Lease, Path
 from dasktune.trials import TrialRecord
 from dasktune.types import Step
 
+logger = logging.getLogger(__name__)
+
 MESSAGES = frozenset({"leased", "lease", "commits", "wishes"})
 """Kinds of messages that `Sharing.hear` takes."""
+
+
+@dataclass(slots=True)
+class _Wait:
+    """A stage that another driver trains, and the steps whose states are known of."""
+
+    order: RunStage
+    lease: Lease
+    found: set[Step] = field(default_factory=set)
 
 
 class Sharing:
@@ -66,7 +77,7 @@ class Sharing:
         self._save_at = save_at
         self._asked: dict[str, RunStage] = {}
         self._running: dict[str, RunStage] = {}
-        self._waiting: dict[str, tuple[RunStage, Lease]] = {}
+        self._waiting: dict[str, _Wait] = {}
         self._refused: set[str] = set()
         self._heeded: set[str] = set()
         self._steps: dict[str, Step] = {}
@@ -160,19 +171,23 @@ class Sharing:
             self._running[attempt] = order
             self._submit(order)
         else:
-            self._refused.add(attempt)
-            self._waiting[attempt] = order, other
-            self._tell(Taken(attempt=attempt))
-            if other.is_held(time.time()):
-                self._leasing.watch(attempt, other)
-            self._look_up(attempt)
+            self._wait(order, other)
+
+    def _wait(self, order: RunStage, other: Lease) -> None:
+        """Let a stage be, as long as another driver trains it."""
+        self._refused.add(order.attempt)
+        self._waiting[order.attempt] = _Wait(order, other)
+        self._tell(Taken(attempt=order.attempt))
+        if not self._leasing.is_over(other):
+            logger.info("steps %d-%d are trained by another driver", order.start, order.stop)
+            self._leasing.watch(order.attempt, other)
+        self._look_up(order.attempt)
 
     def _changed(self, attempt: str, lease: Lease | None) -> None:
         """Take in what has become of a lease that is waited for; it has ended if it is gone."""
         waiting = self._waiting.get(attempt)
         if waiting is not None:
-            order, before = waiting
-            self._waiting[attempt] = order, lease or replace(before, is_done=True)
+            waiting.lease = lease or replace(waiting.lease, is_done=True)
             self._look_up(attempt)
 
     def _look_up(self, attempt: str) -> None:
@@ -180,19 +195,23 @@ class Sharing:
 
         At the stage's end there may be one of someone else still.
         """
-        order, lease = self._waiting[attempt]
-        steps = {step for step in (*lease.saved, order.stop) if order.start < step <= order.stop}
-        self._leasing.look_up(attempt, {step: order.node.key_at(step) for step in sorted(steps)})
+        waiting = self._waiting[attempt]
+        order, saved = waiting.order, waiting.lease.saved
+        steps = {step for step in (*saved, order.stop) if order.start < step <= order.stop}
+        keys = {step: order.node.key_at(step) for step in sorted(steps - waiting.found)}
+        self._leasing.look_up(attempt, keys)
 
     def _looked_up(self, attempt: str, commits: dict[Step, Commit]) -> None:
         """Take in states of others; let the dispatcher go on from there when that is all."""
-        if attempt not in self._waiting or attempt not in self._dispatcher.attempts:
+        waiting = self._waiting.get(attempt)
+        if waiting is None or attempt not in self._dispatcher.attempts:
             self._waiting.pop(attempt, None)
             return
-        order, lease = self._waiting[attempt]
+        order, lease = waiting.order, waiting.lease
+        waiting.found.update(commits)
         for step in sorted(commits):
             self._found(order, step, commits[step])
-        if not lease.is_held(time.time()):
+        if self._leasing.is_over(lease):
             del self._waiting[attempt]
             self._heeded.add(lease.key)
             self._tell(Progress(attempt=attempt, step=self._shared(order, lease)))

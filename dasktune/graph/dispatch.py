@@ -464,7 +464,8 @@ class Dispatcher:
         """Yield the attempts that end at a node or one of its ancestors."""
         for above in node.up():
             attempt = self._attempt_on(above)
-            if attempt is not None and attempt.node is above and not attempt.ended:
+            is_open = attempt is not None and (attempt.taken or not attempt.ended)
+            if attempt is not None and is_open and attempt.node is above:
                 yield attempt
 
     # -------------------------------------------------------------------- requests
@@ -492,10 +493,15 @@ class Dispatcher:
         """Let an attempt end where nobody wants it to go further."""
         if attempt.stopping:
             return
-        for node in attempt.covered():
-            if self._is_needed(node, attempt):
-                self._end_at(attempt, node)
-                return
+        needed = (node for node in attempt.covered() if self._is_needed(node, attempt))
+        last = next(needed, None)
+        if attempt.taken:
+            if last is None:
+                self._release(attempt)
+            return
+        if last is not None:
+            self._end_at(attempt, last)
+            return
         attempt.stopping = True
         self._out.append(StopStage(attempt=attempt.id, worker=attempt.worker))
 
