@@ -298,8 +298,11 @@ def _open_row(
         # A control has a root of its own, so that it shares nothing with any other study.
         own = "" if spec["merge"] else uuid4().hex
         root = root_key(f"{spec['fingerprint']}{own}", int(str(spec["seed"])))
-        return database.create_study(name, root=root, spec=dict(spec), created=time.time())
-    if not load_if_exists:
+        made = database.create_study(name, root=root, spec=dict(spec), created=time.time())
+        if made is not None:
+            return made
+        found = database.study(name)  # which another process has made in this moment
+    if not load_if_exists or found is None:
         raise ConfigurationError(
             f"study {name!r} exists already; open it with load_if_exists=True, or choose "
             "another name"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -88,12 +89,14 @@ class Recorder:
                 digest=message["digest"],
                 nbytes=message["nbytes"],
                 seconds=message["seconds"],
+                created=time.time(),
+                study_id=self._study_id,
             )
         )
 
     def forget(self, key: str) -> None:
         """Take note that a checkpoint does not exist after all."""
-        self._database.forget_checkpoint(key)
+        self._database.forget_checkpoints([key])
 
     def launched(self, order: RunStage, key: str) -> None:
         """Take note of an attempt that was sent to a worker."""

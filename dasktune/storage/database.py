@@ -2,25 +2,27 @@
 
 SQLite in WAL mode when nothing else is asked for; PostgreSQL by URL. Only the driver opens
 it. What is written costs the same however much is there already: logs are appended to, and
-other rows are inserted or replaced one by one. A SQLite file must not lie on a network file
-system, whose locks do not hold.
+other rows are inserted or replaced one by one; what is read is read page by page, and figures
+of a study are added up by the database. A SQLite file must not lie on a network file system,
+whose locks do not hold.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.schema import CreateIndex, CreateTable
 
 from dasktune.errors import StorageError
 from dasktune.storage import schema
+from dasktune.storage.connection import Connections
+from dasktune.storage.insertions import INSERTS, insertions
+from dasktune.storage.network import warner
 from dasktune.storage.schema import (
     CheckpointRow,
     EventRow,
@@ -30,12 +32,12 @@ from dasktune.storage.schema import (
     StudyRow,
     TrialRow,
 )
+from dasktune.storage.tables import prepare
+from dasktune.types import Step
 
 _PAGE = 1000
-_INSERTS: Mapping[str, Callable[[sa.Table], sqlite.Insert | postgresql.Insert]] = {
-    "sqlite": sqlite.insert,
-    "postgresql": postgresql.insert,
-}
+_KEYS = 500
+"""Keys in one statement: SQLite has a limit."""
 
 Row = TypeVar("Row")
 
@@ -51,6 +53,32 @@ class Batch:
     stages: list[StageRow] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyFigures:
+    """What the rows of a study add up to.
+
+    Parameters
+    ----------
+    trials
+        Number of trials by state.
+    steps_requested
+        Steps that trials have been trained, or are asked to be.
+    steps_executed, steps_repeated
+        Steps of the stages that have ended.
+    stages
+        Number of stages that have ended, by status.
+    last_end
+        When the last of them ended (epoch seconds); None if none has.
+    """
+
+    trials: Mapping[str, int]
+    steps_requested: Step
+    steps_executed: Step
+    steps_repeated: Step
+    stages: Mapping[str, int]
+    last_end: float | None
+
+
 class Database:
     """One open database; safe to use from several threads.
 
@@ -59,12 +87,13 @@ class Database:
     url
         A path to a SQLite file, whose folder is made if it is missing, or a URL of
         SQLAlchemy: ``sqlite:///path``, ``sqlite://`` (in memory),
-        ``postgresql+psycopg://...``.
+        ``postgresql+psycopg://...``. A password in it is shown nowhere.
     timeout
         Seconds to wait for another process that writes to the same SQLite file.
     create
-        Make it if it is missing. Without this a missing one is an error, and looking for
-        it leaves nothing behind.
+        Make it if it is missing, and bring it up to date if it is of an older version, a
+        SQLite file after a copy of it was made beside it. Without this, either is an error,
+        and looking for it leaves nothing behind.
 
     Raises
     ------
@@ -82,27 +111,23 @@ class Database:
     """
 
     def __init__(self, url: str | Path, *, timeout: float = 30.0, create: bool = True) -> None:
-        address = _address(str(url))
-        if not create:
-            _find_file(address)
-        self._name = address.database or address.render_as_string(hide_password=True)
-        if address.get_backend_name() == "postgresql":
-            self._name = address.render_as_string(hide_password=True)
-        self._lock = threading.Lock()
-        with self._failing():
-            self._engine = _engine(address, timeout)
-        self._writes = {
-            part.name: _write_statement(self._engine.dialect.name, part.name)
-            for part in fields(Batch)
-        }
+        self._connections = Connections(str(url), timeout=timeout, create=create)
+        self._insertions = insertions(self._connections.dialect)
+        if self._connections.file is not None:
+            warner.look_at(self._connections.file)
         try:
-            self._prepare(create)
+            prepare(self._connections, create=create)
         except StorageError:
             self.close()
             raise
 
+    def __repr__(self) -> str:
+        return f"Database({self._connections.name!r})"
+
+    # ---------------------------------------------------------------------- writing
+
     def write(self, batch: Batch) -> None:
-        """Write all rows of a batch in one transaction.
+        """Write all rows of a batch in one transaction; after this they are durable.
 
         Raises
         ------
@@ -111,11 +136,21 @@ class Database:
             to the log of the same study.
         """
         try:
-            with self._transaction() as connection:
-                for name, statement in self._writes.items():
-                    rows = [_columns(row) for row in getattr(batch, name)]
-                    if rows:
-                        connection.execute(statement, rows)
+            values = [
+                (made.sql, [made.values(row) for row in rows])
+                for name, made in self._insertions.items()
+                if (rows := getattr(batch, name))
+            ]
+        except (TypeError, ValueError, AttributeError) as error:
+            raise StorageError(f"cannot write to {self._connections.name}: {error}") from error
+
+        def work(connection: sa.Connection) -> bool:
+            for sql, rows in values:
+                connection.exec_driver_sql(sql, rows)
+            return True
+
+        try:
+            self._connections.run(work, recover=partial(_find_events, batch.events))
         except StorageError as error:
             # Only an event has a number that is used once: other rows replace or give way.
             if batch.events and isinstance(error.__cause__, sa.exc.IntegrityError):
@@ -130,26 +165,61 @@ class Database:
         StorageError
             If it cannot be written.
         """
-        with self._transaction() as connection:
-            connection.execute(schema.notes.insert(), {"study_id": study_id, "payload": payload})
+        table = schema.notes
 
-    def create_study(self, name: str, *, root: str, spec: Any, created: float) -> StudyRow:
-        """Add a study and return it.
+        def work(connection: sa.Connection) -> bool:
+            connection.execute(table.insert(), {"study_id": study_id, "payload": payload})
+            return True
+
+        def recover(connection: sa.Connection) -> bool | None:
+            mine = sa.select(table.c.payload).where(table.c.study_id == study_id)
+            newest = connection.execute(mine.order_by(table.c.number.desc()).limit(1)).scalar()
+            return schema.to_text(newest) == schema.to_text(payload) or None
+
+        self._connections.run(work, recover=recover)
+
+    def create_study(self, name: str, *, root: str, spec: Any, created: float) -> StudyRow | None:
+        """Add a study and return it; None if the name is taken.
+
+        Of several processes that do this at once, one adds it.
 
         Raises
         ------
         StorageError
-            If the name is taken.
+            If it cannot be written.
         """
-        insert = _INSERTS[self._engine.dialect.name](schema.studies).on_conflict_do_nothing()
+        table = schema.studies
         values = {"name": name, "root": root, "spec": spec, "created": created}
-        with self._transaction() as connection:
-            identity = connection.execute(
-                insert.values(values).returning(schema.studies.c.id)
-            ).scalar_one_or_none()
+        insert = INSERTS[self._connections.dialect](table).on_conflict_do_nothing().values(values)
+
+        def work(connection: sa.Connection) -> int | None:
+            made: int | None = connection.execute(insert.returning(table.c.id)).scalar()
+            return made
+
+        def recover(connection: sa.Connection) -> int | None:
+            mine = (table.c.name == name, table.c.root == root, table.c.created == created)
+            made: int | None = connection.execute(sa.select(table.c.id).where(*mine)).scalar()
+            return made
+
+        identity = self._connections.run(work, recover=recover)
         if identity is None:
-            raise StorageError(f"study {name!r} exists already in {self._name}")
+            return None
         return StudyRow(id=identity, name=name, root=root, spec=spec, created=created)
+
+    def forget_checkpoints(self, keys: Iterable[str]) -> None:
+        """Remove the rows of checkpoints that were discarded or found corrupt."""
+        table = schema.checkpoints
+        for some in _parts(keys):
+            self._do(table.delete().where(table.c.key.in_(some)))
+
+    def touch_checkpoints(self, keys: Iterable[str], when: float) -> None:
+        """Take note that checkpoints were used at a time (epoch seconds); it never goes back."""
+        table = schema.checkpoints
+        for some in _parts(keys):
+            mine = table.c.key.in_(some), table.c.used < when
+            self._do(table.update().where(*mine).values(used=when))
+
+    # ---------------------------------------------------------------------- reading
 
     def study(self, name: str) -> StudyRow | None:
         """Return the study of that name; None if there is none."""
@@ -159,10 +229,52 @@ class Database:
         """Return all studies, oldest first."""
         return self._rows(StudyRow, schema.studies)
 
-    def events(self, study_id: int, after: int = -1) -> Iterator[EventRow]:
-        """Return the events of a study with a number above `after`, in order."""
+    def events(
+        self, study_id: int, after: int = -1, *, place: int | None = None
+    ) -> Iterator[EventRow]:
+        """Return the events of a study with a number above `after`, in order.
+
+        Parameters
+        ----------
+        study_id
+            Which study.
+        after
+            Where to begin.
+        place
+            Only those about this tuner; None for all.
+        """
         table = schema.events
-        return self._rows(EventRow, table, table.c.study_id == study_id, table.c.number > after)
+        wanted = [table.c.study_id == study_id, table.c.number > after]
+        if place is not None:
+            wanted.append(table.c.place == place)
+        return self._rows(EventRow, table, *wanted)
+
+    def landmarks(self, study_id: int, kind: str, place: int | None = None) -> Iterator[EventRow]:
+        """Return the events by which tuners are found, in the order of tuners and of events.
+
+        Parameters
+        ----------
+        study_id
+            Which study.
+        kind
+            ``tuner``, ``snapshot`` or ``widen``: other kinds are not found quickly.
+        place
+            Only those about this tuner; None for all.
+        """
+        return self._found(self._landmarks(study_id, kind, place))
+
+    def last_landmark(self, study_id: int, kind: str, place: int) -> EventRow | None:
+        """Return the last event of a kind about a tuner; None if there is none."""
+        table = schema.events
+        query = self._landmarks(study_id, kind, place).order_by(None)
+        return next(self._found(query.order_by(table.c.number.desc()).limit(1)), None)
+
+    def next_event(self, study_id: int) -> int:
+        """Return the number after that of the last event of a study."""
+        table = schema.events
+        query = sa.select(sa.func.max(table.c.number)).where(table.c.study_id == study_id)
+        last = self._ask(query)[0][0]
+        return 0 if last is None else last + 1
 
     def notes(self, study_id: int) -> Iterator[NoteRow]:
         """Return the notes about a study, oldest first."""
@@ -172,6 +284,52 @@ class Database:
         """Return the trials of a study by number."""
         return self._rows(TrialRow, schema.trials, schema.trials.c.study_id == study_id)
 
+    def count_trials(self, study_id: int) -> int:
+        """Return how many trials a study has."""
+        mine = schema.trials.c.study_id == study_id
+        return int(self._ask(sa.select(sa.func.count()).where(mine))[0][0])
+
+    def best_trial(self, study_id: int, *, is_maximized: bool) -> TrialRow | None:
+        """Return the trial with the best finite value of those that did not fail.
+
+        It is the first one of several; None if there is none.
+        """
+        table = schema.trials
+        value = table.c.finite_value
+        query = (
+            sa.select(*_columns_of(TrialRow, table))
+            .where(table.c.study_id == study_id, table.c.state != "FAIL", value.is_not(None))
+            .order_by(value.desc() if is_maximized else value, table.c.number)
+            .limit(1)
+        )
+        return next((TrialRow(**row._mapping) for row in self._ask(query)), None)
+
+    def figures(self, study_id: int) -> StudyFigures:
+        """Return what the trials and the stages of a study add up to."""
+        table = schema.trials
+        until = sa.func.coalesce(table.c.until, 0)
+        asked = sa.case((until > table.c.steps, until), else_=table.c.steps)
+        trials = self._ask(
+            sa.select(table.c.state, sa.func.count(), sa.func.sum(asked))
+            .where(table.c.study_id == study_id)
+            .group_by(table.c.state)
+        )
+        done = schema.stages
+        sums = (sa.func.sum(done.c.steps), sa.func.sum(done.c.repeated), sa.func.max(done.c.ended))
+        stages = self._ask(
+            sa.select(done.c.status, sa.func.count(), *sums)
+            .where(done.c.study_id == study_id, done.c.ended.is_not(None))
+            .group_by(done.c.status)
+        )
+        return StudyFigures(
+            trials={state: count for state, count, _ in trials},
+            steps_requested=sum(int(steps) for _, _, steps in trials),
+            steps_executed=sum(int(steps) for _, _, steps, _, _ in stages),
+            steps_repeated=sum(int(repeated) for _, _, _, repeated, _ in stages),
+            stages={status: count for status, count, _, _, _ in stages},
+            last_end=max((last for _, _, _, _, last in stages), default=None),
+        )
+
     def metrics(self, root: str) -> Iterator[MetricRow]:
         """Return the metrics of all states below a root, by key."""
         return self._rows(MetricRow, schema.metrics, schema.metrics.c.root == root)
@@ -180,24 +338,21 @@ class Database:
         """Return the checkpoints below a root, by key."""
         return self._rows(CheckpointRow, schema.checkpoints, schema.checkpoints.c.root == root)
 
+    def storage_rows(self) -> Iterator[CheckpointRow]:
+        """Return all checkpoints, whatever their root, by key."""
+        return self._rows(CheckpointRow, schema.checkpoints)
+
     def checkpoint_keys(self) -> set[str]:
         """Return the keys of all checkpoints, whatever their root."""
-        with self._transaction() as connection:
-            return set(connection.execute(sa.select(schema.checkpoints.c.key)).scalars())
+        return {key for (key,) in self._ask(sa.select(schema.checkpoints.c.key))}
 
     def stages(self, study_id: int) -> Iterator[StageRow]:
         """Return the stages that were run for a study, by attempt."""
         return self._rows(StageRow, schema.stages, schema.stages.c.study_id == study_id)
 
-    def forget_checkpoint(self, key: str) -> None:
-        """Remove the row of a checkpoint that was discarded or found corrupt."""
-        table = schema.checkpoints
-        with self._transaction() as connection:
-            connection.execute(table.delete().where(table.c.key == key))
-
     def close(self) -> None:
         """Close all connections; what was written is durable already."""
-        self._engine.dispose()
+        self._connections.close()
 
     def _fenced(self, study_id: int) -> str:
         """Say that the log of a study has gone on without the one who writes to it."""
@@ -208,33 +363,7 @@ class Database:
             "Run this again when it has ended: it goes on from there"
         )
 
-    def _prepare(self, create: bool) -> None:
-        """Make the tables that are missing; the version is written when all are there."""
-        version = self._version()
-        if version == schema.VERSION:
-            return
-        if version is None and not create:
-            raise StorageError(f"database {self._name} holds no studies of dasktune")
-        if version is not None:
-            raise StorageError(
-                f"database {self._name} must have version {schema.VERSION}, got {version}: "
-                "it was made by another version of dasktune"
-            )
-        insert = _INSERTS[self._engine.dialect.name](schema.meta).on_conflict_do_nothing()
-        with self._transaction() as connection:
-            for table in schema.metadata.sorted_tables:
-                connection.execute(CreateTable(table, if_not_exists=True))
-                for index in table.indexes:
-                    connection.execute(CreateIndex(index, if_not_exists=True))
-            connection.execute(insert.values(name="version", number=schema.VERSION))
-
-    def _version(self) -> int | None:
-        with self._transaction() as connection:
-            if not sa.inspect(connection).has_table(schema.meta.name):
-                return None
-            return connection.execute(
-                sa.select(schema.meta.c.number).where(schema.meta.c.name == "version")
-            ).scalar_one_or_none()
+    # ------------------------------------------------------------------------ pages
 
     def _rows(
         self, kind: type[Row], table: sa.Table, *conditions: sa.ColumnElement[bool]
@@ -244,96 +373,61 @@ class Database:
         No transaction is open while the caller looks at a row, so it may take its time and
         write meanwhile.
         """
+        columns = _columns_of(kind, table)
+        names = [column.name for column in columns]
         order = list(table.primary_key.columns)
-        query = sa.select(table).where(*conditions).order_by(*order).limit(_PAGE)
-        page = self._page(query)
+        places = [names.index(column.name) for column in order]
+        query = sa.select(*columns).where(*conditions).order_by(*order).limit(_PAGE)
+        page = self._ask(query)
         while page:
             for row in page:
-                yield kind(**row)
+                yield kind(**dict(zip(names, row, strict=True)))
             if len(page) < _PAGE:
                 return
-            last = [page[-1][column.name] for column in order]
-            page = self._page(query.where(sa.tuple_(*order) > sa.tuple_(*last)))
+            last = [page[-1][place] for place in places]
+            page = self._ask(query.where(sa.tuple_(*order) > sa.tuple_(*last)))
 
-    def _page(self, query: sa.Select[Any]) -> Sequence[Mapping[str, Any]]:
-        with self._transaction() as connection:
-            return [{**row} for row in connection.execute(query).mappings()]
+    def _landmarks(self, study_id: int, kind: str, place: int | None) -> sa.Select[Any]:
+        table = schema.events
+        # As text, not as a parameter: else the partial index is not known to be of use.
+        its_kind = table.c.kind == sa.literal(kind, literal_execute=True)
+        wanted = [table.c.study_id == study_id, its_kind]
+        if place is not None:
+            wanted.append(table.c.place == place)
+        query = sa.select(*_columns_of(EventRow, table)).where(*wanted)
+        return query.order_by(table.c.place, table.c.number)
 
-    @contextmanager
-    def _transaction(self) -> Iterator[sa.Connection]:
-        """Let one thread at a time in: SQLite has one writer, in memory one connection."""
-        with self._failing(), self._lock, self._engine.begin() as connection:
-            yield connection
+    def _found(self, query: sa.Select[Any]) -> Iterator[EventRow]:
+        return (EventRow(**row._mapping) for row in self._ask(query))
 
-    @contextmanager
-    def _failing(self) -> Iterator[None]:
-        try:
-            yield
-        except (sa.exc.SQLAlchemyError, OSError, ImportError) as error:
-            reason = getattr(error, "orig", None) or error
-            raise StorageError(f"cannot use database {self._name}: {reason}") from error
+    def _ask(self, query: sa.Select[Any]) -> Sequence[Any]:
+        return self._connections.run(lambda connection: connection.execute(query).all())
 
+    def _do(self, change: sa.Delete | sa.Update) -> None:
+        def work(connection: sa.Connection) -> None:
+            connection.execute(change)
 
-def _address(url: str) -> sa.URL:
-    """Return the URL of a database that may be given as a path.
-
-    Raises
-    ------
-    StorageError
-        If it is neither SQLite nor PostgreSQL.
-    """
-    if "://" not in url:
-        return sa.URL.create("sqlite", database=str(Path(url).expanduser().absolute()))
-    try:
-        address = sa.make_url(url)
-    except sa.exc.ArgumentError as error:
-        raise StorageError(f"database URL cannot be read: {error}") from error
-    if address.get_backend_name() not in _INSERTS:
-        raise StorageError(
-            f"database must be one of {', '.join(_INSERTS)}, got {address.get_backend_name()}"
-        )
-    return address
+        self._connections.run(work)
 
 
-def _find_file(address: sa.URL) -> None:
-    """Refuse a SQLite file that does not exist: to connect would make it."""
-    file = str(address.database)
-    if address.get_backend_name() == "sqlite" and not Path(file).is_file():
-        raise StorageError(f"there is no database {file}")
+def _find_events(events: Sequence[EventRow], connection: sa.Connection) -> bool | None:
+    """Return True if events are in their log, as they are; None if not, or there are none."""
+    table = schema.events
+    for event in events:
+        mine = (table.c.study_id == event.study_id, table.c.number == event.number)
+        there = connection.execute(sa.select(table.c.payload).where(*mine)).all()
+        if [schema.to_text(row[0]) for row in there] != [schema.to_text(event.payload)]:
+            return None
+    return bool(events) or None
 
 
-def _engine(address: sa.URL, timeout: float) -> sa.Engine:
-    if address.get_backend_name() != "sqlite":
-        return sa.create_engine(address, pool_pre_ping=True)
-    options: dict[str, Any] = {"timeout": timeout, "check_same_thread": False}
-    if address.database in (None, "", ":memory:"):
-        return sa.create_engine(address, connect_args=options, poolclass=sa.StaticPool)
-    Path(str(address.database)).parent.mkdir(parents=True, exist_ok=True)
-    engine = sa.create_engine(address, connect_args=options)
-    sa.event.listen(engine, "connect", _configure_sqlite)
-    return engine
+def _columns_of(kind: type, table: sa.Table) -> list[sa.Column[Any]]:
+    """Return the columns that a kind of row has fields for."""
+    return [table.c[part.name] for part in fields(kind)]
 
 
-def _configure_sqlite(connection: Any, record: object) -> None:
-    """Let others read while one writes, and lose nothing but a power cut's last moment."""
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=NORMAL")
-
-
-def _write_statement(dialect: str, name: str) -> sa.Insert:
-    """Return the insertion into one table, and what becomes of a row that is there."""
-    table = schema.metadata.tables[f"dasktune_{name}"]
-    insert = _INSERTS[dialect](table)
-    if name == "events":
-        return insert
-    if name == "metrics":
-        return insert.on_conflict_do_nothing()
-    keys = [column.name for column in table.primary_key.columns]
-    others = {column.name for column in table.columns} - set(keys)
-    return insert.on_conflict_do_update(
-        index_elements=keys, set_={column: insert.excluded[column] for column in sorted(others)}
-    )
-
-
-def _columns(row: Any) -> dict[str, Any]:
-    return {part.name: getattr(row, part.name) for part in fields(row)}
+def _parts(keys: Iterable[str]) -> Iterator[list[str]]:
+    """Yield keys, as many at a time as fit into one statement."""
+    left = iter(keys)
+    while some := list(islice(left, _KEYS)):
+        yield some

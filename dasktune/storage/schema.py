@@ -1,12 +1,15 @@
 """The tables of the database, and one value class per kind of row.
 
 All tables begin with ``dasktune_``: Optuna, which may share the database, owns ``trials``,
-``studies`` and ``alembic_version``. A column has the name of its row's field.
+``studies`` and ``alembic_version``. A column has the name of its row's field. What a row has
+in its JSON and is searched by has a column of its own beside it (`DERIVED`).
 """
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +18,30 @@ import sqlalchemy as sa
 from dasktune.storage.metrics import metrics_from_json, metrics_to_json
 from dasktune.types import Metrics, Step
 
-VERSION = 2
-"""Version of the tables; a database of another one is refused."""
+REVISIONS = ("0001", "0002")
+"""Revisions of the tables, oldest first; `dasktune.storage.migrations` leads to the last."""
+
+META_VERSION = 3
+"""What ``dasktune_meta`` says since there are revisions: older releases refuse it."""
 
 metadata = sa.MetaData()
 """All tables."""
+
+revision = sa.Table(
+    "dasktune_alembic_version",
+    sa.MetaData(),
+    sa.Column("version_num", sa.String(32), nullable=False),
+    sa.PrimaryKeyConstraint("version_num", name="dasktune_alembic_version_pkc"),
+)
+"""Alembic's own table, as it would make it."""
+
+_LANDMARKS = ("tuner", "snapshot", "widen")
+
+DERIVED = {"events": ("kind", "place"), "trials": ("until", "finite_value")}
+"""Columns that repeat something of their row, to be searched by; tables without prefix."""
+
+to_text = json.JSONEncoder(separators=(",", ":")).encode
+"""Writes JSON as it is stored, NaN and infinities included."""
 
 
 class JsonText(sa.types.TypeDecorator[Any]):
@@ -30,7 +52,7 @@ class JsonText(sa.types.TypeDecorator[Any]):
 
     def process_bind_param(self, value: Any, dialect: sa.Dialect) -> str:
         """Return the text of a value."""
-        return json.dumps(value, separators=(",", ":"))
+        return to_text(value)
 
     def process_result_value(self, value: Any, dialect: sa.Dialect) -> Any:
         """Return the value of a text."""
@@ -119,7 +141,11 @@ class MetricRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRow:
-    """A checkpoint that was committed; a later row of the same key replaces it."""
+    """A checkpoint that was committed; a later row of the same key replaces it.
+
+    `seconds` is what its steps took to train, `created` and `used` (epoch seconds) when it
+    was written and last found again (0: never, or not known), `study_id` who wrote it.
+    """
 
     key: str
     root: str
@@ -128,6 +154,9 @@ class CheckpointRow:
     digest: str
     nbytes: int
     seconds: float
+    created: float = 0.0
+    used: float = 0.0
+    study_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +199,18 @@ events = sa.Table(
     sa.Column("study_id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("payload", JsonText, nullable=False),
+    sa.Column("kind", sa.String(32)),
+    sa.Column("place", sa.Integer),
+)
+
+LANDMARKS = sa.or_(*(events.c.kind == sa.literal_column(f"'{kind}'") for kind in _LANDMARKS))
+"""What holds of the entries of a log that a tuner is found by: so few that they are indexed."""
+
+sa.Index(
+    "dasktune_events_landmarks",
+    *(events.c.study_id, events.c.kind, events.c.place, events.c.number),
+    sqlite_where=LANDMARKS,
+    postgresql_where=LANDMARKS,
 )
 
 notes = sa.Table(
@@ -195,6 +236,8 @@ trials = sa.Table(
     sa.Column("steps", sa.BigInteger, nullable=False),
     sa.Column("value", ExactFloat),
     sa.Column("record", JsonText, nullable=False),
+    sa.Column("until", sa.BigInteger),
+    sa.Column("finite_value", sa.Double),
 )
 
 metrics = sa.Table(
@@ -217,6 +260,9 @@ checkpoints = sa.Table(
     sa.Column("digest", sa.String(64), nullable=False),
     sa.Column("nbytes", sa.BigInteger, nullable=False),
     sa.Column("seconds", sa.Double, nullable=False),
+    sa.Column("created", sa.Double, nullable=False, server_default="0"),
+    sa.Column("used", sa.Double, nullable=False, server_default="0"),
+    sa.Column("study_id", sa.Integer),
     sa.Index("dasktune_checkpoints_root", "root", "key"),
 )
 
@@ -235,3 +281,16 @@ stages = sa.Table(
     sa.Column("steps", sa.BigInteger, nullable=False),
     sa.Column("repeated", sa.BigInteger, nullable=False),
 )
+
+
+def kind_and_place(payload: Any) -> tuple[str | None, int | None]:
+    """Return what an event is searched by: its kind, and the tuner it is about."""
+    if not isinstance(payload, Mapping):
+        return None, None
+    return payload.get("kind"), payload.get("place")
+
+
+def until_and_finite(record: Any, value: float | None) -> tuple[Step | None, float | None]:
+    """Return what trials are added up and sorted by: the step asked for, a finite value."""
+    until = record.get("until") if isinstance(record, Mapping) else None
+    return until, value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,117 @@
+"""How rows are written: one statement a table, and the plain values of a row for it.
+
+A report is written through here, so rows go to the driver as tuples, past all that
+SQLAlchemy would do for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql import psycopg
+
+from dasktune.storage import schema
+from dasktune.storage.metrics import metrics_to_json
+from dasktune.storage.schema import (
+    CheckpointRow,
+    EventRow,
+    MetricRow,
+    StageRow,
+    TrialRow,
+    kind_and_place,
+    to_text,
+    until_and_finite,
+)
+
+INSERTS: Mapping[str, Callable[[sa.Table], sqlite.Insert | postgresql.Insert]] = {
+    "sqlite": sqlite.insert,
+    "postgresql": postgresql.insert,
+}
+"""Insertions that can give way to a row that is there, by dialect."""
+
+_DIALECTS: Mapping[str, sa.Dialect] = {
+    "sqlite": sqlite.dialect(paramstyle="qmark"),
+    "postgresql": psycopg.dialect(paramstyle="format"),  # type: ignore[no-untyped-call]
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Insertion:
+    """How the rows of one table are written.
+
+    Parameters
+    ----------
+    sql
+        The statement, its parameters by position.
+    values
+        Gives the parameters of a row.
+    """
+
+    sql: str
+    values: Callable[[Any], tuple[Any, ...]]
+
+
+def insertions(dialect: str) -> dict[str, Insertion]:
+    """Return how rows are written, by table without prefix, in the order of writing."""
+    return {name: Insertion(statement(dialect, name), values) for name, values in _ROWS.items()}
+
+
+def statement(dialect: str, name: str) -> str:
+    """Return the insertion into one table, and what becomes of a row that is there."""
+    table = schema.metadata.tables[f"dasktune_{name}"]
+    columns = list(table.columns.keys())
+    insert = INSERTS[dialect](table)
+    if name == "metrics":
+        insert = insert.on_conflict_do_nothing()
+    elif name != "events":
+        keys = [column.name for column in table.primary_key.columns]
+        others = [column for column in columns if column not in keys]
+        insert = insert.on_conflict_do_update(
+            index_elements=keys, set_={column: insert.excluded[column] for column in others}
+        )
+    return str(insert.compile(dialect=_DIALECTS[dialect], column_keys=columns))
+
+
+def _event(row: EventRow) -> tuple[Any, ...]:
+    return row.study_id, row.number, to_text(row.payload), *kind_and_place(row.payload)
+
+
+def _trial(row: TrialRow) -> tuple[Any, ...]:
+    value, record = row.value, row.record
+    text = None if value is None else repr(float(value))
+    return (
+        *(row.study_id, row.number, row.state, row.steps, text, to_text(record)),
+        *until_and_finite(record, value),
+    )
+
+
+def _metric(row: MetricRow) -> tuple[Any, ...]:
+    return row.key, row.root, row.step, to_text(metrics_to_json(row.values))
+
+
+def _checkpoint(row: CheckpointRow) -> tuple[Any, ...]:
+    return (
+        *(row.key, row.root, row.step, row.attempt, row.digest, row.nbytes, row.seconds),
+        *(row.created, row.used, row.study_id),
+    )
+
+
+def _stage(row: StageRow) -> tuple[Any, ...]:
+    return (
+        *(row.study_id, row.attempt, row.key, row.start, row.stop, row.worker, row.status),
+        *(row.started, row.ended, row.steps, row.repeated),
+    )
+
+
+_ROWS: Mapping[str, Callable[[Any], tuple[Any, ...]]] = {
+    "events": _event,
+    "trials": _trial,
+    "metrics": _metric,
+    "checkpoints": _checkpoint,
+    "stages": _stage,
+}
+"""The values of a row of each table, in the order of its columns."""

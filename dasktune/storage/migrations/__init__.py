@@ -1,0 +1,89 @@
+"""Bringing the tables of an older database up to date, revision by revision, with Alembic.
+
+Its scripts are in ``versions``. A new revision is a script there, a change of
+`dasktune.storage.schema`, and its number in `dasktune.storage.schema.REVISIONS`; a test says
+whether the two agree. Imported only when there is something to do: Alembic takes long.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from alembic.config import Config
+from alembic.operations import Operations
+from alembic.runtime.migration import MigrationContext, MigrationStep
+from alembic.script import ScriptDirectory
+
+from dasktune.storage import schema
+
+
+def scripts() -> ScriptDirectory:
+    """Return Alembic's view of the revisions."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return ScriptDirectory.from_config(config)
+
+
+def context_of(connection: sa.Connection, **options: Any) -> MigrationContext:
+    """Return Alembic's view of a database; its transaction is the connection's."""
+    table = {"version_table": schema.revision.name, "compare_type": True}
+    return MigrationContext.configure(connection, opts={**table, **options})
+
+
+def migrate(connection: sa.Connection, revision: str | None, *, to: str = "head") -> None:
+    """Lead the tables from one revision to another, inside the connection's transaction.
+
+    Parameters
+    ----------
+    connection
+        Holds a lock that keeps others from doing the same.
+    revision
+        Where they are; None for a database without them. A database of a time before
+        Alembic does not say so itself.
+    to
+        Where they shall be.
+    """
+    directory = scripts()
+
+    def steps(current: Any, _: MigrationContext) -> list[MigrationStep]:
+        ahead = reversed(list(directory.iterate_revisions(to, revision or "base")))
+        return [MigrationStep.upgrade_from_script(directory.revision_map, one) for one in ahead]
+
+    context = context_of(connection, fn=steps)
+    if revision is not None and not context.get_current_heads():
+        context.stamp(directory, revision)
+    with Operations.context(context):
+        context.run_migrations()
+
+
+def back_up(file: Path, revision: str) -> Path:
+    """Copy a SQLite file to a name that is not taken, and return that.
+
+    Parameters
+    ----------
+    file
+        What others may be reading and writing.
+    revision
+        What it is about to become.
+    """
+    name = f"{file.name}.before-{revision}"
+    for number in count(1):
+        copy = file.with_name(f"{name}.bak" if number == 1 else f"{name}.{number}.bak")
+        try:
+            copy.touch(exist_ok=False)
+            break
+        except FileExistsError:
+            continue
+    try:
+        with closing(sqlite3.connect(file)) as old, closing(sqlite3.connect(copy)) as new:
+            old.backup(new)
+    except BaseException:
+        copy.unlink()
+        raise
+    return copy

@@ -1,0 +1,1 @@
+"""The revisions of the tables, one script each, as Alembic wants them."""
