@@ -40,7 +40,7 @@ LAYERS = (
         "plugin",
     ),
     ("cluster", "runner", "simulate"),
-    ("results", "callbacks", "loop", "earlier", "additions"),
+    ("results", "callbacks", "loop", "earlier", "additions", "states", "export"),
     ("report", "study"),
     ("opening", "testing"),
     ("cli",),
