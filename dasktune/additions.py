@@ -31,7 +31,7 @@ class StudyAdditions(StudyResults):
     def queued(self) -> list[Mapping[str, Value]]:
         """The points that wait for the next tuner that draws configurations."""
         points = [note["point"] for note in self._history.notes("queued")]
-        taken = sum(len(one[0]["inputs"].get("queued", ())) for one in self._history.places)
+        taken = sum(len(one["inputs"].get("queued", ())) for one in self._history.begun)
         cleared = sum(note["count"] for note in self._history.notes("unqueued"))
         return points[taken + cleared :]
 

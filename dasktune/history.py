@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dasktune.algos.base import Tuner
-from dasktune.log import KINDS, Record, has_ended, trials_of
+from dasktune.log import KINDS, Record, has_ended
 from dasktune.storage.database import Database
-from dasktune.storage.schema import EventRow
+from dasktune.storage.schema import EventRow, TrialRow
 from dasktune.trials import TrialRecord
+from dasktune.types import Direction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +25,7 @@ class Place:
     tuner
         The tuner as its records began: with fewer trials, if it was widened.
     records
-        Its records; empty if it is new.
+        Its records from its last snapshot on, all if there is none; empty if it is new.
     widen
         How many trials in all it is to be given now; None if that is what it has.
     """
@@ -40,9 +42,9 @@ class Place:
 
 
 class History:
-    """The log of one study, kept in memory as far as it has been read, and its notes.
+    """The log of one study and its notes, read as far as they are needed.
 
-    The log belongs to whoever runs the study: its entries have numbers, and two that write
+    In memory are only the records that tuners began with. The log belongs to whoever runs the study: its entries have numbers, and two that write
     the same one collide. Notes are free for all; they are read anew whenever asked for.
 
     Parameters
@@ -56,26 +58,23 @@ class History:
     def __init__(self, database: Database, study_id: int) -> None:
         self._database = database
         self._study_id = study_id
-        self._log: list[Record] = []
+        self.begun: list[Record] = []
+        """The record that each of the study's tuners began with, in their order."""
         self.next_number = 0
         """Number of the next entry."""
 
     def read_on(self) -> bool:
-        """Read the entries that others have added; return whether there were any."""
-        before = self.next_number
-        for row in self._database.events(self._study_id, after=before - 1):
-            self.remember(row)
+        """Look for entries that others have added; return whether there are any."""
+        before, self.next_number = self.next_number, self._database.next_event(self._study_id)
+        if self.next_number > before:
+            rows = self._database.landmarks(self._study_id, "tuner", after=before - 1)
+            self.begun.extend(row.payload for row in rows if row.number < self.next_number)
         return self.next_number > before
 
     def remember(self, row: EventRow) -> None:
         """Take in an entry that has been written."""
-        if row.payload["kind"] == "snapshot":
-            # Only the last one is of use, and each is as large as the tuner.
-            place = row.payload["place"]
-            self._log[:] = [
-                one for one in self._log if (one["kind"], one["place"]) != ("snapshot", place)
-            ]
-        self._log.append(row.payload)
+        if row.payload["kind"] == "tuner":
+            self.begun.append(row.payload)
         self.next_number = row.number + 1
 
     def place_of(self, tuner: Tuner) -> Place:
@@ -85,39 +84,45 @@ class History:
         it is if that has more already.
         """
         identity = json.loads(json.dumps(tuner.identity()))
-        begun = [record for record in self._log if record["kind"] == "tuner"]
-        for record in begun:
+        for record in self.begun:
             if record["identity"] == identity:
-                return Place(
-                    number=record["place"], tuner=tuner, records=self._calls(record["place"])
-                )
-        for record in begun:
+                number = record["place"]
+                return Place(number=number, tuner=tuner, records=self._last_records(number))
+        for record in self.begun:
             narrow = tuner.widened_from(record["identity"])
             if narrow is not None:
                 number, wanted = record["place"], identity["trials"]
-                records = self._calls(number)
-                now = trials_of(records) or record["identity"]["trials"]
+                widened = self._database.last_landmark(self._study_id, "widen", number)
+                now = (record["identity"] if widened is None else widened.payload)["trials"]
                 widen = wanted if now < wanted else None
+                records = self._last_records(number)
                 return Place(number=number, tuner=narrow, records=records, widen=widen)
-        return Place(number=len(begun), tuner=tuner, records=[])
+        return Place(number=len(self.begun), tuner=tuner, records=[])
 
-    def _calls(self, place: int) -> list[Record]:
-        calls = (one for one in self._log if one["kind"] in KINDS)
-        return [one for one in calls if one["place"] == place]
+    def records_of(self, place: int, after: int = -1) -> Iterator[Record]:
+        """Return the records of one of the study's tuners, with a number above `after`."""
+        rows = self._database.events(self._study_id, after, place=place)
+        return (row.payload for row in rows if row.payload["kind"] in KINDS)
 
-    @property
-    def places(self) -> list[list[Record]]:
-        """The records of each of the study's tuners."""
-        return [self._calls(one["place"]) for one in self._log if one["kind"] == "tuner"]
+    def _last_records(self, place: int) -> list[Record]:
+        """Return the records of a tuner from its last snapshot on."""
+        snapshot = self._database.last_landmark(self._study_id, "snapshot", place)
+        return list(self.records_of(place, -1 if snapshot is None else snapshot.number - 1))
 
     def trials(self) -> dict[int, TrialRecord]:
         """Return the study's trials as they are written."""
-        return {
-            one.number: TrialRecord.from_json(
-                one.record, number=one.number, state=one.state, steps=one.steps
-            )
-            for one in self._database.trials(self._study_id)
-        }
+        return {one.number: _record_of(one) for one in self._database.trials(self._study_id)}
+
+    def best_trial(self, direction: Direction) -> TrialRecord | None:
+        """Return the trial with the best finite value of those that did not fail."""
+        row = self._database.best_trial(
+            self._study_id, is_maximized=direction is Direction.MAXIMIZE
+        )
+        return None if row is None else _record_of(row)
+
+    def count_trials(self) -> int:
+        """Return how many trials are written."""
+        return self._database.count_trials(self._study_id)
 
     def notes(self, kind: str) -> list[Record]:
         """Return the notes of a kind, oldest first."""
@@ -127,3 +132,7 @@ class History:
     def note(self, kind: str, **content: object) -> None:
         """Add a note."""
         self._database.note(self._study_id, {"kind": kind, **content})
+
+
+def _record_of(row: TrialRow) -> TrialRecord:
+    return TrialRecord.from_json(row.record, number=row.number, state=row.state, steps=row.steps)

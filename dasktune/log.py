@@ -97,19 +97,19 @@ def call(tuner: Tuner, record: Record, objective: Objective) -> list[Decision]:
 
 
 def has_ended(records: Iterable[Record]) -> bool:
-    """Return whether a tuner's records say that it has ended, and was not widened since."""
+    """Return whether a tuner's records say that it has ended, and was not widened since.
+
+    They may be all, or those from a snapshot on.
+    """
     ended = False
     for record in records:
-        ended = any(one["do"] == "finish" for one in record["decisions"]) or (
-            ended and record["kind"] != "widen"
-        )
+        if record["kind"] == "snapshot":
+            ended = record["state"]["finished"]
+        else:
+            ended = any(one["do"] == "finish" for one in record["decisions"]) or (
+                ended and record["kind"] != "widen"
+            )
     return ended
-
-
-def trials_of(records: Iterable[Record]) -> int | None:
-    """Return the number of trials that a tuner was widened to; None if it never was."""
-    widened = [record["trials"] for record in records if record["kind"] == "widen"]
-    return widened[-1] if widened else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

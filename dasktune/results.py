@@ -44,8 +44,6 @@ class StudyResults:
     ----------
     name, objective, seed
         As it was created.
-    records
-        The present state of each trial by number.
     """
 
     def __init__(
@@ -57,7 +55,7 @@ class StudyResults:
         self.store = store
         self.database = database
         self._row = row
-        self.records: dict[int, TrialRecord] = {}
+        self._records: dict[int, TrialRecord] | None = None
         self._history = History(database, row.id)
         self._options = options
         self._dispatcher: Dispatcher | None = None
@@ -65,7 +63,16 @@ class StudyResults:
         self._catch_up()
 
     def __repr__(self) -> str:
-        return f"Study({self.name!r}, {len(self.records)} trials)"
+        known = self._records
+        count = self._history.count_trials() if known is None else len(known)
+        return f"Study({self.name!r}, {count} trials)"
+
+    @property
+    def records(self) -> dict[int, TrialRecord]:
+        """The present state of each trial by number; read when first asked for."""
+        if self._records is None:
+            self._records = self._history.trials()
+        return self._records
 
     @property
     def plan(self) -> SearchPlan:
@@ -96,15 +103,7 @@ class StudyResults:
         ConfigurationError
             If there is none yet, or there are several objectives.
         """
-        if len(self.objective.metrics) > 1:
-            raise ConfigurationError(
-                f"best_trial needs one objective; study {self.name!r} trades off "
-                f"{', '.join(self.objective.metrics)}: use best_trials"
-            )
-        best = self._best_record()
-        if best is None:
-            raise ConfigurationError(f"study {self.name!r} has no trial with a finite value yet")
-        return trial_of(self.plan, best)
+        return trial_of(self.plan, self._known_best())
 
     @property
     def best_trials(self) -> list[Trial]:
@@ -126,13 +125,13 @@ class StudyResults:
     @property
     def best_value(self) -> float:
         """The value of the best trial."""
-        value = self.best_trial.value
+        value = self._known_best().value
         return math.nan if value is None else value
 
     @property
     def best_params(self) -> Mapping[str, object]:
         """What was sampled for the best trial."""
-        return self.best_trial.params
+        return self._known_best().params
 
     @property
     def user_attrs(self) -> dict[str, object]:
@@ -203,8 +202,21 @@ class StudyResults:
         """Close the database."""
         self.database.close()
 
+    def _known_best(self) -> TrialRecord:
+        if len(self.objective.metrics) > 1:
+            raise ConfigurationError(
+                f"best_trial needs one objective; study {self.name!r} trades off "
+                f"{', '.join(self.objective.metrics)}: use best_trials"
+            )
+        best = self._best_record()
+        if best is None:
+            raise ConfigurationError(f"study {self.name!r} has no trial with a finite value yet")
+        return best
+
     def _best_record(self) -> TrialRecord | None:
-        return best_of(self.records.values(), self.direction)
+        if self._records is None:
+            return self._history.best_trial(self.direction)
+        return best_of(self._records.values(), self.direction)
 
     def _graph(self) -> Dispatcher:
         """Return the dispatcher with all trials registered, made when first needed."""
@@ -231,13 +243,12 @@ class StudyResults:
         return root_key(f"{self._row.spec['fingerprint']}", self.seed + added)
 
     def _catch_up(self) -> None:
-        """Read what has been decided since the log was read, and forget what was not written.
+        """Forget what others have decided on since, and what was not written.
 
         Another process may have run the study, and a run of this one may have broken off.
         """
         if self._history.read_on() or not self._is_current:
-            self.records = self._history.trials()
-            self._dispatcher, self._is_current = None, True
+            self._records, self._dispatcher, self._is_current = None, None, True
 
 
 def objective_of(spec: Mapping[str, Any]) -> Objective:

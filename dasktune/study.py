@@ -32,10 +32,10 @@ from dasktune.job import JobPlan
 from dasktune.limits import Limits, Meter, Used
 from dasktune.log import Record, Replay, replay
 from dasktune.loop import Asked, OwnLoop
+from dasktune.states import Training, TrialStates, chosen_step
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database import Database
-from dasktune.states import Training, TrialStates, chosen_step
 from dasktune.storage.schema import StudyRow
 from dasktune.summary import savings_line
 from dasktune.trainer.code import pack
@@ -582,7 +582,7 @@ class Study(StudyAdditions):
             If the study has not run this tuner.
         """
         place = self._known_place(tuner)
-        return replay(place.tuner, place.records, self.objective)
+        return replay(place.tuner, self._history.records_of(place.number), self.objective)
 
     def log(self, tuner: Tuner) -> list[Record]:
         """Return every call of a tuner, in order: its cause, and the decisions it gave.
@@ -592,7 +592,7 @@ class Study(StudyAdditions):
         ConfigurationError
             If the study has not run this tuner.
         """
-        return self._known_place(tuner).records
+        return list(self._history.records_of(self._known_place(tuner).number))
 
     def _known_place(self, tuner: Tuner) -> Place:
         self._catch_up()

@@ -249,8 +249,8 @@ class Database:
             wanted.append(table.c.place == place)
         return self._rows(EventRow, table, *wanted)
 
-    def landmarks(self, study_id: int, kind: str, place: int | None = None) -> Iterator[EventRow]:
-        """Return the events by which tuners are found, in the order of tuners and of events.
+    def landmarks(self, study_id: int, kind: str, after: int = -1) -> list[EventRow]:
+        """Return the events of a kind by which tuners are found, in order.
 
         Parameters
         ----------
@@ -258,16 +258,19 @@ class Database:
             Which study.
         kind
             ``tuner``, ``snapshot`` or ``widen``: other kinds are not found quickly.
-        place
-            Only those about this tuner; None for all.
+        after
+            Only those with a number above this.
         """
-        return self._found(self._landmarks(study_id, kind, place))
+        number = schema.events.c.number
+        query = self._landmarks(study_id, kind).where(number > after).order_by(number)
+        return [EventRow(**row._mapping) for row in self._ask(query)]
 
     def last_landmark(self, study_id: int, kind: str, place: int) -> EventRow | None:
         """Return the last event of a kind about a tuner; None if there is none."""
         table = schema.events
-        query = self._landmarks(study_id, kind, place).order_by(None)
-        return next(self._found(query.order_by(table.c.number.desc()).limit(1)), None)
+        query = self._landmarks(study_id, kind).where(table.c.place == place)
+        found = self._ask(query.order_by(table.c.number.desc()).limit(1))
+        return EventRow(**found[0]._mapping) if found else None
 
     def next_event(self, study_id: int) -> int:
         """Return the number after that of the last event of a study."""
@@ -387,18 +390,12 @@ class Database:
             last = [page[-1][place] for place in places]
             page = self._ask(query.where(sa.tuple_(*order) > sa.tuple_(*last)))
 
-    def _landmarks(self, study_id: int, kind: str, place: int | None) -> sa.Select[Any]:
+    def _landmarks(self, study_id: int, kind: str) -> sa.Select[Any]:
         table = schema.events
         # As text, not as a parameter: else the partial index is not known to be of use.
         its_kind = table.c.kind == sa.literal(kind, literal_execute=True)
-        wanted = [table.c.study_id == study_id, its_kind]
-        if place is not None:
-            wanted.append(table.c.place == place)
-        query = sa.select(*_columns_of(EventRow, table)).where(*wanted)
-        return query.order_by(table.c.place, table.c.number)
-
-    def _found(self, query: sa.Select[Any]) -> Iterator[EventRow]:
-        return (EventRow(**row._mapping) for row in self._ask(query))
+        columns = _columns_of(EventRow, table)
+        return sa.select(*columns).where(table.c.study_id == study_id, its_kind)
 
     def _ask(self, query: sa.Select[Any]) -> Sequence[Any]:
         return self._connections.run(lambda connection: connection.execute(query).all())
