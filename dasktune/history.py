@@ -44,8 +44,9 @@ class Place:
 class History:
     """The log of one study and its notes, read as far as they are needed.
 
-    In memory are only the records that tuners began with. The log belongs to whoever runs the study: its entries have numbers, and two that write
-    the same one collide. Notes are free for all; they are read anew whenever asked for.
+    In memory are only the records that tuners began with. The log belongs to whoever runs the
+    study: its entries have numbers, and two that write the same one collide. Notes are free
+    for all; they are read anew whenever asked for.
 
     Parameters
     ----------

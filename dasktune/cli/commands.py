@@ -229,6 +229,22 @@ def status(
 
 
 @app.command()
+def migrate(
+    target: Annotated[
+        str, typer.Argument(help="Storage folder or URL, or a database's file or URL.")
+    ],
+) -> None:
+    """Bring the database of an older version up to date.
+
+    A SQLite file is copied first. To open a study does the same.
+    """
+    from dasktune.cli.status import migrate as bring_up_to_date
+
+    bring_up_to_date(target)
+    typer.echo("up to date")
+
+
+@app.command()
 def report(
     file: StudyPath,
     output: Annotated[

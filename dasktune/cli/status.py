@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -15,8 +13,8 @@ from dasktune.errors import ConfigurationError, unknown
 from dasktune.opening import default_database, locate
 from dasktune.results import objective_of
 from dasktune.storage.database import Database
-from dasktune.storage.schema import StageRow, StudyRow, TrialRow
-from dasktune.types import Direction, TrialState
+from dasktune.storage.schema import StudyRow
+from dasktune.types import Direction
 
 DATABASES = ("sqlite", "postgresql")
 """How URLs of databases begin; other URLs are those of checkpoint stores."""
@@ -72,6 +70,24 @@ class Status:
             f"  last    {when}",
         ]
         return "\n".join(lines)
+
+
+def migrate(target: str) -> None:
+    """Bring a database up to date, if it was made by an older version.
+
+    Parameters
+    ----------
+    target
+        A storage folder or URL, or a database's file or URL.
+
+    Raises
+    ------
+    ConfigurationError
+        If the target is none of these.
+    StorageError
+        If there is no database, or it cannot be written.
+    """
+    Database(_database_of(target), create=False, migrate=True).close()
 
 
 def read(target: str, name: str | None = None, settings: Sequence[str] = ()) -> list[Status]:
@@ -138,54 +154,26 @@ def _asked_of_file(path: Path, settings: Sequence[str]) -> tuple[str, str]:
 
 def _status(database: Database, row: StudyRow) -> Status:
     objective = objective_of(row.spec)
-    trials = list(database.trials(row.id))
-    stages = [stage for stage in database.stages(row.id) if stage.ended is not None]
+    figures = database.figures(row.id)
+    is_single = len(objective.metrics) == 1
     return Status(
         study=row.name,
         metric=", ".join(objective.metrics),
         direction=", ".join(one.value for one in objective.directions),
-        trials=dict(Counter(trial.state for trial in trials)),
-        best=_best(trials, objective.directions[0]) if len(objective.metrics) == 1 else None,
-        steps_requested=_requested(database, row, trials),
-        steps_executed=sum(stage.steps for stage in stages),
-        steps_repeated=sum(stage.repeated for stage in stages),
-        stages=dict(Counter(stage.status for stage in stages)),
-        last_activity=max([row.created, *(_end(stage) for stage in stages)]),
+        trials=dict(figures.trials),
+        best=_best(database, row.id, objective.directions[0]) if is_single else None,
+        steps_requested=figures.steps_requested,
+        steps_executed=figures.steps_executed,
+        steps_repeated=figures.steps_repeated,
+        stages=dict(figures.stages),
+        last_activity=max(row.created, figures.last_end or 0.0),
     )
 
 
-def _end(stage: StageRow) -> float:
-    return 0.0 if stage.ended is None else stage.ended
-
-
-def _requested(database: Database, row: StudyRow, trials: Iterable[TrialRow]) -> int:
-    """Return how many steps trials ask for: what was reported, or what is still wanted."""
-    wanted: dict[tuple[int, int], int] = {}
-    for event in database.events(row.id):
-        for decision in event.payload.get("decisions", ()):
-            if decision["do"] == "extend":
-                key = event.payload["place"], decision["trial"]
-                wanted[key] = max(wanted.get(key, 0), decision["until"])
-    return sum(
-        trial.steps
-        if TrialState(trial.state).is_finished
-        else max(trial.steps, wanted.get((trial.record["tuner"], trial.record["local"]), 0))
-        for trial in trials
-    )
-
-
-def _best(trials: Iterable[TrialRow], direction: Direction) -> dict[str, object] | None:
-    sign = -1 if direction is Direction.MAXIMIZE else 1
-    values = [
-        (sign * trial.value, trial.number, trial)
-        for trial in trials
-        if trial.state != TrialState.FAIL.value
-        and trial.value is not None
-        and math.isfinite(trial.value)
-    ]
-    if not values:
+def _best(database: Database, study_id: int, direction: Direction) -> dict[str, object] | None:
+    best = database.best_trial(study_id, is_maximized=direction is Direction.MAXIMIZE)
+    if best is None:
         return None
-    best = min(values, key=lambda one: one[:2])[2]
     return {
         "number": best.number,
         "value": best.value,

@@ -91,9 +91,11 @@ class Database:
     timeout
         Seconds to wait for another process that writes to the same SQLite file.
     create
-        Make it if it is missing, and bring it up to date if it is of an older version, a
-        SQLite file after a copy of it was made beside it. Without this, either is an error,
-        and looking for it leaves nothing behind.
+        Make it if it is missing. Without this a missing one is an error, and looking for
+        it leaves nothing behind.
+    migrate
+        Bring it up to date if it was made by an older version, a SQLite file after it was
+        copied; otherwise an older one is an error. As `create` if None.
 
     Raises
     ------
@@ -110,13 +112,22 @@ class Database:
     >>> database.close()
     """
 
-    def __init__(self, url: str | Path, *, timeout: float = 30.0, create: bool = True) -> None:
+    def __init__(
+        self,
+        url: str | Path,
+        *,
+        timeout: float = 30.0,
+        create: bool = True,
+        migrate: bool | None = None,
+    ) -> None:
         self._connections = Connections(str(url), timeout=timeout, create=create)
         self._insertions = insertions(self._connections.dialect)
         if self._connections.file is not None:
             warner.look_at(self._connections.file)
         try:
-            prepare(self._connections, create=create)
+            prepare(
+                self._connections, create=create, migrate=create if migrate is None else migrate
+            )
         except StorageError:
             self.close()
             raise

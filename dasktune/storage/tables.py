@@ -19,7 +19,7 @@ _OLD_VERSION = 2
 """What ``dasktune_meta`` says in a database of a time before migrations."""
 
 
-def prepare(connections: Connections, *, create: bool) -> None:
+def prepare(connections: Connections, *, create: bool, migrate: bool) -> None:
     """See to it that the tables are there, and those of this version.
 
     Parameters
@@ -27,7 +27,9 @@ def prepare(connections: Connections, *, create: bool) -> None:
     connections
         To the database.
     create
-        Whether they may be made, and changed. A SQLite file is copied first.
+        Whether they may be made.
+    migrate
+        Whether older ones may be changed. A SQLite file is copied first.
 
     Raises
     ------
@@ -43,7 +45,7 @@ def prepare(connections: Connections, *, create: bool) -> None:
             f"database {name} must have tables of revision {' or '.join(schema.REVISIONS)}, "
             f"got {revision}: it was made by another version of dasktune"
         )
-    if create:
+    if create if revision is None else migrate:
         connections.run(lambda connection: _bring_up_to_date(connections, connection))
     elif revision is None:
         raise StorageError(f"database {name} holds no studies of dasktune")

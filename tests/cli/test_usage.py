@@ -218,7 +218,7 @@ def test_what_is_no_setting_is_refused(setting: str) -> None:
         parse_config([setting, "fine=1"])
 
 
-@pytest.mark.parametrize("name", ["run", "preview", "check", "status", "report"])
+@pytest.mark.parametrize("name", ["run", "preview", "check", "status", "report", "migrate"])
 def test_each_command_has_help(name: str) -> None:
     done = command(name, "--help")
     assert done.exit_code == 0

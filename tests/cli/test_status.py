@@ -1,0 +1,130 @@
+"""How studies stand is added up from their rows, the same as from all of their trials."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dasktune.cli import app
+from dasktune.cli.status import read
+from dasktune.storage.database import Batch, Database
+from dasktune.storage.schema import StageRow, TrialRow
+
+OLD = Path(__file__).parents[1] / "storage" / "tables_of_version_2.sql"
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    opened = Database(tmp_path / "dasktune.db")
+    for name, direction in (("low", "minimize"), ("high", "maximize")):
+        spec = {"metric": "loss", "direction": direction}
+        opened.create_study(name, root=name, spec=spec, created=100.0)
+    yield opened
+    opened.close()
+
+
+def trial(number: int, state: str, steps: int, value: float | None, until: int | None) -> TrialRow:
+    record = {"params": {"lr": number}, "until": until}
+    return TrialRow(study_id=1, number=number, state=state, steps=steps, value=value, record=record)
+
+
+def stage(attempt: str, status: str, ended: float | None, steps: int, repeated: int) -> StageRow:
+    return StageRow(
+        study_id=1,
+        attempt=attempt,
+        key="a1",
+        start=0,
+        stop=9,
+        worker="tcp://w:1",
+        status=status,
+        started=1.5,
+        ended=ended,
+        steps=steps,
+        repeated=repeated,
+    )
+
+
+TRIALS = [
+    trial(0, "COMPLETE", 9, 0.5, None),
+    trial(1, "RUNNING", 3, 0.25, 9),
+    trial(2, "PAUSED", 3, math.nan, None),
+    trial(3, "FAIL", 2, -5.0, None),
+    trial(4, "RUNNING", 0, None, 3),
+    trial(5, "PRUNED", 3, 0.25, None),
+    trial(6, "PRUNED", 3, -math.inf, None),
+]
+STAGES = [
+    stage("1", "trained", 150.0, 9, 0),
+    stage("2", "trained", 250.0, 5, 2),
+    stage("3", "lost", 200.0, 1, 1),
+    stage("4", "running", None, 4, 0),
+]
+
+
+def test_it_is_added_up(database: Database, tmp_path: Path) -> None:
+    database.write(Batch(trials=TRIALS, stages=STAGES))
+    low, high = read(str(tmp_path))
+    assert low.trials == {"COMPLETE": 1, "RUNNING": 2, "PAUSED": 1, "FAIL": 1, "PRUNED": 2}
+    assert low.steps_requested == 9 + 9 + 3 + 2 + 3 + 3 + 3
+    assert (low.steps_executed, low.steps_repeated) == (15, 3)
+    assert low.stages == {"trained": 2, "lost": 1}
+    assert low.last_activity == 250.0
+    assert low.best == {"number": 1, "value": 0.25, "steps": 3, "params": {"lr": 1}}
+    assert (high.trials, high.best, high.steps_requested, high.last_activity) == (
+        {},
+        None,
+        0,
+        100.0,
+    )
+
+
+@pytest.mark.parametrize(("number", "best"), [(1, 1), (2, 0)])
+def test_the_best_is_the_first_in_the_studys_direction(
+    database: Database, number: int, best: int
+) -> None:
+    database.write(
+        Batch(
+            trials=[
+                TrialRow(study_id=number, number=n, state="PAUSED", steps=1, value=v, record={})
+                for n, v in enumerate([0.1 + 0.2, 0.3, 0.3, 0.1 + 0.2])
+            ]
+        )
+    )
+    found = database.best_trial(number, is_maximized=number == 2)
+    assert found is not None
+    assert found.number == best
+
+
+def test_it_does_not_read_the_log(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.write(Batch(trials=TRIALS, stages=STAGES))
+    for name in ("events", "trials", "stages", "metrics"):
+        monkeypatch.setattr(Database, name, None)
+    assert len(read(str(tmp_path))) == 2
+
+
+def test_an_older_database_is_read_after_it_was_migrated(tmp_path: Path) -> None:
+    file = tmp_path / "dasktune.db"
+    with closing(sqlite3.connect(file)) as connection:
+        connection.executescript(OLD.read_text())
+    refused = CliRunner().invoke(app, ["status", str(tmp_path)])
+    assert refused.exit_code == 1
+    assert "run: dasktune migrate DATABASE" in refused.stderr
+    for _ in range(2):
+        done = CliRunner().invoke(app, ["migrate", str(tmp_path)])
+        assert (done.exit_code, done.stdout) == (0, "up to date\n")
+    (status,) = read(str(file))
+    assert (status.steps_requested, status.best and status.best["number"]) == (18, 0)
+
+
+def test_migrating_makes_nothing(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["migrate", str(tmp_path)])
+    assert (done.exit_code, "there is no database" in done.stderr) == (1, True)
+    assert list(tmp_path.iterdir()) == []
