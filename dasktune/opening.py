@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unicodedata import category
 from uuid import uuid4
 
@@ -33,16 +33,24 @@ LOOKAHEAD_SECONDS = 0.03
 _LOCATING: ContextVar[bool] = ContextVar("dasktune-locating", default=False)
 
 
+class Located(NamedTuple):
+    """Where a study would be: its database, its name there, and its checkpoint store."""
+
+    database: str
+    name: str
+    storage: str
+
+
 class _LocatedError(BaseException):
     """Where a study would be; no `Exception`, so that user code does not catch it."""
 
-    def __init__(self, database: str, name: str) -> None:
-        super().__init__(database, name)
-        self.database, self.name = database, name
+    def __init__(self, place: Located) -> None:
+        super().__init__(place)
+        self.place = place
 
 
-def locate(make: Callable[[], object]) -> tuple[str, str] | None:
-    """Return database and name of the study that `make` would create or open.
+def locate(make: Callable[[], object]) -> Located | None:
+    """Return where the study is that `make` would create or open.
 
     `create_study` does nothing meanwhile; None if `make` does not call it.
     """
@@ -50,7 +58,7 @@ def locate(make: Callable[[], object]) -> tuple[str, str] | None:
     try:
         make()
     except _LocatedError as found:
-        return found.database, found.name
+        return found.place
     finally:
         _LOCATING.reset(token)
     return None
@@ -136,7 +144,7 @@ def create_study(
     url = f"runs/{slug(str(name))}" if storage is None else str(storage)
     address = default_database(url) if database is None else database
     if _LOCATING.get():
-        raise _LocatedError(address, name)
+        raise _LocatedError(Located(address, name, url))
     refuse(
         [
             *_problems(trainer, metric, report_every, seed, reuse),
