@@ -112,6 +112,7 @@ class Frontier:
         self._step_cost = step_cost
         self._work: dict[Node, Work] = {}
         self._ready: list[Entry] = []
+        self._deepest_first = False
         self.active_count = 0
         self.continued: deque[str] = deque()
         """Attempts whose stage got a child since the list was last emptied."""
@@ -131,6 +132,11 @@ class Frontier:
     def is_running(self, node: Node) -> bool:
         """Whether an attempt is making the state at the node's end."""
         return self.attempt_on(node) is not None
+
+    def is_active(self, node: Node) -> bool:
+        """Whether the node's stage is wanted, and nobody trains it."""
+        work = self._work.get(node)
+        return work is not None and work.active
 
     def tree(self) -> StageTree:
         """Return the stage tree as it is now."""
@@ -194,7 +200,7 @@ class Frontier:
         for child in node.children.values():
             work = self._work.get(child)
             if work is not None and work.drawn:
-                self._push(self._ready, child, work)
+                self._make_ready(child, work)
 
     def assign(self, node: Node, attempt: str | None) -> None:
         """Say who makes the state at the node's end now; None if nobody does any more."""
@@ -230,6 +236,19 @@ class Frontier:
         if bottom.failed is not None and bottom.failed.step < step:
             top.failed, bottom.failed = bottom.failed, None
 
+    def order(self, *, deepest_first: bool) -> None:
+        """Say what goes first of stages that can start: the longest path, or the deepest start.
+
+        The longest first keeps all workers busy to the end. The deepest first ends one branch
+        before it begins the next, so that few states wait for what goes on from them: that is
+        for stores that cannot hold many.
+        """
+        if deepest_first != self._deepest_first:
+            self._deepest_first, self._ready = deepest_first, []
+            for node, work in self._work.items():
+                if work.active and is_ready(node):
+                    self._make_ready(node, work)
+
     def reweigh(self) -> None:
         """Recompute every length, after the estimated speeds have changed."""
         deepest_first = sorted(self._work, key=lambda node: -node.start)
@@ -263,8 +282,10 @@ class Frontier:
 
     def goes_first(self, node: Node, other: Node) -> bool:
         """Whether a node should be trained before another."""
-        first, second = self.work(node), self.work(other)
-        return (first.priority, first.length) > (second.priority, second.length)
+        return self._urgency(node, self.work(node)) > self._urgency(other, self.work(other))
+
+    def _urgency(self, node: Node, work: Work) -> tuple[float, float]:
+        return work.priority, start_of(node) if self._deepest_first else work.length
 
     def _peek(self, heap: list[Entry], *, needs_ready: bool) -> Node | None:
         while heap:
@@ -277,6 +298,10 @@ class Frontier:
 
     def _push(self, heap: list[Entry], node: Node, work: Work) -> None:
         heappush(heap, (-work.priority, -work.length, node.number, work.version, node))
+
+    def _make_ready(self, node: Node, work: Work) -> None:
+        priority, then = self._urgency(node, work)
+        heappush(self._ready, (-priority, -then, node.number, work.version, node))
 
     def _refresh(self, node: Node) -> bool:
         """Recompute one node from its children; return whether its parent must be, too."""
@@ -305,7 +330,7 @@ class Frontier:
             if parent_work.attempt is not None:
                 self.continued.append(parent_work.attempt)
         if active and is_ready(node):
-            self._push(self._ready, node, work)
+            self._make_ready(node, work)
         return True
 
     def _weigh(self, node: Node, work: Work, start: Step, has_state: bool) -> None:
