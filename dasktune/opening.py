@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from unicodedata import category
@@ -22,7 +23,7 @@ from dasktune.storage.schema import StudyRow
 from dasktune.study import Study
 from dasktune.trainer.base import problems_of
 from dasktune.trainer.environment import environment
-from dasktune.trainer.fingerprint import fingerprint
+from dasktune.trainer.fingerprint import Fingerprint, differing, fingerprint
 from dasktune.trainer.metrics import metric_names
 from dasktune.types import Direction
 
@@ -34,11 +35,17 @@ _LOCATING: ContextVar[bool] = ContextVar("dasktune-locating", default=False)
 
 
 class Located(NamedTuple):
-    """Where a study would be: its database, its name there, and its checkpoint store."""
+    """Where a study would be, and what decides whether it finds states of others.
+
+    Its database, its name there, its checkpoint store, the training seed, and a function that
+    returns the fingerprint of its trainer (None without one), for which it reads code and data.
+    """
 
     database: str
     name: str
     storage: str
+    seed: int
+    fingerprint: Callable[[], Fingerprint | None]
 
 
 class _LocatedError(BaseException):
@@ -144,7 +151,8 @@ def create_study(
     url = f"runs/{slug(str(name))}" if storage is None else str(storage)
     address = default_database(url) if database is None else database
     if _LOCATING.get():
-        raise _LocatedError(Located(address, name, url))
+        covered_by = partial(_fingerprint, trainer, config or {}, depends_on, reuse)
+        raise _LocatedError(Located(address, name, url, seed, covered_by))
     refuse(
         [
             *_problems(trainer, metric, report_every, seed, reuse),
@@ -154,8 +162,10 @@ def create_study(
         ]
     )
     alone = trainer is None or not merge
+    covered = _fingerprint(trainer, config or {}, depends_on, reuse)
     spec = {
-        "fingerprint": _fingerprint(trainer, config or {}, depends_on, reuse),
+        "fingerprint": "none" if covered is None else covered.digest,
+        "parts": {} if covered is None else dict(covered.parts),
         "metric": metric,
         "direction": _direction_json(direction),
         "seed": seed,
@@ -280,12 +290,12 @@ def _fingerprint(
     config: Mapping[str, object],
     depends_on: Iterable[object],
     reuse: str,
-) -> str:
+) -> Fingerprint | None:
     if trainer is None:
-        return "none"
+        return None
     if reuse == "exact":
         config = {**config, "__environment__": environment("any")}
-    return fingerprint(trainer, config, depends_on=tuple(depends_on)).digest
+    return fingerprint(trainer, config, depends_on=tuple(depends_on))
 
 
 def default_database(url: str) -> str:
@@ -317,11 +327,19 @@ def _open_row(
         )
     refuse(
         f"study {name!r} was created with {_shown(found.spec, field)}, got "
-        f"{_shown(spec, field)}; another one needs another name"
+        f"{_shown(spec, field)}{_differing(found.spec, spec, field)}; another one needs another "
+        "name"
         for field in ("fingerprint", "metric", "direction", "seed", "merge")
         if found.spec[field] != spec[field]
     )
     return found
+
+
+def _differing(before: Mapping[str, Any], now: Mapping[str, Any], field: str) -> str:
+    """Return in words which parts of two fingerprints differ; early studies kept none."""
+    if field != "fingerprint" or not (before.get("parts") and now.get("parts")):
+        return ""
+    return f"; what differs: {', '.join(differing(before['parts'], now['parts']))}"
 
 
 def _shown(spec: Mapping[str, object], field: str) -> str:

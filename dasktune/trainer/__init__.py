@@ -8,8 +8,9 @@ from dasktune.trainer.base import Trainer, problems_of
 from dasktune.trainer.check_resume import ResumeReport, check_resume
 from dasktune.trainer.code import TrainerCode, pack, unpack
 from dasktune.trainer.compare import Difference, state_differences
+from dasktune.trainer.contents import data_digest
 from dasktune.trainer.data import ResumableLoader
-from dasktune.trainer.fingerprint import Fingerprint, data_digest, fingerprint
+from dasktune.trainer.fingerprint import Fingerprint, fingerprint
 from dasktune.trainer.lifecycle import LoneRun, TrainerRun, run_alone
 
 if TYPE_CHECKING:

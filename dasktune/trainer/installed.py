@@ -9,6 +9,7 @@ import sysconfig
 from collections.abc import Iterator
 from functools import cache
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -26,10 +27,31 @@ def is_installed(module: ModuleType) -> bool:
     if name == "dasktune" or name in sys.stdlib_module_names:
         return True
     file = getattr(module, "__file__", None)
-    if file is None:
-        # Built in, frozen or a namespace; made up at run time if it has no spec either.
+    # A namespace has folders and no file.
+    places = [file] if file is not None else list(getattr(module, "__path__", ()))
+    if not places:
+        # Built in or frozen; made up at run time if it has no spec either.
         return getattr(module, "__spec__", None) is not None
-    return _in_site_packages(str(file)) or name in _editable_packages()
+    return all(_in_site_packages(str(one)) for one in places) or name in _editable_packages()
+
+
+def is_installed_name(name: str) -> bool:
+    """Return whether a top-level name is that of an installed package, which is not imported.
+
+    What cannot be found at all is not installed.
+    """
+    if (loaded := sys.modules.get(name)) is not None:
+        return is_installed(loaded)
+    if name in sys.stdlib_module_names:
+        return True
+    spec = find_spec(name)
+    if spec is None:
+        return False
+    stand_in = ModuleType(name)
+    stand_in.__spec__ = spec
+    stand_in.__file__ = spec.origin if spec.has_location else None
+    stand_in.__path__ = list(spec.submodule_search_locations or ())
+    return is_installed(stand_in)
 
 
 @cache

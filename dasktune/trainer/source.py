@@ -13,21 +13,41 @@ import dis
 import inspect
 import linecache
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import CodeType, FunctionType
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from dasktune.errors import ConfigurationError
-
+_Place = tuple[str, int]
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
 _IGNORED_FIELDS = ("ctx", "kind", "type_comment", "type_ignores")
 _READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Import:
+    """A name that an import statement binds where it runs.
+
+    Parameters
+    ----------
+    name
+        What it is called from there on.
+    module
+        The module as it is written, dots of a relative import included.
+    attribute
+        What is taken from the module; None for the module itself.
+    """
+
+    name: str
+    module: str
+    attribute: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """One function or class as it is written.
+    """One function, class or module as it is written.
 
     Parameters
     ----------
@@ -35,10 +55,16 @@ class Piece:
         Its syntax as lists and strings.
     names
         What it reads from outside itself, as dotted chains: ``("np", "tanh")``.
+    imports
+        What it imports when it runs.
+    imported_names
+        The chains that begin with what it imports.
     """
 
     canonical: Any
     names: tuple[tuple[str, ...], ...]
+    imports: tuple[Import, ...] = ()
+    imported_names: tuple[tuple[str, ...], ...] = ()
 
 
 class Sources:
@@ -48,34 +74,85 @@ class Sources:
     """
 
     def __init__(self) -> None:
-        self._files: dict[str, tuple[ast.Module, CodeType]] = {}
+        self._files: dict[str, _File | None] = {}
 
-    def piece(self, thing: FunctionType | type) -> Piece:
-        """Return the source of a function or class.
+    def piece(self, thing: FunctionType | type) -> Piece | None:
+        """Return the source of a function or class; None if there is none to be found."""
+        if isinstance(thing, type):
+            return self._class_piece(thing)
+        file = self._file(thing.__code__.co_filename, thing.__globals__)
+        node = None if file is None else _function_node(file, thing.__code__)
+        return None if file is None or node is None else _piece(node, file)
 
-        Raises
-        ------
-        ConfigurationError
-            If there is none, as for what was typed into an interpreter.
-        """
-        file = _file_of(thing)
-        if file is None or (parsed := self._parsed(file, thing)) is None:
-            raise _no_source(thing, file)
-        tree, compiled = parsed
-        node = _class_node(tree, thing) if isinstance(thing, type) else _function_node(tree, thing)
-        if node is None:
-            raise _no_source(thing, file)
-        return Piece(canonical=canonical(node), names=_names(node, compiled))
+    def module(self, module: ModuleType) -> Piece | None:
+        """Return the source of a module, that of a package with all modules in it."""
+        path = getattr(module, "__file__", None)
+        file = None if path is None else self._file(path, vars(module))
+        if file is None:
+            return None
+        chains = {*_chains(file.tree), *((one.name,) for one in _imports(file.tree))}
+        below = [Path(folder) for folder in getattr(module, "__path__", ())]
+        files = sorted(
+            (found.relative_to(folder).as_posix(), str(found))
+            for folder in below
+            for found in folder.rglob("*.py")
+        )
+        trees = [(name, one) for name, found in files if (one := self._file(found, None))]
+        return Piece(
+            canonical=[canonical(file.tree), *([name, canonical(one.tree)] for name, one in trees)],
+            names=tuple(sorted(chains)),
+        )
 
-    def _parsed(self, file: str, thing: Any) -> tuple[ast.Module, CodeType] | None:
-        if file not in self._files:
-            linecache.checkcache(file)
-            lines = linecache.getlines(file, getattr(thing, "__globals__", None))
-            if not lines:
-                return None
-            tree = ast.parse("".join(lines))
-            self._files[file] = tree, compile(tree, file, "exec", dont_inherit=True)
-        return self._files[file]
+    def _class_piece(self, thing: type) -> Piece | None:
+        for method in _own_methods(thing):
+            code = method.__code__
+            file = self._file(code.co_filename, method.__globals__)
+            if file is not None and (node := file.class_node(thing, code.co_firstlineno)):
+                return _piece(node, file)
+        for name in _files_of(thing):
+            file = self._file(name, None)
+            if file is not None and (node := file.class_node(thing, None)):
+                return _piece(node, file)
+        return None
+
+    def _file(self, name: str, namespace: dict[str, Any] | None) -> _File | None:
+        if name not in self._files:
+            linecache.checkcache(name)
+            lines = linecache.getlines(name, namespace)
+            self._files[name] = _File("".join(lines), name) if lines else None
+        return self._files[name]
+
+
+class _File:
+    """The syntax tree of a file, and what its definitions compile to."""
+
+    def __init__(self, text: str, name: str) -> None:
+        self.tree = ast.parse(text)
+        self.classes = list(_classes(self.tree, ""))
+        self.functions: dict[_Place, list[ast.AST]] = defaultdict(list)
+        for node in ast.walk(self.tree):
+            if isinstance(node, _Definition) and not isinstance(node, ast.ClassDef):
+                self.functions[_place(node)].append(node)
+        self.codes: dict[_Place, list[CodeType]] = defaultdict(list)
+        for code in _codes(compile(self.tree, name, "exec", dont_inherit=True)):
+            self.codes[code.co_name, code.co_firstlineno].append(code)
+
+    def class_node(self, thing: type, line: int | None) -> ast.ClassDef | None:
+        """Return the class of a name, the last one; with a line, the one around it."""
+        found = [node for name, node in self.classes if name == thing.__qualname__]
+        if line is not None:
+            found = [node for node in found if node.lineno <= line <= (node.end_lineno or line)]
+        return found[-1] if found else None
+
+
+def _files_of(thing: type) -> list[str]:
+    """Return the files in which a class without methods may be: its module's, or any cell."""
+    path = getattr(sys.modules.get(thing.__module__), "__file__", None)
+    if path is not None:
+        return [path]
+    # As IPython names the cells of a notebook; the last one that was run comes first.
+    cells = ("<ipython-input", "ipykernel")
+    return [name for name in reversed(linecache.cache) if any(one in name for one in cells)]
 
 
 def canonical(node: object) -> Any:
@@ -94,14 +171,14 @@ def canonical(node: object) -> Any:
         return ["JoinedStr", *(canonical(part) for part in _merged(node.values))]
     if isinstance(node, ast.AST):
         fields = [
-            [name, canonical(_without_docstring(node, name, value))]
+            [name, canonical(value)]
             for name, value in ast.iter_fields(node)
             # Empty fields come and go between versions of Python.
             if name not in _IGNORED_FIELDS and value is not None and value != []
         ]
         return [type(node).__name__, *fields]
     if isinstance(node, list):
-        return [canonical(item) for item in node if not isinstance(item, ast.Pass)]
+        return [canonical(item) for item in node if not _does_nothing(item)]
     return node if isinstance(node, str) else repr(node)
 
 
@@ -130,42 +207,24 @@ def _merged(values: list[ast.expr]) -> list[ast.expr]:
     return merged
 
 
-def _without_docstring(node: ast.AST, name: str, value: Any) -> Any:
-    holders = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
-    if name != "body" or not isinstance(node, holders) or ast.get_docstring(node) is None:
-        return value
-    return value[1:]
+def _does_nothing(node: object) -> bool:
+    """Return whether a statement is `pass` or a text that stands alone, as docstrings do."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return isinstance(node.value.value, str)
+    return isinstance(node, ast.Pass)
 
 
-def _file_of(thing: FunctionType | type) -> str | None:
-    if not isinstance(thing, type):
-        return thing.__code__.co_filename
-    if (method := _own_method(thing)) is not None:
-        return method.__code__.co_filename
-    return getattr(sys.modules.get(thing.__module__), "__file__", None)
-
-
-def _own_method(thing: type) -> FunctionType | None:
-    """Return a method that was written in the class: it knows file and line of its source."""
+def _own_methods(thing: type) -> Iterator[FunctionType]:
+    """Yield the methods that bear the name of their class: they know where their source is."""
     for member in vars(thing).values():
         function = inspect.unwrap(getattr(member, "__func__", getattr(member, "fget", member)))
         if (
             isinstance(function, FunctionType)
             and function.__qualname__ == f"{thing.__qualname__}.{function.__name__}"
-            # Generated ones, as a dataclass has, lie in "<string>".
-            and linecache.getlines(function.__code__.co_filename, function.__globals__)
+            # Those of a named tuple were written elsewhere.
+            and function.__module__ == thing.__module__
         ):
-            return function
-    return None
-
-
-def _class_node(tree: ast.Module, thing: type) -> ast.ClassDef | None:
-    found = [node for name, node in _classes(tree, "") if name == thing.__qualname__]
-    method = _own_method(thing)
-    if method is not None:
-        line = method.__code__.co_firstlineno
-        found = [node for node in found if node.lineno <= line <= (node.end_lineno or line)]
-    return found[-1] if found else None
+            yield function
 
 
 def _classes(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.ClassDef]]:
@@ -180,29 +239,55 @@ def _classes(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.ClassDef]]:
             yield from _classes(child, prefix)
 
 
-def _function_node(tree: ast.Module, thing: FunctionType) -> ast.AST | None:
-    code = thing.__code__
-    for node in ast.walk(tree):
-        if isinstance(node, _Definition) and _place(node) == (code.co_name, code.co_firstlineno):
-            return node
-    return None
+def _function_node(file: _File, code: CodeType) -> ast.AST | None:
+    """Return the function that a code object was compiled from."""
+    found = file.functions.get((code.co_name, code.co_firstlineno), [])
+    if len(found) < 2:
+        return found[0] if found else None
+    # Several lambdas in one line: the innermost of those that hold all of the code.
+    places = [place for place in code.co_positions() if place[2] is not None and place[3]]
+    holding = [node for node in found if all(_holds(node, place) for place in places)]
+    return holding[-1] if holding else None
 
 
-def _place(node: _Definition) -> tuple[str, int]:
+def _holds(node: ast.AST, place: tuple[int | None, ...]) -> bool:
+    """Return whether an instruction at first and last line, first and last column is in a node."""
+    first, last, start, stop = (part or 0 for part in place)
+    begin = (getattr(node, "lineno", 0), getattr(node, "col_offset", 0))
+    end = (getattr(node, "end_lineno", 0), getattr(node, "end_col_offset", 0))
+    return begin <= (first, start) and (last, stop) <= end
+
+
+def _place(node: _Definition) -> _Place:
     """Return name and first line, as the code object of the node has them."""
     if isinstance(node, ast.Lambda):
         return "<lambda>", node.lineno
     return node.name, min([node.lineno, *(item.lineno for item in node.decorator_list)])
 
 
-def _names(node: ast.AST, compiled: CodeType) -> tuple[tuple[str, ...], ...]:
-    read = _read_outside(node) | {
-        name
-        for code in _codes(compiled)
-        if isinstance(node, _Definition) and (code.co_name, code.co_firstlineno) == _place(node)
-        for name in _read_by(code)
-    }
-    return tuple(sorted({chain for chain in _chains(node) if chain[0] in read}))
+def _piece(node: ast.AST, file: _File) -> Piece:
+    codes = file.codes[_place(node)] if isinstance(node, _Definition) else []
+    read = _read_outside(node) | {name for code in codes for name in _read_by(code)}
+    imports = tuple(_imports(node))
+    imported = {one.name for one in imports}
+    chains = sorted(set(_chains(node)))
+    return Piece(
+        canonical=canonical(node),
+        names=tuple(chain for chain in chains if chain[0] in read),
+        imports=imports,
+        imported_names=tuple(chain for chain in chains if chain[0] in imported),
+    )
+
+
+def _imports(node: ast.AST) -> Iterator[Import]:
+    for one in ast.walk(node):
+        if isinstance(one, ast.ImportFrom):
+            module = "." * one.level + (one.module or "")
+            for name in one.names:
+                yield Import(name=name.asname or name.name, module=module, attribute=name.name)
+        elif isinstance(one, ast.Import):
+            for name in one.names:
+                yield Import(name=name.asname or name.name.partition(".")[0], module=name.name)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -254,10 +339,3 @@ def _chain(node: ast.AST) -> tuple[str, ...]:
     if isinstance(node, ast.Attribute) and (start := _chain(node.value)):
         return (*start, node.attr)
     return ()
-
-
-def _no_source(thing: Any, file: str | None) -> ConfigurationError:
-    return ConfigurationError(
-        f"the source of {thing.__qualname__} cannot be read (it is said to be in {file!r}); "
-        "define it in a file or a notebook cell, so that a change of it can be noticed"
-    )
