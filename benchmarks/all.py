@@ -20,6 +20,7 @@ NAMES = (
     "driver_cost",
     "overhead",
     "mirror",
+    "checkpoints",
     "start",
     "early_stopping",
     "promotions",

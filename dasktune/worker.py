@@ -25,6 +25,7 @@ from dasktune.errors import (
 from dasktune.graph.keys import Chain, runs
 from dasktune.job import Job, StageSpec
 from dasktune.sequences import Sequence, sequence_from_json
+from dasktune.storage.buffers import Buffer, empty
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import Snapshot, encode
 from dasktune.trainer.lifecycle import TrainerRun
@@ -50,7 +51,10 @@ PAST_ATTEMPTS = 1000
 """Ended attempts that are remembered, for messages that come too late for them."""
 
 PENDING_WRITES = 2
-"""Snapshots that wait to be written before training waits for the store."""
+"""Snapshots that may wait while one is being written: the next one makes training wait."""
+
+PENDING_BYTES = 2**30
+"""Bytes of all snapshots that lie in memory; a larger one lies there alone."""
 
 
 class Control:
@@ -129,7 +133,9 @@ class StageHost:
         self._ended = threading.Condition(self._lock)
         self._written = threading.Condition(self._lock)
         self._unwritten: set[str] = set()
-        self._writes: queue.Queue[_Write | None] = queue.Queue(PENDING_WRITES)
+        self._writes: queue.Queue[_Write | None] = queue.Queue()
+        self._pending: list[int] = []
+        """The bytes of the snapshots that are not written yet."""
         self._writer = threading.Thread(target=self._write_all, name="dasktune-writer", daemon=True)
         self._writer.start()
 
@@ -225,10 +231,22 @@ class StageHost:
         """Keep a trainer for the stage that goes on from its state."""
         self._warm = None if self._is_abandoned else lineage
 
+    def room_for(self, nbytes: int) -> Buffer:
+        """Return memory for a snapshot; waits while too many, or too large ones, are pending."""
+        with self._written:
+            self._written.wait_for(lambda: self._has_room_for(nbytes))
+        return empty(nbytes)
+
+    def _has_room_for(self, nbytes: int) -> bool:
+        pending = self._pending
+        is_little = len(pending) <= PENDING_WRITES and sum(pending) + nbytes <= PENDING_BYTES
+        return not pending or is_little
+
     def write(self, write: _Write) -> None:
-        """Hand a snapshot to the writing thread; waits while too many are pending."""
+        """Hand a snapshot to the writing thread."""
         with self._lock:
             self._unwritten.add(write.key)
+            self._pending.append(write.snapshot.nbytes)
         self._writes.put(write)
 
     # ------------------------------------------------------------ the writing thread
@@ -241,8 +259,11 @@ class StageHost:
                 message = f"{type(error).__name__}: {error}"
                 self.emit([{"kind": "storage", "attempt": write.attempt, "message": message}])
             finally:
+                key, nbytes = write.key, write.snapshot.nbytes
+                del write  # and with it the snapshot, before the next one takes its room
                 with self._lock:
-                    self._unwritten.discard(write.key)
+                    self._unwritten.discard(key)
+                    self._pending.remove(nbytes)
                     self._written.notify_all()
 
     def _write(self, write: _Write) -> None:
@@ -371,7 +392,7 @@ class _StageRun:
     def _save(self, lineage: Lineage) -> None:
         self._flush()
         began = time.monotonic()
-        snapshot = encode(lineage.run.state())
+        snapshot = encode(lineage.run.state(), allocate=self.host.room_for)
         self.host.write(
             _Write(
                 lineage,

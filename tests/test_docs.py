@@ -28,6 +28,19 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return names
 
 
+def test_the_page_of_the_format_reads_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: dict[str, Any] = {}
+    monkeypatch.chdir(tmp_path)
+    page = (DOCS / "checkpoint-format.md").read_text()
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(compile(block, "checkpoint-format.md", "exec"), names)
+    for found in (names["with_zarr"], names["with_numpy"]):
+        assert found["state['weights']"].tolist() == names["state"]["weights"].tolist()
+    assert names["document"]["state"] == {"dict": [["weights", {"tensor": 0}], ["epoch", 3]]}
+
+
 def test_the_loop_in_the_page_tunes(shown: dict[str, Any]) -> None:
     trials = shown["study"].trials
     assert len(trials) == 32

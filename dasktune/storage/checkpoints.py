@@ -8,7 +8,6 @@ not exist, with it the checkpoint never changes. Object stores have no rename an
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -20,15 +19,18 @@ import numpy as np
 
 from dasktune.errors import CorruptCheckpointError, StorageError
 from dasktune.storage import layout
-from dasktune.storage.codec import Snapshot, decode, digest_of
-from dasktune.storage.flat import array_files, read_array
+from dasktune.storage.codec import VERSION, Snapshot, decode
+from dasktune.storage.flat import ArrayFiles, read_array
 from dasktune.storage.metrics import metrics_from_json, metrics_to_json
 from dasktune.storage.object_files import open_files
+from dasktune.storage.tensors import digest_of
 from dasktune.types import Metrics, Step
 
-_ATTRIBUTE = "dasktune"
+_ATTRIBUTES = b'{"dasktune": ', b"}"
+"""What stands before and after a state's document in the attributes of its array."""
+
 _STORE, _STORE_VERSION = "dasktune-store", 1
-_FORMAT, _VERSION = "dasktune-commit", 1
+_FORMAT, _VERSION = "dasktune-commit", 2
 
 
 class NewerFormatError(StorageError):
@@ -48,7 +50,7 @@ class Commit:
     step
         How many steps were trained.
     digest
-        The digest of the state (`dasktune.storage.codec.digest_of`).
+        The digest of the state (`dasktune.storage.codec.Snapshot.digest`).
     nbytes
         Bytes of the state's tensors.
     parent
@@ -202,6 +204,11 @@ class CheckpointStore:
         StorageError
             If the store cannot be written.
         """
+        folder = layout.state_folder(key, attempt, step)
+        before, after = _ATTRIBUTES
+        data = ArrayFiles(snapshot.data, lambda: before + snapshot.text + after)
+        with self._failing("write to"):
+            self._files.write(folder, data)
         commit = Commit(
             key=key,
             attempt=attempt,
@@ -214,9 +221,7 @@ class CheckpointStore:
             seconds=seconds,
         )
         content = _commit_bytes(commit)
-        data = array_files(snapshot.data, {_ATTRIBUTE: snapshot.document})
         with self._failing("write to"):
-            self._files.write(layout.state_folder(key, attempt, step), data)
             while not self._files.create(layout.commit_path(key), content):
                 winner = self.commit_of(key)
                 if winner is not None:
@@ -255,10 +260,9 @@ class CheckpointStore:
                 data, attributes = read_array(
                     lambda names: self._files.read(folder, names), commit.nbytes
                 )
-            document = attributes.get(_ATTRIBUTE, {})
-            if digest_of(document, data) != commit.digest:
-                raise CorruptCheckpointError("state is altered: its digest is not the commit's")
-            return decode(document, data), commit
+            state = decode(_document_in(attributes, commit.digest), data, copy=False)
+            data.check()  # what no tensor covers: any zarr can read what is read here
+            return state, commit
 
     def discard(self, key: str, *, attempt: str | None = None) -> bool:
         """Remove a checkpoint, the commit first, so that no one finds half of it; say if it was.
@@ -421,7 +425,9 @@ def _commit_from_bytes(content: bytes) -> Commit:
     except (LookupError, RecursionError, TypeError, ValueError) as error:
         raise CorruptCheckpointError(f"commit cannot be read: {error}") from error
     if not known:
-        raise CorruptCheckpointError(f"commit must be {_FORMAT} version {_VERSION}")
+        raise CorruptCheckpointError(
+            f"commit must be {_FORMAT} version {_VERSION}: it was made by another version"
+        )
     if not whole:
         raise CorruptCheckpointError("commit is altered: its check does not match")
     return Commit.from_json(text["commit"])
@@ -429,7 +435,26 @@ def _commit_from_bytes(content: bytes) -> Commit:
 
 def _check_of(document: Mapping[str, Any]) -> str:
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return digest_of(text.encode())
+
+
+def _document_in(attributes: bytes, digest: str) -> Mapping[str, Any]:
+    """Return the document of a state, if it is the one of this digest."""
+    before, after = _ATTRIBUTES
+    text = attributes[len(before) : -len(after)]
+    if before + text + after != attributes or digest_of(text) != digest:
+        raise CorruptCheckpointError("zarr.json is altered: its digest is not the commit's")
+    try:
+        document: Mapping[str, Any] = json.loads(text)
+        version = document["version"]
+    except (LookupError, RecursionError, TypeError, ValueError) as error:
+        raise CorruptCheckpointError(f"zarr.json cannot be read: {error!r}") from error
+    if type(version) is int and version > VERSION:
+        raise NewerFormatError(
+            f"state must be of version {VERSION}, got {version}: it was made by a later version "
+            "of dasktune"
+        )
+    return document
 
 
 def _number_problems(**numbers: object) -> list[str]:

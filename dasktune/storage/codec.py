@@ -8,20 +8,21 @@ be wrong, but cannot run anything.
 
 The document::
 
-    {"format": "dasktune-state", "version": 1, "nbytes": 4608,
+    {"format": "dasktune-state", "version": 2, "nbytes": 4608,
      "tensors": [{"name": "state['model']['fc.weight']", "kind": "torch", "dtype": "float32",
-                  "shape": [10, 64], "offset": 0, "nbytes": 2560}, ...],
+                  "shape": [10, 64], "offset": 0, "nbytes": 2560, "blake3": "90c1..."}, ...],
      "state": {"dict": [["epoch", 3], ["model", {"ordered": [[["fc.weight", {"tensor": 0}]]]}]]}}
 
 A JSON null, boolean, number, string or array stands for itself. Anything else is an object
 with one key that says what it is: ``dict``, ``ordered``, ``tuple``, ``set``, ``size``
 (torch.Size), ``tensor`` (index into ``tensors``), ``int`` (hexadecimal, beyond 53 bits),
 ``float`` and ``complex`` (their bytes in hexadecimal, so that every NaN survives).
+
+The document holds a checksum of every tensor; the digest of the document is that of the state.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import struct
@@ -30,27 +31,31 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from dasktune.errors import CorruptCheckpointError, StateError
+from dasktune.storage.buffers import Buffer, empty
 from dasktune.storage.tensors import (
-    Buffer,
     Json,
     Source,
     Tensor,
+    altered,
     bytes_source,
+    checksums,
+    digest_of,
     numpy_source,
     torch_module,
     torch_source,
 )
 
-Path = tuple[object, ...]
-"""The keys that lead from the state to a value in it."""
+_FORMAT = "dasktune-state"
+VERSION = 2
+"""Version of the document; no other one is read."""
 
-_FORMAT, _VERSION = "dasktune-state", 1
 _MAX_DEPTH = 100
+_MOST_NAMES = 3
 _EXACT_INT = 2**53
 _SUPPORTED = (
     "a state may hold None, bool, int, float, complex, str, bytes, list, tuple, set, dict, "
@@ -64,19 +69,33 @@ _HINTS = (
 )
 
 
+class Bytes(Protocol):
+    """Bytes that parts are taken of; an array is."""
+
+    @property
+    def nbytes(self) -> int:
+        """How many."""
+
+    def __getitem__(self, part: slice, /) -> Buffer:
+        """Return the bytes of a part."""
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Snapshot:
     """A copy of a state, ready to be stored.
 
     Parameters
     ----------
-    document
-        All that is not a tensor, and where each tensor lies; JSON.
+    tree
+        All that is not a tensor; JSON.
+    tensors
+        Where each tensor lies.
     data
         The bytes of all tensors.
     """
 
-    document: dict[str, Json]
+    tree: Json
+    tensors: tuple[Tensor, ...]
     data: Buffer
 
     @property
@@ -85,24 +104,41 @@ class Snapshot:
         return int(self.data.nbytes)
 
     @cached_property
+    def document(self) -> dict[str, Json]:
+        """The document; the tensors' checksums are computed when it is first asked for."""
+        parts = [self.data[tensor.offset : tensor.end] for tensor in self.tensors]
+        return {
+            "format": _FORMAT,
+            "version": VERSION,
+            "nbytes": self.nbytes,
+            "tensors": list(map(Tensor.to_json, self.tensors, checksums(parts))),
+            "state": self.tree,
+        }
+
+    @cached_property
+    def text(self) -> bytes:
+        """The one spelling of the document."""
+        text = json.dumps(self.document, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return text.encode()
+
+    @cached_property
     def digest(self) -> str:
-        """BLAKE2b-128 of the document and the data; computed when first asked for."""
-        return digest_of(self.document, self.data)
+        """BLAKE3-128 of the document's spelling, and so of the whole state."""
+        return digest_of(self.text)
 
 
-def digest_of(document: Mapping[str, Json], data: Buffer) -> str:
-    """Return the BLAKE2b-128 of a canonical document and its data, in hexadecimal."""
-    text = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
-    found = hashlib.blake2b(len(text).to_bytes(8, "big") + text, digest_size=16)
-    found.update(np.ascontiguousarray(data).data)
-    return found.hexdigest()
-
-
-def encode(state: object) -> Snapshot:
+def encode(state: object, *, allocate: Callable[[int], Buffer] = empty) -> Snapshot:
     """Return a copy of a state; what happens to the state afterwards does not reach it.
 
     Equal arrays in the same memory (tied weights) are stored once. Other objects that occur
     twice, and arrays that overlap, become separate copies.
+
+    Parameters
+    ----------
+    state
+        The state.
+    allocate
+        Returns memory of so many bytes, when their number is known and before any is copied.
 
     Raises
     ------
@@ -116,25 +152,31 @@ def encode(state: object) -> Snapshot:
     {'epoch': 3, 'weights': array([0., 1., 2.])}
     """
     writer = _Writer()
-    tree = writer.node(state, ())
-    data = np.zeros(writer.end, np.uint8)
+    tree = writer.node(state, "state", 0)
+    data, end = allocate(writer.end), 0
     for tensor, source in zip(writer.tensors, writer.sources, strict=True):
-        tensor.write(data, source.value)
-    document = {
-        "format": _FORMAT,
-        "version": _VERSION,
-        "nbytes": writer.end,
-        "tensors": [tensor.to_json() for tensor in writer.tensors],
-        "state": tree,
-    }
-    return Snapshot(document=document, data=data)
+        if end != tensor.offset:
+            data[end : tensor.offset] = 0
+        end = tensor.end
+        tensor.write(data[tensor.offset : end], source.value)
+    return Snapshot(tree=tree, tensors=tuple(writer.tensors), data=data)
 
 
-def decode(document: Mapping[str, Json], data: Buffer) -> Any:
+def decode(document: Mapping[str, Json], data: Bytes, *, copy: bool = True) -> Any:
     """Return the state that a document and its data describe.
 
-    Arrays are fresh and writable, torch tensors lie on the CPU. The document is not trusted;
-    that the data are those which were written is the business of `digest_of`.
+    Arrays are writable, torch tensors lie on the CPU. The document is not trusted; that it is
+    the one that was written is the business of its digest.
+
+    Parameters
+    ----------
+    document
+        The document.
+    data
+        The bytes of all tensors; each is checked.
+    copy
+        Whether all arrays must have memory of their own; if not, they may live in `data`,
+        which is given away with the call.
 
     Raises
     ------
@@ -144,7 +186,7 @@ def decode(document: Mapping[str, Json], data: Buffer) -> Any:
         If the state holds torch tensors and torch is not installed.
     """
     try:
-        return _Reader(document, data).value(document["state"], 0)
+        return _Reader(document, data, copy).value(document["state"], 0)
     except (
         ArithmeticError,
         AttributeError,
@@ -168,69 +210,76 @@ class _Writer:
         self.sources: list[Source] = []
         self._known: dict[tuple[object, ...], int] = {}
 
-    def node(self, value: Any, path: Path) -> Json:
+    def node(self, value: Any, path: str, depth: int) -> Json:
         kind = type(value)
         if kind in _SCALAR_NODES:
             return _SCALAR_NODES[kind](value)
-        if len(path) > _MAX_DEPTH:
-            raise StateError(_text(path), f"must be nested at most {_MAX_DEPTH} deep")
+        if depth > _MAX_DEPTH:
+            raise StateError(path, f"must be nested at most {_MAX_DEPTH} deep")
         if kind is list:
-            return self._items(value, path)
+            return self._items(value, path, depth)
         if kind is tuple:
-            return {"tuple": self._items(value, path)}
+            return {"tuple": self._items(value, path, depth)}
         if kind is dict:
-            return {"dict": self._pairs(value, path)}
+            return {"dict": self._pairs(value, path, depth)}
         if kind is OrderedDict:
-            return {"ordered": self._ordered(value, path)}
+            return {"ordered": self._ordered(value, path, depth)}
         if kind is set:
             return {"set": self._members(value, path)}
         if kind is bytes:
             return self._add(bytes_source(value), path)
         return self._foreign(value, path)
 
-    def _items(self, values: list[Any] | tuple[Any, ...], path: Path) -> Json:
-        return [self.node(value, (*path, index)) for index, value in enumerate(values)]
-
-    def _pairs(self, values: Mapping[Any, Any], path: Path) -> Json:
+    def _items(self, values: list[Any] | tuple[Any, ...], path: str, depth: int) -> Json:
+        # A generator's state has hundreds of numbers: their paths are not made.
         return [
-            [_key_node(key, path), self.node(value, (*path, key))] for key, value in values.items()
+            _SCALAR_NODES[type(value)](value)
+            if type(value) in _SCALAR_NODES
+            else self.node(value, f"{path}[{index}]", depth + 1)
+            for index, value in enumerate(values)
         ]
 
-    def _ordered(self, values: Any, path: Path) -> Json:
+    def _pairs(self, values: Mapping[Any, Any], path: str, depth: int) -> Json:
+        return [
+            [_key_node(key, path), self.node(value, f"{path}[{key!r}]", depth + 1)]
+            for key, value in values.items()
+        ]
+
+    def _ordered(self, values: Any, path: str, depth: int) -> Json:
         """Keep what a torch module notes beside its state: the versions of its parts."""
-        node = [self._pairs(values, path)]
+        node = [self._pairs(values, path, depth)]
         if hasattr(values, "_metadata"):
-            node.append(self.node(values._metadata, (*path, "_metadata")))
+            node.append(self.node(values._metadata, f"{path}._metadata", depth + 1))
         return node
 
-    def _members(self, values: set[Any], path: Path) -> Json:
+    def _members(self, values: set[Any], path: str) -> Json:
         """Sort by spelling: the order of a set differs between processes."""
         return sorted((_key_node(value, path) for value in values), key=json.dumps)
 
-    def _foreign(self, value: Any, path: Path) -> Json:
+    def _foreign(self, value: Any, path: str) -> Json:
         """Return the node of what NumPy or torch made; refuse what neither did."""
         torch = sys.modules.get("torch")  # a state cannot hold tensors of what was never imported
         try:
+            if torch is not None and isinstance(value, torch.Tensor):
+                return self._add(torch_source(value), path)
             if type(value) is np.ndarray:
                 return self._add(numpy_source(value, "numpy"), path)
             if isinstance(value, np.generic):
                 return self._add(numpy_source(np.asarray(value), "scalar"), path)
             if torch is not None and type(value) is torch.Size:
                 return {"size": list(value)}
-            if torch is not None and isinstance(value, torch.Tensor):
-                return self._add(torch_source(value), path)
         except ValueError as error:
-            raise StateError(_text(path), str(error)) from error
-        raise StateError(_text(path), _refusal(value))
+            raise StateError(path, str(error)) from error
+        raise StateError(path, _refusal(value))
 
-    def _add(self, source: Source, path: Path) -> Json:
+    def _add(self, source: Source, path: str) -> Json:
         """Give a tensor its place, or find the one it has because its memory is known."""
         index = len(self.tensors)
         if source.memory is not None:
             known = self._known.setdefault(source.memory, index)
             if known != index:
                 return {"tensor": known}
-        tensor = Tensor.placed(source, name=_text(path), end=self.end)
+        tensor = Tensor.placed(source, name=path, end=self.end)
         self.tensors.append(tensor)
         self.sources.append(source)
         self.end = tensor.end
@@ -240,18 +289,20 @@ class _Writer:
 class _Reader:
     """Builds a state from nodes; every node is checked, because it may be anyone's."""
 
-    def __init__(self, document: Mapping[str, Json], data: Buffer) -> None:
-        if (document["format"], document["version"]) != (_FORMAT, _VERSION):
+    def __init__(self, document: Mapping[str, Json], data: Bytes, copy: bool) -> None:
+        if (document["format"], document["version"]) != (_FORMAT, VERSION):
             raise ValueError(
-                f"format must be {_FORMAT} version {_VERSION}, "
-                f"got {document['format']!r} version {document['version']!r}"
+                f"format must be {_FORMAT} version {VERSION}, got {document['format']!r} "
+                f"version {document['version']!r}: it was made by another version of dasktune"
             )
         if document["nbytes"] != data.nbytes:
             raise ValueError(f"{document['nbytes']} bytes expected, got {data.nbytes}")
-        self._data = data
+        self._copy = copy
         self._tensors = [Tensor.from_json(tensor) for tensor in document["tensors"]]
+        self._check_places(data.nbytes)
+        self._parts = [data[tensor.offset : tensor.end] for tensor in self._tensors]
+        self._check_parts()
         self._built: dict[int, Any] = {}
-        self._check_places()
         self._readers: dict[str, Callable[[Json, int], Any]] = {
             "dict": lambda node, depth: dict(self._pairs(node, depth)),
             "ordered": self._ordered,
@@ -272,13 +323,22 @@ class _Reader:
                 return self._readers[tag](payload, depth)
         return _scalar(node)
 
-    def _check_places(self) -> None:
+    def _check_places(self, nbytes: int) -> None:
         """Refuse tensors that overlap: a small file could fill the memory."""
         end = 0
         for tensor in self._tensors:
-            if tensor.offset < end or tensor.end > self._data.nbytes:
+            if tensor.offset < end or tensor.end > nbytes:
                 raise ValueError(f"{tensor.name}: does not lie in its own part of the data")
             end = tensor.end
+
+    def _check_parts(self) -> None:
+        """Name the tensors that are not what was written."""
+        if names := altered(self._tensors, self._parts):
+            more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+            verb = "is" if len(names) == 1 else "are"
+            raise CorruptCheckpointError(
+                f"{', '.join(names[:_MOST_NAMES])}{more} {verb} altered: BLAKE3 does not match"
+            )
 
     def _items(self, nodes: Json, depth: int) -> list[Any]:
         return [self.value(node, depth + 1) for node in nodes]
@@ -297,7 +357,8 @@ class _Reader:
         if type(index) is not int or not 0 <= index < len(self._tensors):
             raise ValueError(f"tensor {index!r} is not one of {len(self._tensors)}")
         if index not in self._built:
-            self._built[index] = self._tensors[index].read(self._data)
+            tensor, part = self._tensors[index], self._parts[index]
+            self._built[index] = tensor.read(part, copy=self._copy)
         return self._built[index]
 
 
@@ -334,15 +395,15 @@ def _scalar(node: Json) -> Any:
     return _SCALAR_READERS[tag](payload)
 
 
-def _key_node(key: object, path: Path) -> Json:
+def _key_node(key: object, path: str, depth: int = 0) -> Json:
     """Return the node of a dictionary's key or a set's member."""
     kind = type(key)
     if kind in _SCALAR_NODES:
         return _SCALAR_NODES[kind](key)
-    if isinstance(key, tuple) and kind is tuple and len(path) <= _MAX_DEPTH:
-        return {"tuple": [_key_node(item, (*path, index)) for index, item in enumerate(key)]}
+    if isinstance(key, tuple) and kind is tuple and depth <= _MAX_DEPTH:
+        return {"tuple": [_key_node(item, path, depth + 1) for item in key]}
     raise StateError(
-        _text(path),
+        path,
         "keys and members of sets must be None, bool, int, float, complex, str or tuples of "
         f"those, got {_type_name(key)} {key!r:.80}",
     )
@@ -371,7 +432,3 @@ def _type_name(value: object) -> str:
 
 def _qualified(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _text(path: Path) -> str:
-    return "state" + "".join(f"[{key!r}]" for key in path)

@@ -6,6 +6,9 @@ reads it. It is written here without zarr because this way the files can be sync
 together, an array costs tens of microseconds instead of milliseconds, and because zarr
 returns zeros for a chunk that is missing, where a checkpoint must be refused.
 
+The metadata has one spelling, in which the attributes stand last: they are taken out of the
+file and compared as bytes, so that nothing depends on how JSON is read.
+
 References
 ----------
 Zarr core specification, version 3: array metadata, regular grid, codecs ``bytes`` and
@@ -14,80 +17,153 @@ Zarr core specification, version 3: array metadata, regular grid, codecs ``bytes
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import google_crc32c
 import numpy as np
-from numpy.typing import NDArray
 
 from dasktune.errors import CorruptCheckpointError
-
-Buffer = NDArray[np.uint8]
+from dasktune.storage.buffers import ALIGNMENT, Buffer, empty
 
 CHUNK_BYTES = 32 * 2**20
-"""Largest chunk; larger arrays are cut into equal ones."""
+"""Largest chunk; larger arrays are cut into equal ones. It is part of the format."""
 
 _METADATA = "zarr.json"
 _CRC_BYTES = 4
+_THREADS = 2
+_AT_ONCE = 64
+"""Files that are asked for together: a size that is a lie ends at the first that is missing."""
+
+Read = Callable[[Sequence[str]], list[Buffer | None]]
+"""Returns the content of the files of these names, None for what does not exist."""
 
 
-def array_files(data: Buffer, attributes: Mapping[str, Any]) -> dict[str, list[Buffer]]:
-    """Return the files of an array: their content in pieces, by name.
+class ArrayFiles(Mapping[str, list[Buffer]]):
+    """The files of an array: their content in pieces by name, made when it is asked for.
+
+    The metadata come last, so that the chunks can be on their way to the disk while the
+    attributes, which may hold checksums, are still computed.
 
     Parameters
     ----------
     data
         The bytes; they are not copied.
     attributes
-        JSON that is kept in the array's metadata.
+        Returns the JSON that is kept in the array's metadata.
     """
-    size = _chunk_size(data.size)
-    files = {
-        f"c.{index}": _chunk(data[start : start + size], size)
-        for index, start in enumerate(range(0, data.size, size))
-    }
-    text = json.dumps(_metadata(data.size, attributes), allow_nan=False).encode()
-    return {**files, _METADATA: [np.frombuffer(text, np.uint8)]}
+
+    def __init__(self, data: Buffer, attributes: Callable[[], bytes]) -> None:
+        self._data, self._attributes = data, attributes
+        self._size = _chunk_size(data.size)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from _chunk_names(self._data.size)
+        yield _METADATA
+
+    def __len__(self) -> int:
+        return _chunk_count(self._data.size) + 1
+
+    def __getitem__(self, name: str) -> list[Buffer]:
+        if name == _METADATA:
+            content = _head(self._data.size) + self._attributes() + b"}"
+            return [np.frombuffer(content, np.uint8)]
+        start = int(name.removeprefix("c.")) * self._size
+        part = self._data[start : start + self._size]
+        fill = np.zeros(self._size - part.size, np.uint8)
+        return [part, fill, _crc(part, fill)]
 
 
-def read_array(
-    read: Callable[[Sequence[str]], list[Buffer | None]], nbytes: int
-) -> tuple[Buffer, dict[str, Any]]:
+class Chunks:
+    """The bytes of an array as they were read: in chunks, which are not put together.
+
+    Parameters
+    ----------
+    chunks
+        Equal in size, each with its CRC32C.
+    nbytes
+        How many bytes of them count: the last one is filled up.
+    """
+
+    def __init__(self, chunks: Sequence[Buffer], nbytes: int) -> None:
+        self._chunks, self.nbytes = chunks, nbytes
+        self._size = _chunk_size(nbytes)
+
+    def check(self) -> None:
+        """Compare all chunks with their CRC32C.
+
+        Raises
+        ------
+        CorruptCheckpointError
+            If one is altered.
+        """
+        if len(self._chunks) <= 1:
+            right = list(map(_is_right, self._chunks))
+        else:
+            with ThreadPoolExecutor(_THREADS, thread_name_prefix="dasktune-checks") as pool:
+                right = list(pool.map(_is_right, self._chunks))
+        if not all(right):
+            name = f"c.{right.index(False)}"
+            raise CorruptCheckpointError(f"chunk {name} is altered: CRC32C does not match")
+
+    def __getitem__(self, part: slice) -> Buffer:
+        """Return a part: of one chunk as it is, of several as a copy."""
+        start, stop, _ = part.indices(self.nbytes)
+        pieces, at = [], start
+        while at < stop:
+            index, offset = divmod(at, self._size)
+            pieces.append(self._chunks[index][offset : min(self._size, offset + stop - at)])
+            at += pieces[-1].size
+        if len(pieces) == 1:
+            return pieces[0]
+        whole = empty(at - start)
+        return np.concatenate(pieces, out=whole) if pieces else whole
+
+
+def read_array(read: Read, nbytes: int) -> tuple[Chunks, bytes]:
     """Return the data and the attributes of an array.
 
     Parameters
     ----------
     read
-        Returns the content of the files of these names, None for what does not exist.
+        Reads files.
     nbytes
         The size that the array must have.
 
     Raises
     ------
     CorruptCheckpointError
-        If a file is missing, cut short or altered.
+        If a file is missing or cut short. Whether chunks are altered is not looked at.
     """
-    attributes = _attributes(read([_METADATA])[0], nbytes)
     size = _chunk_size(nbytes)
-    names = [f"c.{index}" for index in range(-(-nbytes // size))]
-    chunks = [
-        _checked(name, content, size) for name, content in zip(names, read(names), strict=True)
-    ]
-    data = chunks[0] if len(chunks) == 1 else np.concatenate([*chunks, np.empty(0, np.uint8)])
-    return data[:nbytes], attributes
+    names = itertools.chain([_METADATA], _chunk_names(nbytes))
+    found: list[Buffer] = []
+    while batch := list(itertools.islice(names, _AT_ONCE)):
+        found += map(_whole, batch, read(batch), itertools.repeat(size))
+    metadata, *chunks = found
+    attributes = _attributes(metadata.tobytes(), nbytes)
+    return Chunks(chunks, nbytes), attributes
+
+
+def _chunk_count(nbytes: int) -> int:
+    return -(-nbytes // _chunk_size(nbytes))
+
+
+def _chunk_names(nbytes: int) -> Iterator[str]:
+    return (f"c.{index}" for index in range(_chunk_count(nbytes)))
 
 
 def _chunk_size(nbytes: int) -> int:
-    """Cut into equal chunks: the format fills the last one up to the size of the others."""
-    count = max(1, -(-nbytes // CHUNK_BYTES))
-    return max(1, -(-nbytes // count))
+    """Cut into equal chunks: the format fills the last one up to the size of the others.
 
-
-def _chunk(part: Buffer, size: int) -> list[Buffer]:
-    fill = np.zeros(size - part.size, np.uint8)
-    return [part, fill, _crc(part, fill)]
+    A multiple of the alignment of tensors, so that they can be used where they were read.
+    """
+    count = -(-nbytes // CHUNK_BYTES)
+    if count <= 1:
+        return max(1, nbytes)
+    return -(-nbytes // count // ALIGNMENT) * ALIGNMENT
 
 
 def _crc(*parts: Buffer) -> Buffer:
@@ -97,20 +173,24 @@ def _crc(*parts: Buffer) -> Buffer:
     return np.frombuffer(value.to_bytes(_CRC_BYTES, "little"), np.uint8)
 
 
-def _checked(name: str, content: Buffer | None, size: int) -> Buffer:
+def _whole(name: str, content: Buffer | None, size: int) -> Buffer:
+    what = name if name == _METADATA else f"chunk {name}"
     if content is None:
-        raise CorruptCheckpointError(f"chunk {name} is missing")
-    if content.size != size + _CRC_BYTES:
+        raise CorruptCheckpointError(f"{what} is missing")
+    if name != _METADATA and content.size != size + _CRC_BYTES:
         raise CorruptCheckpointError(
-            f"chunk {name} must have {size + _CRC_BYTES} bytes, got {content.size}"
+            f"{what} must have {size + _CRC_BYTES} bytes, got {content.size}"
         )
-    if not np.array_equal(_crc(content[:size]), content[size:]):
-        raise CorruptCheckpointError(f"chunk {name} is altered: its CRC32C does not match")
-    return content[:size]
+    return content
 
 
-def _metadata(nbytes: int, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    return {
+def _is_right(content: Buffer) -> bool:
+    return np.array_equal(_crc(content[:-_CRC_BYTES]), content[-_CRC_BYTES:])
+
+
+def _head(nbytes: int) -> bytes:
+    """Return the metadata up to the attributes."""
+    metadata = {
         "zarr_format": 3,
         "node_type": "array",
         "shape": [nbytes],
@@ -123,18 +203,12 @@ def _metadata(nbytes: int, attributes: Mapping[str, Any]) -> dict[str, Any]:
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
         "fill_value": 0,
         "codecs": [{"name": "bytes"}, {"name": "crc32c"}],
-        "attributes": dict(attributes),
     }
+    return json.dumps(metadata)[:-1].encode() + b', "attributes": '
 
 
-def _attributes(content: Buffer | None, nbytes: int) -> dict[str, Any]:
-    if content is None:
-        raise CorruptCheckpointError(f"{_METADATA} is missing")
-    try:
-        metadata = json.loads(content.tobytes())
-        attributes: dict[str, Any] = dict(metadata["attributes"])
-    except (LookupError, RecursionError, TypeError, ValueError) as error:
-        raise CorruptCheckpointError(f"{_METADATA} cannot be read: {error}") from error
-    if metadata != _metadata(nbytes, attributes):
+def _attributes(content: bytes, nbytes: int) -> bytes:
+    head = _head(nbytes)
+    if not content.startswith(head) or not content.endswith(b"}"):
         raise CorruptCheckpointError(f"{_METADATA} does not describe {nbytes} bytes as written")
-    return attributes
+    return content[len(head) : -1]

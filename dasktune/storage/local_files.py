@@ -7,13 +7,13 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from dasktune.storage.buffers import empty
 from dasktune.storage.files import Buffer, Entry, Parts
 
 _THREADS = 4
@@ -24,16 +24,29 @@ class LocalFiles:
 
     def __init__(self, root: Path) -> None:
         self._root = root.expanduser().absolute()
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="dasktune-files")
 
     def write(self, folder: str, files: Mapping[str, Parts]) -> None:
         """Write files into one folder, several at a time, and sync every folder that is new."""
         where = self._root / folder
-        fresh = [where, *itertools.takewhile(lambda above: not above.exists(), where.parents)]
+        fresh = [*itertools.takewhile(lambda above: not above.exists(), where.parents)]
         _make_folder(where)
-        _each(lambda name: _write_file(where / name, files[name]), list(files))
         # What others have just made they sync themselves; the one above names the topmost.
-        for made in [*fresh, fresh[-1].parent]:
-            _sync_folder(made)
+        above = [*fresh, (fresh[-1] if fresh else where).parent]
+        synced = self._pool.submit(_sync_folders, above)
+
+        def write(name: str) -> None:
+            _write_file(where / name, files[name])
+
+        *names, last = files
+        begun = [synced, *(self._pool.submit(write, name) for name in names)]
+        try:
+            write(last)
+        finally:
+            wait(begun)  # whatever fails, nothing is written after the return
+        for one in begun:
+            one.result()
+        _sync_folders([where])
 
     def create(self, path: str, content: bytes, *, durable: bool = True) -> bool:
         """Write the file aside and link it to its name: it appears whole or not at all."""
@@ -46,7 +59,7 @@ class LocalFiles:
         finally:
             aside.unlink()
         if durable:
-            _sync_folder(target.parent)
+            _sync_folders([target.parent])
         return True
 
     def replace(self, path: str, content: bytes) -> None:
@@ -63,7 +76,9 @@ class LocalFiles:
 
     def read(self, folder: str, names: Sequence[str]) -> list[Buffer | None]:
         """Return the content of files of one folder, read several at a time."""
-        return _each(lambda name: _read_file(self._root / folder / name), names)
+        paths = [self._root / folder / name for name in names]
+        few = len(paths) <= 2  # which are read before a thread has begun
+        return list(map(_read_file, paths)) if few else list(self._pool.map(_read_file, paths))
 
     def remove(self, path: str) -> None:
         """Remove a file or folder, and the folder above it if that is empty now."""
@@ -108,14 +123,6 @@ class LocalFiles:
                     yield Entry(path=path[prefix:], nbytes=found.st_size, modified=found.st_mtime)
 
 
-def _each(work: Any, names: Sequence[str]) -> list[Any]:
-    """Do the same for every name: in threads where it is many, for disks take their time."""
-    if len(names) <= 2:
-        return [work(name) for name in names]
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="dasktune-files") as pool:
-        return list(pool.map(work, names))
-
-
 def _aside(path: Path) -> Path:
     """Return a name next to a file that no one else uses."""
     return path.with_name(f"{path.name}.{uuid.uuid4().hex}")
@@ -145,17 +152,23 @@ def _write_file(path: Path, parts: Parts, durable: bool = True) -> None:
             os.fsync(file.fileno())
 
 
-def _sync_folder(path: Path) -> None:
-    """Sync the names in a folder, which syncing the files alone does not do."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _sync_folders(paths: Iterable[Path]) -> None:
+    """Sync the names in folders, which syncing the files alone does not do."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _read_file(path: Path) -> Buffer | None:
     try:
-        return np.fromfile(path, np.uint8)
+        with path.open("rb", buffering=0) as file:
+            content = empty(os.fstat(file.fileno()).st_size)
+            rest = content.data
+            while rest and (count := file.readinto(rest)):
+                rest = rest[count:]
+            return content[: content.size - len(rest)]
     except FileNotFoundError:
         return None

@@ -3,29 +3,45 @@
 A `Source` is a tensor as the training code holds it, a `Tensor` the place that its bytes have
 in the buffer. The bytes are in C order of the axes as listed in ``order`` (empty: as they
 are), so Fortran arrays and channels-last tensors come back with their strides: the result of
-a sum depends on them.
+a sum depends on them. Each tensor has a checksum of its own, so that a damaged one is named
+and one alone can be checked.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
+from blake3 import blake3
 from numpy.typing import NDArray
 
 from dasktune.errors import StorageError
-
-Buffer = NDArray[np.uint8]
-"""One-dimensional bytes."""
+from dasktune.storage.buffers import ALIGNMENT, Buffer, address, is_aligned
 
 Json = Any
 """What `json.dumps` takes with ``allow_nan=False``."""
 
-_ALIGNMENT = 64
+DIGEST_BYTES = 16
+"""Length of a BLAKE3 digest; it takes 2**64 tries to make two states with the same one."""
+
+_THREADS = 2
+"""Threads that compute checksums: the others are for training."""
+
+_MANY_BYTES = 4 * 2**20
+"""Bytes from which on threads are worth their start."""
+
+_SHARED_BYTES = 64 * 2**10
+"""Bytes from which on what is read is not copied again: smaller ones would keep all that they
+were read with in memory."""
+
 _NUMPY_KINDS = "biufcmMSUV"
 _TORCH_DTYPES = (
     *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
@@ -73,6 +89,7 @@ class Tensor:
     nbytes: int
     order: tuple[int, ...] = ()
     requires_grad: bool = False
+    blake3: str = ""
 
     @classmethod
     def placed(cls, source: Source, *, name: str, end: int) -> Tensor:
@@ -82,7 +99,7 @@ class Tensor:
             kind=source.kind,
             dtype=source.dtype,
             shape=source.shape,
-            offset=-(-end // _ALIGNMENT) * _ALIGNMENT,
+            offset=-(-end // ALIGNMENT) * ALIGNMENT,
             nbytes=math.prod(source.shape) * source.itemsize,
             order=source.order,
             requires_grad=source.requires_grad,
@@ -93,8 +110,8 @@ class Tensor:
         """Where the bytes end."""
         return self.offset + self.nbytes
 
-    def to_json(self) -> dict[str, Json]:
-        """Return the tensor as JSON; what is usual is left out."""
+    def to_json(self, checksum: str) -> dict[str, Json]:
+        """Return the tensor as JSON, with the checksum of its bytes; what is usual is left out."""
         return {
             "name": self.name,
             "kind": self.kind,
@@ -102,6 +119,7 @@ class Tensor:
             "shape": list(self.shape),
             "offset": self.offset,
             "nbytes": self.nbytes,
+            "blake3": checksum,
             **({"order": list(self.order)} if self.order else {}),
             **({"requires_grad": True} if self.requires_grad else {}),
         }
@@ -111,6 +129,10 @@ class Tensor:
         """Return the tensor that `to_json` wrote; raises ValueError or TypeError if it did not."""
         shape, order = tuple(document["shape"]), tuple(document.get("order", ()))
         tensor = cls(**{**document, "shape": shape, "order": order})
+        if type(tensor.name) is not str or not tensor.name.isprintable():
+            raise ValueError(f"names must be printable text, got {tensor.name!r:.100}")
+        if type(tensor.blake3) is not str or len(tensor.blake3) != 2 * DIGEST_BYTES:
+            raise ValueError(f"{tensor.name}: blake3 must be {2 * DIGEST_BYTES} digits")
         for number in (*shape, tensor.offset, tensor.nbytes):
             if type(number) is not int or number < 0:
                 raise ValueError(f"{tensor.name}: sizes must be integers >= 0, got {number!r}")
@@ -118,31 +140,45 @@ class Tensor:
             raise ValueError(f"{tensor.name}: order must be a permutation of the axes")
         return tensor
 
-    def write(self, data: Buffer, value: Any) -> None:
-        """Copy the bytes of a source's value to their place in the buffer."""
-        part = data[self.offset : self.end]
+    def write(self, part: Buffer, value: Any) -> None:
+        """Copy the bytes of a source's value into the tensor's part of the buffer."""
         if not self.nbytes:
             return
         if self.kind == "bytes":
             part[:] = np.frombuffer(value, np.uint8)
         elif self.kind == "torch":
-            target = torch_module().from_numpy(part).view(value.dtype).view(self._stored_shape)
-            target.copy_(value.permute(self.order or tuple(range(value.dim()))))
+            self._write_torch(part, value.permute(self.order) if self.order else value)
         else:
             target = np.ndarray(self._stored_shape, value.dtype, buffer=part)
-            target[...] = value.transpose(self.order or range(value.ndim))
+            target[...] = value.transpose(self.order) if self.order else value
 
-    def read(self, data: Buffer) -> Any:
-        """Return a fresh object with the bytes at this place of the buffer.
+    def _write_torch(self, part: Buffer, value: Any) -> None:
+        """Copy memory where it lies as it is stored: torch would start threads for it."""
+        is_plain = value.is_contiguous() and value.is_cpu
+        if is_plain and not value.is_conj() and not value.is_neg():
+            ctypes.memmove(address(part), value.data_ptr(), part.nbytes)
+        else:
+            _torch_view(part, value.dtype, self._stored_shape).copy_(value)
+
+    def read(self, part: Buffer, *, copy: bool = True) -> Any:
+        """Return the object whose bytes are these.
+
+        Parameters
+        ----------
+        part
+            The tensor's part of the buffer.
+        copy
+            Whether the object must have memory of its own; if not, it may live in `part`.
 
         Raises
         ------
         ValueError, TypeError, RuntimeError
             If there can be no such tensor.
         """
-        part = data[self.offset : self.end]
+        copy = copy or self.nbytes < _SHARED_BYTES or not part.flags.writeable
+        copy = copy or not is_aligned(part)
         if self.kind == "torch":
-            return self._read_torch(part)
+            return self._read_torch(part, copy)
         if self.kind not in ("numpy", "scalar", "bytes"):
             raise ValueError(f"{self.name}: unknown kind {self.kind!r}")
         dtype = np.lib.format.descr_to_dtype(_tuples(self.dtype))
@@ -151,28 +187,32 @@ class Tensor:
         self._check_size(dtype.itemsize)
         if self.kind == "bytes":
             return part.tobytes()
-        array = np.ndarray(self._stored_shape, dtype, buffer=part).copy()
+        array = np.ndarray(self._stored_shape, dtype, buffer=part)
+        if copy:
+            array = array.copy()
         if self.order:
             array = array.transpose(np.argsort(self.order))
-        return array[()] if self.kind == "scalar" else array
+        return array[()].copy() if self.kind == "scalar" else array
 
-    def _read_torch(self, part: Buffer) -> Any:
-        """Let torch allocate: kernels may round differently where memory is not aligned."""
+    def _read_torch(self, part: Buffer, copy: bool) -> Any:
         torch = torch_module()
         if self.dtype not in _TORCH_DTYPES:
             raise ValueError(f"{self.name}: dtype {self.dtype!r} is not allowed")
         dtype = getattr(torch, self.dtype)
         self._check_size(dtype.itemsize)
-        content = torch.empty(self.nbytes, dtype=torch.uint8)
-        content.numpy()[:] = part
-        value = content.view(dtype).view(self._stored_shape)
+        if copy:
+            content = torch.empty(self.nbytes, dtype=torch.uint8)
+            ctypes.memmove(content.data_ptr(), address(part), self.nbytes)
+            value = content.view(dtype).view(self._stored_shape)
+        else:
+            value = _torch_view(part, dtype, self._stored_shape)
         if self.order:
             value = value.permute(*np.argsort(self.order).tolist())
         return value.requires_grad_() if self.requires_grad else value
 
     @property
     def _stored_shape(self) -> tuple[int, ...]:
-        return tuple(self.shape[axis] for axis in self.order) or self.shape
+        return tuple(self.shape[axis] for axis in self.order) if self.order else self.shape
 
     def _check_size(self, itemsize: int) -> None:
         if self.nbytes != math.prod(self.shape) * itemsize:
@@ -218,30 +258,54 @@ def torch_source(value: Any) -> Source:
     ValueError
         If it is of a subclass, sparse, quantised or without data.
     """
-    torch = torch_module()
+    torch, device = torch_module(), value.device
     if type(value) not in (torch.Tensor, torch.nn.Parameter):
         raise ValueError(f"tensors must be plain, got the subclass {type(value).__qualname__}")
-    if value.layout != torch.strided or value.device.type == "meta":
-        raise ValueError(f"tensors must be dense, got layout {value.layout} on {value.device}")
-    dtype = str(value.dtype).removeprefix("torch.")
-    if dtype not in _TORCH_DTYPES:
+    if value.layout != torch.strided or device.type == "meta":
+        raise ValueError(f"tensors must be dense, got layout {value.layout} on {device}")
+    dtype = _torch_names().get(value.dtype)
+    if dtype is None:
         raise ValueError(f"tensors of dtype {value.dtype} cannot be stored")
+    shape, stride, requires_grad = tuple(value.shape), value.stride(), value.requires_grad
     where = value.data_ptr() if value.numel() else id(value)
-    flags = (value.requires_grad, value.is_conj(), value.is_neg())
+    flags = (requires_grad, value.is_conj(), value.is_neg())
     return Source(
-        value=value.detach(),
+        value=value.detach() if requires_grad else value,
         kind="torch",
         dtype=dtype,
-        shape=tuple(value.shape),
-        itemsize=value.element_size(),
-        order=() if value.is_contiguous() else _axis_order(value.stride()),
-        memory=(value.device, where, dtype, value.shape, value.stride(), *flags),
-        requires_grad=value.requires_grad,
+        shape=shape,
+        itemsize=value.dtype.itemsize,
+        order=() if value.is_contiguous() else _axis_order(stride),
+        memory=(device, where, dtype, shape, stride, *flags),
+        requires_grad=requires_grad,
     )
+
+
+def altered(tensors: Sequence[Tensor], parts: Sequence[Buffer]) -> list[str]:
+    """Return the names of tensors whose parts of the buffer are not what was written."""
+    sums = checksums(parts)
+    return [one.name for one, found in zip(tensors, sums, strict=True) if one.blake3 != found]
+
+
+def digest_of(content: Buffer | bytes) -> str:
+    """Return the first 128 bits of the BLAKE3 of some bytes, in hexadecimal."""
+    threads = _THREADS if len(content) >= _MANY_BYTES else 1
+    return blake3(memoryview(content), max_threads=threads).hexdigest(DIGEST_BYTES)
+
+
+def checksums(parts: Sequence[Buffer]) -> list[str]:
+    """Return the checksums of parts, several at a time where that is worth it."""
+    if sum(part.nbytes for part in parts) < _MANY_BYTES:
+        return [digest_of(part) for part in parts]
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="dasktune-digests") as pool:
+        return list(pool.map(digest_of, parts))
 
 
 def torch_module() -> Any:
     """Import torch when a tensor is met, and not before: it takes seconds."""
+    known = sys.modules.get("torch")
+    if known is not None:
+        return known
     try:
         return importlib.import_module("torch")
     except ImportError as error:
@@ -249,6 +313,18 @@ def torch_module() -> Any:
             "the state holds torch tensors, and torch is not installed: "
             "pip install 'dasktune[torch]'"
         ) from error
+
+
+@cache
+def _torch_names() -> dict[Any, str]:
+    """Return the names of the dtypes that this version of torch has."""
+    torch = torch_module()
+    return {getattr(torch, name): name for name in _TORCH_DTYPES if hasattr(torch, name)}
+
+
+def _torch_view(part: Buffer, dtype: Any, shape: tuple[int, ...]) -> Any:
+    """Return a tensor that lives in a part of a buffer."""
+    return torch_module().from_numpy(part).view(dtype).view(shape)
 
 
 def _axis_order(strides: tuple[int, ...]) -> tuple[int, ...]:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dasktune as dt
+from dasktune import worker
 from dasktune.errors import StorageError
 from dasktune.graph.keys import Chain, encode_at
 from dasktune.job import Job, StageSpec
@@ -258,6 +260,33 @@ def test_training_waits_for_the_store(bench: Bench, monkeypatch: pytest.MonkeyPa
     may_write.set()
     thread.join(PATIENCE)
     assert bench.saved_steps() == list(range(1, 13))
+
+
+@pytest.mark.parametrize(("limit", "most"), [(1, 1), (2 * 64, 2), (100 * 64, PENDING_WRITES + 1)])
+def test_of_large_states_fewer_wait(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, limit: int, most: int
+) -> None:
+    may_write, save = threading.Event(), CheckpointStore.save
+
+    def held_back(self: CheckpointStore, *args: Any, **kwargs: Any) -> Any:
+        assert may_write.wait(PATIENCE)
+        return save(self, *args, **kwargs)
+
+    def state_dict(self: Counting) -> dict[str, Any]:
+        return {"done": self.done, "weights": np.zeros(8)}
+
+    monkeypatch.setattr(CheckpointStore, "save", held_back)
+    monkeypatch.setattr(worker, "PENDING_BYTES", limit)
+    bench.trainer.state_dict = state_dict
+    reached: list[int] = []
+    bench.trainer.before_step = staticmethod(reached.append)
+    thread = threading.Thread(target=bench.run, args=("a1", 0, 6, tuple(range(1, 6))))
+    thread.start()
+    thread.join(0.3)
+    assert len(reached) == most + 1
+    may_write.set()
+    thread.join(PATIENCE)
+    assert bench.saved_steps() == list(range(1, 7))
 
 
 def test_a_store_that_fails_is_said_to(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import zarr
 
 from dasktune.errors import ConfigurationError, CorruptCheckpointError, StorageError
 from dasktune.storage import flat
-from dasktune.storage.checkpoints import CheckpointStore, Commit
+from dasktune.storage.checkpoints import CheckpointStore, Commit, NewerFormatError
 from dasktune.storage.codec import encode
 from dasktune.storage.object_files import ObjectFiles, open_files
 
@@ -222,9 +222,9 @@ def test_discard_spares_the_commit_that_came_meanwhile(store, monkeypatch):
 def test_a_commit_of_a_later_version_is_neither_read_nor_removed(tmp_path, local):
     save(local)
     path = tmp_path / "checkpoints" / KEY[:2] / KEY / "commit"
-    path.write_bytes(path.read_bytes().replace(b'"version": 1', b'"version": 2'))
+    path.write_bytes(path.read_bytes().replace(b'"version": 2', b'"version": 3'))
     before = files_below(tmp_path)
-    message = "checkpoint a1b2c3: commit must be of version 1, got 2"
+    message = "checkpoint a1b2c3: commit must be of version 2, got 3"
     for use in (local.load, local.commit_of, local.discard):
         with pytest.raises(StorageError, match=message) as caught:
             use(KEY)
@@ -267,13 +267,13 @@ DAMAGE = {
     "metadata missing": (damage_nothing_but("zarr.json"), "zarr.json is missing"),
     "chunk cut short": (lambda f: os.truncate(f / "c.0", 700), "must have 804 bytes, got 700"),
     "chunk empty": (lambda f: os.truncate(f / "c.0", 0), "must have 804 bytes, got 0"),
-    "first bit": (lambda f: flip(f / "c.0", 0), "chunk c.0 is altered"),
+    "first bit": (lambda f: flip(f / "c.0", 0), r"state\['weights'\] is altered"),
     "last bit": (lambda f: flip(f / "c.0", -1), "chunk c.0 is altered"),
-    "metadata cut short": (lambda f: os.truncate(f / "zarr.json", 100), "cannot be read"),
-    "metadata empty": (lambda f: os.truncate(f / "zarr.json", 0), "cannot be read"),
+    "metadata cut short": (lambda f: os.truncate(f / "zarr.json", 100), "does not describe"),
+    "metadata empty": (lambda f: os.truncate(f / "zarr.json", 0), "does not describe"),
     "other value": (
         lambda f: (f / "zarr.json").write_text(
-            (f / "zarr.json").read_text().replace('["epoch", 3]', '["epoch", 4]')
+            (f / "zarr.json").read_text().replace('["epoch",3]', '["epoch",4]')
         ),
         "its digest is not the commit's",
     ),
@@ -283,10 +283,10 @@ DAMAGE = {
         ),
         "does not describe 800 bytes",
     ),
-    "not metadata": (lambda f: (f / "zarr.json").write_text("[1]"), "cannot be read"),
-    "deep metadata": (lambda f: (f / "zarr.json").write_text("[" * 10**5), "cannot be read"),
-    "no attributes": (lambda f: (f / "zarr.json").write_text("{}"), "cannot be read"),
-    "not text": (lambda f: (f / "zarr.json").write_bytes(b"\xff\xfe"), "cannot be read"),
+    "not metadata": (lambda f: (f / "zarr.json").write_text("[1]"), "does not describe"),
+    "deep metadata": (lambda f: (f / "zarr.json").write_text("[" * 10**5), "does not describe"),
+    "no attributes": (lambda f: (f / "zarr.json").write_text("{}"), "does not describe"),
+    "not text": (lambda f: (f / "zarr.json").write_bytes(b"\xff\xfe"), "does not describe"),
 }
 
 
@@ -315,6 +315,9 @@ def test_every_bit_of_a_checkpoint_counts(tmp_path, local):
                 state, commit = local.load(KEY)
             except CorruptCheckpointError:
                 continue
+            except NewerFormatError:
+                assert content[position : position + 1] == b"2"  # of the commit's version
+                continue
             finally:
                 path.write_bytes(content)
             same = json.dumps(commit.to_json()) == before and (state["x"] == [0.0, 1.0]).all()
@@ -331,8 +334,9 @@ def test_every_bit_of_a_checkpoint_counts(tmp_path, local):
         b"null",
         b"\xff",
         b"[" * 10**5,
+        b'{"format": "dasktune-commit", "version": 2, "check": "", "commit": {}}',
         b'{"format": "dasktune-commit", "version": 1, "check": "", "commit": {}}',
-        b'{"format": "dasktune-commit", "version": "2", "check": "", "commit": {}}',
+        b'{"format": "dasktune-commit", "version": "3", "check": "", "commit": {}}',
         b'{"format": "other", "version": 2, "check": "", "commit": {}}',
     ],
     ids=lambda content: repr(content[:30]),

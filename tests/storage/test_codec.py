@@ -13,6 +13,7 @@ from collections import OrderedDict, defaultdict
 import numpy as np
 import pytest
 import torch
+from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -365,6 +366,13 @@ def test_a_state_with_tensors_says_that_torch_is_missing():
         assert done.stdout.startswith("StorageError the state holds torch tensors, and torch is")
 
 
+DATA = encode(np.arange(6.0).reshape(2, 3)).data
+
+
+def checksum(content: bytes) -> str:
+    return blake3(content).hexdigest(16)
+
+
 def hostile(**changes):
     """Return a good document with changes in its one tensor."""
     document = json.loads(json.dumps(encode(np.arange(6.0).reshape(2, 3)).document))
@@ -382,7 +390,7 @@ def hostile(**changes):
         {"offset": 0.0},
         {"offset": None},
         {"nbytes": -48},
-        {"nbytes": 40},
+        {"nbytes": 40, "blake3": checksum(DATA[:40].tobytes())},
         {"nbytes": 2**62},
         {"shape": [2, -3]},
         {"shape": [-2, -3]},
@@ -390,12 +398,12 @@ def hostile(**changes):
         {"shape": [2**40, 3]},
         {"shape": "23"},
         {"shape": [6] + [1] * 100},
-        {"shape": [0, 2**63], "nbytes": 0},
+        {"shape": [0, 2**63], "nbytes": 0, "blake3": checksum(b"")},
         {"dtype": "O"},
         {"dtype": "|O8"},
         {"dtype": [["a", "|O"]]},
         {"dtype": "nonsense"},
-        {"dtype": "<U0", "nbytes": 0},
+        {"dtype": "<U0", "nbytes": 0, "blake3": checksum(b"")},
         {"dtype": ["f8"]},
         {"dtype": 8},
         {"dtype": "f8,f8"},
@@ -410,6 +418,11 @@ def hostile(**changes):
         {"order": [0, 2]},
         {"order": [-1, 0]},
         {"surprise": 1},
+        {"blake3": None},
+        {"blake3": "00"},
+        {"name": 3},
+        {"name": "a\x1b[2Jb"},
+        {"name": "a\nb"},
     ],
     ids=str,
 )
@@ -417,6 +430,55 @@ def test_a_hostile_tensor_is_refused(change):
     good = encode(np.arange(6.0).reshape(2, 3))
     with pytest.raises(CorruptCheckpointError, match="document of the state cannot be read"):
         decode(hostile(**change), good.data)
+
+
+def test_of_many_tensors_the_altered_ones_are_named():
+    snapshot = encode({"a": np.zeros(3), "b": torch.ones(5), "c": np.ones(2)})
+    data = snapshot.data.copy()
+    data[64] ^= 1
+    with pytest.raises(CorruptCheckpointError, match=r"^state\['b'\] is altered: BLAKE3 does not"):
+        decode(snapshot.document, data)
+    data[[0, 128]] ^= 1
+    expected = r"^state\['a'\], state\['b'\], state\['c'\] are altered"
+    with pytest.raises(CorruptCheckpointError, match=expected):
+        decode(snapshot.document, data)
+
+
+def test_the_checksum_of_a_large_tensor_is_plain_blake3_of_its_bytes():
+    values = np.random.default_rng(0).integers(0, 256, 5 * 2**20, np.uint8)
+    (entry,) = encode(values).document["tensors"]
+    assert entry["blake3"] == checksum(values.tobytes())
+
+
+def test_padding_is_zero_whatever_was_in_the_memory_before():
+    def dirty(nbytes):
+        return np.full(nbytes, 255, np.uint8)
+
+    state = [np.zeros(1, np.uint8), np.zeros(70, np.uint8), np.empty(0), np.zeros(1)]
+    assert not encode(state, allocate=dirty).data.any()
+
+
+def test_large_arrays_may_live_in_what_was_read_and_small_ones_not():
+    state = {"large": torch.zeros(2**16), "array": np.zeros(2**16), "small": torch.zeros(3)}
+    snapshot = encode(state)
+    found = decode(snapshot.document, snapshot.data, copy=False)
+    assert bits(found) == bits(state)
+    snapshot.data[:] = 1
+    assert found["large"].view(torch.uint8).all()
+    assert found["array"].view(np.uint8).all()
+    assert not found["small"].any()
+
+
+def test_memory_that_cannot_be_written_or_is_not_aligned_is_copied():
+    snapshot = encode(torch.arange(2**16))
+    shifted = np.empty(snapshot.nbytes + 1, np.uint8)[1:]
+    shifted[:] = snapshot.data
+    constant = np.frombuffer(snapshot.data.tobytes(), np.uint8)
+    for data in (shifted, constant):
+        found = decode(snapshot.document, data, copy=False)
+        assert found.data_ptr() % 64 == 0
+        found += 1
+        assert np.array_equal(data, snapshot.data)
 
 
 def nested(depth):
@@ -457,14 +519,16 @@ def nested(depth):
 def test_a_hostile_node_is_refused(node):
     document = {**hostile(), "state": node}
     with pytest.raises(CorruptCheckpointError, match="document of the state cannot be read"):
-        decode(document, np.zeros(48, np.uint8))
+        decode(document, DATA)
 
 
 @pytest.mark.parametrize(
     "change",
     [
         {"format": "pickle"},
-        {"version": 2},
+        {"version": 1},
+        {"version": 3},
+        {"version": "2"},
         {"nbytes": 47},
         {"tensors": None},
         {"tensors": [1]},
@@ -474,7 +538,7 @@ def test_a_hostile_node_is_refused(node):
 )
 def test_a_hostile_document_is_refused(change):
     with pytest.raises(CorruptCheckpointError, match="document of the state cannot be read"):
-        decode({**hostile(), **change}, np.zeros(48, np.uint8))
+        decode({**hostile(), **change}, DATA)
 
 
 @pytest.mark.parametrize("name", ["format", "version", "nbytes", "tensors", "state"])
@@ -482,7 +546,7 @@ def test_a_document_without_one_of_its_parts_is_refused(name):
     document = hostile()
     del document[name]
     with pytest.raises(CorruptCheckpointError, match=name):
-        decode(document, np.zeros(48, np.uint8))
+        decode(document, DATA)
 
 
 json_values = st.recursive(
@@ -497,7 +561,7 @@ json_values = st.recursive(
 @settings(deadline=None, max_examples=300)
 def test_any_json_in_a_document_is_read_or_refused(name, value):
     try:
-        found = decode(hostile(**{name: value}), np.zeros(48, np.uint8))
+        found = decode(hostile(**{name: value}), DATA)
     except CorruptCheckpointError:
         return
     assert found.nbytes == 48 if isinstance(found, np.ndarray) else len(found) == 48

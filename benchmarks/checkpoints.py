@@ -1,0 +1,357 @@
+"""Checkpoints: throughput next to one raw object, torch.save and safetensors; the hold-up.
+
+A large state is that of a ResNet-50 with the momentum of SGD, a small one has 60 tensors in
+1 MB. Everything is measured in turns, and the figures are medians of ratios of neighbours, since
+a disk or server of others does not keep its pace. ``raw`` writes the same bytes as one
+object, and syncs them as a checkpoint is synced. What is ours includes the copy of the state
+where the figure says so, its checksums, and the commit.
+
+Without ``--url`` the files lie in a temporary folder. ``--url s3://bucket/folder`` takes
+credentials and ``AWS_ENDPOINT_URL`` from the environment. Local files are read twice: from the
+memory of the system, and from the disk.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+from uuid import uuid4
+
+import fsspec
+import numpy as np
+import torch
+from figures import Figure, main
+from safetensors.torch import load as load_safetensors
+from safetensors.torch import save as save_safetensors
+
+import dasktune as dt
+from dasktune.graph.keys import Chain, encode_at
+from dasktune.job import Job, StageSpec
+from dasktune.sequences import Constant
+from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.codec import encode
+from dasktune.worker import StageHost
+
+SHARE = 0.8
+"""Of the throughput of one raw object."""
+
+ROUNDS = {"large": 7, "small": 60}
+OBJECTS = {"large": 12, "small": 3}
+HOLD_UPS = 15
+STEPS, SHORT_STEPS, STEP_SECONDS = 40, 5, 0.1
+
+State = dict[str, Any]
+
+
+def measure(short: bool, url: Path | None) -> list[Figure]:
+    """Measure one place, and here what training waits for."""
+    states = {"large": resnet(0.1 if short else 1.0), "small": small()}
+    with place(url) as files:
+        figures = [
+            figure
+            for name, state in states.items()
+            for figure in throughput(files, name, state, 1 if short else ROUNDS[name])
+        ]
+    return [*figures, *hold_ups(states, short), steps_with_checkpoints(short)]
+
+
+# ---------------------------------------------------------------------- states
+
+
+def resnet(scale: float) -> State:
+    """Return the state of a ResNet-50 and its momentum; `scale` shrinks its channels."""
+    model = {name: torch.randn(shape) for name, shape in resnet_shapes(scale)}
+    trained = [name for name in model if "running" not in name]
+    momenta = {index: {"momentum_buffer": model[name] * 2} for index, name in enumerate(trained)}
+    groups = [{"lr": 0.1, "momentum": 0.9, "params": list(momenta)}]
+    optimizer = {"state": momenta, "param_groups": groups}
+    return {"model": model, "optimizer": optimizer, "epoch": 3, "rng": torch.get_rng_state()}
+
+
+def resnet_shapes(scale: float) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the parameters and buffers of a ResNet-50 by name (He et al. 2016, table 1)."""
+
+    def layer(name: str, out: int, *rest: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        yield f"{name}.conv", (out, *rest)
+        for part in ("weight", "bias", "running_mean", "running_var"):
+            yield f"{name}.{part}", (out,)
+
+    width = [max(1, round(scale * channels)) for channels in (64, 64, 128, 256, 512)]
+    yield from layer("stem", width[0], 3, 7, 7)
+    before = width[0]
+    for stage, (inner, blocks) in enumerate(zip(width[1:], (3, 4, 6, 3), strict=True)):
+        for block in range(blocks):
+            name = f"layer{stage}.{block}"
+            yield from layer(f"{name}.1", inner, before, 1, 1)
+            yield from layer(f"{name}.2", inner, inner, 3, 3)
+            yield from layer(f"{name}.3", 4 * inner, inner, 1, 1)
+            if not block:
+                yield from layer(f"{name}.down", 4 * inner, before, 1, 1)
+            before = 4 * inner
+    yield "fc.weight", (1000, before)
+    yield "fc.bias", (1000,)
+
+
+def small() -> State:
+    """Return a state of 1 MB in 60 tensors."""
+    return {"model": {f"layer{index}": torch.randn(4167) for index in range(60)}, "epoch": 3}
+
+
+def tensors_of(value: Any, path: str = "state") -> dict[str, torch.Tensor]:
+    """Return the tensors of a state by where they are, as safetensors takes them."""
+    if isinstance(value, torch.Tensor):
+        return {path: value}
+    if not isinstance(value, dict):
+        return {}
+    return {k: v for key, one in value.items() for k, v in tensors_of(one, f"{path}.{key}").items()}
+
+
+# ---------------------------------------------------------------------- places
+
+
+class Place:
+    """Where objects are written as one, next to a checkpoint store."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.store = CheckpointStore(url)
+        self.is_local = "://" not in url
+        self.system, self.root = fsspec.url_to_fs(url, use_listings_cache=False)
+
+    def write(self, name: str, content: Any) -> None:
+        """Write one object so that it is durable."""
+        path = f"{self.root}/{name}"
+        if not self.is_local:
+            self.system.pipe_file(path, content)
+            return
+        with open(path, "wb", buffering=0) as file:
+            rest = memoryview(content)
+            while rest:
+                rest = rest[file.write(rest) :]
+            os.fsync(file.fileno())
+        descriptor = os.open(self.root, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+    def read(self, name: str) -> bytes:
+        """Return one object."""
+        content: bytes = self.system.cat_file(f"{self.root}/{name}")
+        return content
+
+    def forget(self) -> None:
+        """Take all files out of the memory of the system."""
+        for path in Path(self.root).rglob("*") if self.is_local else ():
+            if path.is_file():
+                descriptor = os.open(path, os.O_RDONLY)
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+                os.close(descriptor)
+
+    def objects(self) -> int:
+        """Return how many objects of checkpoints there are."""
+        return sum(1 for _ in self.store.files.entries("checkpoints"))
+
+    def clear(self) -> None:
+        """Remove everything."""
+        for stored in list(self.store.keys()):
+            self.store.discard(stored)
+        for path in self.system.ls(self.root, detail=False):
+            self.system.rm(path, recursive=True)
+
+
+@contextmanager
+def place(url: Path | None) -> Iterator[Place]:
+    """Yield a place of its own below a URL, or in a temporary folder."""
+    with ExitStack() as stack:
+        # A path has made one slash of two.
+        parts = str(url).partition(":/") if url is not None else ()
+        if parts:
+            found = Place(f"{parts[0]}://{parts[2].lstrip('/')}/{uuid4().hex}")
+        else:
+            found = Place(stack.enter_context(tempfile.TemporaryDirectory()))
+        yield found
+        found.clear()
+
+
+# ---------------------------------------------------------------------- throughput
+
+
+def throughput(files: Place, name: str, state: State, rounds: int) -> list[Figure]:
+    """Return what of a raw object's throughput each way of storing a state reaches."""
+    snapshot = encode(state)
+    raw = snapshot.data.tobytes()
+    tensors = {key: value.contiguous() for key, value in tensors_of(state).items()}
+    writes: dict[str, Callable[[str], object]] = {
+        "raw": lambda key: files.write(key, raw),
+        "dasktune, encoded": lambda key: save(files, encode_again(snapshot), key),
+        "dasktune": lambda key: save(files, encode(state), key),
+        "torch.save": lambda key: files.write(key, torch_bytes(state)),
+        "safetensors": lambda key: files.write(key, save_safetensors(tensors)),
+    }
+    reads: dict[str, Callable[[str], object]] = {
+        "raw": lambda key: files.read(key),
+        "dasktune": lambda key: files.store.load(key),
+        "torch.load": lambda key: torch.load(io.BytesIO(files.read(key)), weights_only=True),
+        "safetensors": lambda key: load_safetensors(files.read(key)),
+    }
+    keys = {}
+    written: dict[str, list[float]] = {way: [] for way in writes}
+    for _ in range(rounds):
+        for way, write in writes.items():
+            keys[way] = uuid4().hex
+            written[way].append(seconds(write, keys[way]))
+    keys["torch.load"] = keys["torch.save"]
+    objects = files.objects() / (2 * rounds)
+    found = {"write": written}
+    for temperature in ("read", "read, not in memory")[: 1 + files.is_local]:
+        found[temperature] = {way: [] for way in reads}
+        for _ in range(rounds):
+            for way, read in reads.items():
+                if temperature != "read":
+                    files.forget()
+                found[temperature][way].append(seconds(read, keys[way]))
+    files.clear()
+    figures = [
+        figure(f"{name}, {what}, {way}", times["raw"], times[way], len(raw))
+        for what, times in found.items()
+        for way in times
+        if way != "raw"
+    ]
+    title = f"{name}, objects of a checkpoint"
+    return [*figures, Figure(name=title, value=objects, at_most=OBJECTS[name])]
+
+
+def figure(name: str, raw: list[float], ours: list[float], nbytes: int) -> Figure:
+    """Return how many times as long as a raw object something takes."""
+    ratio = median(one / two for one, two in zip(ours, raw, strict=True))
+    speeds = [nbytes / median(times) / 1e6 for times in (ours, raw)]
+    return Figure(
+        name=f"{name}, over one raw object",
+        value=ratio,
+        unit="x",
+        at_most=1 / SHARE if "dasktune" in name else None,
+        note=f"{speeds[0]:,.0f} MB/s, raw {speeds[1]:,.0f}; {median(ours) * 1e3:.1f} ms",
+    )
+
+
+def save(files: Place, snapshot: Any, key: str) -> None:
+    files.store.save(snapshot, key=key, attempt="1-aa", step=7)
+
+
+def encode_again(snapshot: Any) -> Any:
+    """Return the same snapshot, of which no checksum has been computed yet."""
+    return type(snapshot)(tree=snapshot.tree, tensors=snapshot.tensors, data=snapshot.data)
+
+
+def torch_bytes(state: State) -> memoryview:
+    """Return what torch writes into a file."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    return file.getbuffer()
+
+
+def seconds(work: Callable[..., object], *arguments: object) -> float:
+    """Return how long a call takes; what it returns is freed after that."""
+    began = time.perf_counter()
+    result = work(*arguments)
+    ended = time.perf_counter()
+    del result
+    return ended - began
+
+
+# ---------------------------------------------------------------------- hold-up
+
+
+def hold_ups(states: Mapping[str, State], short: bool) -> list[Figure]:
+    """Return what the training thread does per checkpoint."""
+    rounds = 1 if short else HOLD_UPS
+    large, plain = states["large"], encode(states["large"]).data
+    encode(large)
+    pairs = [(seconds(plain.copy), seconds(encode, large)) for _ in range(rounds)]
+    few = [seconds(encode, states["small"]) for _ in range(10 * rounds)]
+    return [
+        Figure(
+            name="large, hold-up over one copy of its memory",
+            value=median(ours for _, ours in pairs) / median(copy for copy, _ in pairs),
+            unit="x",
+            at_most=1.3,
+            note=f"{median(ours for _, ours in pairs) * 1e3:.1f} ms",
+        ),
+        Figure(name="small, hold-up", value=median(few) * 1e3, unit="ms", at_most=1.0),
+    ]
+
+
+class Sleeping(dt.Trainer):
+    """Sleeps, and has a state of 1 MB."""
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        """Make 60 arrays."""
+        self.weights = {f"layer{index}": np.zeros(2083) for index in range(60)}
+
+    def setup(self, hp: Mapping[str, Any]) -> None:
+        """Take the learning rate over."""
+        self.lr = hp["lr"]
+
+    def train(self) -> None:
+        """Sleep, and change an array."""
+        threading.Event().wait(STEP_SECONDS)
+        self.weights["layer0"] += self.lr
+
+    def evaluate(self) -> dict[str, float]:
+        """Return a number of the state."""
+        return {"value": float(self.weights["layer0"][0])}
+
+    def state_dict(self) -> State:
+        """Return the arrays."""
+        return self.weights
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take arrays back."""
+        self.weights = dict(state)
+
+
+def steps_with_checkpoints(short: bool) -> Figure:
+    """Return how much longer training takes with a checkpoint at every step."""
+    steps = SHORT_STEPS if short else STEPS
+    every, one = (trained(steps, saves) for saves in (tuple(range(1, steps)), ()))
+    return Figure(
+        name=f"{steps} steps of {STEP_SECONDS * 1e3:.0f} ms, 1 MB, a checkpoint at each over one",
+        value=every / one,
+        unit="x",
+        at_most=1.05,
+        note=f"{every:.2f} s and {one:.2f} s, until the last is durable",
+    )
+
+
+def trained(steps: int, saves: tuple[int, ...]) -> float:
+    """Return how long a stage takes until its last state is durable."""
+    sequences = {"lr": Constant(0.1)}
+    chain = Chain("aa" * 16).extend(encode_at(sequences, 0), 0)
+    spec = StageSpec(
+        attempt="1-aa",
+        start=0,
+        stop=steps,
+        saves=saves,
+        sequences={name: one.to_json() for name, one in sequences.items()},
+        chain=(chain.base, chain.values.hex(), chain.length),
+        seed=0,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        job = Job(trainer_class=Sleeping, config={}, device="cpu", store=folder, report_every=1)
+        host = StageHost(job, lambda messages: None)
+        began = time.perf_counter()
+        host.run(spec)
+        host.close(60.0)
+        return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    sys.exit(main("checkpoints", measure, url="a store, such as s3://bucket/folder"))

@@ -1,0 +1,35 @@
+"""Memory for bytes: where tensors may lie in it, and where it comes from."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Buffer = NDArray[np.uint8]
+"""One-dimensional bytes."""
+
+ALIGNMENT = 64
+"""Tensors lie at multiples of this: kernels may round differently where they do not."""
+
+
+def empty(nbytes: int) -> Buffer:
+    """Return fresh bytes of any content; the first one lies at a multiple of `ALIGNMENT`.
+
+    Examples
+    --------
+    >>> is_aligned(empty(100))
+    True
+    """
+    memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -address(memory) % ALIGNMENT
+    return memory[start : start + nbytes]
+
+
+def is_aligned(data: Buffer) -> bool:
+    """Say whether the first byte lies at a multiple of `ALIGNMENT`."""
+    return address(data) % ALIGNMENT == 0
+
+
+def address(data: Buffer) -> int:
+    """Return where the first byte lies."""
+    return int(data.__array_interface__["data"][0])
