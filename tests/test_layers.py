@@ -40,7 +40,7 @@ LAYERS = (
         "plugin",
     ),
     ("cluster", "runner", "simulate"),
-    ("results", "callbacks", "loop", "earlier", "additions", "states", "export"),
+    ("results", "callbacks", "loop", "earlier", "additions", "overlap", "states", "export"),
     ("report", "study"),
     ("opening", "testing"),
     ("cli",),

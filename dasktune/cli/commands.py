@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from dasktune.cli.fingerprint import fingerprint
 from dasktune.cli.simulate import simulate
 from dasktune.errors import (
     ClusterError,
@@ -139,28 +140,27 @@ def run(
 
 @app.command()
 def preview(
-    file: StudyPath,
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="Python files that define study and tuner."),
+    ],
     workers: Annotated[int, typer.Option(min=1, help="Workers to bound the time for.")] = 1,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what the trials cost, before any is trained."""
-    from dasktune.algos.base import known_configurations
-    from dasktune.cli.study_file import load
-    from dasktune.graph.cost import cost_of
+    """Say what the trials cost, before any is trained.
 
-    tuner = load(file, config or ()).tuner()
-    if not tuner.trains_in_full:
+    Of several files also what their studies cost together, and the merge rate q over all.
+    """
+    from dasktune.cli.preview import costs_of_files, in_words, to_json
+
+    costs, in_full = costs_of_files(files, config or (), workers=workers)
+    if not in_full:
         typer.echo("at most, as if every trial were trained to its end:", err=True)
-    known = known_configurations(tuner)
-    trials = ((one.sequences, tuner.max_steps) for one in known)
-    cost = cost_of(trials, workers=workers, seeds=[one.seed for one in known])
     if as_json:
-        fields = ("trials", "steps_requested", "steps_unique", "merge_rate", "critical_path")
-        more = ("checkpoints", "workers", "bound_steps")
-        _print_json({name: getattr(cost, name) for name in (*fields, *more)})
+        _print_json(to_json(files, costs))
     else:
-        typer.echo(str(cost))
+        typer.echo(in_words(files, costs))
 
 
 @app.command()
@@ -245,6 +245,76 @@ def migrate(
 
 
 @app.command()
+def ls(
+    target: Annotated[
+        str,
+        typer.Argument(help="Study file, storage folder or URL, or a database's file or URL."),
+    ],
+    checkpoints: Annotated[
+        bool, typer.Option("--checkpoints", help="Single checkpoints in place of studies.")
+    ] = False,
+    sort: Annotated[str, typer.Option(help="By study, size, cost or age.")] = "study",
+    limit: Annotated[int | None, typer.Option(min=1, help="Show at most so many.")] = None,
+    study: Annotated[str | None, typer.Option(help="Only the study of this name.")] = None,
+    storage: Annotated[
+        str | None, typer.Option(metavar="URL", help="The store of a database.")
+    ] = None,
+    database: Annotated[
+        str | None, typer.Option(metavar="URL", help="The database of a store.")
+    ] = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what is stored, what it took to train, and which studies it serves.
+
+    Reads store and database, and changes nothing.
+    """
+    from dasktune.cli.ls import View, places_of, read
+
+    view = View(checkpoints=checkpoints, sort=sort, limit=limit)
+    places = places_of(
+        target, storage=storage, database=database, study=study, settings=config or ()
+    )
+    found = read(places, view)
+    if as_json:
+        _print_json(found.to_json())
+    else:
+        typer.echo(str(found))
+
+
+@app.command()
+def export(
+    file: StudyPath,
+    out: Annotated[
+        Path, typer.Option(metavar="PATH", help="Where to: .pt or .pth for torch, .npz for NumPy.")
+    ] = Path("model.pt"),
+    trial: Annotated[
+        int | None, typer.Option(min=0, help="Which trial; the best one if not given.")
+    ] = None,
+    step: Annotated[
+        int | None, typer.Option(help="After how many steps; all if not given.")
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="PART", help="Just this part of the state, such as model.")
+    ] = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the model of a trial to a plain file.
+
+    A state that is not stored any more is trained again first, here and on the CPU.
+    """
+    from dasktune.cli.export import export_state
+
+    study, _ = _open(file, config)
+    found = export_state(study, trial, out, step=step, only=only)
+    if as_json:
+        _print_json(found.to_json())
+    else:
+        typer.echo(str(found))
+
+
+@app.command()
 def report(
     file: StudyPath,
     output: Annotated[
@@ -285,6 +355,7 @@ def replay(
     raise typer.Exit(DONE if found.identical else FAILED)
 
 
+app.command()(fingerprint)
 app.command()(simulate)
 
 

@@ -1,0 +1,311 @@
+"""What is stored: by study, or checkpoint by checkpoint; read from store and database."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dasktune.cli.results import table
+from dasktune.cli.status import DATABASES
+from dasktune.cli.study_file import load
+from dasktune.errors import ConfigurationError, refuse, unknown
+from dasktune.inventory import Holding, Inventory, Shelf, take_inventory
+from dasktune.opening import default_database, locate
+from dasktune.report.formats import count, duration, percent, size
+from dasktune.storage import layout
+from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.database import Database
+from dasktune.storage.leases import Lease
+from dasktune.storage.redaction import redacted
+
+MOST_TRIALS = 5
+"""Trials of a checkpoint that are named."""
+
+MOST_LEASES = 5
+"""Leases that are named."""
+
+NONE = "—"
+
+SORTS: Mapping[str, tuple[Callable[[Shelf], Any], Callable[[Holding], Any]]] = {
+    "study": (
+        lambda one: one.name,
+        lambda one: (not one.owners, sorted(one.owners), one.step, one.key),
+    ),
+    "size": (lambda one: (-one.nbytes, one.name), lambda one: (-one.nbytes, one.key)),
+    "cost": (
+        lambda one: (-one.seconds, one.name),
+        lambda one: (one.seconds is None, -(one.seconds or 0.0), one.key),
+    ),
+    "age": (lambda one: (one.written, one.name), lambda one: (one.written, one.key)),
+}
+"""How studies and checkpoints are put in order: the largest, dearest or oldest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where to look: a store, its database if there is one, and a study if only one is meant."""
+
+    store: str
+    database: str | None
+    study: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What is shown of an inventory.
+
+    Parameters
+    ----------
+    checkpoints
+        Single checkpoints in place of studies.
+    sort
+        One of `SORTS`.
+    limit
+        Most rows; None shows all.
+    """
+
+    checkpoints: bool = False
+    sort: str = "study"
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        refuse([unknown("sort", self.sort, SORTS)] if self.sort not in SORTS else [])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """What lies in a store, ready to be shown.
+
+    Parameters
+    ----------
+    places
+        Where it was found.
+    inventory
+        All that was found.
+    view
+        What is shown of it.
+    now
+        When that was (epoch seconds).
+    """
+
+    places: Places
+    inventory: Inventory
+    view: View
+    now: float
+
+    @property
+    def shelves(self) -> list[Shelf]:
+        """What is stored by study, in order."""
+        name = self.places.study
+        found = [one for one in self.inventory.shelves() if name in (None, one.name)]
+        return sorted(found, key=SORTS[self.view.sort][0])
+
+    @property
+    def holdings(self) -> list[Holding]:
+        """The checkpoints that are meant, in order."""
+        name = self.places.study
+        found = [one for one in self.inventory.holdings if name is None or name in one.owners]
+        return sorted(found, key=SORTS[self.view.sort][1])
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as a JSON document; times are epoch seconds."""
+        found = self.inventory
+        shown: dict[str, object] = {
+            "store": redacted(self.places.store),
+            "database": self.places.database and redacted(self.places.database),
+            "studies": [asdict(one) for one in self.shelves[: self.view.limit]],
+        }
+        if self.view.checkpoints:
+            shown["checkpoints"] = [asdict(one) for one in self.holdings[: self.view.limit]]
+        return {
+            **shown,
+            "total": _figures(found.holdings),
+            "of_other_databases": _figures(found.strangers),
+            "unfinished_nbytes": found.unfinished,
+            "gone": found.gone,
+            "leases": [asdict(one) for one in found.leases],
+        }
+
+    def __str__(self) -> str:
+        rows = self._checkpoint_rows() if self.view.checkpoints else self._study_rows()
+        shown = rows[: None if self.view.limit is None else self.view.limit + 1]
+        lines = table([*map(str, shown[0])], shown[1:]) if len(rows) > 1 else []
+        if len(shown) < len(rows):
+            lines.append(f"and {len(rows) - len(shown):,} more")
+        return "\n".join([*lines, *([""] if lines else []), *self._totals()])
+
+    def _study_rows(self) -> list[list[object]]:
+        knows = self.places.database is not None
+        head = ["study", "trials"] if knows else ["trained with"]
+        head += ["checkpoints", "size", "training", "written", *(["used", "shared"] * knows)]
+        rows: list[list[object]] = [[*head]]
+        for one in self.shelves:
+            written = self._ago(one.written)
+            row = [one.name, *([f"{one.trials:,}"] if knows else []), f"{one.checkpoints:,}"]
+            row += [size(one.nbytes), duration(one.seconds), written]
+            if knows:
+                shared = percent(one.shared, one.checkpoints)
+                row += [self._ago(one.used), f"{one.shared:,} ({shared})" if one.shared else NONE]
+            rows.append([*row])
+        return rows
+
+    def _checkpoint_rows(self) -> list[list[object]]:
+        first = "study: trials" if self.places.database is not None else "trained with"
+        rows: list[list[object]] = [[first, "step", "size", "training", "written", "key"]]
+        for one in self.holdings:
+            seconds = NONE if one.seconds is None else duration(one.seconds)
+            owners = "; ".join(map(_owner, one.owners.items())) or NONE
+            written = self._ago(one.written)
+            rows.append([owners, f"{one.step:,}", size(one.nbytes), seconds, written, one.key])
+        return rows
+
+    def _totals(self) -> list[str]:
+        found, database = self.inventory, self.places.database
+        lines = [f"{redacted(self.places.store)}: {_in_words(found.holdings)}"]
+        if database is None:
+            lines.append("no database: states are told apart by what they were trained with")
+        elif found.strangers:
+            lines.append(f"of other databases: {_in_words(found.strangers)}")
+        if found.unfinished:
+            text = size(found.unfinished)
+            lines.append(f"of uploads that did not finish, or are under way: {text}")
+        if found.gone:
+            lines.append(f"known and not stored any more: {count(found.gone, 'checkpoint')}")
+        if found.leases:
+            lines.append(f"being trained now: {_leases(found.leases)}")
+        return lines
+
+    def _ago(self, when: float) -> str:
+        return f"{duration(max(0.0, self.now - when))} ago" if when else NONE
+
+
+def read(places: Places, view: View) -> Listing:
+    """Return what lies in a store; nothing is made or changed.
+
+    Raises
+    ------
+    ConfigurationError
+        If the database has no study of that name.
+    StorageError
+        If store or database cannot be read.
+    """
+    database = None if places.database is None else Database(places.database, create=False)
+    now = time.time()
+    try:
+        store = CheckpointStore(places.store)
+        inventory = take_inventory(store, database, now, opens=view.checkpoints)
+    finally:
+        if database is not None:
+            database.close()
+    known = [one.name for one in inventory.shelves()]
+    if places.study is not None and places.study not in known:
+        raise ConfigurationError(unknown("study", places.study, known))
+    return Listing(places=places, inventory=inventory, view=view, now=now)
+
+
+def places_of(
+    target: str,
+    *,
+    storage: str | None = None,
+    database: str | None = None,
+    study: str | None = None,
+    settings: Sequence[str] = (),
+) -> Places:
+    """Return where to look for what a target means.
+
+    Parameters
+    ----------
+    target
+        A study file, a storage folder or URL, or a database's file or URL.
+    storage, database
+        Where the other one is, if that is not where it usually is.
+    study
+        The only study to look at; all of the database if None, or the file's own.
+    settings
+        As for `dasktune.cli.study_file.load`, if the target is a study file.
+
+    Raises
+    ------
+    ConfigurationError
+        If the target is none of these, or says not where its store is.
+    """
+    path = Path(target)
+    if path.suffix == ".py":
+        found = locate(lambda: load(path, settings).study())
+        if found is None:
+            raise ConfigurationError(
+                f"{path} does not call create_study; give its storage folder instead"
+            )
+        return Places(
+            store=storage or found.storage,
+            database=database or found.database,
+            study=study or found.name,
+        )
+    if settings:
+        raise ConfigurationError(f"config is for a study file, got {target!r}")
+    if _is_database(target):
+        store = storage or _store_beside(target)
+        return Places(store=store, database=target, study=study)
+    if "://" not in target and not path.is_dir():
+        raise ConfigurationError(
+            "target must be a study file, a storage folder or a database that exists, "
+            f"got {target!r}"
+        )
+    return Places(store=target, database=database or _database_beside(target), study=study)
+
+
+def _is_database(target: str) -> bool:
+    if "://" in target:
+        return target.partition(":")[0].partition("+")[0] in DATABASES
+    return Path(target).is_file()
+
+
+def _store_beside(database: str) -> str:
+    """Return the store that a SQLite file lies in."""
+    folder = Path(database).parent
+    if "://" in database or not (folder / layout.MARKER).is_file():
+        raise ConfigurationError(
+            f"{redacted(database)} does not lie in a store; say where that is: --storage"
+        )
+    return str(folder)
+
+
+def _database_beside(store: str) -> str | None:
+    """Return the database that a store has unless it was told otherwise; None without any."""
+    url = default_database(store)
+    return url if "://" not in url and Path(url).is_file() else None
+
+
+def _figures(holdings: Sequence[Holding]) -> dict[str, object]:
+    return {
+        "checkpoints": len(holdings),
+        "nbytes": sum(one.nbytes for one in holdings),
+        "seconds": sum(one.seconds or 0.0 for one in holdings),
+    }
+
+
+def _in_words(holdings: Sequence[Holding]) -> str:
+    text = f"{count(len(holdings), 'checkpoint')}, {size(sum(one.nbytes for one in holdings))}"
+    seconds = [one.seconds for one in holdings if one.seconds is not None]
+    return f"{text}, {duration(sum(seconds))} of training" if seconds else text
+
+
+def _owner(item: tuple[str, Sequence[int]]) -> str:
+    """Return a study with its trials, in words."""
+    study, trials = item
+    if not trials:
+        return study
+    named = ", ".join(map(str, trials[:MOST_TRIALS]))
+    more = f" and {len(trials) - MOST_TRIALS} more" if len(trials) > MOST_TRIALS else ""
+    return f"{study}: {named}{more}"
+
+
+def _leases(leases: Sequence[Lease]) -> str:
+    named = ", ".join(
+        f"steps {one.start:,} to {one.stop:,} by {one.holder}" for one in leases[:MOST_LEASES]
+    )
+    more = f" and {len(leases) - MOST_LEASES} more" if len(leases) > MOST_LEASES else ""
+    return f"{named}{more}"
