@@ -384,6 +384,8 @@ class Dispatcher:
         self.frontier.state_arrived(node)
         if rival is not None and not rival.ended:
             self._shorten(rival)
+            if not rival.stopping:
+                self.frontier.assign(node, rival.id)  # what comes after it goes on from memory
 
     def _failed(self, event: Failed) -> None:
         attempt = self.attempts.get(event.attempt)

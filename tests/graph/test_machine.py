@@ -28,8 +28,10 @@ from dasktune.graph.events import (
     Deliver,
     Ended,
     Event,
+    Evicted,
     Failed,
     FailTrial,
+    Found,
     Instruction,
     Progress,
     Reports,
@@ -39,6 +41,7 @@ from dasktune.graph.events import (
     SavePoint,
     Started,
     StopStage,
+    Taken,
     Tick,
     WorkerJoined,
     WorkerLost,
@@ -285,6 +288,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.repeated: dict[str, int] = {}
         self.orders: dict[str, RunStage] = {}
         self.closed: set[str] = set()
+        self.others: dict[str, RunStage] = {}
         self.began: set[str] = set()
         self.losses = 0
         self.executed_total = self.repeated_total = 0
@@ -460,6 +464,66 @@ class DispatcherMachine(RuleBasedStateMachine):
         del self.store.states[state]
         self.evicted.add(state)
 
+    @precondition(lambda self: self.dispatcher.plan is not None and self.saved)
+    @rule(data=st.data())
+    def evict_and_say_so(self, data: st.DataObject) -> None:
+        """Let a state go that nobody is about to load."""
+        held = [(node, step) for node in self.dispatcher.plan for step in node.checkpoints]
+        starts = {(node.number, step) for node, step in self.dispatcher.starts}
+        free = [(node, step) for node, step in held if (node.number, step) not in starts]
+        if free:
+            node, step = data.draw(st.sampled_from(free))
+            state = state_of(node.sequences, step)
+            self.store.states.pop(state, None)
+            self.evicted.add(state)
+            self.tell(Evicted(node=node, step=step))
+
+    # ------------------------------------------------------------------ other drivers
+
+    def unsent(self) -> list[RunStage]:
+        return [
+            one
+            for worker in self.workers.values()
+            for one in worker.inbox
+            if isinstance(one, RunStage) and one.start < one.stop
+        ]
+
+    @precondition(lambda self: self.merge and self.unsent())
+    @rule(data=st.data())
+    def be_taken(self, data: st.DataObject) -> None:
+        """Let another driver have a stage that was not sent yet, with what was to follow it."""
+        order = data.draw(st.sampled_from(self.unsent()))
+        worker = self.workers[order.worker]
+        kept = [one for one in worker.inbox if one.attempt != order.attempt]  # type: ignore[union-attr]
+        following = [
+            one for one in kept if isinstance(one, RunStage) and one.after == order.attempt
+        ]
+        gone = {one.attempt for one in following}
+        worker.inbox = deque(one for one in kept if one.attempt not in gone)  # type: ignore[union-attr]
+        if order.attempt in self.dispatcher.attempts:
+            self.others[order.attempt] = order
+            self.tell(Taken(attempt=order.attempt))
+        for one in following:
+            self.tell(Ended(attempt=one.attempt, step=one.start, status="skipped"))
+
+    @precondition(lambda self: self.others)
+    @rule(data=st.data())
+    def others_save(self, data: st.DataObject) -> None:
+        order = self.others[data.draw(st.sampled_from(sorted(self.others)))]
+        step = data.draw(st.integers(order.start + 1, order.stop))
+        state = state_of(order.node.sequences, step)
+        self.store.states.setdefault(state, "another driver")
+        self.tell(Found(node=order.node, step=step, reports=((step, metric_of(state)),)))
+
+    @precondition(lambda self: self.others)
+    @rule(data=st.data())
+    def others_end(self, data: st.DataObject) -> None:
+        """Let another driver be done with a stage, wherever it got to."""
+        order = self.others.pop(data.draw(st.sampled_from(sorted(self.others))))
+        step = data.draw(st.integers(order.start, order.stop))
+        self.tell(Progress(attempt=order.attempt, step=step))
+        self.tell(Ended(attempt=order.attempt, step=order.start, status="lost"))
+
     @rule(seconds=st.sampled_from([0.0, 1.0, 5.0]))
     def wait(self, seconds: float) -> None:
         self.now += seconds
@@ -481,6 +545,13 @@ class DispatcherMachine(RuleBasedStateMachine):
                         self.losses += 1
                     self.close(attempt.id)
             return
+        if isinstance(event, Found):
+            self.saved.add(state_of(event.node.sequences, event.step))
+            self.measured |= {state_of(event.node.sequences, step) for step, _ in event.reports}
+            return
+        if isinstance(event, Evicted):
+            self.saved.discard(state_of(event.node.sequences, event.step))
+            return
         if isinstance(event, WorkerJoined | Tick) or event.attempt not in self.dispatcher.attempts:
             return
         order = self.orders[event.attempt]
@@ -501,7 +572,7 @@ class DispatcherMachine(RuleBasedStateMachine):
                 self.seen[event.attempt] = step
         if isinstance(event, Started):
             self.began.add(event.attempt)
-        if isinstance(event, Ended | Failed):
+        if isinstance(event, Ended | Failed | Taken):
             self.close(event.attempt)
 
     def close(self, attempt: str) -> None:
@@ -664,7 +735,10 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     def go_on(self) -> bool:
         """Do everything that can be done now; return whether there was anything."""
-        moved = False
+        moved = bool(self.others)
+        for order in self.others.values():
+            self.tell(Ended(attempt=order.attempt, step=order.start, status="lost"))
+        self.others.clear()
         while self.late:
             moved = True
             self.tell(self.late.popleft())
