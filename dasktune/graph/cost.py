@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from itertools import chain, repeat
 
@@ -109,6 +109,100 @@ def cost_of(
         workers=workers,
         bound_steps=tree_bound(nodes, workers),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyTrials:
+    """What one study would train.
+
+    Parameters
+    ----------
+    trials
+        Sequences and steps of each trial.
+    seeds
+        The training seed of each trial; all alike if empty.
+    fingerprint
+        Studies share states only if theirs are equal.
+    """
+
+    trials: tuple[tuple[Sequences, Step], ...]
+    seeds: tuple[int, ...] = ()
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What several studies cost that share their states.
+
+    Parameters
+    ----------
+    studies
+        Each for itself.
+    steps_unique
+        Steps that must be trained for all of them: one for each state that exists.
+    """
+
+    studies: tuple[Cost, ...]
+    steps_unique: int
+
+    @property
+    def steps_requested(self) -> int:
+        """Steps that all trials of all studies ask for together."""
+        return sum(one.steps_requested for one in self.studies)
+
+    @property
+    def merge_rate(self) -> float:
+        """Steps asked for by steps that must be trained, over all studies: `q` [Hippo 6]."""
+        return self.steps_requested / self.steps_unique if self.steps_unique else 1.0
+
+    def __str__(self) -> str:
+        alone = sum(one.steps_unique for one in self.studies)
+        rates = ", ".join(f"{one.merge_rate:.3f}" for one in self.studies)
+        return (
+            f"{len(self.studies):,} studies ask for {self.steps_requested:,} steps; "
+            f"{self.steps_unique:,} are unique, {alone:,} if they shared nothing\n"
+            f"merge rate q = {self.merge_rate:.3f}; p = {rates}"
+            + ("" if self.steps_unique < alone else ": the studies have nothing in common")
+        )
+
+
+def costs_of(
+    studies: Iterable[StudyTrials], *, workers: int, saves: SavePolicy | None = None
+) -> Costs:
+    """Return what training every trial of several studies costs.
+
+    Parameters
+    ----------
+    studies
+        Their trials, each trained in full.
+    workers, saves
+        As for `cost_of`, of each study alone.
+    """
+    studies = tuple(studies)
+    each = (cost_of(one.trials, workers=workers, saves=saves, seeds=one.seeds) for one in studies)
+    _, unique = steps_together(
+        ((one.fingerprint, seed), sequences, steps)
+        for one in studies
+        for (sequences, steps), seed in zip(one.trials, chain(one.seeds, repeat(0)), strict=False)
+    )
+    return Costs(studies=tuple(each), steps_unique=unique)
+
+
+def steps_together(trials: Iterable[tuple[Hashable, Sequences, Step]]) -> tuple[int, int]:
+    """Return how many steps trials ask for, and how many of them are unique.
+
+    Parameters
+    ----------
+    trials
+        What the trial starts from, its sequences and its steps. Trials share states only
+        if they start from the same.
+    """
+    plans: dict[Hashable, SearchPlan] = defaultdict(lambda: SearchPlan(root_key("", 0)))
+    requested = 0
+    for number, (start, sequences, steps) in enumerate(trials):
+        plans[start].register(number, sequences, steps)
+        requested += steps
+    return requested, sum(node.stop - node.start for plan in plans.values() for node in plan)
 
 
 def tree_bound(nodes: Iterable[Node], workers: int) -> float:

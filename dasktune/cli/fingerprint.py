@@ -1,0 +1,206 @@
+"""The command ``fingerprint``: what decides whether states are found again, and what changed."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from dasktune.errors import ConfigurationError, unknown
+
+if TYPE_CHECKING:
+    from dasktune.opening import Located
+    from dasktune.storage.database import Database
+    from dasktune.trainer import Fingerprint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """How a fingerprint differs from another one.
+
+    Parameters
+    ----------
+    other
+        What it was compared with.
+    is_same
+        Whether states of one are found by the other.
+    differs
+        The parts that differ, in words; None if the other one kept none.
+    """
+
+    other: str
+    is_same: bool
+    differs: Sequence[str] | None
+
+    def __str__(self) -> str:
+        if self.is_same:
+            return f"{self.other}: the same; its states are found"
+        parts = "unknown, its parts were not kept" if self.differs is None else ""
+        return f"{self.other}: differs in {parts or ', '.join(self.differs or ())}"
+
+
+class _Other(NamedTuple):
+    """What a fingerprint is compared with."""
+
+    name: str
+    digest: str
+    parts: Mapping[str, str] | None
+    seed: int
+
+
+def fingerprint(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Python file that defines study and tuner.")
+    ],
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TARGET",
+            help="Compare with another study file, or with the studies of a storage folder or "
+            "URL or a database; with the file's own study, as recorded, if not given.",
+        ),
+    ] = None,
+    study: Annotated[str | None, typer.Option(help="Compare with the study of this name.")] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config",
+            metavar="KEY=VALUE",
+            help="Argument for the file's study() and tuner(), as JSON or text. May be repeated.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say what counts as the same trainer, what does not count, and what has changed.
+
+    Runs the file and, if it has one, the trainer's fingerprint_data; trains nothing, and
+    neither makes nor changes a study.
+    """
+    settings = config or ()
+    place, found = _read(file, settings)
+    others = _others(place, against, study, settings)
+    compared = [_compared(found, place.seed, other) for other in others]
+    if as_json:
+        document = {
+            "fingerprint": found.digest,
+            "study": place.name,
+            "seed": place.seed,
+            "parts": dict(found.parts),
+            "gaps": dict(found.gaps),
+            "packages": _versions(found.packages),
+            "compared": [asdict(one) for one in compared],
+        }
+        typer.echo(json.dumps(document, indent=2))
+    else:
+        typer.echo("\n".join(_lines(found, place, compared)))
+
+
+def _read(file: Path, settings: Sequence[str]) -> tuple[Located, Fingerprint]:
+    """Return where a file's study would be, and its fingerprint now."""
+    from dasktune.cli.study_file import load
+    from dasktune.opening import locate
+
+    place = locate(lambda: load(file, settings).study())
+    if place is None:
+        raise ConfigurationError(f"{file} must call create_study, or nothing says what it trains")
+    found = place.fingerprint()
+    if found is None:
+        raise ConfigurationError(f"{file}: study {place.name!r} has no trainer, so no fingerprint")
+    return place, found
+
+
+def _others(
+    place: Located, against: str | None, study: str | None, settings: Sequence[str]
+) -> list[_Other]:
+    """Return what a fingerprint is to be compared with; none if there is nothing yet."""
+    if against is not None and against.endswith(".py"):
+        if study is not None:
+            raise ConfigurationError(f"--study is for a storage or database, got {against!r}")
+        theirs, found = _read(Path(against), settings)
+        return [_Other(against, found.digest, found.parts, theirs.seed)]
+    url = place.database if against is None else _database_of(against)
+    database = _opened(url, must_exist=against is not None)
+    if database is None:
+        return []
+    try:
+        specs = {row.name: row.spec for row in database.studies()}
+    finally:
+        database.close()
+    if study is not None and study not in specs:
+        raise ConfigurationError(unknown("study", study, specs))
+    name = study or (place.name if against is None or place.name in specs else None)
+    return [
+        _Other(f"study {one!r}", spec["fingerprint"], spec.get("parts"), spec["seed"])
+        for one, spec in specs.items()
+        if name in (None, one)
+    ]
+
+
+def _compared(found: Fingerprint, seed: int, other: _Other) -> Comparison:
+    from dasktune.trainer.fingerprint import differing
+
+    seeds = [] if seed == other.seed else [f"seed ({other.seed}, here {seed})"]
+    if found.digest == other.digest:
+        return Comparison(other=other.name, is_same=not seeds, differs=seeds)
+    differs = [*differing(other.parts, found.parts), *seeds] if other.parts else None
+    return Comparison(other=other.name, is_same=False, differs=differs)
+
+
+def _database_of(target: str) -> str:
+    from dasktune.cli.ls import places_of
+
+    found = places_of(target).database
+    if found is None:
+        raise ConfigurationError(f"--against must have a database beside it, got {target!r}")
+    return found
+
+
+def _opened(url: str, *, must_exist: bool) -> Database | None:
+    """Return a database; None if it is not there and need not be."""
+    from dasktune.storage.database import Database
+
+    path = Path(url.removeprefix("sqlite:///"))
+    is_missing = url == "sqlite://" or ("://" not in str(path) and not path.exists())
+    return None if is_missing and not must_exist else Database(url, create=False)
+
+
+def _lines(found: Fingerprint, place: Located, compared: Sequence[Comparison]) -> Iterable[str]:
+    from dasktune.trainer.environment import environment
+
+    yield found.digest
+    width = max(map(len, found.parts), default=0)
+    yield from (f"  {name:{width}}  {part}" for name, part in found.parts.items())
+    yield f"seed {place.seed}: part of each state's key beside this"
+    if found.gaps:
+        yield "not covered:"
+        yield from (f"  {name}: {why}" for name, why in found.gaps.items())
+    yield "not covered, the versions found here:"
+    recorded = environment("any")
+    for name, version in _versions(found.packages).items():
+        known = "recorded with each checkpoint" if name in recorded else "recorded nowhere"
+        yield f"  {name} {version or '(no version)'}: {known}"
+    yield from (f"compared with {one}" for one in compared)
+    if not compared:
+        yield f"study {place.name!r} has not been created yet"
+
+
+def _versions(packages: Iterable[str]) -> dict[str, str | None]:
+    """Return the installed versions by import name, that of Python included."""
+    names = sorted({*packages, "dasktune"})
+    return {"python": platform.python_version(), **{name: _version(name) for name in names}}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        # Some packages are installed under another name than they are imported by.
+        for distribution in metadata.packages_distributions().get(name, ()):
+            return metadata.version(distribution)
+    return None
