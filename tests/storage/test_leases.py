@@ -1,0 +1,156 @@
+"""Leases in a store: one driver gets each, others hear what it saved, nobody is trusted."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path as File
+from uuid import uuid4
+
+import pytest
+
+from dasktune.sequences import Constant, MultiStep
+from dasktune.storage import layout
+from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.files import Files
+from dasktune.storage.leases import Lease, Leases, Path
+
+ROOT, KEY = "aa" * 16, "b1" * 16
+NOW = 1000.0
+
+
+@pytest.fixture(params=["path", "memory"])
+def files(request: pytest.FixtureRequest, tmp_path: File) -> Iterator[Files]:
+    url = str(tmp_path) if request.param == "path" else f"memory://{uuid4().hex}"
+    return CheckpointStore(url).files
+
+
+def lease(holder: str = "h1", study: str = "", **more: object) -> Lease:
+    made = Lease(
+        key=KEY,
+        root=ROOT,
+        study=study or holder,
+        holder=holder,
+        sequences={"lr": Constant(0.1).to_json()},
+        start=0,
+        stop=10,
+        step=0,
+        expires=NOW + 60,
+    )
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def test_a_lease_comes_back_as_it_was_written() -> None:
+    one = lease(saved=(3, 5), is_done=True, of="c1" * 16)
+    assert Lease.from_bytes(one.to_bytes()) == one
+
+
+def test_of_many_that_take_one_lease_one_gets_it(files: Files) -> None:
+    barrier = threading.Barrier(8)
+
+    def take(number: int) -> Lease | None:
+        barrier.wait()
+        return Leases(files).take(lease(f"h{number}"), NOW)
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(take, range(8)))
+    winners = [f"h{number}" for number, answer in enumerate(answers) if answer is None]
+    assert len(winners) == 1
+    assert {answer.holder for answer in answers if answer is not None} == set(winners)
+
+
+def test_a_lease_that_is_held_stands_in_the_way_until_it_expires(files: Files) -> None:
+    leases = Leases(files)
+    assert leases.take(lease("h1"), NOW) is None
+    assert leases.take(lease("h2"), NOW + 59) == lease("h1")
+    assert leases.take(lease("h2"), NOW + 61) is None
+    assert leases.take(lease("h3"), NOW + 62, heed_saved=False) is None, "h2's ended with h1's"
+
+
+def test_a_lease_that_is_done_tells_of_its_states_first(files: Files) -> None:
+    leases = Leases(files)
+    leases.take(lease("h1"), NOW)
+    done = lease("h1", saved=(4,), is_done=True)
+    leases.write(done)
+    assert leases.take(lease("h2"), NOW) == done
+    assert leases.take(lease("h2"), NOW, heed_saved=False) is None
+    assert leases.read(ROOT, [KEY]) == [lease("h2")]
+
+
+def test_the_next_driver_of_a_study_takes_over_what_the_last_one_held(files: Files) -> None:
+    leases = Leases(files)
+    leases.take(lease("h1", study="s"), NOW)
+    assert leases.take(lease("h2", study="s"), NOW) is None
+    assert leases.take(lease("h3", study="t"), NOW) == lease("h2", study="s")
+
+
+def test_a_part_lives_as_long_as_its_lease(files: Files) -> None:
+    leases = Leases(files)
+    whole, later = lease("h1"), "d4" * 16
+    leases.take(whole, NOW)
+    assert leases.take(whole.part(later), NOW) is None
+    theirs = lease("h2", key=later, start=4)
+    assert leases.take(theirs, NOW) == whole, "who meets the part hears of the lease"
+    leases.write(replace(whole, is_done=True))
+    assert leases.take(theirs, NOW) is None
+    assert leases.read(ROOT, [later, "ff" * 16]) == [theirs, None]
+
+
+GOOD = json.loads(lease().to_bytes())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff\xfe",
+        b"[]",
+        b"{}",
+        b"[" * 100_000,
+        json.dumps({**GOOD, "version": 2}).encode(),
+        json.dumps({**GOOD, "start": "0"}).encode(),
+        json.dumps({**GOOD, "stop": -1}).encode(),
+        json.dumps({**GOOD, "saved": [True, 2.5]}).encode(),
+        json.dumps({**GOOD, "saved": None}).encode(),
+        json.dumps({**GOOD, "of": "../../etc/passwd"}).encode(),
+        json.dumps({**GOOD, "expires": "never"}).encode(),
+        json.dumps({**GOOD, "more": 1}).encode(),
+    ],
+)
+def test_what_is_no_lease_stands_in_nobodys_way(files: Files, content: bytes) -> None:
+    files.replace(layout.lease_path(ROOT, KEY), content)
+    leases = Leases(files)
+    assert leases.read(ROOT, [KEY]) == [None]
+    assert leases.take(lease("h2"), NOW) is None
+    assert leases.read(ROOT, [KEY]) == [lease("h2")]
+
+
+def test_wishes_are_heard_once(files: Files) -> None:
+    leases = Leases(files)
+    one = Path(sequences={"lr": MultiStep(0.1, [3], gamma=0.5)}, ends=(5, 9))
+    known: set[str] = set()
+    assert list(leases.wanted(ROOT, known)) == []
+    leases.want(ROOT, "h1", 0, [one])
+    assert list(leases.wanted(ROOT, known)) == [one]
+    assert list(leases.wanted(ROOT, known)) == []
+    leases.want(ROOT, "h1", 1, [one, one])
+    assert len(list(leases.wanted(ROOT, known))) == 2
+    assert list(leases.wanted("cc" * 16, set())) == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{",
+        b"[1]",
+        b'[{"sequences": {"lr": {"family": "exec"}}, "ends": [1]}]',
+        b'[{"sequences": {"lr": {"family": "Constant", "value": 1}}, "ends": ["x"]}]',
+        b'[{"sequences": 7, "ends": []}]',
+    ],
+)
+def test_wishes_that_cannot_be_read_are_none(files: Files, content: bytes) -> None:
+    files.replace(f"{layout.wish_folder(ROOT)}/h1-0", content)
+    assert list(Leases(files).wanted(ROOT, set())) == []
