@@ -16,9 +16,11 @@ from dasktune.errors import ConfigurationError, refuse, unknown
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.keys import root_key
 from dasktune.graph.saves import SavePolicy
+from dasktune.kept import DEFAULT, note_keep
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database import Database
 from dasktune.storage.layout import slug
+from dasktune.storage.retention import Keep, Retention, bytes_of, retention_problems
 from dasktune.storage.schema import StudyRow
 from dasktune.study import Study
 from dasktune.trainer.base import problems_of
@@ -90,6 +92,8 @@ def create_study(
     reuse: str = "code",
     on_nan: str = "rank",
     mirror: Any = None,
+    budget: str | int | None = None,
+    keep: str = DEFAULT,
 ) -> Study:
     """Create a study, or open the one of that name.
 
@@ -137,6 +141,13 @@ def create_study(
         An Optuna storage (an object, a database's URL, or the path of a SQLite file) that
         is kept up to date while the study runs: for optuna-dashboard. The database that
         counts stays `database`.
+    budget
+        Most bytes that all checkpoints of the store may take, such as ``"20 GB"``, also those
+        of other studies; None is no limit. What is worth least goes first, and is trained
+        again if it is asked for after all. Of several drivers each keeps below its own.
+    keep
+        Whose last states never go: ``best:3`` for those of the three best trials, ``all`` or
+        ``none``.
 
     Raises
     ------
@@ -159,6 +170,7 @@ def create_study(
             *_objective_problems(metric, direction),
             *_value_problems(name, merge, config, needs, on_nan),
             *_place_problems(storage, database),
+            *retention_problems(budget, keep),
         ]
     )
     alone = trainer is None or not merge
@@ -176,11 +188,13 @@ def create_study(
     store = CheckpointStore(url)
     store.check()
     opened = Database(address)
+    kept = Keep.parse(keep)
     try:
         row = _open_row(opened, name, spec, load_if_exists)
     except ConfigurationError:
         opened.close()
         raise
+    note_keep(opened, row.id, kept)
     return Study(
         trainer,
         row=row,
@@ -196,6 +210,7 @@ def create_study(
         ),
         fails_on_nan=on_nan == "fail",
         mirror=mirror,
+        retention=None if budget is None else Retention(budget=bytes_of(budget), keep=kept),
     )
 
 

@@ -37,6 +37,7 @@ from dasktune.graph.events import (
     WorkerLost,
 )
 from dasktune.job import JobPlan
+from dasktune.keeper import Keeper
 from dasktune.leasing import Leasing
 from dasktune.limits import Meter
 from dasktune.plugin import prefix_of, run_stage
@@ -100,6 +101,8 @@ class DaskRunner:
         Makes records durable before they are acted on.
     study
         Names the study among all that use its store; None shares nothing with others.
+    keeper
+        Keeps the store under its budget; None if it has none.
     meter
         Says when a limit is reached: what runs is saved then, and the run ends.
     on_turn
@@ -117,6 +120,7 @@ class DaskRunner:
         *,
         study: str | None,
         meter: Meter,
+        keeper: Keeper | None = None,
         on_turn: Callable[[Snapshot], None] | None = None,
         on_safe: Callable[[Outcome], None] | None = None,
     ) -> None:
@@ -125,6 +129,7 @@ class DaskRunner:
         self._plan = plan
         self._recorder = recorder
         self._meter = meter
+        self._keeper = keeper
         self._on_turn = on_turn
         self._on_safe = on_safe
         self._outcomes: list[Outcome] = []
@@ -166,6 +171,8 @@ class DaskRunner:
         Exception
             What `on_safe` raised, likewise.
         """
+        if self._keeper is not None:
+            self._keeper.open()
         joined = self._workers.open(self._on_event)
         if self._study is not None:
             self._sharing = self._shared(self._study)
@@ -214,6 +221,7 @@ class DaskRunner:
         if self._trouble is not None:
             raise StorageError(self._trouble)
         self._ask_for_more()
+        self._make_room()
         self._carry_out()
         self._check_futures()
         self._check_flights()
@@ -256,6 +264,12 @@ class DaskRunner:
                 self._sharing.hear(kind, content)
             case _:
                 raise InternalError(f"unknown message {kind!r}")
+
+    def _make_room(self) -> None:
+        """Let states go that the store has no room for."""
+        if self._keeper is not None:
+            for event in self._keeper.turn():
+                self._tell(event)
 
     def _tell(self, event: Event) -> None:
         self._take(self._engine.handle(event, self._now()))
@@ -375,6 +389,8 @@ class DaskRunner:
         if message["by"] is not None:
             self._recorder.checkpoint(flight.order.node, message)
             self._recorder.saved(message["attempt"], message["step"])
+            if self._keeper is not None:
+                self._keeper.saved(flight.order.node, message)
             if self._sharing is not None:
                 self._sharing.saved(message["attempt"], message["step"])
         self._recorder.metrics(flight.order.node, reports)
@@ -636,6 +652,7 @@ class DaskRunner:
                 return
             for kind, content in self._receive():
                 self._dispatch(kind, content)
+            self._make_room()
             self._carry_out()
             self._check_futures()
             self._check_flights()
@@ -653,6 +670,8 @@ class DaskRunner:
             if self._sharing is not None:
                 self._sharing.close()
             self._engine.dispatcher.dismiss()
+            if self._keeper is not None:
+                self._keeper.close()
 
     def _now(self) -> float:
         return time.monotonic() - self._began

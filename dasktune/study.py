@@ -29,6 +29,8 @@ from dasktune.graph.tree import StageTree, build_stage_tree
 from dasktune.history import Place
 from dasktune.interrupt import interruptible
 from dasktune.job import JobPlan
+from dasktune.keeper import Keeper
+from dasktune.kept import kept_elsewhere
 from dasktune.limits import Limits, Meter, Used
 from dasktune.log import Record, Replay, replay
 from dasktune.loop import Asked, OwnLoop
@@ -36,6 +38,7 @@ from dasktune.states import Training, TrialStates, chosen_step
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database import Database
+from dasktune.storage.retention import Retention
 from dasktune.storage.schema import StudyRow
 from dasktune.summary import savings_line
 from dasktune.trainer.code import pack
@@ -75,12 +78,14 @@ class Study(StudyAdditions):
         options: DispatchOptions,
         fails_on_nan: bool = False,
         mirror: Any = None,
+        retention: Retention | None = None,
     ) -> None:
         super().__init__(row, database, store, options)
         self.config = config
         self.report_every = report_every
         self._trainer = trainer
         self._fails_on_nan = fails_on_nan
+        self._retention = retention
         self._owner = f"{row.root}:{row.created}"
         self._mirroring = Mirroring(self, mirror, owner=self._owner)
         self._runner: DaskRunner | None = None
@@ -333,6 +338,7 @@ class Study(StudyAdditions):
                 self._plan(run),
                 self._recorder(),
                 study=self._owner if self._options.merge else None,
+                keeper=self._keeper(engine),
                 meter=meter,
                 on_turn=on_turn,
                 on_safe=announcer.take,
@@ -343,6 +349,20 @@ class Study(StudyAdditions):
                 self._runner.run(partial(self._begin, engine, place))
             finally:
                 self._runner = None
+
+    def _keeper(self, engine: Engine) -> Keeper | None:
+        """Return who keeps the store under its budget; None if it has none."""
+        if self._retention is None:
+            return None
+        return Keeper(
+            self.store,
+            self.database,
+            self._retention,
+            dispatcher=engine.dispatcher,
+            trials=engine.trials,
+            objective=self.objective,
+            kept_elsewhere=partial(kept_elsewhere, self.database, self._row.id),
+        )
 
     def _engine(self) -> Engine:
         return Engine(

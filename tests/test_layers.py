@@ -43,7 +43,10 @@ LAYERS = (
         "plugin",
     ),
     ("cluster", "runner", "simulate"),
-    ("results", "callbacks", "loop", "earlier", "additions", "overlap", "states", "export", "kept"),
+    (
+        *("results", "callbacks", "loop", "earlier", "additions", "inventory"),
+        *("overlap", "states", "export", "kept"),
+    ),
     ("report", "study"),
     ("opening", "testing"),
     ("cli",),
