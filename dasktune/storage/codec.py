@@ -36,7 +36,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dasktune.errors import CorruptCheckpointError, StateError
-from dasktune.storage.buffers import Buffer, empty
+from dasktune.storage.buffers import Buffer, address, empty
 from dasktune.storage.tensors import (
     Json,
     Source,
@@ -154,11 +154,12 @@ def encode(state: object, *, allocate: Callable[[int], Buffer] = empty) -> Snaps
     writer = _Writer()
     tree = writer.node(state, "state", 0)
     data, end = allocate(writer.end), 0
+    start = address(data)
     for tensor, source in zip(writer.tensors, writer.sources, strict=True):
         if end != tensor.offset:
             data[end : tensor.offset] = 0
         end = tensor.end
-        tensor.write(data[tensor.offset : end], source.value)
+        tensor.write(data, start, source.value)
     return Snapshot(tree=tree, tensors=tuple(writer.tensors), data=data)
 
 

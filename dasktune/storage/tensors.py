@@ -24,7 +24,7 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from dasktune.errors import StorageError
-from dasktune.storage.buffers import ALIGNMENT, Buffer, address, is_aligned
+from dasktune.storage.buffers import ALIGNMENT, Buffer, is_aligned
 
 Json = Any
 """What `json.dumps` takes with ``allow_nan=False``."""
@@ -140,25 +140,34 @@ class Tensor:
             raise ValueError(f"{tensor.name}: order must be a permutation of the axes")
         return tensor
 
-    def write(self, part: Buffer, value: Any) -> None:
-        """Copy the bytes of a source's value into the tensor's part of the buffer."""
+    def write(self, data: Buffer, start: int, value: Any) -> None:
+        """Copy the bytes of a source's value to their place in a buffer.
+
+        Parameters
+        ----------
+        data
+            The buffer.
+        start
+            Its address.
+        value
+            The source's value.
+        """
         if not self.nbytes:
             return
-        if self.kind == "bytes":
-            part[:] = np.frombuffer(value, np.uint8)
-        elif self.kind == "torch":
-            self._write_torch(part, value.permute(self.order) if self.order else value)
-        else:
-            target = np.ndarray(self._stored_shape, value.dtype, buffer=part)
-            target[...] = value.transpose(self.order) if self.order else value
-
-    def _write_torch(self, part: Buffer, value: Any) -> None:
-        """Copy memory where it lies as it is stored: torch would start threads for it."""
-        is_plain = value.is_contiguous() and value.is_cpu
-        if is_plain and not value.is_conj() and not value.is_neg():
-            ctypes.memmove(address(part), value.data_ptr(), part.nbytes)
-        else:
+        if self.kind == "torch":
+            value = value.permute(self.order) if self.order else value
+            plain = value.is_cpu and value.is_contiguous()
+            if plain and not value.is_conj() and not value.is_neg():
+                # torch would start threads for it, and take five times as long for a small one.
+                ctypes.memmove(start + self.offset, value.data_ptr(), self.nbytes)
+                return
+            part = data[self.offset : self.end]
             _torch_view(part, value.dtype, self._stored_shape).copy_(value)
+        elif self.kind == "bytes":
+            data[self.offset : self.end] = np.frombuffer(value, np.uint8)
+        else:
+            target = np.ndarray(self._stored_shape, value.dtype, data, self.offset)
+            target[...] = value.transpose(self.order) if self.order else value
 
     def read(self, part: Buffer, *, copy: bool = True) -> Any:
         """Return the object whose bytes are these.
@@ -202,7 +211,7 @@ class Tensor:
         self._check_size(dtype.itemsize)
         if copy:
             content = torch.empty(self.nbytes, dtype=torch.uint8)
-            ctypes.memmove(content.data_ptr(), address(part), self.nbytes)
+            content.numpy()[:] = part
             value = content.view(dtype).view(self._stored_shape)
         else:
             value = _torch_view(part, dtype, self._stored_shape)
@@ -258,11 +267,11 @@ def torch_source(value: Any) -> Source:
     ValueError
         If it is of a subclass, sparse, quantised or without data.
     """
-    torch, device = torch_module(), value.device
+    torch = torch_module()
     if type(value) not in (torch.Tensor, torch.nn.Parameter):
         raise ValueError(f"tensors must be plain, got the subclass {type(value).__qualname__}")
-    if value.layout != torch.strided or device.type == "meta":
-        raise ValueError(f"tensors must be dense, got layout {value.layout} on {device}")
+    if value.layout is not torch.strided or value.is_meta:
+        raise ValueError(f"tensors must be dense, got layout {value.layout} on {value.device}")
     dtype = _torch_names().get(value.dtype)
     if dtype is None:
         raise ValueError(f"tensors of dtype {value.dtype} cannot be stored")
@@ -276,7 +285,7 @@ def torch_source(value: Any) -> Source:
         shape=shape,
         itemsize=value.dtype.itemsize,
         order=() if value.is_contiguous() else _axis_order(stride),
-        memory=(device, where, dtype, shape, stride, *flags),
+        memory=(value.device, where, dtype, shape, stride, *flags),
         requires_grad=requires_grad,
     )
 
@@ -287,18 +296,19 @@ def altered(tensors: Sequence[Tensor], parts: Sequence[Buffer]) -> list[str]:
     return [one.name for one, found in zip(tensors, sums, strict=True) if one.blake3 != found]
 
 
-def digest_of(content: Buffer | bytes) -> str:
+def digest_of(content: memoryview | bytes) -> str:
     """Return the first 128 bits of the BLAKE3 of some bytes, in hexadecimal."""
     threads = _THREADS if len(content) >= _MANY_BYTES else 1
-    return blake3(memoryview(content), max_threads=threads).hexdigest(DIGEST_BYTES)
+    return blake3(content, max_threads=threads).hexdigest(DIGEST_BYTES)
 
 
 def checksums(parts: Sequence[Buffer]) -> list[str]:
     """Return the checksums of parts, several at a time where that is worth it."""
-    if sum(part.nbytes for part in parts) < _MANY_BYTES:
-        return [digest_of(part) for part in parts]
+    contents = [part.data for part in parts]
+    if sum(map(len, contents)) < _MANY_BYTES:
+        return list(map(digest_of, contents))
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="dasktune-digests") as pool:
-        return list(pool.map(digest_of, parts))
+        return list(pool.map(digest_of, contents))
 
 
 def torch_module() -> Any:
