@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 from distributed import Client
+from typer.testing import CliRunner
 
 import dasktune as dt
+from dasktune.cli import app
 from dasktune.types import TrialState
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -39,6 +45,52 @@ def test_the_page_of_the_format_reads_a_checkpoint(
     for found in (names["with_zarr"], names["with_numpy"]):
         assert found["state['weights']"].tolist() == names["state"]["weights"].tolist()
     assert names["document"]["state"] == {"dict": [["weights", {"tensor": 0}], ["epoch", 3]]}
+
+
+@pytest.fixture(scope="module")
+def reuse(
+    tmp_path_factory: pytest.TempPathFactory, two_threads: Client
+) -> Iterator[tuple[ModuleType, Path]]:
+    """Return the module that the page about reuse is, and the folder in which it was run."""
+    folder = tmp_path_factory.mktemp("reuse")
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "reuse.md").read_text(), re.DOTALL)
+    page = "".join(blocks).replace("optimize(tuner())", "optimize(tuner(), client=client)")
+    (folder / "walk.py").write_text(page)
+    spec = spec_from_file_location("walk", folder / "walk.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    module.client = two_threads  # type: ignore[attr-defined]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setitem(sys.modules, "walk", module)
+        spec.loader.exec_module(module)
+        yield module, folder
+
+
+def test_the_page_about_reuse_trains_once_and_takes_models_home(
+    reuse: tuple[ModuleType, Path],
+) -> None:
+    page, folder = reuse
+    assert page.monday.summary()["steps_executed"] > 0
+    assert page.tuesday.summary()["steps_executed"] == 0
+    best = page.monday.best_trial
+    assert page.state["dasktune"]["trial"] == best.number
+    assert (
+        page.state["weights"].tolist() == page.monday.trial_state(best.number)["weights"].tolist()
+    )
+    assert page.weights.tolist() == page.monday.trial_state(2, 6)["weights"].tolist()
+    done = CliRunner().invoke(app, ["ls", str(folder / "runs/walk")])
+    shown = (DOCS / "reuse.md").read_text()
+    assert done.stdout.splitlines()[0].split() == shown.partition("```text\n")[2].split()[:8]
+    assert done.stdout.splitlines()[1].startswith("monday   3 ")
+
+
+@pytest.mark.cluster
+def test_the_page_about_reuse_loads_a_model(reuse: tuple[ModuleType, Path]) -> None:
+    page, _ = reuse
+    net = page.take_home(None)
+    assert torch.equal(net.weight, torch.load("net.pt", weights_only=True)["weight"])
 
 
 def test_the_loop_in_the_page_tunes(shown: dict[str, Any]) -> None:
