@@ -86,21 +86,24 @@ class Sources:
 
     def module(self, module: ModuleType) -> Piece | None:
         """Return the source of a module, that of a package with all modules in it."""
-        path = getattr(module, "__file__", None)
-        file = None if path is None else self._file(path, vars(module))
-        if file is None:
-            return None
-        chains = {*_chains(file.tree), *((one.name,) for one in _imports(file.tree))}
-        below = [Path(folder) for folder in getattr(module, "__path__", ())]
-        files = sorted(
-            (found.relative_to(folder).as_posix(), str(found))
-            for folder in below
+        folders = [Path(folder) for folder in getattr(module, "__path__", ())]
+        files = {
+            found.relative_to(folder).as_posix(): str(found)
+            for folder in folders
             for found in folder.rglob("*.py")
-        )
-        trees = [(name, one) for name, found in files if (one := self._file(found, None))]
-        return Piece(
-            canonical=[canonical(file.tree), *([name, canonical(one.tree)] for name, one in trees)],
-            names=tuple(sorted(chains)),
+        }
+        if not folders and (path := getattr(module, "__file__", None)) is not None:
+            files = {"": path}
+        trees = [(name, one.tree) for name in sorted(files) if (one := self._file(files[name]))]
+        chains = {chain for _, tree in trees for chain in _chains(tree)}
+        imported = {(one.name,) for _, tree in trees for one in _imports(tree)}
+        return (
+            Piece(
+                canonical=[[name, canonical(tree)] for name, tree in trees],
+                names=tuple(sorted(chains | imported)),
+            )
+            if trees
+            else None
         )
 
     def _class_piece(self, thing: type) -> Piece | None:
@@ -110,12 +113,12 @@ class Sources:
             if file is not None and (node := file.class_node(thing, code.co_firstlineno)):
                 return _piece(node, file)
         for name in _files_of(thing):
-            file = self._file(name, None)
+            file = self._file(name)
             if file is not None and (node := file.class_node(thing, None)):
                 return _piece(node, file)
         return None
 
-    def _file(self, name: str, namespace: dict[str, Any] | None) -> _File | None:
+    def _file(self, name: str, namespace: dict[str, Any] | None = None) -> _File | None:
         if name not in self._files:
             linecache.checkcache(name)
             lines = linecache.getlines(name, namespace)

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from dasktune.errors import ConfigurationError
-from dasktune.trainer.contents import data_digest
 from dasktune.trainer.fingerprint import fingerprint
 
 STUDY = """
@@ -297,32 +296,3 @@ def test_without_source_it_is_refused():
     exec("class Typed:\n    def train(self): ...", namespace)
     with pytest.raises(ConfigurationError, match="the source of Typed cannot be read"):
         fingerprint(namespace["Typed"], {})
-
-
-def test_digests_of_data(tmp_path):
-    array = np.arange(6)
-    folder = tmp_path / "folder"
-    (folder / "sub").mkdir(parents=True)
-    (folder / "sub" / "file").write_bytes(b"one")
-    things = [
-        array,
-        array.reshape(2, 3),
-        array.astype(float),
-        array[::-1],
-        torch.arange(6),
-        torch.ones(2, dtype=torch.bfloat16),
-        (array, array),
-        {"x": array},
-        folder,
-        folder / "sub" / "file",
-    ]
-    digests = [data_digest(thing) for thing in things]
-    assert len(set(digests)) == len(digests)
-    assert digests == [data_digest(thing) for thing in things]
-    assert data_digest(np.asfortranarray(array.reshape(2, 3))) == digests[1]
-    (folder / "sub" / "file").write_bytes(b"two")
-    assert data_digest(folder) != digests[8]
-    with pytest.raises(ConfigurationError, match="data cannot be read"):
-        data_digest(tmp_path / "nothing")
-    with pytest.raises(ConfigurationError, match="must be arrays, tensors or paths, got int"):
-        data_digest(3)
