@@ -19,6 +19,8 @@ from typing import Any
 import pytest
 from distributed import Client, LocalCluster
 
+from tests import services
+
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 
 
@@ -53,10 +55,25 @@ def _no_postgresql() -> str:
     return ""
 
 
+def _no_s3() -> str:
+    needed = ("boto3", "flask", "moto", "s3fs")
+    missing = [name for name in needed if not importlib.util.find_spec(name)]
+    return f"needs {', '.join(missing)}" if missing else ""
+
+
+def _no_ceph() -> str:
+    if missing := services.missing_programs():
+        packages = "Debian packages: radosgw ceph-mon ceph-osd ceph-common"
+        return f"needs {', '.join(missing)} ({packages})"
+    return _no_s3()
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "browser": _no_browser,
+    "ceph": _no_ceph,
     "gpu": _no_gpu,
     "postgresql": _no_postgresql,
+    "s3": _no_s3,
 }
 """By marker: says what is missing, the empty string if nothing is."""
 
@@ -120,6 +137,20 @@ def postgresql() -> Iterator[str]:
             call("pg_ctl", "-m", "immediate", "stop")
     finally:
         shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[services.S3Server]:
+    """Return an S3 server written in Python; for tests marked ``s3``."""
+    with services.moto() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def ceph() -> Iterator[services.S3Server]:
+    """Return the S3 gateway of a real Ceph cluster; for tests marked ``ceph``."""
+    with services.ceph() as server:
+        yield server
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

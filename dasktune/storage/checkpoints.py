@@ -20,9 +20,13 @@ import numpy as np
 from dasktune.errors import CorruptCheckpointError, StorageError
 from dasktune.storage import layout
 from dasktune.storage.codec import VERSION, Snapshot, decode
+from dasktune.storage.failures import reason_of
+from dasktune.storage.files import Files
 from dasktune.storage.flat import ArrayFiles, read_array
 from dasktune.storage.metrics import metrics_from_json, metrics_to_json
 from dasktune.storage.object_files import open_files
+from dasktune.storage.redaction import showable
+from dasktune.storage.retrying import Patience
 from dasktune.storage.tensors import digest_of
 from dasktune.types import Metrics, Step
 
@@ -31,6 +35,9 @@ _ATTRIBUTES = b'{"dasktune": ', b"}"
 
 _STORE, _STORE_VERSION = "dasktune-store", 1
 _FORMAT, _VERSION = "dasktune-commit", 2
+
+_CHECK = Patience(seconds=10.0, request=10.0)
+"""Whoever opens a store wants to know soon that it cannot be reached."""
 
 
 class NewerFormatError(StorageError):
@@ -160,8 +167,13 @@ class CheckpointStore:
         self.url = url
         self._files = open_files(url)
 
+    @property
+    def files(self) -> Files:
+        """The files of the store, for what lies beside the checkpoints."""
+        return self._files
+
     def check(self) -> str:
-        """Write and remove a file, the way checkpoints are written; return the store's name.
+        """Write and remove files, the way checkpoints are written; return the store's name.
 
         A store without a name gets one: 32 digits at random, so that a study finds out when
         it is opened with another one.
@@ -174,12 +186,17 @@ class CheckpointStore:
         name = uuid4().hex
         probe = f"{layout.ROOT}/check-{name}"
         marker = json.dumps({"format": _STORE, "version": _STORE_VERSION, "name": name})
+        files = open_files(self.url, patience=_CHECK)
         with self._failing("write to"):
-            self._files.write(probe, {"file": [np.zeros(1, np.uint8)]})
-            self._files.remove(probe)
-            if self._files.create(layout.MARKER, marker.encode()):
+            files.write(probe, {"file": [np.zeros(1, np.uint8)]})
+            created = [files.create(f"{probe}/once", content) for content in (b"1", b"2")]
+            files.remove(probe)
+            if created != [True, False]:
+                raise OSError("it does not refuse to create a file that exists")
+            if files.create(layout.MARKER, marker.encode()):
                 return str(name)
-            content = self._files.read("", [layout.MARKER])[0]
+        with self._failing("read from"):
+            content = files.read("", [layout.MARKER])[0]
         return _name_in(self.url, b"" if content is None else content.tobytes())
 
     def save(
@@ -369,7 +386,7 @@ class CheckpointStore:
         try:
             yield
         except OSError as error:
-            raise StorageError(f"cannot {what} {self.url}: {error}") from error
+            raise StorageError(f"cannot {what} {self.url}: {reason_of(error)}") from showable(error)
 
 
 def _name_in(url: str, content: bytes) -> str:

@@ -9,7 +9,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import fsspec
 import numpy as np
 import pytest
 import zarr
@@ -18,7 +17,7 @@ from dasktune.errors import ConfigurationError, CorruptCheckpointError, StorageE
 from dasktune.storage import flat
 from dasktune.storage.checkpoints import CheckpointStore, Commit, NewerFormatError
 from dasktune.storage.codec import encode
-from dasktune.storage.object_files import ObjectFiles, open_files
+from dasktune.storage.object_files import open_files
 
 KEY = "a1b2c3"
 STATE = {"epoch": 3, "weights": np.arange(100.0), "name": "x"}
@@ -452,24 +451,3 @@ def test_a_folder_is_made_though_others_remove_it(tmp_path):
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
     assert files_below(tmp_path) == set()
-
-
-class Gateway(fsspec.AbstractFileSystem):
-    """Refuses to create the way one S3 gateway does it: by a bare OSError with a cause."""
-
-    protocol = "gateway"
-    code = "PreconditionFailed"
-
-    def pipe_file(self, path, value, mode="overwrite", **options):
-        refused = OSError(22, "refused")
-        refused.__cause__ = RuntimeError()
-        refused.__cause__.response = {"Error": {"Code": self.code}}
-        raise refused
-
-
-def test_a_gateway_that_refuses_in_its_own_words(monkeypatch):
-    files = ObjectFiles(Gateway(), "bucket")
-    assert files.create("commit", b"") is False
-    monkeypatch.setattr(Gateway, "code", "AccessDenied")
-    with pytest.raises(OSError, match="refused"):
-        files.create("commit", b"")

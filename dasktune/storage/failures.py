@@ -1,0 +1,163 @@
+"""What a store's failure means: whether it may pass, and in words for who has to mend it.
+
+Each library behind fsspec has exceptions of its own. They are known here by the name of their
+class and by the answer they carry, so that none of the libraries must be installed.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from typing import Any
+
+from dasktune.storage.redaction import redacted
+
+_PASSING_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504, 509})
+
+_PASSING_CODES = frozenset(
+    {
+        *("BadDigest", "IncompleteBody", "RequestTimeout", "XAmzContentSHA256Mismatch"),
+        *("ConditionalRequestConflict", "OperationAborted"),
+        *("InternalError", "ServiceUnavailable", "SlowDown"),
+        *("RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequests"),
+    }
+)
+
+_PASSING_CLASSES = frozenset(
+    {
+        *("TimeoutError", "ConnectionError", "EOFError", "IncompleteRead"),
+        # botocore, aiohttp, requests, Azure
+        *("HTTPClientError", "IncompleteReadError", "ResponseParserError"),
+        *("ClientConnectionError", "ClientPayloadError", "ContentLengthError"),
+        *("ServiceRequestError", "ServiceResponseError", "ChunkedEncodingError"),
+    }
+)
+
+_LASTING_CLASSES = frozenset({"SSLError", "ClientSSLError"})
+"""Kinds of connection errors that stay: a certificate does not become valid."""
+
+_WITHOUT_CREDENTIALS = frozenset(
+    {"NoCredentialsError", "DefaultCredentialsError", "ClientAuthenticationError"}
+)
+
+_OTHER_REGION = frozenset(
+    {
+        *("PermanentRedirect", "Redirect", "TemporaryRedirect", "301"),
+        *("AuthorizationHeaderMalformed", "IllegalLocationConstraintException"),
+    }
+)
+
+_REASONS = {
+    "NoSuchBucket": "bucket {bucket!r} does not exist",
+    "InvalidBucketName": "{bucket!r} is not the name of a bucket",
+    "InvalidAccessKeyId": "the access key is not known to the store",
+    "SignatureDoesNotMatch": "the secret key does not belong to the access key",
+    "ExpiredToken": "the credentials have expired",
+    "InvalidToken": "the session token is not valid",
+    "RequestTimeTooSkewed": "the clock of this machine is too far from the store's",
+    "QuotaExceeded": "the quota of bucket {bucket!r} is used up",
+    "InsufficientCapacity": "the store is full",
+    "XMinioStorageFull": "the store is full",
+}
+"""Sentences by the code of S3's answer."""
+
+_DISK_REASONS = {
+    errno.ENOSPC: "no space is left on the disk",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "the file would be larger than this process or disk allows",
+    errno.EROFS: "the disk is read-only",
+    errno.EACCES: "access is denied",
+    errno.EPERM: "access is denied",
+}
+"""Sentences by the number of the operating system's error."""
+
+
+class ToldError(OSError):
+    """Why an operation on a store failed, in words for who has to mend it."""
+
+
+def is_passing(error: BaseException) -> bool:
+    """Say whether the same request may succeed later.
+
+    That is so for throttling, errors of the server, time-outs and broken connections; not
+    for what the store refuses, such as wrong credentials or a bucket that does not exist.
+    """
+    code, status = code_of(error), _status_of(error)
+    if code or status:
+        return code in _PASSING_CODES or status in _PASSING_STATUS
+    names = _class_names(error)
+    return bool(names & _PASSING_CLASSES) and not names & _LASTING_CLASSES
+
+
+def code_of(error: BaseException) -> str:
+    """Return the code that an object store has answered with; empty if it has not."""
+    return str(_answer(error).get("Error", {}).get("Code") or "")
+
+
+def reason_of(error: BaseException, *, bucket: str = "") -> str:
+    """Return in a sentence why an operation on a store failed; it tells no secrets.
+
+    Parameters
+    ----------
+    error
+        Of the operating system or of any library behind fsspec.
+    bucket
+        Which bucket it was about.
+    """
+    if isinstance(error, ToldError):
+        return str(error)
+    code = code_of(error)
+    if code in _OTHER_REGION:
+        reason = _region_reason(error, bucket)
+    elif code in _REASONS:
+        reason = _REASONS[code].format(bucket=bucket)
+    elif code == "AccessDenied" or _status_of(error) in (401, 403):
+        reason = f"access to bucket {bucket!r} is denied to these credentials"
+    elif _class_names(error) & _WITHOUT_CREDENTIALS:
+        reason = "no credentials were found for it"
+    elif isinstance(error, OSError) and error.errno in _DISK_REASONS:
+        name = f" ({error.filename})" if error.filename else ""
+        reason = f"{_DISK_REASONS[error.errno]}{name}"
+    elif "TimeoutError" in _class_names(error) and not str(error):
+        reason = "the store did not answer in time"
+    else:
+        reason = str(error) or type(error).__name__
+    return redacted(reason)
+
+
+def _region_reason(error: BaseException, bucket: str) -> str:
+    """Say where a bucket is, as far as the store does."""
+    answer = _answer(error)
+    headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    region = answer.get("Error", {}).get("Region") or headers.get("x-amz-bucket-region")
+    if not region:
+        return f"bucket {bucket!r} is in another region: set AWS_DEFAULT_REGION to its own"
+    return f"bucket {bucket!r} is in region {region}: set AWS_DEFAULT_REGION={region}"
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Return an error and those that it was made of."""
+    found: BaseException | None = error
+    while found is not None:
+        yield found
+        found = found.__cause__
+
+
+def _answer(error: BaseException) -> dict[str, Any]:
+    """Return what botocore parsed of the store's answer."""
+    answers = (getattr(one, "response", None) for one in _chain(error))
+    return next((one for one in answers if isinstance(one, dict)), {})
+
+
+def _status_of(error: BaseException) -> int:
+    """Return the HTTP status of the store's answer; 0 if there was none."""
+    status = _answer(error).get("ResponseMetadata", {}).get("HTTPStatusCode")
+    found = [status]
+    for one in _chain(error):
+        found += [getattr(one, name, None) for name in ("status", "status_code", "code")]
+    numbers = (one for one in found if isinstance(one, int | str) and str(one).isdecimal())
+    return next((int(one) for one in numbers if int(one) >= 100), 0)
+
+
+def _class_names(error: BaseException) -> set[str]:
+    return {kind.__name__ for one in _chain(error) for kind in type(one).__mro__}
