@@ -26,6 +26,7 @@ NAMES = (
     "promotions",
     "decisions",
     "stragglers",
+    "drivers",
 )
 WITH_DATA = "regret"
 """The one that needs recorded curves."""
