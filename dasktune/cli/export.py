@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dasktune.report.formats import count, size
+from dasktune.report.formats import count
 from dasktune.states import chosen_step
+from dasktune.storage.retention import size_text
 from dasktune.types import Step
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Exported:
 
     def __str__(self) -> str:
         what = f"trial {self.trial} after {count(self.step, 'step')}"
-        return f"{self.path}: {what}, {size(self.nbytes)}"
+        return f"{self.path}: {what}, {size_text(self.nbytes)}"
 
 
 def export_state(

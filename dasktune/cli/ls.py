@@ -14,12 +14,13 @@ from dasktune.cli.study_file import load
 from dasktune.errors import ConfigurationError, refuse, unknown
 from dasktune.inventory import Holding, Inventory, Shelf, take_inventory
 from dasktune.opening import default_database, locate
-from dasktune.report.formats import count, duration, percent, size
+from dasktune.report.formats import count, duration, percent
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database import Database
 from dasktune.storage.leases import Lease
 from dasktune.storage.redaction import redacted
+from dasktune.storage.retention import size_text
 
 MOST_TRIALS = 5
 """Trials of a checkpoint that are named."""
@@ -145,7 +146,7 @@ class Listing:
         for one in self.shelves:
             written = self._ago(one.written)
             row = [one.name, *([f"{one.trials:,}"] if knows else []), f"{one.checkpoints:,}"]
-            row += [size(one.nbytes), duration(one.seconds), written]
+            row += [size_text(one.nbytes), duration(one.seconds), written]
             if knows:
                 shared = percent(one.shared, one.checkpoints)
                 row += [self._ago(one.used), f"{one.shared:,} ({shared})" if one.shared else NONE]
@@ -159,7 +160,7 @@ class Listing:
             seconds = NONE if one.seconds is None else duration(one.seconds)
             owners = "; ".join(map(_owner, one.owners.items())) or NONE
             written = self._ago(one.written)
-            rows.append([owners, f"{one.step:,}", size(one.nbytes), seconds, written, one.key])
+            rows.append([owners, f"{one.step:,}", size_text(one.nbytes), seconds, written, one.key])
         return rows
 
     def _totals(self) -> list[str]:
@@ -170,7 +171,7 @@ class Listing:
         elif found.strangers:
             lines.append(f"of other databases: {_in_words(found.strangers)}")
         if found.unfinished:
-            text = size(found.unfinished)
+            text = size_text(found.unfinished)
             lines.append(f"of uploads that did not finish, or are under way: {text}")
         if found.gone:
             lines.append(f"known and not stored any more: {count(found.gone, 'checkpoint')}")
@@ -288,7 +289,7 @@ def _figures(holdings: Sequence[Holding]) -> dict[str, object]:
 
 
 def _in_words(holdings: Sequence[Holding]) -> str:
-    text = f"{count(len(holdings), 'checkpoint')}, {size(sum(one.nbytes for one in holdings))}"
+    text = f"{count(len(holdings), 'checkpoint')}, {size_text(sum(one.nbytes for one in holdings))}"
     seconds = [one.seconds for one in holdings if one.seconds is not None]
     return f"{text}, {duration(sum(seconds))} of training" if seconds else text
 

@@ -43,21 +43,6 @@ def duration(seconds: float) -> str:
     return f"{whole // 60} min {whole % 60} s"
 
 
-def size(nbytes: float) -> str:
-    """Return an amount of bytes in the unit that suits, each a thousand times the one before.
-
-    Examples
-    --------
-    >>> size(0), size(999), size(1234), size(1_249_000), size(98_765_432_100)
-    ('0 B', '999 B', '1.2 kB', '1.2 MB', '99 GB')
-    """
-    units, at = ("B", "kB", "MB", "GB", "TB"), 0
-    while nbytes >= 999.5 and at < len(units) - 1:
-        nbytes, at = nbytes / 1000, at + 1
-    digits = 1 if at and nbytes < 9.95 else 0
-    return f"{nbytes:.{digits}f} {units[at]}"
-
-
 def count(amount: int, noun: str) -> str:
     """Return an amount with its noun, in the plural where that is due.
 

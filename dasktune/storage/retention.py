@@ -236,11 +236,11 @@ def size_text(nbytes: float) -> str:
 
     Examples
     --------
-    >>> size_text(2_700_000_000), size_text(512)
-    ('2.7 GB', '512 B')
+    >>> size_text(2_700_000_000), size_text(512), size_text(999_700)
+    ('2.7 GB', '512 B', '1 MB')
     """
     for unit in ("B", "kB", "MB", "GB", "TB"):
-        if abs(nbytes) < 1000:
+        if abs(nbytes) < 999.5:
             return f"{nbytes:.3g} {unit}"
         nbytes /= 1000
     return f"{nbytes:.3g} PB"

@@ -64,7 +64,7 @@ def test_file_store_and_database_show_the_same(target: str) -> None:
     head = ["study", "trials", "checkpoints", "size", "training", "written", "used", "shared"]
     assert lines[0] == head
     assert lines[1][:3] == ["counting", "4", "6"]
-    assert re.fullmatch(r"\d+(\.\d)? k?B", lines[1][3])
+    assert re.fullmatch(r"\d+(\.\d+)? k?B", lines[1][3])
     assert lines[1][5].endswith(" ago")
     assert lines[-1][0].startswith("runs/counting: 6 checkpoints, ")
 
@@ -150,7 +150,7 @@ def test_what_belongs_to_no_study_is_told_in_the_totals(trained: Folder) -> None
     left.write_bytes(b"x" * 1000)
     done = command("runs/counting")
     assert "of other databases: 1 checkpoint, " in done.stdout
-    assert "of uploads that did not finish, or are under way: 1.0 kB" in done.stdout
+    assert "of uploads that did not finish, or are under way: 1 kB" in done.stdout
     assert "known and not stored any more: 1 checkpoint\n" in done.stdout
 
 
