@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -186,7 +186,7 @@ def create_study(
     }
     saves = SavePolicy(every=checkpoint_every)
     store = CheckpointStore(url)
-    store.check()
+    spec |= {"store": store.check(), "storage": _whole(url)}
     opened = Database(address)
     kept = Keep.parse(keep)
     try:
@@ -347,7 +347,26 @@ def _open_row(
         for field in ("fingerprint", "metric", "direction", "seed", "merge")
         if found.spec[field] != spec[field]
     )
+    refuse(_store_problems(name, found.spec, spec))
     return found
+
+
+def _store_problems(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """Refuse a second store: what a study has trained lies in one.
+
+    One that was moved is known by its name, one that was emptied by its place.
+    """
+    known = before.get("storage", now["storage"])
+    if before.get("store") != now["store"] and known != now["storage"]:
+        yield (
+            f"study {name!r} must have the store that it was created with, {known}, got "
+            f"{now['storage']}; another store needs another name"
+        )
+
+
+def _whole(url: str) -> str:
+    """Return the place of a store as it is known from everywhere on this machine."""
+    return url if "://" in url else str(Path(url).expanduser().absolute())
 
 
 def _differing(before: Mapping[str, Any], now: Mapping[str, Any], field: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -684,3 +685,23 @@ def test_best_passes_over_values_that_are_not_finite(tmp_path: Path, client: Cli
     assert not math.isfinite(study.trials[2].value)
     assert study.best_trial.number == 0
     study.close()
+
+
+def test_a_study_has_one_store(tmp_path: Path) -> None:
+    def create(storage: str) -> None:
+        dt.create_study(
+            Descent,
+            name="one",
+            storage=str(tmp_path / storage),
+            database=str(tmp_path / "studies.db"),
+            metric="height",
+            load_if_exists=True,
+        ).close()
+
+    create("a")
+    with pytest.raises(ConfigurationError, match=r"must have the store .*/a, got .*/b; another"):
+        create("b")
+    (tmp_path / "a").rename(tmp_path / "c")
+    create("c")
+    shutil.rmtree(tmp_path / "c")
+    create("a")
