@@ -49,6 +49,9 @@ one after the other, below the second one the longest path goes first again."""
 FORGET_SECONDS = 2.0
 """Age of a removal when the database is told: rows of the same states are written by then."""
 
+FADE = 0.995
+"""Share of the most that was written during a removal which still counts a removal later."""
+
 THREADS = 8
 """Removals at a time."""
 
@@ -70,7 +73,7 @@ class _Leaving:
 
     held: _Held
     place: Place | None
-    arrived: int
+    written_before: int
     is_saved_again: bool = False
 
 
@@ -136,6 +139,7 @@ class Keeper:
         self._since = _Since()
         self._listed_at = 0.0
         self._written = 0
+        self._written_before = 0
         self._written_by_listing = -1
         self._burst = 0.0
         self._largest = 0
@@ -183,6 +187,7 @@ class Keeper:
         if not self._is_full and self._excess() > 0:
             gone += self._make_room()
         self._tell_database()
+        self._written_before = self._written
         return gone
 
     def close(self) -> None:
@@ -205,8 +210,12 @@ class Keeper:
     @property
     def _headroom(self) -> int:
         """Bytes to be left free for what is being written while something is removed."""
-        busy = sum(1 for slot in self._dispatcher.slots.values() if slot.queue)
-        return self._largest * busy + int(self._burst)
+        writing = self._largest * self._busy
+        return writing + int(max(self._burst, 0.0 if self.evicted else writing))
+
+    @property
+    def _busy(self) -> int:
+        return sum(1 for slot in self._dispatcher.slots.values() if slot.queue)
 
     @property
     def _room(self) -> int:
@@ -359,12 +368,11 @@ class Keeper:
             return
         self._told_of_full = True
         staying = sum(one.nbytes for one in states if one.stays) + sum(self._unfinished.values())
-        busy = sum(1 for slot in self._dispatcher.slots.values() if slot.queue)
         logger.warning(
             "budget %s is too small for %d workers with states of %s: needs about %s (keep=%r); "
             "the store grows beyond it by as little as can be",
             size_text(self.retention.budget),
-            busy,
+            self._busy,
             size_text(self._largest),
             size_text(staying + self._headroom),
             str(self.retention.keep),
@@ -374,7 +382,7 @@ class Keeper:
 
     def _remove(self, key: str, place: Place | None) -> None:
         held = self._held.pop(key)
-        self._leaving[key] = _Leaving(held, place, self._written)
+        self._leaving[key] = _Leaving(held, place, self._written_before)
         self._pool.submit(self._discard, key, held.attempt)
 
     def _discard(self, key: str, attempt: str | None) -> None:
@@ -404,7 +412,7 @@ class Keeper:
             key, is_gone = self._done.get()
             leaving = self._leaving.pop(key)
             self._since.removed.add(key)
-            self._burst = max(0.9 * self._burst, self._written - leaving.arrived)
+            self._burst = max(FADE * self._burst, self._written - leaving.written_before)
             if is_gone:
                 self._forget[key] = self._clock()
             else:
