@@ -121,7 +121,7 @@ class Frontier:
         """Return what is known of a node."""
         work = self._work.get(node)
         if work is None:
-            work = self._work[node] = Work(start_of(node))
+            work = self._work[node] = Work(reached_in(node))
         return work
 
     def attempt_on(self, node: Node) -> str | None:
@@ -212,7 +212,7 @@ class Frontier:
         above = top.parent
         work = self._work.get(bottom)
         if work is None or above is None:
-            if bottom.checkpoints:
+            if reached_in(bottom) > bottom.start:
                 self.work(top).trained = top.stop
             return
         if work.drawn:
@@ -343,6 +343,14 @@ class Frontier:
         below = self.work(best)
         work.length += below.length
         work.priority = max(work.asked, below.priority) if node.requests else below.priority
+
+
+def reached_in(node: Node) -> Step:
+    """Return the last step of a node that was trained at some time, as far as is known.
+
+    Where there are metrics, there was a state, also if it was not saved.
+    """
+    return max((*node.checkpoints, *node.metrics), default=node.start)
 
 
 def start_of(node: Node) -> Step:
