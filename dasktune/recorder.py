@@ -11,7 +11,15 @@ from dasktune.engine import Outcome
 from dasktune.graph.events import RunStage
 from dasktune.graph.plan import Node
 from dasktune.storage.database import Batch, Database
-from dasktune.storage.schema import CheckpointRow, EventRow, MetricRow, StageRow, TrialRow
+from dasktune.storage.schema import (
+    CheckpointRow,
+    Encoded,
+    EventRow,
+    MetricRow,
+    StageRow,
+    TrialRow,
+    to_text,
+)
 from dasktune.trials import ADDED, TrialRecord
 from dasktune.types import Metrics, Step
 
@@ -53,13 +61,15 @@ class Recorder:
         self.is_broken = False
         """Whether a write failed, so that nothing is written any more."""
         self._stages: dict[str, StageRow] = {}
+        self._trials: dict[int, TrialRow] = {}
+        self._lasting: dict[int, str] = {}  # by trial: the end of its document as text
 
     def outcome(self, outcome: Outcome) -> None:
         """Take the engine's records and the trials that changed."""
         for record in outcome.records:
             self._add_event(dict(record))
             self.holds_decisions |= bool(record.get("decisions", True))
-        self._batch.trials.extend(self._trial_row(trial) for trial in outcome.trials)
+        self._take(outcome.trials)
 
     def add(self, trials: Iterable[TrialRecord]) -> None:
         """Write trials that were added with their results; an entry of the log fences them."""
@@ -67,7 +77,7 @@ class Recorder:
         numbers = [trial.number for trial in added]
         payload = {"kind": "added", "place": ADDED, "trials": numbers, "decisions": []}
         self._add_event(payload)
-        self._batch.trials.extend(self._trial_row(trial) for trial in added)
+        self._take(added)
         self.flush()
 
     def metrics(self, node: Node, reports: Iterable[tuple[Step, str, Metrics]]) -> None:
@@ -152,13 +162,14 @@ class Recorder:
             If it cannot be written.
         """
         batch = self._batch
+        batch.trials = list(self._trials.values())
         parts = (batch.events, batch.trials, batch.metrics, batch.checkpoints, batch.stages)
         if self.is_broken or not any(parts):
             return
         self.is_broken = True
         self._database.write(batch)
         self.is_broken = False
-        self._batch = Batch()
+        self._batch, self._trials = Batch(), {}
         self.holds_decisions = False
         for row in batch.events:
             self._on_event(row)
@@ -168,12 +179,22 @@ class Recorder:
         row = EventRow(study_id=self._study_id, number=number, payload=payload)
         self._batch.events.append(row)
 
-    def _trial_row(self, trial: TrialRecord) -> TrialRow:
-        return TrialRow(
-            study_id=self._study_id,
-            number=trial.number,
-            state=trial.state.value,
-            steps=trial.steps,
-            value=trial.value,
-            record=trial.to_json(),
-        )
+    def _take(self, trials: Iterable[TrialRecord]) -> None:
+        """Take trials as they are now; of each, only the last state is written."""
+        for trial in trials:
+            self._trials[trial.number] = TrialRow(
+                study_id=self._study_id,
+                number=trial.number,
+                state=trial.state.value,
+                steps=trial.steps,
+                value=trial.value,
+                record=self._document(trial),
+                until=trial.until,
+            )
+
+    def _document(self, trial: TrialRecord) -> Encoded:
+        """Return a trial's document as text; most of it is the same with every report."""
+        lasting = self._lasting.get(trial.number)
+        if lasting is None:
+            lasting = self._lasting[trial.number] = to_text(trial.lasting_json())[1:]
+        return Encoded(f"{to_text(trial.changing_json())[:-1]},{lasting}")

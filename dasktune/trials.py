@@ -79,17 +79,26 @@ class TrialRecord:
 
     def to_json(self) -> dict[str, object]:
         """Return it as a JSON document, without what columns of its own hold."""
+        return {**self.changing_json(), **self.lasting_json()}
+
+    def changing_json(self) -> dict[str, object]:
+        """Return the part of the document that reports and decisions change."""
+        return {
+            "until": self.until,
+            "message": self.message,
+            "traceback": self.traceback,
+            "user_attrs": self.user_attrs,
+            "values": None if self.values is None else list(self.values),
+        }
+
+    def lasting_json(self) -> dict[str, object]:
+        """Return the part of the document that stays as it was when the trial was registered."""
         return {
             "tuner": self.tuner,
             "local": self.local,
             "params": dict(self.params),
             "sequences": {name: one.to_json() for name, one in self.sequences.items()},
             "max_steps": self.max_steps,
-            "until": self.until,
-            "message": self.message,
-            "traceback": self.traceback,
-            "user_attrs": self.user_attrs,
-            "values": None if self.values is None else list(self.values),
             "point": dict(self.point),
             "domains": dict(self.domains),
             "seed": self.seed,

@@ -126,9 +126,10 @@ class Connections:
             raise _LostError(is_committing=False) from error
         with connection:
             try:
+                transaction = connection.begin()
                 found = work(connection)
                 is_committing = True
-                connection.commit()
+                transaction.commit()
             except sa.exc.DBAPIError as error:
                 if not error.connection_invalidated:
                     raise

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from dasktune.errors import StorageError
 from dasktune.storage import schema
 from dasktune.storage.connection import Connections
-from dasktune.storage.insertions import INSERTS, insertions
+from dasktune.storage.insertions import INSERTS, insertions, write_rows
 from dasktune.storage.network import warner
 from dasktune.storage.schema import (
     CheckpointRow,
@@ -157,7 +157,7 @@ class Database:
 
         def work(connection: sa.Connection) -> bool:
             for sql, rows in values:
-                connection.exec_driver_sql(sql, rows)
+                write_rows(connection, sql, rows)
             return True
 
         try:

@@ -6,7 +6,7 @@ SQLAlchemy would do for each of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,16 +15,17 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import psycopg
 
 from dasktune.storage import schema
-from dasktune.storage.metrics import metrics_to_json
+from dasktune.storage.metrics import metrics_to_text
 from dasktune.storage.schema import (
     CheckpointRow,
+    Encoded,
     EventRow,
     MetricRow,
     StageRow,
     TrialRow,
+    finite,
     kind_and_place,
     to_text,
-    until_and_finite,
 )
 
 INSERTS: Mapping[str, Callable[[sa.Table], sqlite.Insert | postgresql.Insert]] = {
@@ -60,6 +61,31 @@ def insertions(dialect: str) -> dict[str, Insertion]:
     return {name: Insertion(statement(dialect, name), values) for name, values in _ROWS.items()}
 
 
+def write_rows(connection: sa.Connection, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Execute a statement for all rows with the driver's own cursor, inside the transaction.
+
+    Raises
+    ------
+    sqlalchemy.exc.DBAPIError
+        As SQLAlchemy would, also about a connection that was lost.
+    """
+    dialect = connection.dialect
+    driver: Any = dialect.loaded_dbapi
+    # A connection that was lost before is noticed here.
+    cursor = connection.connection.cursor()
+    try:
+        cursor.executemany(sql, rows)
+    except driver.Error as error:
+        is_lost = dialect.is_disconnect(error, connection.connection, cursor)
+        if is_lost:
+            connection.invalidate(error)
+        raise sa.exc.DBAPIError.instance(
+            None, None, error, driver.Error, connection_invalidated=is_lost
+        ) from error
+    finally:
+        cursor.close()
+
+
 def statement(dialect: str, name: str) -> str:
     """Return the insertion into one table, and what becomes of a row that is there."""
     table = schema.metadata.tables[f"dasktune_{name}"]
@@ -82,15 +108,16 @@ def _event(row: EventRow) -> tuple[Any, ...]:
 
 def _trial(row: TrialRow) -> tuple[Any, ...]:
     value, record = row.value, row.record
-    text = None if value is None else repr(float(value))
+    number = None if value is None else repr(float(value))
+    text = record if isinstance(record, Encoded) else to_text(record)
     return (
-        *(row.study_id, row.number, row.state, row.steps, text, to_text(record)),
-        *until_and_finite(record, value),
+        *(row.study_id, row.number, row.state, row.steps, number, text),
+        *(row.until, finite(value)),
     )
 
 
 def _metric(row: MetricRow) -> tuple[Any, ...]:
-    return row.key, row.root, row.step, to_text(metrics_to_json(row.values))
+    return row.key, row.root, row.step, metrics_to_text(row.values)
 
 
 def _checkpoint(row: CheckpointRow) -> tuple[Any, ...]:

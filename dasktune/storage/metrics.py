@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 
 from dasktune.types import Metrics
 
@@ -20,6 +22,26 @@ def metrics_to_json(metrics: Metrics) -> dict[str, float | str]:
         name: float(value) if math.isfinite(value) else str(float(value))
         for name, value in metrics.items()
     }
+
+
+def metrics_to_text(metrics: Metrics) -> str:
+    """Return `metrics_to_json` as text; written for every report, so by hand.
+
+    Examples
+    --------
+    >>> metrics_to_text({"loss": float("nan"), "accuracy": 0.1})
+    '{"loss":"nan","accuracy":0.1}'
+    """
+    parts = []
+    for name, value in metrics.items():
+        number = repr(float(value))
+        parts.append(_quoted(name) + (number if math.isfinite(value) else f'"{number}"'))
+    return "{" + ",".join(parts) + "}"
+
+
+@lru_cache(maxsize=1000)
+def _quoted(name: str) -> str:
+    return json.dumps(name) + ":"
 
 
 def metrics_from_json(document: Mapping[str, float | str]) -> dict[str, float]:

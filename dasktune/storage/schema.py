@@ -15,7 +15,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from dasktune.storage.metrics import metrics_from_json, metrics_to_json
+from dasktune.storage.metrics import metrics_from_json, metrics_to_text
 from dasktune.types import Metrics, Step
 
 REVISIONS = ("0001", "0002")
@@ -37,11 +37,17 @@ revision = sa.Table(
 
 _LANDMARKS = ("tuner", "snapshot", "widen")
 
-DERIVED = {"events": ("kind", "place"), "trials": ("until", "finite_value")}
+DERIVED = {"events": ("kind", "place"), "trials": ("finite_value",)}
 """Columns that repeat something of their row, to be searched by; tables without prefix."""
 
 to_text = json.JSONEncoder(separators=(",", ":")).encode
 """Writes JSON as it is stored, NaN and infinities included."""
+
+
+class Encoded(str):
+    """JSON that is text already, to be written as it is."""
+
+    __slots__ = ()
 
 
 class JsonText(sa.types.TypeDecorator[Any]):
@@ -66,7 +72,7 @@ class MetricsText(JsonText):
 
     def process_bind_param(self, value: Any, dialect: sa.Dialect) -> str:
         """Return the text of metrics."""
-        return super().process_bind_param(metrics_to_json(value), dialect)
+        return metrics_to_text(value)
 
     def process_result_value(self, value: Any, dialect: sa.Dialect) -> dict[str, float]:
         """Return the metrics of a text."""
@@ -119,7 +125,10 @@ class NoteRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRow:
-    """The present state of a trial; a later row of the same number replaces it."""
+    """The present state of a trial; a later row of the same number replaces it.
+
+    It has `steps`, and is trained to `until`, if it is.
+    """
 
     study_id: int
     number: int
@@ -127,6 +136,7 @@ class TrialRow:
     steps: Step
     value: float | None
     record: Any
+    until: Step | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,7 +300,6 @@ def kind_and_place(payload: Any) -> tuple[str | None, int | None]:
     return payload.get("kind"), payload.get("place")
 
 
-def until_and_finite(record: Any, value: float | None) -> tuple[Step | None, float | None]:
-    """Return what trials are added up and sorted by: the step asked for, a finite value."""
-    until = record.get("until") if isinstance(record, Mapping) else None
-    return until, value if value is not None and math.isfinite(value) else None
+def finite(value: float | None) -> float | None:
+    """Return what trials are sorted by: their value, None if it is not finite."""
+    return value if value is not None and math.isfinite(value) else None

@@ -30,8 +30,10 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 
 def trial(number: int, state: str, steps: int, value: float | None, until: int | None) -> TrialRow:
-    record = {"params": {"lr": number}, "until": until}
-    return TrialRow(study_id=1, number=number, state=state, steps=steps, value=value, record=record)
+    record = {"params": {"lr": number}}
+    return TrialRow(
+        study_id=1, number=number, state=state, steps=steps, value=value, record=record, until=until
+    )
 
 
 def stage(attempt: str, status: str, ended: float | None, steps: int, repeated: int) -> StageRow:

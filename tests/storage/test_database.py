@@ -52,12 +52,31 @@ STAGE = StageRow(
 )
 
 
-@pytest.fixture(params=["file", "url", "memory"])
+SERVER = pytest.param("server", marks=pytest.mark.postgresql)
+
+
+@pytest.fixture(params=["file", "url", "memory", SERVER])
 def database(request, tmp_path):
     urls = {"file": tmp_path / "runs" / "x.db", "url": f"sqlite:///{tmp_path}/y.db"}
+    if request.param == "server":
+        urls["server"] = request.getfixturevalue("own_schema")
     opened = Database(urls.get(request.param, "sqlite://"))
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def own_schema(postgresql):
+    """Return the URL of tables of the test's own on the server."""
+    admin = sa.create_engine(postgresql, isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.exec_driver_sql("CREATE SCHEMA mine")
+    try:
+        yield f"{postgresql}&options=-csearch_path%3Dmine"
+    finally:
+        with admin.connect() as connection:
+            connection.exec_driver_sql("DROP SCHEMA mine CASCADE")
+        admin.dispose()
 
 
 def event(number, payload=None, study_id=1):
