@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from dasktune.storage.checkpoints import CheckpointStore, Stored
 from dasktune.storage.database import Database
 from dasktune.storage.schema import CheckpointRow
+from dasktune.types import Step
 
 COMMIT_NBYTES = 1000
 """About what a commit takes, which listings do not count."""
@@ -19,6 +20,8 @@ class Found:
 
     Parameters
     ----------
+    step
+        Of its state.
     nbytes
         All that lies under its key.
     attempt
@@ -29,6 +32,7 @@ class Found:
         What its training took since the checkpoint before it; None if that is not known.
     """
 
+    step: Step
     nbytes: int
     attempt: str | None
     used: float
@@ -129,6 +133,7 @@ def _is_dead(one: Stored, attempt: str, whose: Mapping[str, str]) -> bool:
 def _found(one: Stored, attempt: str | None, row: CheckpointRow | None, now: float) -> Found:
     last = max(when for _, when in one.attempts.values())
     return Found(
+        step=one.step,
         nbytes=one.nbytes + COMMIT_NBYTES,
         attempt=attempt,
         # Where a store does not tell the time, nothing is old.

@@ -7,7 +7,7 @@ comes from where each trial stands, never from how old a state is.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping
 from heapq import nsmallest
@@ -203,15 +203,33 @@ def places_in(plan: SearchPlan, keys: Container[str]) -> dict[str, Place]:
     """Return where states lie in a plan that knows of them, by key."""
     found = {}
     for node in plan:
-        above = node.parent
-        if not node.checkpoints or above is None:
-            continue
-        chain, at = above.chain_at(node.start), node.start
-        for step in sorted(node.checkpoints):
-            chain, at = chain.advance(node.sequences, at, step), step
-            if chain.key in keys:
-                found[chain.key] = (node, step)
+        for step, key in _keys_on(node, sorted(node.checkpoints)):
+            if key in keys:
+                found[key] = (node, step)
     return found
+
+
+def mark(plan: SearchPlan, steps: Mapping[str, Step]) -> dict[str, Place]:
+    """Let a plan know of states, given by key and step; return where those of it lie."""
+    found = {}
+    known = sorted(set(steps.values()))
+    for node in plan:
+        first, last = bisect_right(known, node.start), bisect_right(known, node.stop)
+        for step, key in _keys_on(node, known[first:last]):
+            if steps.get(key) == step:
+                node.checkpoints[step] = None
+                found[key] = (node, step)
+    return found
+
+
+def _keys_on(node: Node, steps: Iterable[Step]) -> Iterator[tuple[Step, str]]:
+    """Yield the keys at steps of a node, which ascend."""
+    if node.parent is None:
+        return
+    chain, at = node.parent.chain_at(node.start), node.start
+    for step in steps:
+        chain, at = chain.advance(node.sequences, at, step), step
+        yield step, chain.key
 
 
 def holder(node: Node, step: Step) -> Node:

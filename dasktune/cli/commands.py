@@ -283,6 +283,51 @@ def ls(
 
 
 @app.command()
+def gc(
+    target: Annotated[
+        str,
+        typer.Argument(help="Study file, storage folder or URL, or a database's file or URL."),
+    ],
+    budget: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Most bytes that stay, such as 20GB.")
+    ] = None,
+    keep: Annotated[
+        str | None, typer.Option(help="best:N, all or none, in place of what each study keeps.")
+    ] = None,
+    grace: Annotated[
+        str, typer.Option(metavar="TIME", help="What is younger stays: another may load it.")
+    ] = "1h",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would go or stay, and why.")
+    ] = False,
+    storage: Annotated[
+        str | None, typer.Option(metavar="URL", help="The store of a database.")
+    ] = None,
+    database: Annotated[
+        str | None, typer.Option(metavar="URL", help="The database of a store.")
+    ] = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Bring a store under a budget, and remove what is nobody's.
+
+    Dead uploads, commits without data and leases that ended long ago go in any case. It may
+    run while studies do. Exit code 1 if the store is over the budget still.
+    """
+    from dasktune.cli.gc import collect, request_of
+    from dasktune.cli.ls import places_of
+
+    places = places_of(target, storage=storage, database=database, settings=config or ())
+    request = request_of(places, budget=budget, keep=keep, grace=grace, removes=not dry_run)
+    found = collect(request)
+    if as_json:
+        _print_json(found.to_json())
+    else:
+        typer.echo(str(found))
+    raise typer.Exit(DONE if found.is_done else FAILED)
+
+
+@app.command()
 def export(
     file: StudyPath,
     out: Annotated[

@@ -1,0 +1,498 @@
+"""Making room in a store by hand: what goes, what stays, and why, one line each."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+
+from dasktune.cli.ls import Places
+from dasktune.errors import ConfigurationError, StorageError, refuse
+from dasktune.graph.attempts import DispatchOptions
+from dasktune.graph.dispatch import Dispatcher
+from dasktune.graph.plan import Node
+from dasktune.kept import keep_of, kept_keys, record_of, seeded_key_of
+from dasktune.report.formats import duration, percent
+from dasktune.results import objective_of
+from dasktune.storage import layout
+from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.database import Database
+from dasktune.storage.leases import Lease
+from dasktune.storage.redaction import redacted
+from dasktune.storage.retention import (
+    GRACE,
+    Keep,
+    State,
+    bytes_of,
+    evictions,
+    retention_problems,
+    size_text,
+    stranger,
+)
+from dasktune.survey import Found, Survey, survey
+from dasktune.types import Step
+from dasktune.worth import ENOUGH, Worth, mark
+
+THREADS = 8
+"""Removals at a time."""
+
+_SPAN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([smhd])\s*")
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+UNKNOWN_SECONDS = 1.0
+"""What the training of a state took of which nobody knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to make room for.
+
+    Parameters
+    ----------
+    store, database
+        URLs; without a database states are told apart by their age alone.
+    budget
+        Bytes; None removes only what is nobody's.
+    keep
+        What all studies keep; None leaves it to each.
+    grace
+        Seconds for which nothing goes.
+    removes
+        Whether to do it, or only to say what would be done.
+    """
+
+    store: str
+    database: str | None
+    budget: int | None = None
+    keep: Keep | None = None
+    grace: float = GRACE
+    removes: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What becomes of one thing in a store, and why.
+
+    Parameters
+    ----------
+    goes
+        Whether it is removed.
+    kind
+        ``checkpoint``, ``upload`` (dead, without a commit), ``commit`` (without data) or
+        ``lease``.
+    name
+        Key of the state; path of a lease.
+    attempt
+        Whose it is, if that is known.
+    study, trial
+        A study whose trial has it on its way; None if there is none.
+    step
+        Of the state; -1 if that is not known.
+    nbytes
+        What it takes.
+    seconds
+        What it costs to train it again; None if that is not known, or does not matter.
+    reason
+        Why it goes or stays.
+    """
+
+    goes: bool
+    kind: str
+    name: str
+    attempt: str | None = None
+    study: str | None = None
+    trial: int | None = None
+    step: Step = -1
+    nbytes: int = 0
+    seconds: float | None = None
+    reason: str
+
+    def __str__(self) -> str:
+        where = "" if self.study is None else f" {self.study}/{self.trial}"
+        step = "" if self.step < 0 else f" step {self.step:,}"
+        cost = "" if self.seconds is None else f", {duration(self.seconds)} to train again"
+        verdict = "goes " if self.goes else "stays"
+        amount = f" {size_text(self.nbytes)}" if self.nbytes else ""
+        return f"{verdict} {self.kind} {self.name}{where}{step}{amount}{cost}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """What became of a store.
+
+    Parameters
+    ----------
+    request
+        What was asked for.
+    choices
+        What goes, in order, then what stays.
+    failures
+        What could not be removed, in words.
+    """
+
+    request: Request
+    choices: tuple[Choice, ...]
+    failures: tuple[str, ...] = ()
+
+    @property
+    def before(self) -> int:
+        """Bytes that were there."""
+        return sum(one.nbytes for one in self.choices)
+
+    @property
+    def freed(self) -> int:
+        """Bytes that go."""
+        return sum(one.nbytes for one in self.choices if one.goes)
+
+    @property
+    def excess(self) -> int:
+        """Bytes by which what stays is over the budget; 0 if it is not."""
+        if self.request.budget is None:
+            return 0
+        return max(0, self.before - self.freed - self.request.budget)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the store is under its budget, and nothing failed."""
+        return not self.failures and not self.excess
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as a JSON document."""
+        return {
+            "store": redacted(self.request.store),
+            "budget": self.request.budget,
+            "dry_run": not self.request.removes,
+            "nbytes_before": self.before,
+            "nbytes_freed": self.freed,
+            "nbytes_over_budget": self.excess,
+            "choices": [asdict(one) for one in self.choices],
+            "failures": list(self.failures),
+        }
+
+    def __str__(self) -> str:
+        shown = [one for one in self.choices if one.goes or not self.request.removes]
+        gone = sum(one.goes for one in self.choices)
+        verb = "freed" if self.request.removes else "would free"
+        stay = size_text(self.before - self.freed)
+        parts = f"{size_text(self.before)} in {len(self.choices):,} parts"
+        freed = f"{verb} {size_text(self.freed)} in {gone:,}, {stay} stay"
+        lines = [
+            *map(str, shown),
+            *self.failures,
+            f"{redacted(self.request.store)}: {parts}; {freed}",
+        ]
+        if self.excess:
+            over, budget = size_text(self.excess), size_text(self.request.budget or 0)
+            lines.append(f"that is {over} over the budget of {budget}: what stays must not go")
+        return "\n".join(lines)
+
+
+def seconds_of(text: str) -> float:
+    """Return the seconds of a time span such as ``90s``, ``30m``, ``1.5h`` or ``2d``.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is none.
+
+    Examples
+    --------
+    >>> seconds_of("1.5h"), seconds_of("0s")
+    (5400.0, 0.0)
+    """
+    found = _SPAN.fullmatch(text)
+    if found is None:
+        raise ConfigurationError(f"grace must be a time such as 90s, 30m, 1h or 2d, got {text!r}")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def request_of(
+    places: Places, *, budget: str | None, keep: str | None, grace: str, removes: bool
+) -> Request:
+    """Return what a command line asks for.
+
+    Raises
+    ------
+    ConfigurationError
+        If budget, keep or grace cannot be: all problems at once.
+    """
+    problems = retention_problems(budget, "none" if keep is None else keep)
+    try:
+        seconds = seconds_of(grace)
+    except ConfigurationError as error:
+        problems += error.problems
+    refuse(problems)
+    return Request(
+        store=places.store,
+        database=places.database,
+        budget=None if budget is None else bytes_of(budget),
+        keep=None if keep is None else Keep.parse(keep),
+        grace=seconds,
+        removes=removes,
+    )
+
+
+def collect(request: Request, now: float | None = None) -> Collected:
+    """Make room in a store, or say what would go.
+
+    Parameters
+    ----------
+    request
+        What is asked for.
+    now
+        Epoch seconds; the present time if None.
+
+    Raises
+    ------
+    StorageError
+        If store or database cannot be read.
+    """
+    now = time.time() if now is None else now
+    store = CheckpointStore(request.store)
+    database = None if request.database is None else Database(request.database, create=False)
+    try:
+        look = partial(
+            survey, store, database, own=(), now=now, grace=request.grace, kept=frozenset
+        )
+        found = look()
+        # A listing takes a while: what was saved meanwhile may have come in by halves.
+        dangling = found.dangling & look().dangling if found.dangling else frozenset()
+        choices = [
+            *_of_checkpoints(found, database, request, now),
+            *_of_orphans(found),
+            *(
+                Choice(goes=True, kind="commit", name=key, reason="its data are gone")
+                for key in sorted(dangling)
+            ),
+            *_of_leases(store, request, now),
+        ]
+        choices.sort(key=lambda one: not one.goes)
+        failures: list[str] = []
+        if request.removes:
+            failures = _remove(store, database, [one for one in choices if one.goes])
+    finally:
+        if database is not None:
+            database.close()
+    return Collected(request=request, choices=tuple(choices), failures=tuple(failures))
+
+
+# -------------------------------------------------------------------------- checkpoints
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """A trial that has a state on its way."""
+
+    study: str
+    trial: int
+
+
+class _Judge:
+    """Says what the states of a store are worth to all studies of a database together."""
+
+    def __init__(self, found: Survey, request: Request, now: float) -> None:
+        self._found = found
+        self._request = request
+        self._now = now
+        self.states: dict[str, State] = {}
+        self.uses: dict[str, _Use] = {}
+        self.reasons: dict[str, str] = {}
+
+    def hear(self, database: Database) -> None:
+        """Take in what the studies want."""
+        for row in database.studies():
+            objective = objective_of(row.spec)
+            trials = {one.number: record_of(one) for one in database.trials(row.id)}
+            options = DispatchOptions(merge=row.spec["merge"])
+            dispatcher = Dispatcher(row.root, options, seeded_key=seeded_key_of(row))
+            for trial in trials.values():
+                if trial.was_trained_here:
+                    dispatcher.register(
+                        trial.number, trial.sequences, trial.max_steps, seed=trial.seed
+                    )
+            steps = {key: one.step for key, one in self._found.checkpoints.items()}
+            places = mark(dispatcher.plan, steps)
+            _learn_speed(dispatcher, database, row.id)
+            first: dict[Node, int] = {}
+            for number in sorted(dispatcher.plan.paths):
+                for node in dispatcher.plan.nodes_of(number):
+                    first.setdefault(node, number)
+            for key, (node, _) in places.items():
+                self.uses.setdefault(key, _Use(row.name, first[node]))
+            sizes = {key: self._found.checkpoints[key].nbytes for key in places}
+            for state in Worth(dispatcher, trials, objective).states(sizes, places, ()):
+                self._add(state)
+                if state.chance >= ENOUGH:
+                    self._hold(state.key, f"{row.name} goes on from it")
+            keep = keep_of(database, row.id) if self._request.keep is None else self._request.keep
+            for key in kept_keys(database, row, keep):
+                self._hold(key, f"{row.name} keeps {keep}")
+
+    def finish(self) -> list[State]:
+        """Return all states, those that nobody knows by their age."""
+        for key, one in self._found.checkpoints.items():
+            if key not in self.states:
+                age = self._now - one.used
+                seconds = UNKNOWN_SECONDS if one.seconds is None else one.seconds
+                grace = self._request.grace
+                self.states[key] = stranger(key, one.nbytes, seconds=seconds, age=age, grace=grace)
+            if self._now - one.used < self._request.grace:
+                self._hold(key, f"younger than {duration(self._request.grace)}")
+        return list(self.states.values())
+
+    def _add(self, state: State) -> None:
+        """Put together what several studies say of a state; its path is the same for all."""
+        known = self.states.get(state.key)
+        if known is not None:
+            chance = 1 - (1 - known.chance) * (1 - state.chance)
+            state = replace(known, chance=chance, seconds=min(known.seconds, state.seconds))
+        self.states[state.key] = state
+
+    def _hold(self, key: str, reason: str) -> None:
+        state = self.states.get(key)
+        if state is not None:
+            self.states[key] = replace(state, stays=True)
+            self.reasons.setdefault(key, reason)
+
+
+def _learn_speed(dispatcher: Dispatcher, database: Database, study_id: int) -> None:
+    """Take in how long the study's steps took."""
+    node = next(iter(dispatcher.plan), None)
+    spans = [
+        (one.steps, one.ended - one.started)
+        for one in database.stages(study_id)
+        if one.ended is not None and one.started
+    ]
+    steps, seconds = sum(one for one, _ in spans), sum(one for _, one in spans)
+    if node is not None and steps and seconds > 0:
+        dispatcher.speeds.observe(node, steps=steps, seconds=seconds)
+
+
+def _of_checkpoints(
+    found: Survey, database: Database | None, request: Request, now: float
+) -> Iterator[Choice]:
+    """Yield what becomes of checkpoints; those that go in their order."""
+    judge = _Judge(found, request, now)
+    if database is not None:
+        judge.hear(database)
+    states = {one.key: one for one in judge.finish()}
+    orphaned = sum(found.unfinished.values())
+    total = sum(one.nbytes for one in states.values()) + orphaned
+    excess = 0 if request.budget is None else total - request.budget
+    going = {one.key: one for one in evictions(states.values(), excess)}
+    for key in [*going, *sorted(states.keys() - going.keys())]:
+        state, one, use = going.get(key, states[key]), found.checkpoints[key], judge.uses.get(key)
+        chance = f"{percent(state.chance, 1)} likely to be asked for"
+        yield Choice(
+            goes=key in going,
+            kind="checkpoint",
+            name=key,
+            attempt=one.attempt,
+            study=None if use is None else use.study,
+            trial=None if use is None else use.trial,
+            step=one.step,
+            nbytes=one.nbytes,
+            seconds=state.seconds,
+            reason=judge.reasons.get(key) or _reason(one, chance, use, now),
+        )
+
+
+def _reason(one: Found, chance: str, use: _Use | None, now: float) -> str:
+    if use is not None:
+        return chance
+    return f"{chance}: of no study here, used {duration(max(0.0, now - one.used))} ago"
+
+
+# --------------------------------------------------------------------------------- rest
+
+
+def _of_orphans(found: Survey) -> Iterator[Choice]:
+    """Yield what becomes of uploads without a commit."""
+    dead: dict[str, list[str]] = defaultdict(list)
+    for key, attempt in found.orphans:
+        dead[key].append(attempt)
+    for key, attempts in sorted(dead.items()):
+        for attempt in attempts:
+            yield Choice(
+                goes=True,
+                kind="upload",
+                name=key,
+                attempt=attempt,
+                nbytes=found.unfinished.get(key, 0) // len(attempts),
+                reason="it never came to a commit, and its time is over",
+            )
+    for key in sorted(found.unfinished.keys() - dead.keys()):
+        yield Choice(
+            goes=False,
+            kind="upload",
+            name=key,
+            nbytes=found.unfinished[key],
+            reason="it may be under way",
+        )
+
+
+def _of_leases(store: CheckpointStore, request: Request, now: float) -> Iterator[Choice]:
+    """Yield the leases that ended long ago, or that nobody understands."""
+    try:
+        entries = [
+            one
+            for one in store.files.entries(layout.LEASES)
+            if one.modified and now - one.modified > request.grace
+        ]
+        contents = store.files.read("", [one.path for one in entries])
+    except OSError as error:
+        raise StorageError(f"cannot read leases from {store.url}: {error}") from error
+    for entry, content in zip(entries, contents, strict=True):
+        lease = None if content is None else Lease.from_bytes(content.tobytes())
+        if lease is None or now - lease.expires > request.grace:
+            yield Choice(goes=True, kind="lease", name=entry.path, reason="it ended long ago")
+
+
+def _remove(
+    store: CheckpointStore, database: Database | None, choices: Sequence[Choice]
+) -> list[str]:
+    """Remove what goes; return what could not be, in words."""
+    jobs: list[Callable[[], object]] = [
+        partial(_REMOVALS[one.kind], store, one) for one in choices if one.kind != "lease"
+    ]
+    leases = [one.name for one in choices if one.kind == "lease"]
+    if leases:
+        jobs.append(partial(store.files.remove_files, leases))
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="dasktune-gc") as pool:
+        failures = [text for text in pool.map(_attempted, jobs) if text]
+    if database is not None:
+        database.forget_checkpoints(
+            one.name for one in choices if one.kind in ("checkpoint", "commit")
+        )
+    return failures
+
+
+def _discard(store: CheckpointStore, choice: Choice) -> None:
+    store.discard(choice.name, attempt=choice.attempt)
+
+
+def _remove_upload(store: CheckpointStore, choice: Choice) -> None:
+    commit = store.commit_of(choice.name)
+    attempt = str(choice.attempt)
+    if commit is None or commit.attempt != attempt:
+        store.remove_attempt(choice.name, attempt)
+
+
+_REMOVALS: Mapping[str, Callable[[CheckpointStore, Choice], None]] = {
+    "checkpoint": _discard,
+    "commit": _discard,
+    "upload": _remove_upload,
+}
+
+
+def _attempted(work: Callable[[], object]) -> str:
+    """Return what went wrong, in words; empty if nothing did."""
+    try:
+        work()
+    except (StorageError, OSError) as error:
+        return f"could not be removed: {error}"
+    return ""
