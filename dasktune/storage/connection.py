@@ -152,7 +152,7 @@ class Connections:
         waiting = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(_LostError),
             stop=tenacity.stop_after_delay(PATIENCE),
-            wait=tenacity.wait_exponential_jitter(initial=0.1, max=5),
+            wait=tenacity.wait_random_exponential(multiplier=0.2, max=5),
         )
         try:
             for attempt in waiting:
