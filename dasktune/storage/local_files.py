@@ -24,7 +24,14 @@ class LocalFiles:
 
     def __init__(self, root: Path) -> None:
         self._root = root.expanduser().absolute()
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="dasktune-files")
+        self._process, self._threads = os.getpid(), _threads()
+
+    @property
+    def _pool(self) -> ThreadPoolExecutor:
+        """Return threads of this process: a fork leaves them behind."""
+        if self._process != os.getpid():
+            self._process, self._threads = os.getpid(), _threads()
+        return self._threads
 
     def write(self, folder: str, files: Mapping[str, Parts]) -> None:
         """Write files into one folder, several at a time, and sync every folder that is new."""
@@ -41,12 +48,16 @@ class LocalFiles:
         *names, last = files
         begun = [synced, *(self._pool.submit(write, name) for name in names)]
         try:
-            write(last)
-        finally:
-            wait(begun)  # whatever fails, nothing is written after the return
-        for one in begun:
-            one.result()
-        _sync_folders([where])
+            try:
+                write(last)
+            finally:
+                wait(begun)  # whatever fails, nothing is written after the return
+            for one in begun:
+                one.result()
+            _sync_folders([where])
+        except OSError:
+            _remove_files([where / name for name in files])  # a full disk gets its room back
+            raise
 
     def create(self, path: str, content: bytes, *, durable: bool = True) -> bool:
         """Write the file aside and link it to its name: it appears whole or not at all."""
@@ -71,7 +82,11 @@ class LocalFiles:
         """Write a file next to where it shall be."""
         aside = _aside(target)
         _make_folder(target.parent)
-        _write_file(aside, [np.frombuffer(content, np.uint8)], durable)
+        try:
+            _write_file(aside, [np.frombuffer(content, np.uint8)], durable)
+        except OSError:
+            _remove_files([aside])
+            raise
         return aside
 
     def read(self, folder: str, names: Sequence[str]) -> list[Buffer | None]:
@@ -123,9 +138,22 @@ class LocalFiles:
                     yield Entry(path=path[prefix:], nbytes=found.st_size, modified=found.st_mtime)
 
 
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_THREADS, thread_name_prefix="dasktune-files")
+
+
 def _aside(path: Path) -> Path:
     """Return a name next to a file that no one else uses."""
     return path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+
+
+def _remove_files(paths: Sequence[Path]) -> None:
+    """Remove what may be there of files whose writing has failed."""
+    for path in paths:
+        with suppress(OSError):
+            path.unlink()
+    for folder in {path.parent for path in paths}:
+        _remove_empty(folder)
 
 
 def _remove_empty(folder: Path) -> None:
