@@ -9,7 +9,7 @@ whose locks do not hold.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import islice
@@ -391,11 +391,17 @@ class Database:
         names = [column.name for column in columns]
         order = list(table.primary_key.columns)
         places = [names.index(column.name) for column in order]
-        query = sa.select(*columns).where(*conditions).order_by(*order).limit(_PAGE)
+        plain = [sa.type_coerce(one, sa.Text) if _decoder(one) else one for one in columns]
+        query = sa.select(*plain).where(*conditions).order_by(*order).limit(_PAGE)
         page = self._ask(query)
         while page:
-            for row in page:
-                yield kind(**dict(zip(names, row, strict=True)))
+            # By columns, since one document of all JSON in a column is read far faster.
+            series = [
+                decode(found) if (decode := _decoder(column)) else found
+                for column, found in zip(columns, zip(*page, strict=True), strict=True)
+            ]
+            for values in zip(*series, strict=True):
+                yield kind(**dict(zip(names, values, strict=True)))
             if len(page) < _PAGE:
                 return
             last = [page[-1][place] for place in places]
@@ -432,6 +438,11 @@ def _find_events(events: Sequence[EventRow], connection: sa.Connection) -> bool 
 def _columns_of(kind: type, table: sa.Table) -> list[sa.Column[Any]]:
     """Return the columns that a kind of row has fields for."""
     return [table.c[part.name] for part in fields(kind)]
+
+
+def _decoder(column: sa.Column[Any]) -> Callable[[Iterable[str]], list[Any]] | None:
+    """Return what decodes the texts of a column; None if it holds no JSON."""
+    return column.type.values_of if isinstance(column.type, schema.JsonText) else None
 
 
 def _parts(keys: Iterable[str]) -> Iterator[list[str]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +64,11 @@ class JsonText(sa.types.TypeDecorator[Any]):
         """Return the value of a text."""
         return json.loads(value)
 
+    def values_of(self, texts: Iterable[str]) -> list[Any]:
+        """Return the values of many texts."""
+        found: list[Any] = json.loads(f"[{','.join(texts)}]")
+        return found
+
 
 class MetricsText(JsonText):
     """Metrics as strict JSON text."""
@@ -77,6 +82,10 @@ class MetricsText(JsonText):
     def process_result_value(self, value: Any, dialect: sa.Dialect) -> dict[str, float]:
         """Return the metrics of a text."""
         return metrics_from_json(super().process_result_value(value, dialect))
+
+    def values_of(self, texts: Iterable[str]) -> list[Any]:
+        """Return the metrics of many texts."""
+        return list(map(metrics_from_json, super().values_of(texts)))
 
 
 class ExactFloat(sa.types.TypeDecorator[float]):
