@@ -22,6 +22,7 @@ NAMES = (
     "mirror",
     "checkpoints",
     "start",
+    "reuse",
     "early_stopping",
     "promotions",
     "decisions",

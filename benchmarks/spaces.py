@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -26,10 +26,23 @@ REQUESTED, UNIQUE = 17_280, 7_024
 """Steps that the trials of `hippo_144` ask for, and those that differ."""
 
 
-def hippo_144() -> dt.Space:
+BATCH_SIZES = (
+    Constant(128),
+    Piecewise([128, 256], boundaries=[70]),
+    Piecewise([128, 256], boundaries=[40]),
+    Piecewise([128, 512], boundaries=[100]),
+)
+
+
+def hippo_144(batch_sizes: Iterable[Sequence] = BATCH_SIZES) -> dt.Space:
     """Return a grid of 144 trials in the manner of Hippo's ResNet56 study.
 
     Twelve learning rates, four batch sizes and three momenta, most of which begin alike.
+
+    Parameters
+    ----------
+    batch_sizes
+        Others in place of those four.
 
     References
     ----------
@@ -45,12 +58,7 @@ def hippo_144() -> dt.Space:
     long = [Warmup(10, 0.1) >> rest for rest in (Constant(0.1), WarmRestarts(0.1, 20))]
     return dt.Space(
         lr=[*plain, *warm, *long, Cyclic(0.001, 0.1, 20)],
-        batch_size=[
-            Constant(128),
-            Piecewise([128, 256], boundaries=[70]),
-            Piecewise([128, 256], boundaries=[40]),
-            Piecewise([128, 512], boundaries=[100]),
-        ],
+        batch_size=list(batch_sizes),
         momentum=[
             Constant(0.9),
             Piecewise([0.7, 0.8, 0.9], boundaries=[40, 80]),

@@ -47,6 +47,32 @@ def test_the_page_of_the_format_reads_a_checkpoint(
     assert names["document"]["state"] == {"dict": [["weights", {"tensor": 0}], ["epoch", 3]]}
 
 
+def test_the_page_of_fingerprints_shows_what_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (DOCS / "fingerprints.md").read_text()
+    study_file, *blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    outputs = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "shapes.py").write_text(study_file)
+    names: dict[str, Any] = {"__name__": "page"}
+    for block in blocks:
+        exec(compile(block, "fingerprints.md", "exec"), names)
+    names["covered"].close()
+    assert str(names["costs"]).endswith("merge rate q = 1.333; p = 1.000, 1.000")
+
+    def command(*arguments: str) -> str:
+        done = CliRunner().invoke(app, [*arguments[:1], "shapes.py", *arguments[1:]])
+        return done.stdout + done.stderr
+
+    assert command("fingerprint").startswith(outputs[0])
+    names["shapes"].study().close()
+    assert outputs[1] in command("fingerprint", "--config", "size=large")
+    assert outputs[2].strip() in command("run", "--config", "size=large")
+    sys.modules.pop("shapes", None)
+
+
 @pytest.fixture(scope="module")
 def reuse(
     tmp_path_factory: pytest.TempPathFactory, two_threads: Client

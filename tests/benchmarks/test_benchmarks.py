@@ -59,6 +59,15 @@ def test_merging_counts_the_same_in_three_ways(tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
+@pytest.mark.slow
+def test_reuse_trains_nothing_twice_but_what_it_reports(tmp_path: Path) -> None:
+    figures = run("reuse", tmp_path)
+    assert figures["steps trained by an overlapping study"]["value"] > 0
+    repeated = figures["steps repeated per new branch, a checkpoint every 2"]
+    assert 0 < repeated["value"] <= 1
+
+
+@pytest.mark.cluster
 def test_wall_time_is_a_multiple_of_the_bound(tmp_path: Path) -> None:
     figures = run("wall_time", tmp_path)
     assert sum("simulated" in name for name in figures) == 4
