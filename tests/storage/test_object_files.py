@@ -20,15 +20,11 @@ from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import encode
 from dasktune.storage.object_files import ObjectFiles, open_files
 from dasktune.storage.retrying import Patience
+from tests.storage.conftest import SERVERS
 from tests.storage.proxy import SLOW_DOWN, answer
 
 KEY = "a1b2c3"
-KINDS = (
-    "path",
-    "memory",
-    pytest.param("moto", marks=pytest.mark.s3),
-    pytest.param("ceph", marks=pytest.mark.ceph),
-)
+KINDS = ("path", "memory", *SERVERS)
 
 
 @pytest.fixture(params=KINDS)
@@ -383,6 +379,7 @@ def test_missing_credentials_are_told(moto, point_at):
         CheckpointStore("s3://bucket/tuning").check()
 
 
+@pytest.mark.parametrize("server", SERVERS[:1], indirect=True)
 def test_a_server_that_does_not_answer_is_told_in_time(proxy, remote):
     proxy.fate = lambda request: "is swallowed"
     begin = time.monotonic()
@@ -391,6 +388,7 @@ def test_a_server_that_does_not_answer_is_told_in_time(proxy, remote):
     assert 9 < time.monotonic() - begin < 15
 
 
+@pytest.mark.parametrize("server", SERVERS[:1], indirect=True)
 def test_a_server_that_is_not_there_is_told_in_time(server, point_at, remote):
     point_at(server, 1)
     begin = time.monotonic()

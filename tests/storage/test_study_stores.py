@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 
 import dasktune as dt
+from dasktune import runner
 from dasktune.cluster import local_client
 from dasktune.errors import StorageError
 from dasktune.sequences import Constant, Piecewise
@@ -100,6 +104,27 @@ def test_a_study_in_an_object_store_is_found_again_from_the_store_alone(
     assert again.summary()["steps_executed"] == 0
 
 
+@pytest.mark.s3
+def test_the_page_about_stores_is_right(
+    moto: S3Server, point_at: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    point_at(moto)
+    page = (Path(__file__).parents[2] / "docs" / "storage.md").read_text()
+    section = page.partition("## Where states are kept")[2].partition("\n## ")[0]
+    (block,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(
+        compile(block.replace("s3://bucket", f"s3://{moto.create_bucket()}"), "page", "exec"), names
+    )
+    assert names["study"]().trials == []
+    assert (tmp_path / "dasktune.db").is_file()
+    (options,) = re.findall(r"```json\n(.*?)```", section, re.DOTALL)
+    monkeypatch.setitem(fsspec.config.conf, "s3", json.loads(options)["s3"])
+    system = fsspec.filesystem("s3")
+    assert system.endpoint_url == "https://store.example.org"
+
+
 @dataclass(frozen=True)
 class SmallDisk:
     """A file system in memory, of a size that can be changed."""
@@ -124,8 +149,9 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 @pytest.mark.cluster
 def test_a_study_on_a_full_disk_says_so_and_goes_on_when_there_is_room(
-    small_disk: SmallDisk, tmp_path: Path
+    small_disk: SmallDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(runner, "DRAIN_SECONDS", 3.0)
     storage, database = str(small_disk.path / "store"), tmp_path / "studies.db"
     with pytest.raises(StorageError, match="no space is left on the disk"):
         tune(storage, database)
