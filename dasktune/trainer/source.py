@@ -13,12 +13,16 @@ import dis
 import inspect
 import linecache
 import sys
+import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
+
+_PARSING = threading.Lock()
+"""Python counts the depth of a tree that is being made for all threads together in 3.11."""
 
 _Place = tuple[str, int]
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
@@ -130,14 +134,16 @@ class _File:
     """The syntax tree of a file, and what its definitions compile to."""
 
     def __init__(self, text: str, name: str) -> None:
-        self.tree = ast.parse(text)
+        with _PARSING:
+            self.tree = ast.parse(text)
+            compiled = compile(self.tree, name, "exec", dont_inherit=True)
         self.classes = list(_classes(self.tree, ""))
         self.functions: dict[_Place, list[ast.AST]] = defaultdict(list)
         for node in ast.walk(self.tree):
             if isinstance(node, _Definition) and not isinstance(node, ast.ClassDef):
                 self.functions[_place(node)].append(node)
         self.codes: dict[_Place, list[CodeType]] = defaultdict(list)
-        for code in _codes(compile(self.tree, name, "exec", dont_inherit=True)):
+        for code in _codes(compiled):
             self.codes[code.co_name, code.co_firstlineno].append(code)
 
     def class_node(self, thing: type, line: int | None) -> ast.ClassDef | None:
