@@ -7,7 +7,9 @@ import math
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -395,6 +397,30 @@ def test_a_study_without_trials_has_no_best(tmp_path: Path) -> None:
     study.close()
 
 
+def test_opening_reads_neither_the_log_nor_the_trials(
+    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = make(tmp_path)
+    run(study, client)
+    expected = study.best_value, study.best_params, repr(study)
+    study.close()
+    read: list[str] = []
+    for name in ("events", "trials", "metrics", "stages", "checkpoints"):
+        real = getattr(Database, name)
+
+        def noting(*arguments: Any, name: str = name, real: Any = real, **more: Any) -> Any:
+            read.append(name)
+            return real(*arguments, **more)
+
+        monkeypatch.setattr(Database, name, noting)
+    again = make(tmp_path, load_if_exists=True)
+    assert (again.best_value, again.best_params, repr(again)) == expected
+    assert read == []
+    assert again.best_trial.value == expected[0]
+    assert {"trials", "metrics"} <= set(read)
+    again.close()
+
+
 def test_direction_decides_what_is_best(tmp_path: Path, client: Client) -> None:
     found = {}
     for direction in ("minimize", "maximize"):
@@ -609,6 +635,40 @@ def test_of_two_that_run_one_study_one_is_told(tmp_path: Path, client: Client) -
         study.optimize(tuner, client=client, progress=False)
     assert "INSERT" not in str(caught.value)
     study.close()
+
+
+def test_of_two_that_create_one_study_one_creates_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    barrier, find = threading.Barrier(2, timeout=30), Database.study
+    looked = threading.local()
+
+    def find_together(self: Database, name: str) -> object:
+        found = find(self, name)
+        if not getattr(looked, "once", False):
+            looked.once = True
+            barrier.wait()
+        return found
+
+    def create(load: bool) -> object:
+        try:
+            study = dt.create_study(
+                None, name="own", metric="loss", storage=tmp_path, load_if_exists=load
+            )
+        except ConfigurationError as error:
+            return str(error)
+        study.close()
+        return study._row
+
+    monkeypatch.setattr(Database, "study", find_together)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(create, [True, True])
+    assert first == second
+    shutil.rmtree(tmp_path)
+    with ThreadPoolExecutor(2) as pool:
+        found = [one for one in pool.map(create, [False, False]) if isinstance(one, str)]
+    assert len(found) == 1
+    assert "study 'own' exists already; open it with load_if_exists=True" in found[0]
 
 
 def test_without_merging_nothing_is_shared(tmp_path: Path, client: Client) -> None:

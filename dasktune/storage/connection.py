@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +25,9 @@ PATIENCE = 60.0
 
 CONNECT_SECONDS = 5
 """Seconds within which a server must answer, unless the URL says otherwise."""
+
+_MOMENT = 0.01
+"""Seconds between two attempts to set up a SQLite file that others set up."""
 
 _MEMORY = (None, "", ":memory:")
 _LIBPQ = ("psycopg", "psycopg2")
@@ -189,7 +195,7 @@ class Connections:
         engine = sa.create_engine(address, connect_args=options)
         if may_write:
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            sa.event.listen(engine, "connect", _configure_sqlite)
+            sa.event.listen(engine, "connect", partial(_configure_sqlite, timeout))
         return engine
 
 
@@ -228,7 +234,16 @@ def _shown(address: sa.URL) -> str:
     return address.update_query_dict(hidden).render_as_string(hide_password=True)
 
 
-def _configure_sqlite(connection: Any, record: object) -> None:
+def _configure_sqlite(timeout: float, connection: Any, record: object) -> None:
     """Let others read while one writes, and lose nothing but a power cut's last moment."""
-    connection.execute("PRAGMA journal_mode=WAL")
+    give_up = time.monotonic() + timeout
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            break
+        except sqlite3.OperationalError:
+            # Of several that change the mode of a new file, SQLite lets the others not wait.
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(_MOMENT)
     connection.execute("PRAGMA synchronous=NORMAL")

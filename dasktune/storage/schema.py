@@ -227,7 +227,7 @@ LANDMARKS = sa.or_(*(events.c.kind == sa.literal_column(f"'{kind}'") for kind in
 
 sa.Index(
     "dasktune_events_landmarks",
-    *(events.c.study_id, events.c.kind, events.c.place, events.c.number),
+    *(events.c.study_id, events.c.kind, events.c.number, events.c.place),
     sqlite_where=LANDMARKS,
     postgresql_where=LANDMARKS,
 )

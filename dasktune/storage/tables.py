@@ -94,15 +94,19 @@ def _migrate(connections: Connections, connection: sa.Connection, revision: str)
 
 
 def _revision(connection: sa.Connection) -> str | None:
-    """Return the revision of the tables; None if there are none."""
-    inspector = sa.inspect(connection)
-    if inspector.has_table(schema.revision.name):
-        return str(connection.execute(sa.select(schema.revision.c.version_num)).scalar_one())
-    if not inspector.has_table(schema.meta.name):
+    """Return the revision of the tables; None if there are none.
+
+    Another process may be making or changing them: all of it is there at once.
+    """
+    if not sa.inspect(connection).has_table(schema.meta.name):
         return None
     meta = schema.meta.c
-    found = connection.execute(sa.select(meta.number).where(meta.name == "version")).scalar()
-    return schema.REVISIONS[0] if found == _OLD_VERSION else f"version {found}"
+    version = connection.execute(sa.select(meta.number).where(meta.name == "version")).scalar()
+    if version == _OLD_VERSION:
+        return schema.REVISIONS[0]
+    if version != schema.META_VERSION:
+        return f"version {version}"
+    return str(connection.execute(sa.select(schema.revision.c.version_num)).scalar_one())
 
 
 def _make_tables(connection: sa.Connection) -> None:

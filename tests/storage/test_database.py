@@ -455,3 +455,63 @@ def test_a_file_without_studies_is_not_made_a_database(tmp_path: Path) -> None:
         Database(file, create=False)
     with closing(sqlite3.connect(file)) as connection:
         assert connection.execute("select * from sqlite_master").fetchall() == []
+
+
+def test_checkpoints_tell_who_wrote_and_when_they_were_used(database):
+    keys = [f"k{number:04}" for number in range(1200)]
+    rows = [replace(CHECKPOINT, key=key, created=5.0, study_id=7) for key in keys]
+    database.write(Batch(checkpoints=[*rows, replace(CHECKPOINT, key="other", root="r9")]))
+    database.touch_checkpoints(keys[:1100], 9.0)
+    database.touch_checkpoints(keys[:1], 8.0)
+    found = {row.key: row for row in database.storage_rows()}
+    assert list(found) == sorted([*keys, "other"])
+    assert {row.used for row in found.values()} == {0.0, 9.0}
+    assert sum(row.used == 9.0 for row in found.values()) == 1100
+    assert (found["k0000"].created, found["k0000"].study_id, found["other"].study_id) == (
+        5,
+        7,
+        None,
+    )
+    database.forget_checkpoints(keys[:1199])
+    assert [row.key for row in database.storage_rows()] == ["k1199", "other"]
+
+
+def tuner_event(number, kind, place, study_id=1):
+    return event(number, {"kind": kind, "place": place}, study_id)
+
+
+def test_a_log_is_read_by_kind_and_tuner(database):
+    kinds = ["tuner", "ask", "tuner", "snapshot", "tell", "snapshot", "widen", "tell"]
+    places = [0, 0, 1, 0, 1, 0, 1, 0]
+    pairs = enumerate(zip(kinds, places, strict=True))
+    database.write(
+        Batch(
+            events=[
+                *(tuner_event(number, kind, place) for number, (kind, place) in pairs),
+                tuner_event(9, "tuner", 5, study_id=2),
+            ]
+        )
+    )
+    assert [row.number for row in database.landmarks(1, "tuner")] == [0, 2]
+    assert [row.number for row in database.landmarks(1, "tuner", after=0)] == [2]
+    assert database.last_landmark(1, "snapshot", 0) == tuner_event(5, "snapshot", 0)
+    assert database.last_landmark(1, "snapshot", 1) is None
+    assert [row.number for row in database.events(1, 1, place=0)] == [3, 5, 7]
+    assert [database.next_event(study) for study in (1, 2, 3)] == [8, 10, 0]
+
+
+def test_tuners_are_found_by_an_index(tmp_path):
+    database = Database(tmp_path / "x.db")
+    seen = []
+    sa.event.listen(
+        database._connections.engine,
+        "before_cursor_execute",
+        lambda connection, cursor, statement, values, *rest: seen.append((statement, values)),
+    )
+    database.landmarks(1, "tuner")
+    database.last_landmark(1, "snapshot", 0)
+    database.next_event(1)
+    plans = [plan_of(tmp_path / "x.db", query, *values) for query, values in seen]
+    assert ["dasktune_events_landmarks" in plan for plan in plans] == [True, True, False]
+    assert all("SEARCH" in plan and "TEMP B-TREE" not in plan for plan in plans)
+    database.close()

@@ -7,7 +7,9 @@ import math
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -208,6 +210,18 @@ def test_of_drivers_that_start_together_one_migrates_or_makes(server: str, is_ol
     assert sum("brought up to date" in log for _, log in said) == int(is_old)
 
 
+@pytest.mark.parametrize("turn", range(5))
+def test_threads_open_a_new_file_together(tmp_path: Path, turn: int) -> None:
+    barrier = threading.Barrier(4)
+
+    def open_it(number: int) -> None:
+        barrier.wait()
+        Database(tmp_path / "x.db").close()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(open_it, range(4)))
+
+
 def test_a_reader_leaves_an_older_one_as_it_is(old: Path) -> None:
     before, files = old.read_bytes(), sorted(old.parent.iterdir())
     with pytest.raises(StorageError, match=r"older version .*revision 0001.* dasktune migrate"):
@@ -221,7 +235,8 @@ def test_a_reader_leaves_an_older_one_as_it_is(old: Path) -> None:
     ("change", "got"),
     [
         ("UPDATE dasktune_alembic_version SET version_num = '9999'", "got 9999"),
-        ("DROP TABLE dasktune_alembic_version", "got version 3"),
+        ("UPDATE dasktune_meta SET number = 4", "got version 4"),
+        ("UPDATE dasktune_meta SET number = 1", "got version 1"),
     ],
 )
 def test_another_version_is_refused(tmp_path: Path, change: str, got: str, create: bool) -> None:

@@ -43,7 +43,7 @@ def upgrade() -> None:
     op.create_index(
         "dasktune_events_landmarks",
         "dasktune_events",
-        ["study_id", "kind", "place", "number"],
+        ["study_id", "kind", "number", "place"],
         sqlite_where=_LANDMARKS,
         postgresql_where=_LANDMARKS,
     )
