@@ -129,11 +129,11 @@ class Keeper:
         self._held: dict[str, _Held] = {}
         self._places: dict[str, Place] = {}
         self._unfinished: dict[str, int] = {}
-        self._leaving: dict[str, _Leaving] = {}
+        self._leaving: dict[tuple[str, str | None], _Leaving] = {}
         self._kept: frozenset[str] = frozenset()
         self._stuck: frozenset[str] = frozenset()
         self._forget: dict[str, float] = {}
-        self._done: queue.SimpleQueue[tuple[str, bool]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[str, str | None, bool]] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="dasktune-keeper")
         self._listing: Future[Survey] | None = None
         self._since = _Since()
@@ -165,8 +165,8 @@ class Keeper:
         nbytes = of_tensors + self._overhead
         self._unfinished.pop(key, None)
         self._forget.pop(key, None)
-        leaving = self._leaving.get(key)
-        if leaving is not None and leaving.held.attempt in (None, message["by"]):
+        leaving = self._leaving.get((key, message["by"])) or self._leaving.get((key, None))
+        if leaving is not None:
             # It was there still when a second attempt had trained it, and is gone soon.
             leaving.is_saved_again = True
             return
@@ -190,15 +190,20 @@ class Keeper:
         self._written_before = self._written
         return gone
 
-    def close(self) -> None:
-        """End what is being removed, and tell the database all that is gone."""
+    def close(self) -> list[Evicted]:
+        """Make room a last time, now that nothing runs; tell the database all that is gone.
+
+        Returns what the dispatcher has not been told of.
+        """
+        gone = self._make_room() if self._excess() > 0 else []
         self._pool.shutdown(wait=True)
-        self._hear_of_removals()
+        gone += self._hear_of_removals()
         try:
             self._database.forget_checkpoints(self._forget)
         except StorageError as error:
             logger.warning("rows of checkpoints that are gone could not be removed: %s", error)
         self._forget.clear()
+        return gone
 
     # ----------------------------------------------------------------------- counting
 
@@ -206,6 +211,11 @@ class Keeper:
     def nbytes(self) -> int:
         """Bytes in the store as far as is known, without those on their way out."""
         return sum(one.nbytes for one in self._held.values()) + sum(self._unfinished.values())
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a listing or a removal is under way that was not heard of yet."""
+        return self._listing is not None or bool(self._leaving)
 
     @property
     def _headroom(self) -> int:
@@ -255,7 +265,9 @@ class Keeper:
 
     def _take_survey(self, found: Survey) -> list[Evicted]:
         """Take what a listing shows for what there is, but for what happened meanwhile."""
-        before, removed = self._held, self._since.removed | self._leaving.keys()
+        before = self._held
+        leaving = {key for key, _ in self._leaving}
+        removed = (self._since.removed | leaving) - before.keys()
         self._held, self._unfinished = {}, dict(found.unfinished)
         for key, one in found.checkpoints.items():
             if key in removed:
@@ -364,7 +376,7 @@ class Keeper:
 
     def _warn(self, states: Iterable[State]) -> None:
         """Say once that what must stay does not fit."""
-        if self._told_of_full:
+        if self._told_of_full or self._stuck:
             return
         self._told_of_full = True
         staying = sum(one.nbytes for one in states if one.stays) + sum(self._unfinished.values())
@@ -382,7 +394,7 @@ class Keeper:
 
     def _remove(self, key: str, place: Place | None) -> None:
         held = self._held.pop(key)
-        self._leaving[key] = _Leaving(held, place, self._written_before)
+        self._leaving[key, held.attempt] = _Leaving(held, place, self._written_before)
         self._pool.submit(self._discard, key, held.attempt)
 
     def _discard(self, key: str, attempt: str | None) -> None:
@@ -394,7 +406,7 @@ class Keeper:
         except StorageError as error:
             logger.warning("checkpoint %s could not be removed: %s", key, error)
         finally:
-            self._done.put((key, is_gone))
+            self._done.put((key, attempt, is_gone))
 
     def _remove_orphan(self, key: str, attempt: str) -> None:
         """Remove what a dead upload left; runs in a thread."""
@@ -409,15 +421,18 @@ class Keeper:
         """Take in what has gone; return what must be told to have gone a second time."""
         again = []
         while not self._done.empty():
-            key, is_gone = self._done.get()
-            leaving = self._leaving.pop(key)
-            self._since.removed.add(key)
+            key, attempt, is_gone = self._done.get()
+            leaving = self._leaving.pop((key, attempt))
             self._burst = max(FADE * self._burst, self._written - leaving.written_before)
             if is_gone:
-                self._forget[key] = self._clock()
+                self._since.removed.add(key)
+                if key not in self._held:
+                    self._forget[key] = self._clock()
             else:
                 # It stays counted, and is tried again after the next listing.
                 self._held.setdefault(key, leaving.held)
+                if leaving.place is not None:
+                    self._places.setdefault(key, leaving.place)
                 self._stuck |= {key}
             if leaving.is_saved_again and leaving.place is not None:
                 again.append(Evicted(node=leaving.place[0], step=leaving.place[1]))

@@ -671,7 +671,8 @@ class DaskRunner:
                 self._sharing.close()
             self._engine.dispatcher.dismiss()
             if self._keeper is not None:
-                self._keeper.close()
+                for event in self._keeper.close():
+                    self._engine.dispatcher.handle(event, self._now())
 
     def _now(self) -> float:
         return time.monotonic() - self._began

@@ -84,8 +84,10 @@ def open_files(url: str, *, patience: Patience | None = None) -> Files:
             "belong into the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for S3), "
             "into ~/.aws/credentials, or into the configuration of fsspec"
         )
+    if "::" in url:
+        raise StorageError(f"cannot use {url}: a cache or archive before a store shows old files")
     known = {*fsspec.available_protocols(), *fsspec.registry}
-    if protocol.partition("::")[0] not in known:
+    if protocol not in known:
         raise StorageError(f"cannot open {url}: {unknown('protocol', protocol, known)}")
     try:
         system, root = fsspec.url_to_fs(url, use_listings_cache=False, **_options(protocol))
@@ -263,7 +265,8 @@ class ObjectFiles:
 
     def _listed(self, listing: Callable[..., Any], path: str, **options: Any) -> Any:
         try:
-            return listing(self._full(path), **options, **self._within(_LISTING_SECONDS))
+            with self._alone:
+                return listing(self._full(path), **options, **self._within(_LISTING_SECONDS))
         except FileNotFoundError as error:
             if code_of(error) == "NoSuchBucket":
                 raise
