@@ -82,11 +82,10 @@ def is_passing(error: BaseException) -> bool:
     That is so for throttling, errors of the server, time-outs and broken connections; not
     for what the store refuses, such as wrong credentials or a bucket that does not exist.
     """
-    code, status = code_of(error), _status_of(error)
-    if code or status:
-        return code in _PASSING_CODES or status in _PASSING_STATUS
     names = _class_names(error)
-    return bool(names & _PASSING_CLASSES) and not names & _LASTING_CLASSES
+    if not _answer(error) and names & (_PASSING_CLASSES | _LASTING_CLASSES):
+        return not names & _LASTING_CLASSES
+    return code_of(error) in _PASSING_CODES or _status_of(error) in _PASSING_STATUS
 
 
 def code_of(error: BaseException) -> str:

@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import ClassVar, Literal
 
-Fate = Literal["passes", "is reset", "is cut", "loses its answer", "is swallowed"] | bytes
+Fate = (
+    Literal["passes", "is reset", "is cut", "loses its answer", "is torn", "is swallowed"] | bytes
+)
 """What becomes of a request.
 
 A reset comes before the server has seen anything, a cut after half of what was sent; a lost
-answer is cut after the server has done everything. Bytes are the answer that the proxy gives.
+answer is cut after the server has done everything, a torn one in its middle. Bytes are the
+answer that the proxy gives.
 """
 
 
@@ -135,6 +138,10 @@ class Proxy:
             case "loses its answer":
                 await self._forward(sent)
                 _reset(writer)
+            case "is torn":
+                whole = await self._forward(sent)
+                writer.write(whole[: len(whole) - len(whole) // 2])
+                await writer.drain()
             case "is swallowed":
                 await reader.read()
             case "passes":

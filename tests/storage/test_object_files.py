@@ -220,9 +220,9 @@ def test_a_large_store_is_listed_many_folders_at_a_time(proxy, bucket, monkeypat
 
 
 def some_fail(seed):
-    """Let one request in twenty be refused, reset or cut, or its answer be lost."""
+    """Let one request in twenty be refused, reset or cut, or its answer be lost or torn."""
     chance = random.Random(seed)
-    fates = itertools.cycle([SLOW_DOWN, "is reset", "is cut", "loses its answer"])
+    fates = itertools.cycle([SLOW_DOWN, "is reset", "is cut", "loses its answer", "is torn"])
     return lambda request: next(fates) if chance.random() < 0.05 else "passes"
 
 
@@ -268,6 +268,23 @@ def test_an_upload_that_fails_once_is_sent_again(proxy, remote, fate):
     save(remote, 1, size=size)
     assert failed
     assert is_same(remote.load(KEY)[0], 1, size)
+
+
+def test_a_download_that_is_cut_short_is_made_again(proxy, remote):
+    size = 2_000_000
+    save(remote, 1, size=size)
+    before, torn = len(proxy.requests), []
+
+    def tear_each_once(request):
+        if request.target in torn:
+            return "passes"
+        torn.append(request.target)
+        return "is torn"
+
+    proxy.fate = tear_each_once
+    assert is_same(remote.load(KEY)[0], 1, size)
+    assert len(torn) >= 3
+    assert len(proxy.requests) - before == 2 * len(torn)
 
 
 def test_a_creation_whose_answer_is_lost_was_ours(proxy, bucket):
@@ -438,6 +455,12 @@ def test_a_protocol_without_creation_if_absent_is_refused():
     message = "looks-first cannot create a file only if it is absent"
     with pytest.raises(StorageError, match=message):
         open_files("looks-first://place/tuning")
+
+
+@pytest.mark.parametrize("url", ["simplecache::s3://bucket/x", "zip://x::s3://bucket/y.zip"])
+def test_a_cache_before_a_store_is_refused(url):
+    with pytest.raises(StorageError, match="a cache or archive before a store shows old files"):
+        open_files(url)
 
 
 def test_what_the_user_configures_for_s3_counts_more(monkeypatch):

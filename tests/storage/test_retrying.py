@@ -48,6 +48,18 @@ class AnswerError(Exception):
         self.response = {"Error": {"Code": code}, "ResponseMetadata": metadata}
 
 
+class StatusError(Exception):
+    """An answer as other libraries tell it."""
+
+    def __init__(self, status):
+        super().__init__(f"status {status}")
+        self.status = status
+
+
+class ClientPayloadError(StatusError):
+    """What aiohttp raises for an answer that is cut short, whatever its number says."""
+
+
 def test_intervals_double_up_to_the_longest():
     time = Time()
     assert time.patience(first=0.5, longest=3.0).call(failing(5)) == 6
@@ -134,6 +146,9 @@ def test_what_a_server_refuses_does_not_pass(code, status):
         (OSError(errno.ENOSPC, "full"), False),
         (FileNotFoundError(), False),
         (ValueError("bad name"), False),
+        (StatusError(503), True),
+        (StatusError(404), False),
+        (ClientPayloadError(400), True),
     ],
     ids=repr,
 )
