@@ -21,6 +21,7 @@ NAMES = (
     "overhead",
     "mirror",
     "checkpoints",
+    "database",
     "start",
     "reuse",
     "early_stopping",

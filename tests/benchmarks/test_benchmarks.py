@@ -98,6 +98,13 @@ def test_mirroring_is_compared_with_none(tmp_path: Path) -> None:
     assert ours < optunas
 
 
+def test_the_database_is_compared_with_its_driver(tmp_path: Path) -> None:
+    figures = run("database", tmp_path)
+    assert all(figure["value"] > 0 for figure in figures.values())
+    assert "opening a study of 20,000 reports over one of 200, SQLite" in figures
+    assert sum("time to write reports" in name for name in figures) in (3, 6)
+
+
 def test_nothing_heavy_is_loaded_at_the_start(tmp_path: Path) -> None:
     figures = run("start", tmp_path)
     heavy = [figure for name, figure in figures.items() if "heavy" in name]
