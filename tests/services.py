@@ -174,7 +174,9 @@ class _Ceph:
         subprocess.run(command, check=True, capture_output=True, timeout=60, cwd=self._folder)
 
     def _serve(self, program: str, *options: str) -> None:
-        command = self._command(program, *options, "-f")
+        # Not even a test run that is killed leaves a server behind.
+        dies_with_us = ("setpriv", "--pdeathsig", "KILL")
+        command = [*dies_with_us, *self._command(program, *options, "-f")]
         quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         process = subprocess.Popen(command, cwd=self._folder, start_new_session=True, **quiet)
         self._stack.callback(_end, process)
