@@ -56,6 +56,9 @@ PENDING_WRITES = 2
 PENDING_BYTES = 2**30
 """Bytes of all snapshots that lie in memory; a larger one lies there alone."""
 
+SPARE_BYTES = 2**29
+"""Largest snapshot whose memory is kept for the next one: fresh memory costs another copy."""
+
 
 class Control:
     """What other threads tell a running attempt; also before it starts."""
@@ -136,6 +139,7 @@ class StageHost:
         self._writes: queue.Queue[_Write | None] = queue.Queue()
         self._pending: list[int] = []
         """The bytes of the snapshots that are not written yet."""
+        self._spare: Buffer | None = None
         self._writer = threading.Thread(target=self._write_all, name="dasktune-writer", daemon=True)
         self._writer.start()
 
@@ -235,7 +239,8 @@ class StageHost:
         """Return memory for a snapshot; waits while too many, or too large ones, are pending."""
         with self._written:
             self._written.wait_for(lambda: self._has_room_for(nbytes))
-        return empty(nbytes)
+            spare, self._spare = self._spare, None
+        return spare if spare is not None and spare.nbytes == nbytes else empty(nbytes)
 
     def _has_room_for(self, nbytes: int) -> bool:
         pending = self._pending
@@ -260,11 +265,14 @@ class StageHost:
                 self.emit([{"kind": "storage", "attempt": write.attempt, "message": message}])
             finally:
                 key, nbytes = write.key, write.snapshot.nbytes
-                del write  # and with it the snapshot, before the next one takes its room
+                spare = write.snapshot.data if nbytes <= SPARE_BYTES else None
+                del write  # and with it a large snapshot, before the next one takes its room
                 with self._lock:
+                    self._spare = spare
                     self._unwritten.discard(key)
                     self._pending.remove(nbytes)
                     self._written.notify_all()
+                del spare
 
     def _write(self, write: _Write) -> None:
         lineage, attempt = write.lineage, write.attempt

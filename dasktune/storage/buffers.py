@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +25,20 @@ def empty(nbytes: int) -> Buffer:
     memory = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -address(memory) % ALIGNMENT
     return memory[start : start + nbytes]
+
+
+def in_pages(nbytes: int) -> Buffer:
+    """Return fresh bytes like `empty`, in pages of the usual size.
+
+    NumPy asks for huge ones. A virtual machine may have given those back to its host, and then
+    waits for each to come again, which takes several times as long as reading a file.
+
+    Examples
+    --------
+    >>> is_aligned(in_pages(100))
+    True
+    """
+    return np.frombuffer(mmap.mmap(-1, nbytes), np.uint8) if nbytes else empty(0)
 
 
 def is_aligned(data: Buffer) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dasktune.storage.buffers import empty
+from dasktune.storage.buffers import in_pages
 from dasktune.storage.files import Buffer, Entry, Parts
 
 _THREADS = 4
@@ -193,7 +193,7 @@ def _sync_folders(paths: Iterable[Path]) -> None:
 def _read_file(path: Path) -> Buffer | None:
     try:
         with path.open("rb", buffering=0) as file:
-            content = empty(os.fstat(file.fileno()).st_size)
+            content = in_pages(os.fstat(file.fileno()).st_size)
             rest = content.data
             while rest and (count := file.readinto(rest)):
                 rest = rest[count:]

@@ -289,6 +289,30 @@ def test_of_large_states_fewer_wait(
     assert bench.saved_steps() == list(range(1, 7))
 
 
+def test_the_memory_of_a_written_snapshot_is_used_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def state_dict(self: Counting) -> dict[str, Any]:
+        return {"done": self.done, "weights": np.full(1000, self.done)}
+
+    bench.trainer.state_dict = state_dict
+    addresses, room_for = [], StageHost.room_for
+
+    def counted(self: StageHost, nbytes: int) -> Any:
+        with self._written:
+            assert self._written.wait_for(lambda: not self._pending, PATIENCE)
+        data = room_for(self, nbytes)
+        addresses.append(data.ctypes.data)
+        return data
+
+    monkeypatch.setattr(StageHost, "room_for", counted)
+    bench.run("a1", 0, 5, saves=(1, 2, 3, 4))
+    assert bench.saved_steps() == [1, 2, 3, 4, 5]
+    assert len(set(addresses)) == 1
+    for step in range(1, 6):
+        assert (bench.store.load(chain_at(step).key)[0]["weights"] == step).all()
+
+
 def test_a_store_that_fails_is_said_to(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: CheckpointStore, *args: Any, **kwargs: Any) -> Any:
         raise StorageError("the disk is full")
