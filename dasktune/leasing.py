@@ -21,6 +21,8 @@ from dasktune.errors import ConfigurationError, StorageError
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.leases import Lease, Leases, Path
+from dasktune.storage.object_files import open_files
+from dasktune.storage.retrying import Patience
 from dasktune.types import Sequences, Step
 
 logger = logging.getLogger(__name__)
@@ -33,6 +35,9 @@ RENEW_SECONDS = 15.0
 
 STALE_SECONDS = 86_400.0
 """How long what others have left is kept: it tells who comes later what there is."""
+
+PATIENCE = Patience(seconds=10.0, request=10.0)
+"""A lease that cannot be written soon is done without: training must not wait for it."""
 
 POLL_SECONDS = (0.1, 5.0)
 """Least and longest time between two looks at what others say."""
@@ -81,7 +86,7 @@ class Leasing:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.study, self.holder = study, uuid4().hex
-        self._store, self._leases = store, Leases(store.files)
+        self._store, self._leases = store, Leases(open_files(store.url, patience=PATIENCE))
         self._put = put
         self._clock = clock
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()

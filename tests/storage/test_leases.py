@@ -14,9 +14,9 @@ import pytest
 
 from dasktune.sequences import Constant, MultiStep
 from dasktune.storage import layout
-from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.files import Files
 from dasktune.storage.leases import Lease, Leases, Path
+from dasktune.storage.object_files import open_files
 
 ROOT, KEY = "aa" * 16, "b1" * 16
 NOW = 1000.0
@@ -25,7 +25,7 @@ NOW = 1000.0
 @pytest.fixture(params=["path", "memory"])
 def files(request: pytest.FixtureRequest, tmp_path: File) -> Iterator[Files]:
     url = str(tmp_path) if request.param == "path" else f"memory://{uuid4().hex}"
-    return CheckpointStore(url).files
+    return open_files(url)
 
 
 def lease(holder: str = "h1", study: str = "", **more: object) -> Lease:
