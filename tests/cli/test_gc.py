@@ -1,0 +1,208 @@
+"""dasktune gc: what goes, what stays, why, and that nothing is done without being asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dasktune.cli.gc import Choice, Collected, Request, collect, seconds_of
+from dasktune.errors import ConfigurationError
+from dasktune.storage import layout
+from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.codec import encode
+from dasktune.storage.database import Database
+from dasktune.storage.leases import Lease
+from dasktune.storage.retention import Keep
+
+from .conftest import UNIQUE, Folder
+
+HOUR = 3600.0
+
+
+def states(folder: Folder) -> set[str]:
+    return set(CheckpointStore(str(folder.path / "runs/counting")).keys())
+
+
+def of(found: Collected, kind: str) -> list[Choice]:
+    return [one for one in found.choices if one.kind == kind]
+
+
+def old_store(path: Path, *, states: int = 3) -> CheckpointStore:
+    """Return a store whose states nobody knows, the first one the oldest; hours between."""
+    store = CheckpointStore(str(path))
+    for number in range(states):
+        store.save(
+            encode({"weight": np.zeros(1000)}), key=f"f{number}", attempt=f"{number}-aa", step=5
+        )
+        for one in (path / "checkpoints").glob(f"*/f{number}/**/*"):
+            at = time.time() - HOUR * (10 - number)
+            os.utime(one, (at, at))
+    return store
+
+
+@pytest.mark.cluster
+def test_a_dry_run_explains_each_choice_and_changes_nothing(folder: Folder) -> None:
+    assert folder.command("run", "counting.py", "--workers", "1").returncode == 0
+    before = states(folder)
+    asked = ("gc", "counting.py", "--budget", "5kB", "--grace", "0s")
+    done = folder.command(*asked, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(before) + 1
+    goes = [line for line in lines if line.startswith("goes  checkpoint ")]
+    stays = [line for line in lines if line.startswith("stays checkpoint ")]
+    assert goes
+    assert len(goes) + len(stays) == len(before)
+    assert all("to train again: " in line and "likely to be asked for" in line for line in goes)
+    assert "2% likely" in goes[0]
+    assert sum("counting keeps best:1" in line for line in stays) == 1
+    assert all(" counting/" in line for line in lines[:-1])
+    assert f"would free {lines[-1].split('would free ')[1]}" in lines[-1]
+    assert states(folder) == before
+
+    done = folder.command(*asked, "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    gone = {one["name"] for one in document["choices"] if one["goes"]}
+    assert len(gone) == len(goes)
+    assert states(folder) == before - gone
+    assert document["nbytes_before"] - document["nbytes_freed"] <= 5000
+    database = Database(folder.path / "runs/counting/dasktune.db", create=False)
+    assert database.checkpoint_keys() == states(folder)
+    database.close()
+    # The study does not miss them: what was reported is known.
+    trained = len(folder.steps())
+    assert folder.command("run", "counting.py", "--workers", "1").returncode == 0
+    assert len(folder.steps()) == trained == UNIQUE
+
+
+@pytest.mark.cluster
+def test_what_is_young_stays_and_a_budget_that_is_missed_is_a_failure(folder: Folder) -> None:
+    assert folder.command("run", "counting.py", "--workers", "1").returncode == 0
+    done = folder.command("gc", "counting.py", "--budget", "1", "--dry-run")
+    assert done.returncode == 1
+    assert done.stdout.count("younger than 1 h") >= 5
+    assert "over the budget of 1 B: what stays must not go" in done.stdout
+
+
+def test_all_that_is_wrong_is_said_at_once(folder: Folder) -> None:
+    old_store(folder.path / "store")
+    done = folder.command("gc", "store", "--budget", "1x", "--keep", "few", "--grace", "soon")
+    assert done.returncode == 2
+    assert [line[:18] for line in done.stderr.splitlines()] == [
+        "error: - budget mu",
+        "- keep must be 'be",
+        "- grace must be a ",
+    ]
+    assert folder.command("gc", "nowhere").returncode == 2
+
+
+def test_without_a_database_the_oldest_go_first(tmp_path: Path) -> None:
+    store = old_store(tmp_path)
+    found = collect(Request(store=str(tmp_path), database=None, budget=20_000, removes=True))
+    assert [one.name for one in found.choices if one.goes] == ["f0"]
+    assert set(store.keys()) == {"f1", "f2"}
+    assert "of no study here, used 10 h 0 min ago" in str(found.choices[0])
+    again = collect(Request(store=str(tmp_path), database=None, budget=20_000, removes=True))
+    assert again.freed == 0
+    assert again.is_done
+
+
+def test_without_a_budget_only_goes_what_is_nobodys(tmp_path: Path) -> None:
+    store = old_store(tmp_path)
+    now = time.time()
+    part = {"c.0": [np.zeros(500, np.uint8)]}
+    store.files.write("checkpoints/ab/abcd/0-cc/step-5", part)
+    store.files.write("checkpoints/ef/efgh/0-dd/step-5", part)
+    ages = {"checkpoints/ab": 2 * HOUR, "checkpoints/ef": 60.0}
+    for folder, age in ages.items():
+        for one in (tmp_path / folder).glob("**/*"):
+            os.utime(one, (now - age, now - age))
+    store.files.create(layout.commit_path("beef"), b"its data were removed by hand")
+    request = Request(store=str(tmp_path), database=None)
+    found = collect(request)
+    assert {(one.goes, one.name) for one in of(found, "upload")} == {
+        (True, "abcd"),
+        (False, "efgh"),
+    }
+    assert [(one.goes, one.name) for one in of(found, "commit")] == [(True, "beef")]
+    assert not any(one.goes for one in of(found, "checkpoint"))
+    found = collect(Request(store=str(tmp_path), database=None, removes=True))
+    assert found.is_done
+    assert {one.key for one in store.inventory()} == {"f0", "f1", "f2", "efgh"}
+    assert [store.load(key)[1].step for key in ("f0", "f1", "f2")] == [5, 5, 5]
+
+
+def test_an_upload_that_lost_against_another_goes_and_the_checkpoint_stays(tmp_path: Path) -> None:
+    store = old_store(tmp_path, states=1)
+    store.files.write("checkpoints/f0/f0/9-zz/step-5", {"c.0": [np.zeros(500, np.uint8)]})
+    for one in (tmp_path / "checkpoints/f0/f0/9-zz").glob("**/*"):
+        os.utime(one, (1.0, 1.0))
+    found = collect(Request(store=str(tmp_path), database=None, removes=True))
+    assert [(one.name, one.attempt) for one in found.choices if one.goes] == [("f0", "9-zz")]
+    assert store.load("f0")[1].attempt == "0-aa"
+    assert list(next(iter(store.inventory())).attempts) == ["0-aa"]
+
+
+def test_leases_go_that_ended_long_ago(tmp_path: Path) -> None:
+    store = old_store(tmp_path, states=1)
+    now = time.time()
+    for key, expires in (("aa00", now - 5 * HOUR), ("aa11", now - 60), ("aa22", now + 60)):
+        lease = Lease(
+            key=key,
+            root="r0",
+            study="s",
+            holder="h",
+            sequences={},
+            start=0,
+            stop=5,
+            step=0,
+            expires=expires,
+        )
+        store.files.create(layout.lease_path("r0", key), lease.to_bytes())
+    store.files.create(layout.lease_path("r0", "aa33"), b"{")
+    for one in (tmp_path / layout.LEASES).glob("*/*"):
+        os.utime(one, (now - 5 * HOUR, now - 5 * HOUR))
+    found = collect(Request(store=str(tmp_path), database=None, removes=True))
+    gone = {one.name.rpartition("/")[2] for one in of(found, "lease")}
+    assert gone == {"aa00", "aa33"}
+    assert {one.name for one in (tmp_path / layout.LEASES / "r0").iterdir()} == {"aa11", "aa22"}
+
+
+@pytest.mark.cluster
+def test_what_a_running_trial_goes_on_from_stays(folder: Folder) -> None:
+    process = folder.start("run", "counting.py", "--workers", "1", "--config", "pause=0.2")
+    folder.wait_for_steps(9, process)
+    process.kill()
+    process.communicate()
+    store, database = "runs/counting", "runs/counting/dasktune.db"
+    place = Request(
+        store=str(folder.path / store),
+        database=str(folder.path / database),
+        budget=1,
+        keep=Keep.parse("none"),
+        grace=0.0,
+    )
+    found = collect(place, time.time() + 10 * HOUR)
+    held = [one for one in of(found, "checkpoint") if not one.goes]
+    assert held
+    assert {one.reason for one in held} == {"counting goes on from it"}
+    assert not found.is_done
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90.0), ("30m", 1800.0), (" 1.5 h ", 5400.0), ("2d", 172800.0)]
+)
+def test_times_are_read_as_people_write_them(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "1", "h", "-1h", "1w", "1h30m"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="grace must be a time such as"):
+        seconds_of(text)
