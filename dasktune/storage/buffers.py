@@ -14,6 +14,10 @@ ALIGNMENT = 64
 """Tensors lie at multiples of this: kernels may round differently where they do not."""
 
 
+_FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
+"""Memory of this process alone, and all pages at once where the system can."""
+
+
 def empty(nbytes: int) -> Buffer:
     """Return fresh bytes of any content; the first one lies at a multiple of `ALIGNMENT`.
 
@@ -38,7 +42,7 @@ def in_pages(nbytes: int) -> Buffer:
     >>> is_aligned(in_pages(100))
     True
     """
-    return np.frombuffer(mmap.mmap(-1, nbytes), np.uint8) if nbytes else empty(0)
+    return np.frombuffer(mmap.mmap(-1, nbytes, flags=_FLAGS), np.uint8) if nbytes else empty(0)
 
 
 def is_aligned(data: Buffer) -> bool:
