@@ -386,7 +386,7 @@ class Keeper:
             size_text(self.retention.budget),
             self._busy,
             size_text(self._largest),
-            size_text(staying + self._headroom),
+            size_text(staying + self._largest * self._busy),
             str(self.retention.keep),
         )
 
