@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from distributed import Client, Future, KilledWorker
@@ -21,21 +21,16 @@ from distributed import Client, Future, KilledWorker
 from dasktune.cluster import WORKERS_SECONDS, Workers
 from dasktune.engine import Engine, Order, Outcome, with_save_points
 from dasktune.errors import ClusterError, InternalError, StorageError
-from dasktune.graph.attempts import Attempt
+from dasktune.flights import Flights
 from dasktune.graph.events import (
-    Ended,
     Event,
-    Failed,
-    Progress,
     RunStage,
-    Saved,
     SaveMissed,
     SavePoint,
-    Started,
     StopStage,
     Tick,
-    WorkerLost,
 )
+from dasktune.graph.plan import Node
 from dasktune.job import JobPlan
 from dasktune.keeper import Keeper
 from dasktune.leasing import Leasing
@@ -59,18 +54,6 @@ DRAIN_SECONDS = 60.0
 
 FLUSH_SECONDS = 0.1
 """How long records that no decision rests on may wait to be written."""
-
-DURABLE_SECONDS = 10.0
-"""How long after a stage's end its commit is waited for before the store is asked."""
-
-
-@dataclass(slots=True)
-class _Flight:
-    """An attempt of which something is still to be heard."""
-
-    order: RunStage
-    reports: dict[Step, tuple[str, Metrics]] = field(default_factory=dict)
-    ended_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +119,6 @@ class DaskRunner:
         self._callback_error: Exception | None = None
         self._steps_before = engine.dispatcher.steps_executed
         self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        self._flights: dict[str, _Flight] = {}
         self._futures: dict[str, Future[Any]] = {}
         self._orders: list[Order] = []
         self._store = CheckpointStore(plan.store)
@@ -144,13 +126,21 @@ class DaskRunner:
         self._study = study
         self._sharing: Sharing | None = None
         self._began = time.monotonic()
+        self._flights = Flights(
+            engine,
+            recorder,
+            self._store,
+            tell=self._tell,
+            now=self._now,
+            see=meter.see,
+            on_step=self._note_step,
+            on_saved=self._note_saved,
+        )
         self._flushed = 0.0
-        self._latest: tuple[Step, Metrics] | None = None
         self._stop = threading.Event()
-        self._trouble: str | None = None
         self._is_draining = False
+        self._can_save = True
         self._deserted_at: float | None = None
-        self.worker_seconds = 0.0
 
     def run(self, begin: Callable[[float, int], Outcome]) -> None:
         """Run until the tuner has ended and nothing is under way.
@@ -188,8 +178,8 @@ class DaskRunner:
                     self._drain()
                     break
                 self._turn()
-        except (KeyboardInterrupt, Exception):
-            self._trouble = None
+        except (KeyboardInterrupt, Exception) as error:
+            self._flights.trouble, self._can_save = None, not isinstance(error, StorageError)
             # A call of the tuner may have been broken off; what it is not told now, it is told
             # by the next run.
             self._engine.mute()
@@ -218,13 +208,13 @@ class DaskRunner:
             )
         for kind, content in self._receive():
             self._dispatch(kind, content)
-        if self._trouble is not None:
-            raise StorageError(self._trouble)
+        if self._flights.trouble is not None:
+            raise StorageError(self._flights.trouble)
         self._ask_for_more()
         self._make_room()
         self._carry_out()
         self._check_futures()
-        self._check_flights()
+        self._flights.check()
         self._check_workers()
         self._count()
         if self._on_turn is not None:
@@ -247,7 +237,7 @@ class DaskRunner:
         match kind:
             case "messages":
                 for message in content["messages"]:
-                    self._hear(message)
+                    self._flights.hear(message)
             case "future":
                 self._future_done(*content)
             case "late":
@@ -329,7 +319,7 @@ class DaskRunner:
         trained = self._engine.dispatcher.steps_executed - self._steps_before
         self._meter.count(
             seconds=now,
-            worker_seconds=self.worker_seconds + sum(now - at for at in began),
+            worker_seconds=self._flights.worker_seconds + sum(now - at for at in began),
             steps=trained + sum(one.position - one.start for one in running),
         )
 
@@ -343,225 +333,40 @@ class DaskRunner:
             return
         raise InternalError("the tuner has not ended, asks for nothing, and nothing is running")
 
-    # -------------------------------------------------------------------- messages
-
-    def _hear(self, message: Mapping[str, Any]) -> None:
-        """Translate one message of a worker."""
-        attempt = message["attempt"]
-        flight = self._flights.get(attempt)
-        if flight is None:
-            return
-        match message["kind"]:
-            case "started":
-                self._recorder.started(attempt, message["at"])
-                self._tell(Started(attempt=attempt))
-            case "progress":
-                for step, key, metrics in message["reports"]:
-                    flight.reports[step] = (key, metrics)
-                    self._latest = (step, metrics)
-                    self._meter.see(metrics)
-                self._tell(Progress(attempt=attempt, step=message["step"]))
-                self._note_step(attempt, message["step"])
-            case "saved":
-                self._saved(flight, message)
-            case "ended":
-                self._ended(flight, message)
-            case "failed":
-                self._failed(flight, message)
-            case "storage":
-                self._trouble = message["message"]
-            case kind:
-                raise InternalError(f"a worker sent a message of unknown kind {kind!r}")
-
-    def _saved(self, flight: _Flight, message: Mapping[str, Any]) -> None:
-        """Take in a durable state: its metrics are durable with it."""
-        if message.get("differs"):
-            logger.warning(
-                "attempt %s gave another state at step %d than %s, which was first: training is "
-                "not deterministic; the first one stands",
-                message["attempt"],
-                message["step"],
-                message["by"],
-            )
-        reports = [tuple(report) for report in message["replaced"]]
-        if not reports:
-            reports = self._reports_of(flight, message)
-        if message["by"] is not None:
-            self._recorder.checkpoint(flight.order.node, message)
-            self._recorder.saved(message["attempt"], message["step"])
-            if self._keeper is not None:
-                self._keeper.saved(flight.order.node, message)
-            if self._sharing is not None:
-                self._sharing.saved(message["attempt"], message["step"])
-        self._recorder.metrics(flight.order.node, reports)
-        told = tuple((step, metrics) for step, _, metrics in reports)
-        self._tell(Saved(attempt=message["attempt"], step=message["step"], reports=told))
-        self._forget_if_settled(message["attempt"])
-
-    def _reports_of(
-        self, flight: _Flight, message: Mapping[str, Any]
-    ) -> list[tuple[Step, str, Metrics]]:
-        """Return the metrics that a saved state covers; asks the store for what was lost."""
-        found, missing = [], []
-        for step in message["reported"]:
-            report = flight.reports.pop(step, None)
-            if report is None:
-                missing.append(step)
-            else:
-                found.append((step, *report))
-        if missing:
-            commit = self._store.commit_of(message["key"])
-            stored = {} if commit is None else dict(commit.reports)
-            node = flight.order.node
-            for step in missing:
-                if step in stored:
-                    found.append((step, node.key_at(step), stored[step]))
-        return sorted(found, key=lambda report: report[0])
-
-    def _ended(self, flight: _Flight, message: Mapping[str, Any]) -> None:
-        flight.ended_at = self._now()
-        self._note_step(message["attempt"], message["step"])
-        self.worker_seconds += message["seconds"]
-        if message["status"] == "missing":
-            key = flight.order.node.key_at(flight.order.start)
-            logger.warning("state %s is missing or corrupt; it is trained again", key)
-            self._recorder.forget(key)
-        attempt = self._engine.dispatcher.attempts.get(message["attempt"])
-        self._tell(
-            Ended(
-                attempt=message["attempt"],
-                step=message["step"],
-                status=message["status"],
-                seconds=message["seconds"],
-            )
-        )
-        self._record_end(attempt, message["at"], message["status"])
-        self._forget_if_settled(message["attempt"])
-
-    def _failed(self, flight: _Flight, message: Mapping[str, Any]) -> None:
-        logger.warning("stage failed after step %d: %s", message["step"], message["message"])
-        attempt = self._engine.dispatcher.attempts.get(message["attempt"])
-        self.worker_seconds += self._recorder.seconds_of(message["attempt"], message["at"])
-        self._tell(
-            Failed(
-                attempt=message["attempt"],
-                step=message["step"],
-                message=message["message"],
-                traceback=message["traceback"],
-            )
-        )
-        self._record_end(attempt, message["at"], "failed")
-        self._forget_if_settled(message["attempt"])
-
-    def _record_end(self, attempt: Attempt | None, at: float, status: str) -> None:
-        """Take note of the end of an attempt of which the dispatcher has just been told."""
-        if attempt is not None:
-            repeated = attempt.repeated
-            self._recorder.ended(
-                attempt.id, at, status=status, step=attempt.position, repeated=repeated
-            )
-
-    def _forget_if_settled(self, attempt: str) -> None:
-        if attempt not in self._engine.dispatcher.attempts:
-            self._flights.pop(attempt, None)
+    # ------------------------------------------------------- what Dask says of attempts
 
     def _future_done(self, attempt: str, status: str) -> None:
         """Take in that Dask is done with an attempt: normally its messages came before."""
-        future = self._futures.pop(attempt, None)
-        flight = self._flights.get(attempt)
-        if flight is None or flight.ended_at is not None or future is None:
+        future, order = self._futures.pop(attempt, None), self._flights.order_of(attempt)
+        if order is None or future is None:
             return
         if status == "finished":
             receipt = future.result()
             if receipt["status"] == "failed":
                 receipt = {**receipt, "status": "lost"}
-            self._ended(flight, receipt)
+            self._flights.end(attempt, receipt)
         elif status == "error":
             error = future.exception()
             if not isinstance(error, KilledWorker):
                 raise InternalError(f"attempt {attempt} failed in Dask: {error!r}")
-            self._worker_left(flight.order.worker)
-        elif flight.order.worker in self._engine.dispatcher.slots:
+            self._worker_left(order.worker)
+        elif order.worker in self._engine.dispatcher.slots:
             logger.warning("attempt %s ended with status %r in Dask", attempt, status)
-            step = flight.order.start
-            lost = {"attempt": attempt, "step": step, "status": "lost", "seconds": 0.0}
-            self._ended(flight, {**lost, "at": time.time()})
+            lost = {"attempt": attempt, "step": order.start, "status": "lost", "seconds": 0.0}
+            self._flights.end(attempt, {**lost, "at": time.time()})
 
     def _worker_left(self, worker: str) -> None:
         """Take in that a worker is gone; Dask must not run its stages anywhere else."""
-        dispatcher = self._engine.dispatcher
-        slot = dispatcher.slots.get(worker)
-        if slot is not None and slot.queue:
-            # A step that kills its process at once is never heard of: it counts as started, or
-            # the stage would be tried for ever.
-            self._tell(Started(attempt=slot.queue[0].id))
-        lost = [one for one in dispatcher.attempts.values() if one.worker == worker]
-        for attempt in lost:
-            self._look_up_last(attempt)
-            if not attempt.ended:
-                self.worker_seconds += self._recorder.seconds_of(attempt.id, time.time())
-        self._tell(WorkerLost(worker=worker))
-        for attempt in lost:
-            future = self._futures.pop(attempt.id, None)
+        for attempt in self._flights.lose(worker):
+            future = self._futures.pop(attempt, None)
             if future is not None:
                 future.cancel()
-            self._record_end(attempt, time.time(), "lost")
-            self._flights.pop(attempt.id, None)
-
-    def _look_up_last(self, attempt: Attempt) -> None:
-        """Take in the last state of a lost attempt that was saved but not heard of."""
-        flight = self._flights.get(attempt.id)
-        if flight is None:
-            return
-        likely = {attempt.stop, attempt.position, attempt.position + 1, *flight.order.saves}
-        for step in sorted(likely):
-            if max(attempt.saved, attempt.start) < step <= attempt.stop:
-                self._look_up(flight, attempt, step)
 
     def _check_futures(self) -> None:
         """Hear of what Dask is done with; a callback for each costs a thread hop and more."""
         for attempt, future in self._futures.items():
             if future.done():
                 self._inbox.put(("future", (attempt, future.status)))
-
-    def _check_flights(self) -> None:
-        """Ask the store about states whose durable message does not come."""
-        now = self._now()
-        for attempt_id, flight in list(self._flights.items()):
-            if flight.ended_at is None or now - flight.ended_at < DURABLE_SECONDS:
-                continue
-            flight.ended_at = now
-            attempt = self._engine.dispatcher.attempts.get(attempt_id)
-            if attempt is None:
-                del self._flights[attempt_id]
-            else:
-                self._look_up(flight, attempt, attempt.position)
-
-    def _look_up(self, flight: _Flight, attempt: Attempt, step: Step) -> None:
-        """Take in the state at a step, if the store has it."""
-        node = attempt.node_at(step)
-        try:
-            commit = self._store.commit_of(node.key_at(step))
-        except StorageError:
-            return
-        if commit is None:
-            return
-        reports = [(at, node.key_at(at), metrics) for at, metrics in commit.reports]
-        self._saved(
-            flight,
-            {
-                "kind": "saved",
-                "attempt": attempt.id,
-                "step": step,
-                "key": commit.key,
-                "by": commit.attempt,
-                "digest": commit.digest,
-                "nbytes": commit.nbytes,
-                "seconds": commit.seconds,
-                "reported": [],
-                "replaced": reports,
-            },
-        )
 
     def _check_workers(self) -> None:
         """Give up when all workers have been gone for long."""
@@ -598,6 +403,13 @@ class DaskRunner:
         else:
             self._sharing.start(order)
 
+    def _note_saved(self, node: Node, message: Mapping[str, Any]) -> None:
+        """Take in a state that is durable."""
+        if self._keeper is not None:
+            self._keeper.saved(node, message)
+        if self._sharing is not None:
+            self._sharing.saved(message["attempt"], message["step"])
+
     def _note_step(self, attempt: str, step: Step) -> None:
         if self._sharing is not None:
             self._sharing.heard(attempt, step)
@@ -629,8 +441,7 @@ class DaskRunner:
             pure=False,
         )
         self._futures[order.attempt] = future
-        self._flights[order.attempt] = _Flight(order)
-        self._recorder.launched(order, key)
+        self._flights.add(order, key)
 
     def _on_event(self, event: tuple[float, Mapping[str, Any]]) -> None:
         """Take a message of a worker; runs in Dask's event loop, so it only passes it on."""
@@ -650,12 +461,14 @@ class DaskRunner:
         while self._flights and not self._engine.dispatcher.is_idle and self._now() < deadline:
             if self._client.status != "running":
                 return
+            if not self._can_save and self._flights.have_ended:
+                return  # what is not durable yet will not be
             for kind, content in self._receive():
                 self._dispatch(kind, content)
             self._make_room()
             self._carry_out()
             self._check_futures()
-            self._check_flights()
+            self._flights.check()
 
     def _close(self) -> None:
         try:
@@ -685,6 +498,6 @@ class DaskRunner:
             steps_executed=dispatcher.steps_executed,
             stages_left=dispatcher.frontier.active_count,
             seconds=self._now(),
-            worker_seconds=self.worker_seconds,
-            latest=self._latest,
+            worker_seconds=self._flights.worker_seconds,
+            latest=self._flights.latest,
         )

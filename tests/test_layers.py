@@ -25,6 +25,7 @@ LAYERS = (
     ("storage",),
     ("trainer",),
     (
+        "flights",
         "history",
         "interrupt",
         "isolation",

@@ -151,7 +151,6 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
 def test_a_study_on_a_full_disk_says_so_and_goes_on_when_there_is_room(
     small_disk: SmallDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "DRAIN_SECONDS", 3.0)
     storage, database = str(small_disk.path / "store"), tmp_path / "studies.db"
     with pytest.raises(StorageError, match="no space is left on the disk"):
         tune(storage, database)
