@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import dasktune as dt
-from dasktune import runner
 from dasktune.cluster import local_client
 from dasktune.errors import StorageError
 from dasktune.sequences import Constant, Piecewise
@@ -149,7 +148,7 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 @pytest.mark.cluster
 def test_a_study_on_a_full_disk_says_so_and_goes_on_when_there_is_room(
-    small_disk: SmallDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_disk: SmallDisk, tmp_path: Path
 ) -> None:
     storage, database = str(small_disk.path / "store"), tmp_path / "studies.db"
     with pytest.raises(StorageError, match="no space is left on the disk"):
