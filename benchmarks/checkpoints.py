@@ -3,9 +3,9 @@
 A large state is that of a ResNet-50 with the momentum of SGD, a small one has 60 tensors in
 1 MB. Everything is measured in turns, and the figures are medians of ratios of neighbours, since
 a disk or server of others does not keep its pace. A state is copied into memory that an earlier
-copy was in, as on a worker. ``raw`` writes the same bytes as one
-object, and syncs them as a checkpoint is synced. What is ours includes the copy of the state
-where the figure says so, its checksums, and the commit.
+copy was in, as on a worker. ``raw`` writes the same bytes as one object, synced and with a
+digest as a checkpoint is, and reads them with their digest; ``plain`` does so without one. What
+is ours includes the copy of the state where the figure says so, its checksums, and the commit.
 
 Without ``--url`` the files lie in a temporary folder. ``--url s3://bucket/folder`` takes
 credentials and ``AWS_ENDPOINT_URL`` from the environment. Local files are read twice: from the
@@ -40,6 +40,7 @@ from dasktune.job import Job, StageSpec
 from dasktune.sequences import Constant
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import encode
+from dasktune.storage.tensors import digest_of
 from dasktune.worker import StageHost
 
 SHARE = 0.8
@@ -193,14 +194,16 @@ def throughput(files: Place, name: str, state: State, rounds: int) -> list[Figur
     raw, memory = snapshot.data.tobytes(), snapshot.data.copy()
     tensors = {key: value.contiguous() for key, value in tensors_of(state).items()}
     writes: dict[str, Callable[[str], object]] = {
-        "raw": lambda key: files.write(key, raw),
+        "raw": lambda key: files.write(key, raw) or digest_of(raw),
+        "plain": lambda key: files.write(key, raw),
         "dasktune, encoded": lambda key: save(files, encode_again(snapshot), key),
         "dasktune": lambda key: save(files, encode(state, allocate=lambda _: memory), key),
         "torch.save": lambda key: files.write(key, torch_bytes(state)),
         "safetensors": lambda key: files.write(key, save_safetensors(tensors)),
     }
     reads: dict[str, Callable[[str], object]] = {
-        "raw": lambda key: files.read(key),
+        "raw": lambda key: digest_of(files.read(key)),
+        "plain": lambda key: files.read(key),
         "dasktune": lambda key: files.store.load(key),
         "torch.load": lambda key: torch.load(io.BytesIO(files.read(key)), weights_only=True),
         "safetensors": lambda key: load_safetensors(files.read(key)),

@@ -98,5 +98,5 @@ def savings_line(summary: Summary) -> str:
     if summary["steps_repeated"]:
         details.append(f"{summary['steps_repeated']:,} repeated")
     if summary["steps_reused"]:
-        details.append(f"{summary['steps_reused']:,} found from earlier runs")
+        details.append(f"{summary['steps_reused']:,} found from other runs")
     return f"{line} ({', '.join(details)})"

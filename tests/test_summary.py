@@ -89,6 +89,6 @@ def test_the_last_line_says_what_was_saved() -> None:
         best_value=None,
     )
     assert savings_line(numbers) == (
-        "trained 41% of the steps asked for (82 of 200, 2 repeated, 40 found from earlier runs)"
+        "trained 41% of the steps asked for (82 of 200, 2 repeated, 40 found from other runs)"
     )
     assert savings_line({**numbers, "steps_requested": 0}) == "no trial came to a report"

@@ -173,7 +173,7 @@ def amounts(summary: Summary) -> list[Amount]:
         ("unique", "different states among them", summary["steps_unique"], "s3"),
         ("executed", "trained by workers", summary["steps_executed"], "s5"),
         ("repeated", "of those, trained before", summary["steps_repeated"], "k1"),
-        ("reused", "found from earlier runs", summary["steps_reused"], "k3"),
+        ("reused", "found from other runs", summary["steps_reused"], "k3"),
     ]
     most = max(1, asked, summary["steps_executed"])
     return [
