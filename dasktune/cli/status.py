@@ -149,7 +149,7 @@ def _asked_of_file(path: Path, settings: Sequence[str]) -> tuple[str, str]:
         raise ConfigurationError(
             f"{path} does not call create_study; give its storage folder instead"
         )
-    return found
+    return found.database, found.name
 
 
 def _status(database: Database, row: StudyRow) -> Status:
