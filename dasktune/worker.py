@@ -44,9 +44,6 @@ SAVE_SHARE = 0.02
 SAVE_SECONDS = 30.0
 """Least time between such saves: what a lost worker costs is bounded, and so are states."""
 
-RETRY_SECONDS = (0.2, 1.0)
-"""Pauses after which a store that failed is tried again."""
-
 PAST_ATTEMPTS = 1000
 """Ended attempts that are remembered, for messages that come too late for them."""
 
@@ -218,7 +215,7 @@ class StageHost:
         # is gone then, and the state of the stage before is still on its way to the store.
         with self._written:
             self._written.wait_for(lambda: key not in self._unwritten)
-        state, commit = patiently(lambda: self.store.load(key))
+        state, commit = self.store.load(key)
         run = TrainerRun.resume(
             job.trainer_class,
             step=spec.start,
@@ -279,17 +276,15 @@ class StageHost:
         if lineage.is_lost:
             self.emit([_receipt(attempt, write.step, "lost")])
             return
-        commit = patiently(
-            lambda: self.store.save(
-                write.snapshot,
-                key=write.key,
-                attempt=attempt,
-                step=write.step,
-                parent=lineage.parent,
-                reports=[(step, metrics) for step, _, metrics in write.reports],
-                environment=self.job.environment,
-                seconds=write.seconds,
-            )
+        commit = self.store.save(
+            write.snapshot,
+            key=write.key,
+            attempt=attempt,
+            step=write.step,
+            parent=lineage.parent,
+            reports=[(step, metrics) for step, _, metrics in write.reports],
+            environment=self.job.environment,
+            seconds=write.seconds,
         )
         lineage.parent = commit.digest
         # The same bits under another name are no conflict: this trainer holds the state.
@@ -461,26 +456,6 @@ class _StageRun:
                 messages.append(last)
             self.host.emit(messages)
         self._flushed = time.monotonic()
-
-
-def patiently(work: Callable[[], Found]) -> Found:
-    """Return what `work` does, tried again after a while if the store fails.
-
-    A state that is missing or corrupt stays so: that is not tried again.
-
-    Raises
-    ------
-    StorageError
-        If it fails to the last.
-    """
-    for seconds in RETRY_SECONDS:
-        try:
-            return work()
-        except CorruptCheckpointError:
-            raise
-        except StorageError:
-            threading.Event().wait(seconds)
-    return work()
 
 
 def _receipt(attempt: str, step: Step, status: str) -> Message:
