@@ -20,6 +20,7 @@ NAMES = (
     "driver_cost",
     "overhead",
     "mirror",
+    "budget",
     "checkpoints",
     "database",
     "start",

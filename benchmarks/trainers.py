@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import dasktune as dt
 
 
@@ -66,6 +68,28 @@ class Counting(Nothing):
             time.sleep(self.config["seconds"])
         self.value += self.lr
         os.write(self.log, b"%.9f\n" % (time.perf_counter() - began))
+
+
+class Heavy(Counting):
+    """Counts as well, and has a state of ``config["nbytes"]``."""
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        """Make the state."""
+        super().build(hp)
+        self.weight = np.zeros(self.config["nbytes"] // 8)
+
+    def train(self) -> None:
+        """Sleep, and change every number."""
+        super().train()
+        self.weight += self.lr
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all numbers."""
+        return {"value": self.value, "weight": self.weight}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take them back."""
+        self.value, self.weight = state["value"], state["weight"].copy()
 
 
 def logged(path: Path) -> list[float]:

@@ -49,8 +49,11 @@ one after the other, below the second one the longest path goes first again."""
 FORGET_SECONDS = 2.0
 """Age of a removal when the database is told: rows of the same states are written by then."""
 
-FADE = 0.995
+FADE = 0.998
 """Share of the most that was written during a removal which still counts a removal later."""
+
+REACTION_SECONDS = 0.5
+"""What a removal is taken to last before one was seen."""
 
 THREADS = 8
 """Removals at a time."""
@@ -127,7 +130,9 @@ class Keeper:
         self._ask_kept = kept_elsewhere
         self._clock = clock
         self._held: dict[str, _Held] = {}
+        self._held_nbytes = 0
         self._places: dict[str, Place] = {}
+        self._trials_known = 0
         self._unfinished: dict[str, int] = {}
         self._leaving: dict[tuple[str, str | None], _Leaving] = {}
         self._kept: frozenset[str] = frozenset()
@@ -141,6 +146,7 @@ class Keeper:
         self._written = 0
         self._written_before = 0
         self._written_by_listing = -1
+        self._second, self._in_second, self._most_in_second = 0.0, 0, 0
         self._burst = 0.0
         self._largest = 0
         self._overhead = COMMIT_NBYTES
@@ -171,11 +177,10 @@ class Keeper:
             leaving.is_saved_again = True
             return
         seconds = message["seconds"]
-        self._held[key] = _Held(nbytes, message["by"], self._clock(), seconds, of_tensors)
+        self._hold(key, _Held(nbytes, message["by"], self._clock(), seconds, of_tensors))
         self._places[key] = (node, message["step"])
         self._since.saved.add(key)
-        self._written += nbytes
-        self._largest = max(self._largest, nbytes)
+        self._count(nbytes)
         self._is_full = False
 
     def turn(self) -> list[Evicted]:
@@ -210,7 +215,7 @@ class Keeper:
     @property
     def nbytes(self) -> int:
         """Bytes in the store as far as is known, without those on their way out."""
-        return sum(one.nbytes for one in self._held.values()) + sum(self._unfinished.values())
+        return self._held_nbytes + sum(self._unfinished.values())
 
     @property
     def is_busy(self) -> bool:
@@ -220,8 +225,10 @@ class Keeper:
     @property
     def _headroom(self) -> int:
         """Bytes to be left free for what is being written while something is removed."""
-        writing = self._largest * self._busy
-        return writing + int(max(self._burst, 0.0 if self.evicted else writing))
+        burst = self._burst
+        if not self.evicted:
+            burst = max(self._largest * self._busy, REACTION_SECONDS * self._most_in_second)
+        return self._largest * self._busy + int(burst)
 
     @property
     def _busy(self) -> int:
@@ -230,6 +237,21 @@ class Keeper:
     @property
     def _room(self) -> int:
         return self.retention.budget - self._headroom
+
+    def _hold(self, key: str, held: _Held) -> None:
+        before = self._held.get(key)
+        self._held_nbytes += held.nbytes - (0 if before is None else before.nbytes)
+        self._held[key] = held
+
+    def _count(self, nbytes: int) -> None:
+        """Take in that so much was written."""
+        now = self._clock()
+        if now - self._second >= 1:
+            self._second, self._in_second = now, 0
+        self._in_second += nbytes
+        self._most_in_second = max(self._most_in_second, self._in_second)
+        self._written += nbytes
+        self._largest = max(self._largest, nbytes)
 
     def _excess(self) -> int:
         return self.nbytes - self._room
@@ -279,6 +301,7 @@ class Keeper:
         for key in self._since.saved & before.keys():
             self._held.setdefault(key, before[key])
             self._unfinished.pop(key, None)
+        self._held_nbytes = sum(one.nbytes for one in self._held.values())
         own = [self._held[key].nbytes for key in self._places if key in self._held]
         self._largest = max(own, default=self._largest)
         self._kept, self._stuck = found.kept, frozenset()
@@ -293,6 +316,7 @@ class Keeper:
 
     def _find_places(self) -> None:
         """Find the states in the plan of which only a listing told."""
+        self._trials_known = len(self._trials)
         if self._held.keys() - self._places.keys():
             found = places_in(self._dispatcher.plan, self._held)
             self._places.update({key: at for key, at in found.items() if key in self._held})
@@ -304,7 +328,7 @@ class Keeper:
         now = self._clock()
         states = self._states(now)
         strangers = [one for one in states if one.key not in self._places and not one.stays]
-        if strangers:
+        if strangers and len(self._trials) > self._trials_known:
             # Trials that were registered since may know them.
             self._find_places()
             states = self._states(now)
@@ -394,6 +418,7 @@ class Keeper:
 
     def _remove(self, key: str, place: Place | None) -> None:
         held = self._held.pop(key)
+        self._held_nbytes -= held.nbytes
         self._leaving[key, held.attempt] = _Leaving(held, place, self._written_before)
         self._pool.submit(self._discard, key, held.attempt)
 
@@ -430,7 +455,7 @@ class Keeper:
                     self._forget[key] = self._clock()
             else:
                 # It stays counted, and is tried again after the next listing.
-                self._held.setdefault(key, leaving.held)
+                self._hold(key, self._held.get(key, leaving.held))
                 if leaving.place is not None:
                     self._places.setdefault(key, leaving.place)
                 self._stuck |= {key}

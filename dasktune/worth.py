@@ -25,8 +25,11 @@ Place = tuple[Node, Step]
 UNASKED = 0.8
 """Chance that a trial is asked for that is known and was not asked for yet."""
 
-PAUSED = (0.9, 0.05)
+PAUSED = (0.9, 0.01)
 """Chance that a trial goes on which is paused: of the best there, and of the worst."""
+
+STEEPNESS = 4
+"""How fast it falls in between: few of a rung are promoted, and those from its top."""
 
 AGAIN = 0.05
 """Chance that what is being trained now must be trained again: workers get lost."""
@@ -146,7 +149,8 @@ class Worth:
             return UNASKED
         rung = self._rung(trial.steps)
         best, worst = PAUSED
-        return worst + (best - worst) * (1 - bisect_left(rung, self._loss(trial)) / len(rung))
+        behind = 1 - bisect_left(rung, self._loss(trial)) / len(rung)
+        return worst + (best - worst) * behind**STEEPNESS
 
     def _rung(self, step: Step) -> list[float]:
         """Return the losses of the trials that are paused at a step, in order."""

@@ -103,6 +103,7 @@ class Scene:
 
     def save(self, trial: int, step: Step, keeper: Keeper | None = None, by: str = "0-aa") -> str:
         """Store a state of a trial; return its key."""
+        self.now += 10
         node = self.dispatcher.plan.node_at(trial, step)
         key = node.key_at(step)
         commit = self.store.save(STATE, key=key, attempt=by, step=step, seconds=1.0)
@@ -131,7 +132,7 @@ def turn(at: Step, value: float = 1.0) -> Sequence:
 def test_ends_of_trials_go_before_branch_points_that_others_wait_for(database: Database) -> None:
     scene = Scene(database)
     first, second = scene.trial(Constant(0.5)), scene.trial(turn(20))
-    keeper = scene.keeper(2 * WHOLE)
+    keeper = scene.keeper(WHOLE * 5 // 2)
     branch = scene.save(first, 20, keeper)
     assert keeper.turn() == []
     scene.end(first, 0.1)
