@@ -253,6 +253,7 @@ def collect(request: Request, now: float | None = None) -> Collected:
     """
     now = time.time() if now is None else now
     store = CheckpointStore(request.store)
+    store.name()  # of no other folder, and of no later version, anything is removed
     database = None if request.database is None else Database(request.database, create=False)
     try:
         look = partial(

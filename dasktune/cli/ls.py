@@ -197,6 +197,7 @@ def read(places: Places, view: View) -> Listing:
     now = time.time()
     try:
         store = CheckpointStore(places.store)
+        store.name()
         inventory = take_inventory(store, database, now, opens=view.checkpoints)
     finally:
         if database is not None:

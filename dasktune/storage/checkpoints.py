@@ -9,6 +9,7 @@ not exist, with it the checkpoint never changes. Object stores have no rename an
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from dasktune.storage.metrics import metrics_from_json, metrics_to_json
 from dasktune.storage.object_files import open_files
 from dasktune.storage.redaction import showable
 from dasktune.storage.retrying import Patience
-from dasktune.storage.tensors import digest_of
+from dasktune.storage.tensors import DIGEST_BYTES, digest_of
 from dasktune.types import Metrics, Step
 
 _ATTRIBUTES = b'{"dasktune": ', b"}"
@@ -35,6 +36,11 @@ _ATTRIBUTES = b'{"dasktune": ', b"}"
 
 _STORE, _STORE_VERSION = "dasktune-store", 1
 _FORMAT, _VERSION = "dasktune-commit", 2
+
+_DIGEST = re.compile(rf"[0-9a-f]{{{2 * DIGEST_BYTES}}}")
+
+_TOO_LARGE = 2**63
+"""Numbers of databases end below."""
 
 _CHECK = Patience(seconds=10.0, request=10.0)
 """Whoever opens a store wants to know soon that it cannot be reached."""
@@ -108,8 +114,7 @@ class Commit:
                 (step, metrics_from_json(metrics)) for step, metrics in document["reports"]
             )
             commit = cls(**{**document, "reports": reports})
-            problems = layout.problems_of(key=commit.key, attempt=commit.attempt)
-            problems += _number_problems(step=commit.step, nbytes=commit.nbytes)
+            problems = list(_problems_of(commit))
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise CorruptCheckpointError(f"commit cannot be read: {error!r}") from error
         if problems:
@@ -195,9 +200,21 @@ class CheckpointStore:
                 raise OSError("it does not refuse to create a file that exists")
             if files.create(layout.MARKER, marker.encode()):
                 return str(name)
+        return self.name()
+
+    def name(self) -> str:
+        """Return the store's name; nothing is written.
+
+        Raises
+        ------
+        StorageError
+            If it cannot be read, there is no store, or a later version of dasktune made it.
+        """
         with self._failing("read from"):
-            content = files.read("", [layout.MARKER])[0]
-        return _name_in(self.url, b"" if content is None else content.tobytes())
+            content = self._files.read("", [layout.MARKER])[0]
+        if content is None:
+            raise StorageError(f"there is no store at {self.url}: it has no {layout.MARKER}")
+        return _name_in(self.url, content.tobytes())
 
     def save(
         self,
@@ -474,12 +491,24 @@ def _document_in(attributes: bytes, digest: str) -> Mapping[str, Any]:
     return document
 
 
-def _number_problems(**numbers: object) -> list[str]:
-    return [
-        f"{name} must be an integer >= 0, got {number!r}"
-        for name, number in numbers.items()
-        if type(number) is not int or number < 0
-    ]
+def _problems_of(commit: Commit) -> Iterator[str]:
+    """Yield what is not of the kind that others add up, show and keep in databases.
+
+    A check that matches says nothing of who has written it.
+    """
+    yield from layout.problems_of(key=commit.key, attempt=commit.attempt)
+    steps = [("step of a report", step) for step, _ in commit.reports]
+    for name, number in [("step", commit.step), ("nbytes", commit.nbytes), *steps]:
+        if type(number) is not int or not 0 <= number < _TOO_LARGE:
+            yield f"{name} must be an integer >= 0 of at most 63 bits, got {number!r:.150}"
+    if type(commit.seconds) not in (int, float) or not 0 <= commit.seconds < _TOO_LARGE:
+        yield f"seconds must be a number >= 0, got {commit.seconds!r:.150}"
+    for name, digest in (("digest", commit.digest), ("parent", commit.parent)):
+        is_missing = digest is None and name == "parent"
+        if not is_missing and not (isinstance(digest, str) and _DIGEST.fullmatch(digest)):
+            yield f"{name} must be {2 * DIGEST_BYTES} hexadecimal digits, got {digest!r:.150}"
+    if not isinstance(commit.environment, dict):
+        yield f"environment must be an object, got {commit.environment!r:.150}"
 
 
 @contextmanager

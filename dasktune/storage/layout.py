@@ -41,6 +41,8 @@ _LONGEST_SLUG = 60
 
 _NAME = re.compile(r"[0-9a-z][0-9a-z-]{1,127}")
 
+_STATE = re.compile(rf"{_STEP}([0-9]{{1,18}})")
+
 
 def slug(name: str) -> str:
     """Return the name of a file or folder for something that people named.
@@ -101,6 +103,8 @@ class Place:
 def place_of(path: str) -> Place | None:
     """Return what a path says; None if it is not one of a checkpoint.
 
+    Anyone may have put a file there: what has no name of ours is nothing of ours.
+
     Examples
     --------
     >>> place_of(commit_path("abc1"))
@@ -109,13 +113,20 @@ def place_of(path: str) -> Place | None:
     Place(key='abc1', attempt='0-77', step=60)
     """
     match path.split("/"):
-        case [root, _, key, name] if root == ROOT and name == COMMIT:
-            return Place(key)
-        case [root, _, key, attempt, folder, _] if root == ROOT:
-            step = folder.removeprefix(_STEP)
-            return Place(key, attempt, int(step)) if step.isdecimal() else None
+        case [root, above, key, name] if root == ROOT and name == COMMIT:
+            return Place(key) if _is_filed(key, above) else None
+        case [root, above, key, attempt, folder, _] if root == ROOT:
+            found = _STATE.fullmatch(folder)
+            if found is None or not _is_filed(key, above) or not _NAME.fullmatch(attempt):
+                return None
+            return Place(key, attempt, int(found[1]))
         case _:
             return None
+
+
+def _is_filed(key: str, folder: str) -> bool:
+    """Say whether a key is one, and in the folder where it belongs."""
+    return key[:2] == folder and _NAME.fullmatch(key) is not None
 
 
 def lease_path(root: str, key: str) -> str:

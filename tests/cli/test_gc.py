@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from dasktune.cli.gc import Choice, Collected, Request, collect, seconds_of
-from dasktune.errors import ConfigurationError
+from dasktune.cli.ls import Places, View, read
+from dasktune.errors import ConfigurationError, StorageError
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import encode
@@ -35,6 +36,7 @@ def of(found: Collected, kind: str) -> list[Choice]:
 def old_store(path: Path, *, states: int = 3) -> CheckpointStore:
     """Return a store whose states nobody knows, the first one the oldest; hours between."""
     store = CheckpointStore(str(path))
+    store.check()
     for number in range(states):
         store.save(
             encode({"weight": np.zeros(1000)}), key=f"f{number}", attempt=f"{number}-aa", step=5
@@ -147,6 +149,47 @@ def test_an_upload_that_lost_against_another_goes_and_the_checkpoint_stays(tmp_p
     assert [(one.name, one.attempt) for one in found.choices if one.goes] == [("f0", "9-zz")]
     assert store.load("f0")[1].attempt == "0-aa"
     assert list(next(iter(store.inventory())).attempts) == ["0-aa"]
+
+
+@pytest.mark.parametrize(
+    ("marker", "message"),
+    [
+        (None, "there is no store at"),
+        ("{}", "its dasktune.json is not that of a store"),
+        (
+            '{"format": "dasktune-store", "version": 9, "name": "x"}',
+            "must have version 1, got 9: it was made by a later version of dasktune",
+        ),
+    ],
+)
+def test_nothing_goes_from_a_folder_that_is_no_store_of_this_version(
+    tmp_path: Path, marker: str | None, message: str
+) -> None:
+    store = old_store(tmp_path)
+    (tmp_path / layout.MARKER).unlink()
+    if marker is not None:
+        (tmp_path / layout.MARKER).write_text(marker)
+    places = Places(store=str(tmp_path), database=None)
+    with pytest.raises(StorageError, match=message):
+        collect(Request(store=str(tmp_path), database=None, budget=1, removes=True))
+    with pytest.raises(StorageError, match=message):
+        read(places, View())
+    assert set(store.keys()) == {"f0", "f1", "f2"}
+
+
+def test_files_of_strangers_are_let_be(tmp_path: Path) -> None:
+    store = old_store(tmp_path, states=1)
+    theirs = ["ab/Ab_cd/1-aa/step-3/c.0", "ab/Ab_cd/commit", "run/abcd/1-aa/step-3/c.0"]
+    theirs += ["ab/abcd/1-aa/60/c.0", "ab/abcd/.DS_Store/step-3/c.0"]
+    for one in theirs:
+        path = tmp_path / layout.ROOT / one
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"theirs")
+        os.utime(path, (1.0, 1.0))
+    found = collect(Request(store=str(tmp_path), database=None, budget=1, removes=True))
+    assert [one.name for one in found.choices] == ["f0"]
+    assert list(store.inventory()) == []
+    assert all((tmp_path / layout.ROOT / one).is_file() for one in theirs)
 
 
 def test_leases_go_that_ended_long_ago(tmp_path: Path) -> None:
