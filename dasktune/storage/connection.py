@@ -29,6 +29,12 @@ CONNECT_SECONDS = 5
 _MOMENT = 0.01
 """Seconds between two attempts to set up a SQLite file that others set up."""
 
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
+"""Errors of SQLite that pass when others are done; their kinds are in the higher bits."""
+
+_URLS = (*DIALECTS, "postgres")
+"""What begins with one of these and a colon is no path, but a URL with a slip in it."""
+
 _MEMORY = (None, "", ":memory:")
 _LIBPQ = ("psycopg", "psycopg2")
 
@@ -179,7 +185,7 @@ class Connections:
         try:
             yield
         except (sa.exc.SQLAlchemyError, OSError, ImportError, _LostError) as error:
-            reason = str(getattr(error, "orig", None) or error)
+            reason = " ".join(str(getattr(error, "orig", None) or error).split())
             if isinstance(error, ImportError) and self.dialect == "postgresql":
                 reason += " (pip install 'dasktune[postgresql]')"
             raise StorageError(f"cannot use database {self.name}: {reason}") from error
@@ -207,16 +213,21 @@ def _address(url: str) -> sa.URL:
     StorageError
         If it is neither SQLite nor PostgreSQL.
     """
-    if "://" not in url:
+    scheme, colon, _ = url.partition(":")
+    if "://" not in url and not (colon and scheme.partition("+")[0] in _URLS):
         return sa.URL.create("sqlite", database=str(Path(url).expanduser().absolute()))
     try:
         address = sa.make_url(url)
+        is_read = "@" not in (address.host or "")
     except (sa.exc.ArgumentError, ValueError):
-        # The reason may quote a part of the URL, and what is taken for a port be a password.
+        is_read = False
+    if not is_read:
+        # A reason may quote a part of the URL: what is taken for a port or host be a password.
         raise StorageError(
             "database URL cannot be read; it must be like "
-            "postgresql+psycopg://user:password@host:5432/name or sqlite:///path"
-        ) from None
+            "postgresql+psycopg://user:password@host:5432/name or sqlite:///path, with %40 for "
+            "an @ in user or password"
+        )
     if address.drivername in ("postgres", "postgresql"):
         address = address.set(drivername="postgresql+psycopg")
     if address.get_backend_name() not in DIALECTS:
@@ -241,9 +252,9 @@ def _configure_sqlite(timeout: float, connection: Any, record: object) -> None:
         try:
             connection.execute("PRAGMA journal_mode=WAL")
             break
-        except sqlite3.OperationalError:
+        except sqlite3.OperationalError as error:
             # Of several that change the mode of a new file, SQLite lets the others not wait.
-            if time.monotonic() > give_up:
+            if error.sqlite_errorcode & 0xFF not in _BUSY or time.monotonic() > give_up:
                 raise
             time.sleep(_MOMENT)
     connection.execute("PRAGMA synchronous=NORMAL")

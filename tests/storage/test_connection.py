@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -269,6 +270,9 @@ def test_a_server_that_does_not_answer_is_given_up(where: str) -> None:
         f"postgresql://me:{SECRET}@host:port/x",
         f"postgresql+psycopg://me@host:{SECRET}/x",
         f"mysql://me:{SECRET}@host/x",
+        f"postgresql+psycopg://me:p@{SECRET}@host/x",
+        f"postgresql:/me:{SECRET}@host/x",
+        f"postgres:me:{SECRET}@host/x",
         f"postgresql+nonsense://me:{SECRET}@host/x?password={SECRET}",
     ],
 )
@@ -276,6 +280,24 @@ def test_no_part_of_a_wrong_url_tells_a_password(url: str) -> None:
     with pytest.raises(StorageError) as caught:
         Database(url)
     assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+def test_why_a_server_cannot_be_reached_is_told_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"Connection refused|No such file") as caught:
+        Database(f"postgresql://me@/x?host={tmp_path}&port=1")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_full_disk_is_not_waited_for(tmp_path: Path) -> None:
+    began = time.monotonic()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(StorageError, match=r"cannot use database .*x\.db: "):
+            Database(tmp_path / "x.db", timeout=60.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert time.monotonic() - began < 30
 
 
 def test_a_server_must_answer_within_seconds_unless_asked_otherwise() -> None:

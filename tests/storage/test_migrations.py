@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import resource
 import sqlite3
 import subprocess
 import sys
@@ -164,6 +165,19 @@ def test_what_cannot_be_copied_is_not_changed(old: Path, monkeypatch: pytest.Mon
     with pytest.raises(StorageError, match="No space left"):
         Database(old)
     assert dump(old) == before
+
+
+def test_a_copy_that_does_not_fit_is_told_in_a_sentence_and_leaves_nothing(old: Path) -> None:
+    before = dump(old)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, limits[1]))
+    try:
+        with pytest.raises(StorageError, match=r"it cannot be copied to .*x\.db\.before-0002\.bak"):
+            Database(old)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert dump(old) == before
+    assert list(old.parent.glob("*.bak*")) == []
 
 
 def full_disk(path: Path, mode: int = 0o666, exist_ok: bool = True) -> None:

@@ -71,6 +71,11 @@ def back_up(file: Path, revision: str) -> Path:
         What others may be reading and writing.
     revision
         What it is about to become.
+
+    Raises
+    ------
+    OSError
+        If it cannot be copied, as when the disk is full.
     """
     name = f"{file.name}.before-{revision}"
     for number in count(1):
@@ -83,6 +88,9 @@ def back_up(file: Path, revision: str) -> Path:
     try:
         with closing(sqlite3.connect(file)) as old, closing(sqlite3.connect(copy)) as new:
             old.backup(new)
+    except sqlite3.Error as error:
+        copy.unlink()
+        raise OSError(f"it cannot be copied to {copy}: {error}") from error
     except BaseException:
         copy.unlink()
         raise
