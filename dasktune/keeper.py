@@ -53,7 +53,10 @@ FADE = 0.998
 """Share of the most that was written during a removal which still counts a removal later."""
 
 REACTION_SECONDS = 0.5
-"""What a removal is taken to last before one was seen."""
+"""How long the driver may well be held up."""
+
+CAUTION = 0.15
+"""Most of the budget that is left free for that alone."""
 
 THREADS = 8
 """Removals at a time."""
@@ -225,10 +228,10 @@ class Keeper:
     @property
     def _headroom(self) -> int:
         """Bytes to be left free for what is being written while something is removed."""
-        burst = self._burst
-        if not self.evicted:
-            burst = max(self._largest * self._busy, REACTION_SECONDS * self._most_in_second)
-        return self._largest * self._busy + int(burst)
+        writing = self._largest * self._busy
+        likely = REACTION_SECONDS * self._most_in_second
+        burst = max(self._burst, min(likely, CAUTION * self.retention.budget))
+        return writing + int(burst if self.evicted else max(burst, writing))
 
     @property
     def _busy(self) -> int:
