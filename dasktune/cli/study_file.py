@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
 from dasktune.errors import ConfigurationError, DasktuneError, refuse, unknown
+from dasktune.storage.redaction import redacted
 
 if TYPE_CHECKING:
     from dasktune.algos.base import Tuner
@@ -201,16 +202,17 @@ def _blaming(path: Path) -> Iterator[None]:
     except SyntaxError as error:
         where = f"{error.filename}:{error.lineno}"
         line = (error.text or "").strip()
-        raise ConfigurationError(f"{where}: {type(error).__name__}: {error.msg}: {line}") from error
+        text = f"{where}: {type(error).__name__}: {error.msg}: {line}"
+        raise ConfigurationError(redacted(text)) from error
     except ConfigurationError as error:
         text = "\n" * (len(error.problems) > 1) + str(error)
-        raise ConfigurationError(f"{_place(error, path)}: {text}") from error
+        raise ConfigurationError(redacted(f"{_place(error, path)}: {text}")) from error
     except DasktuneError:
         raise
     # A file of the user's may raise anything, and it is theirs to mend.
     except Exception as error:
         text = traceback.format_exception_only(error)[-1].strip()
-        raise ConfigurationError(f"{_place(error, path)}: {text}") from error
+        raise ConfigurationError(redacted(f"{_place(error, path)}: {text}")) from error
 
 
 def _place(error: BaseException, path: Path) -> str:

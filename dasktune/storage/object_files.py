@@ -68,13 +68,19 @@ def open_files(url: str, *, patience: Patience | None = None) -> Files:
     Raises
     ------
     ConfigurationError
-        If the URL holds a user or password.
+        If the URL holds a user or password, or lacks a slash.
     StorageError
         If fsspec does not know the protocol, lacks a library for it, or cannot create a file
         there only if it is absent.
     """
     protocol, separator, path = url.partition("://")
+    known = {*fsspec.available_protocols(), *fsspec.registry}
     if not separator:
+        protocol, is_slip, _ = url.partition(":/")
+        if is_slip and protocol in known:
+            raise ConfigurationError(
+                f"storage must be a folder or a URL such as {protocol}://..., got {protocol}:/..."
+            )
         return LocalFiles(Path(url))
     if protocol in ("file", "local"):
         return LocalFiles(Path(path))
@@ -86,7 +92,6 @@ def open_files(url: str, *, patience: Patience | None = None) -> Files:
         )
     if "::" in url:
         raise StorageError(f"cannot use {url}: a cache or archive before a store shows old files")
-    known = {*fsspec.available_protocols(), *fsspec.registry}
     if protocol not in known:
         raise StorageError(f"cannot open {url}: {unknown('protocol', protocol, known)}")
     try:

@@ -68,6 +68,14 @@ def entries() -> set[str]:
             "import counting\nfrom counting import tuner\ndef study(): raise OSError('no disk')\n",
             ":3: def study(): raise OSError('no disk'): OSError: no disk",
         ),
+        (
+            f"{HEAD}def study(): raise OSError('cannot reach postgresql://me:s3cr3t-w0rd@host/x')\n",
+            "OSError: cannot reach postgresql://***@host/x",
+        ),
+        (
+            f"{HEAD}x = dict(storage='s3://AKEY:s3cr3t-w0rd@bucket/x'))\n",
+            "SyntaxError: unmatched ')': x = dict(storage='s3://***@bucket/x'))",
+        ),
     ],
 )
 def test_a_bad_study_file_is_refused_with_its_line(text: str, message: str) -> None:
@@ -76,6 +84,7 @@ def test_a_bad_study_file_is_refused_with_its_line(text: str, message: str) -> N
     assert done.exit_code == 2, done.output
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+    assert "s3cr3t" not in done.stderr
     assert entries() == before
 
 

@@ -18,6 +18,7 @@ from dasktune.errors import ConfigurationError, StorageError
 from dasktune.storage import object_files
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import encode
+from dasktune.storage.local_files import LocalFiles
 from dasktune.storage.object_files import ObjectFiles, open_files
 from dasktune.storage.retrying import Patience
 from tests.storage.conftest import SERVERS
@@ -424,6 +425,12 @@ def test_a_server_that_creates_what_exists_is_refused(proxy, remote):
 
 
 # Without a server.
+
+
+def test_a_url_that_lacks_a_slash_is_no_folder():
+    with pytest.raises(ConfigurationError, match=r"a URL such as s3://\.\.\., got s3:/\.\.\.$"):
+        open_files("s3:/key:letmein-please@bucket/x")
+    assert isinstance(open_files("runs:/x"), LocalFiles)
 
 
 @pytest.mark.parametrize(
