@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     import optuna
     import pandas
 
+LOOK_SECONDS = 30.0
+"""Age of what is known of the store from which on a run lists it anew."""
+
 
 class StudyResults:
     """The part of a study that only reads.
@@ -59,6 +63,7 @@ class StudyResults:
         self._history = History(database, row.id)
         self._options = options
         self._dispatcher: Dispatcher | None = None
+        self._looked_at = 0.0
         self._is_current = True
         self._catch_up()
 
@@ -221,6 +226,7 @@ class StudyResults:
     def _graph(self) -> Dispatcher:
         """Return the dispatcher with all trials registered, made when first needed."""
         if self._dispatcher is None:
+            self._looked_at = time.monotonic()
             recall = Recall.open(self.database, self.store, self._row.root)
             options = self._options.with_prefix(uuid4().hex[:16])
 
@@ -249,6 +255,11 @@ class StudyResults:
         """
         if self._history.read_on() or not self._is_current:
             self._records, self._dispatcher, self._is_current = None, None, True
+
+    def _look_again(self) -> None:
+        """Forget what was found in the store if that is long ago: others may have saved since."""
+        if time.monotonic() - self._looked_at > LOOK_SECONDS:
+            self._dispatcher = None
 
 
 def objective_of(spec: Mapping[str, Any]) -> Objective:

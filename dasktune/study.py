@@ -169,6 +169,7 @@ class Study(StudyAdditions):
         announcer = Announcer(self, callbacks, self._mirroring)
         with self._alone():
             self._catch_up()
+            self._look_again()
             place, self.limit = self._history.place_of(tuner), None
             if place.has_ended:
                 logger.info("study %s: this tuner has ended already", self.name)
