@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from dasktune.errors import ConfigurationError, StorageError
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.leases import Lease, Leases, Path
@@ -155,6 +154,10 @@ class Leasing:
         """Wait for what becomes of another's lease; every change is a message."""
         self._jobs.put(partial(self._watched.__setitem__, attempt, other))
 
+    def ignore(self, attempt: str) -> None:
+        """Wait no longer for what becomes of another's lease."""
+        self._jobs.put(partial(self._forget, attempt))
+
     def look_up(self, attempt: str, keys: Mapping[Step, str]) -> None:
         """Ask for the commits of keys by step; the answer is a message."""
         self._jobs.put(partial(self._look_up, attempt, keys))
@@ -195,7 +198,8 @@ class Leasing:
     def _safely(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except (OSError, StorageError, ConfigurationError) as error:
+        # The driver waits for answers: whatever a store may do, this thread goes on.
+        except Exception as error:  # noqa: BLE001
             if not self._has_failed:
                 self._has_failed = True
                 logger.warning(
@@ -233,14 +237,24 @@ class Leasing:
 
     def _release(self, attempt: str, step: Step) -> None:
         held = self._held.pop(attempt, None)
-        if held is not None:
+        if held is None or any(one.lease.key == held.lease.key for one in self._held.values()):
+            return  # the next attempt at the same steps has taken it over
+        if not self._is_lost(held.lease):
             step = max(held.lease.step, step)
             self._leases.write(replace(held.lease, is_done=True, step=step))
+
+    def _is_lost(self, lease: Lease) -> bool:
+        """Whether a lease of this driver had expired, and is another's now: it was suspended."""
+        now = self._clock()
+        if now < lease.expires:
+            return False
+        found = self._leases.read(lease.root, [lease.key])[0]
+        return found is not None and found.holder != self.holder and found.is_held(now)
 
     def _flush(self) -> None:
         """Tell what was saved: the step after it is leased first."""
         for held in self._held.values():
-            if not held.is_dirty:
+            if not held.is_dirty or self._is_lost(held.lease):
                 continue
             held.is_dirty = False
             if held.part:
@@ -255,29 +269,43 @@ class Leasing:
             return
         self._renewed = now
         for held in self._held.values():
-            held.lease = replace(held.lease, expires=now + LEASE_SECONDS)
-            self._leases.write(held.lease)
+            if not self._is_lost(held.lease):
+                held.lease = replace(held.lease, expires=now + LEASE_SECONDS)
+                self._leases.write(held.lease)
+
+    def _forget(self, attempt: str) -> None:
+        self._watched.pop(attempt, None)
 
     def _watch(self) -> None:
         """Tell what has become of the leases of others that are waited for."""
-        now, over = self._clock(), []
-        by_root: dict[str, list[str]] = {}
-        for attempt, watched in self._watched.items():
-            by_root.setdefault(watched.root, []).append(attempt)
-        for root, attempts in by_root.items():
-            keys = [self._watched[attempt].key for attempt in attempts]
-            for attempt, lease in zip(attempts, self._leases.read(root, keys), strict=True):
-                before = self._watched[attempt]
-                is_over = lease is None or lease.holder != before.holder or not lease.is_held(now)
-                if is_over:
-                    over.append(attempt)
-                elif lease is not None:
-                    self._watched[attempt] = lease
-                if is_over or lease is None or lease.saved != before.saved:
-                    told = lease if lease is None or lease.holder == before.holder else None
-                    self._put(("lease", (attempt, told)))
-        for attempt in over:
+        by_root: dict[str, dict[str, Lease]] = {}
+        for attempt, lease in self._watched.items():
+            by_root.setdefault(lease.root, {})[attempt] = lease
+        for root, watched in by_root.items():
+            self._safely(partial(self._look_at, root, watched))
+
+    def _look_at(self, root: str, watched: Mapping[str, Lease]) -> None:
+        # While the store does not answer they are as they were, and come to their ends.
+        found: list[Lease | None] = list(watched.values())
+        try:
+            found = self._leases.read(root, [lease.key for lease in watched.values()])
+        finally:
+            for attempt, lease in zip(watched, found, strict=True):
+                self._compare(attempt, watched[attempt], lease)
+
+    def _compare(self, attempt: str, before: Lease, lease: Lease | None) -> None:
+        """Tell what has become of a lease since the last look at it, if anything has."""
+        if lease is None or lease.holder != before.holder:
             del self._watched[attempt]
+            self._put(("lease", (attempt, None)))
+        elif not lease.is_held(self._clock()):
+            del self._watched[attempt]
+            # Also where a clock is set back until it is heard: nobody looks again.
+            self._put(("lease", (attempt, replace(lease, is_done=True))))
+        else:
+            self._watched[attempt] = lease
+            if lease.saved != before.saved:
+                self._put(("lease", (attempt, lease)))
 
     def _listen(self) -> None:
         """Take in what others want, and how long that takes."""

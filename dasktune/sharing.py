@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -80,17 +81,19 @@ class Sharing:
         self._waiting: dict[str, _Wait] = {}
         self._refused: set[str] = set()
         self._heeded: set[str] = set()
+        self._passed: set[str] = set()
         self._steps: dict[str, Step] = {}
         self._wishes = Wishes()
         self._told: dict[int, Step] = {}
 
     def start(self, order: RunStage) -> None:
         """Send a stage to its worker, once its steps are leased."""
-        if order.start == order.stop:
-            self._submit(order)  # it trains nothing
+        key = order.node.key_at(min(order.start + 1, order.stop))
+        if order.start == order.stop or key in self._passed:
+            self._submit(order)  # it trains nothing, or what another did not save
             return
         lease = self._leasing.lease(
-            key=order.node.key_at(order.start + 1),
+            key=key,
             root=self._root_of(order),
             sequences=order.node.sequences,
             start=order.start,
@@ -210,11 +213,18 @@ class Sharing:
         order, lease = waiting.order, waiting.lease
         waiting.found.update(commits)
         for step in sorted(commits):
+            self._tell(Progress(attempt=attempt, step=step))
             self._found(order, step, commits[step])
-        if self._leasing.is_over(lease):
+        shared = self._shared(order, lease)
+        # States come in the order of steps: where it has saved further on, no more will come.
+        is_over = self._leasing.is_over(lease)
+        if is_over or shared < max(lease.saved, default=0):
             del self._waiting[attempt]
-            self._heeded.add(lease.key)
-            self._tell(Progress(attempt=attempt, step=self._shared(order, lease)))
+            self._leasing.ignore(attempt)
+            # The lease's own key is another one if only a part of it was in the way.
+            known = self._heeded if is_over else self._passed
+            known.add(order.node.key_at(order.start + 1))
+            self._tell(Progress(attempt=attempt, step=shared))
             self._tell(Ended(attempt=attempt, step=order.start, status="lost"))
 
     def _found(self, order: RunStage, step: Step, commit: Commit) -> None:
@@ -240,13 +250,16 @@ class Sharing:
             theirs = {name: sequence_from_json(one) for name, one in lease.sequences.items()}
             limit = min(lease.step, order.stop)
             return shared_until(order.node.sequences, theirs, order.start, limit)
-        except (ConfigurationError, LookupError):
-            return order.start
+        except (ConfigurationError, LookupError, RecursionError, TypeError, ValueError):
+            return order.start  # anyone may have written it
 
     def _wished(self, wishes: list[tuple[str, Path]]) -> None:
         """Take in what others want, also of what runs already."""
-        for root, path in wishes:
-            self._wishes.add(root, path.sequences, path.ends)
+        paths = self._dispatcher.plan.paths.values()
+        within = max((path.leaf.stop for path in paths), default=0)
+        for root, path in wishes if within else ():
+            with suppress(ConfigurationError):  # what cannot be trained is nobody's wish
+                self._wishes.add(root, path.sequences, path.ends, within=within)
         for attempt, order in self._running.items():
             wished = self._with_wishes(order)
             for step in set(wished.saves) - set(order.saves):

@@ -370,7 +370,8 @@ class Dispatcher:
         if attempt is None or attempt.ended:
             return
         self._close(attempt)
-        attempt.taken, attempt.worker = True, ""
+        attempt.taken, attempt.worker, attempt.stopping = True, "", False
+        self._shorten(attempt)  # nobody may want it any more since it was launched
 
     def _found(self, event: Found) -> None:
         """Take in a state that someone else has made."""
@@ -382,7 +383,9 @@ class Dispatcher:
             self.frontier.work(node).attempt = None
         self._take_reports(node, event.reports)
         self.frontier.state_arrived(node)
-        if rival is not None and not rival.ended:
+        if rival is not None and rival.taken and rival.stop <= event.step:
+            self._release(rival)  # what others train beyond is not waited for
+        elif rival is not None and not rival.ended:
             self._shorten(rival)
             if not rival.stopping:
                 self.frontier.assign(node, rival.id)  # what comes after it goes on from memory

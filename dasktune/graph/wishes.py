@@ -25,13 +25,35 @@ class Wishes:
         self._plans: dict[str, SearchPlan] = {}
         self._count = 0
 
-    def add(self, root: str, sequences: Sequences, ends: Collection[Step]) -> None:
-        """Take in that someone wants the states at `ends` of a configuration."""
+    def add(
+        self, root: str, sequences: Sequences, ends: Collection[Step], *, within: Step | None = None
+    ) -> None:
+        """Take in that someone wants the states at `ends` of a configuration.
+
+        Parameters
+        ----------
+        root
+            The state key before any step.
+        sequences
+            By name.
+        ends
+            Steps.
+        within
+            How far the paths go of which `on_way` will be asked: nothing is computed beyond.
+
+        Raises
+        ------
+        ConfigurationError
+            If a sequence ends, or overflows, before the last of them.
+        """
+        steps = sorted({end if within is None else min(end, within) for end in ends}, reverse=True)
+        for sequence in sequences.values():
+            sequence(steps[0] - 1)  # a last value that is finite speaks for all
         plan = self._plans.get(root)
         if plan is None:
             plan = self._plans[root] = SearchPlan(root)
-        for end in sorted(ends, reverse=True):
-            plan.register(self._count, sequences, end)
+        for step in steps:
+            plan.register(self._count, sequences, step)
         self._count += 1
 
     def on_way(self, root: str, sequences: Sequences, start: Step, stop: Step) -> tuple[Step, ...]:

@@ -13,6 +13,7 @@ others part.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -21,6 +22,12 @@ from dasktune.sequences import sequence_from_json
 from dasktune.storage import layout
 from dasktune.storage.files import Files
 from dasktune.types import Sequences, Step
+
+FURTHEST_SECONDS = 600.0
+"""A lease that ends later than in so many seconds is none: nobody takes one for so long."""
+
+MOST_ENDS = 100
+"""Steps of one configuration whose states a driver may want: no tuner asks for so many."""
 
 _FORMAT, _VERSION = "dasktune-lease", 1
 
@@ -71,7 +78,7 @@ class Lease:
 
     def is_held(self, now: float) -> bool:
         """Whether someone trains these steps."""
-        return not self.is_done and now < self.expires
+        return not self.is_done and now < self.expires <= now + FURTHEST_SECONDS
 
     def part(self, key: str) -> Lease:
         """Return the lease on the step that makes another key on the same way."""
@@ -94,7 +101,9 @@ class Lease:
                 known
                 and all(type(one) is int and one >= 0 for one in numbers)
                 and all(type(one) is str for one in names)
-                and isinstance(lease.expires, int | float)
+                and isinstance(lease.sequences, dict)
+                and type(lease.expires) is float
+                and math.isfinite(lease.expires)
                 and not layout.problems_of(key=lease.key, of=lease.of or lease.key)
             )
         except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
@@ -202,8 +211,13 @@ class Leases:
             yield from _paths_in(b"" if content is None else content.tobytes())
 
     def _read(self, root: str, keys: Sequence[str]) -> list[Lease | None]:
+        """Return what lies under keys; what names another place than its own is no lease."""
         contents = self._files.read("", [layout.lease_path(root, key) for key in keys])
-        return [None if one is None else Lease.from_bytes(one.tobytes()) for one in contents]
+        leases = [None if one is None else Lease.from_bytes(one.tobytes()) for one in contents]
+        return [
+            lease if lease is not None and (lease.root, lease.key) == (root, key) else None
+            for key, lease in zip(keys, leases, strict=True)
+        ]
 
 
 def _paths_in(content: bytes) -> Iterator[Path]:
@@ -214,10 +228,24 @@ def _paths_in(content: bytes) -> Iterator[Path]:
                 sequences={
                     str(name): sequence_from_json(one) for name, one in path["sequences"].items()
                 },
-                ends=tuple(int(step) for step in path["ends"]),
+                ends=_ends_in(path["ends"]),
             )
             for path in json.loads(content)
         ]
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         return
     yield from found
+
+
+def _ends_in(steps: Sequence[object]) -> tuple[Step, ...]:
+    """Return steps that a driver may want.
+
+    Raises
+    ------
+    ValueError
+        If they cannot be, or if there are too many of them.
+    """
+    found = tuple(step for step in steps if type(step) is int and step >= 1)
+    if not found or len(found) < len(steps) or len(found) > MOST_ENDS:
+        raise ValueError(f"ends must be 1 to {MOST_ENDS} steps >= 1")
+    return found

@@ -13,6 +13,7 @@ from dasktune.graph.events import (
     Ended,
     Failed,
     FailTrial,
+    Found,
     Instruction,
     Progress,
     RunStage,
@@ -21,6 +22,7 @@ from dasktune.graph.events import (
     SavePoint,
     Started,
     StopStage,
+    Taken,
     WorkerJoined,
     WorkerLost,
 )
@@ -520,3 +522,26 @@ def test_reports_that_arrive_together_for_one_trial_are_delivered_once_each() ->
     told = [one.report.step for one in said if isinstance(one, Deliver)]
     assert told == [3, 6, 8]
     assert dispatcher.wanted == {}
+
+
+def test_another_driver_is_waited_for_no_further_than_to_what_is_wanted() -> None:
+    table = Table()
+    table.trial(Constant(0.5), 6)
+    table.extend(0, 6)
+    table.join("w0")
+    table.tell(Taken(attempt="0-a"))
+    assert not table.dispatcher.is_idle
+    (node,) = table.dispatcher.plan
+    reports = ((6, {"loss": 6.0}),)
+    assert table.tell(Found(node=node, step=6, reports=reports)) == [("deliver", 0, 6)]
+    assert table.dispatcher.is_idle
+
+
+def test_what_nobody_wants_any_more_is_not_waited_for() -> None:
+    table = Table()
+    table.trial(Constant(0.5), 6)
+    table.extend(0, 6)
+    table.join("w0")
+    assert table.stop(0) == [("stop", 0, None)]
+    assert table.tell(Taken(attempt="0-a")) == []
+    assert table.dispatcher.is_idle

@@ -513,6 +513,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         step = data.draw(st.integers(order.start + 1, order.stop))
         state = state_of(order.node.sequences, step)
         self.store.states.setdefault(state, "another driver")
+        self.tell(Progress(attempt=order.attempt, step=step))
         self.tell(Found(node=order.node, step=step, reports=((step, metric_of(state)),)))
 
     @precondition(lambda self: self.others)

@@ -70,6 +70,12 @@ def test_a_lease_that_is_held_stands_in_the_way_until_it_expires(files: Files) -
     assert leases.take(lease("h3"), NOW + 62, heed_saved=False) is None, "h2's ended with h1's"
 
 
+def test_nobody_holds_a_lease_for_longer_than_one_is_taken_for(files: Files) -> None:
+    leases = Leases(files)
+    leases.write(lease("h1", expires=1e300))
+    assert leases.take(lease("h2"), NOW) is None
+
+
 def test_a_lease_that_is_done_tells_of_its_states_first(files: Files) -> None:
     leases = Leases(files)
     leases.take(lease("h1"), NOW)
@@ -117,6 +123,11 @@ GOOD = json.loads(lease().to_bytes())
         json.dumps({**GOOD, "saved": None}).encode(),
         json.dumps({**GOOD, "of": "../../etc/passwd"}).encode(),
         json.dumps({**GOOD, "expires": "never"}).encode(),
+        json.dumps({**GOOD, "expires": float("inf")}).encode(),
+        json.dumps({**GOOD, "expires": 10**400}).encode(),
+        json.dumps({**GOOD, "sequences": 5}).encode(),
+        json.dumps({**GOOD, "key": "c1" * 16}).encode(),
+        json.dumps({**GOOD, "root": "../.."}).encode(),
         json.dumps({**GOOD, "more": 1}).encode(),
     ],
 )
@@ -149,6 +160,9 @@ def test_wishes_are_heard_once(files: Files) -> None:
         b'[{"sequences": {"lr": {"family": "exec"}}, "ends": [1]}]',
         b'[{"sequences": {"lr": {"family": "Constant", "value": 1}}, "ends": ["x"]}]',
         b'[{"sequences": 7, "ends": []}]',
+        b'[{"sequences": {"lr": {"family": "Constant", "value": 1}}, "ends": [5, 0]}]',
+        b'[{"sequences": {"lr": {"family": "Constant", "value": 1}}, "ends": []}]',
+        b'[{"sequences": {"lr": {"family": "Constant", "value": 1}}, "ends": 5}]',
     ],
 )
 def test_wishes_that_cannot_be_read_are_none(files: Files, content: bytes) -> None:
