@@ -137,13 +137,13 @@ def take_inventory(
     Parameters
     ----------
     store
-        Is listed once. The commits of states that the database knows are not opened.
+        Is listed once. The commits of states that have a row in the database are not opened.
     database
         Where studies are recorded; without one, every commit is opened for what it says.
     now
         The time (epoch seconds).
     opens
-        Also open the commits of states that the database does not know.
+        Also open the commits of states that no study of the database knows.
 
     Raises
     ------
@@ -153,11 +153,12 @@ def take_inventory(
     stored = list(store.inventory())
     there = {one.key: one for one in stored if one.is_committed and one.attempts}
     rows = {} if database is None else {row.key: row for row in database.storage_rows()}
+    unrecorded = {key: one.step for key, one in there.items() if key not in rows}
+    owners, trials = ({}, {}) if database is None else _owners(database, rows, unrecorded)
     reads = opens or database is None
     commits = store.commits(
-        key for key, one in there.items() if key not in rows and (reads or len(one.attempts) > 1)
+        key for key in unrecorded if reads or key in owners or len(there[key].attempts) > 1
     )
-    owners, trials = ({}, {}) if database is None else _owners(database, rows)
     if database is None:
         owners = {key: {_trained_with(commits.get(key)): ()} for key in there}
     holdings = tuple(
@@ -200,7 +201,9 @@ def _trained_with(commit: Commit | None) -> str:
     found = [
         f"{word} {commit.environment[name]}" for name, word in names if commit.environment.get(name)
     ]
-    return ", ".join([*found, str(commit.environment.get("device", "(unknown device)"))])
+    text = ", ".join([*found, str(commit.environment.get("device", "(unknown device)"))])
+    # It may be anyone's, and is shown in a terminal.
+    return "".join(one if one.isprintable() else "?" for one in text)
 
 
 def _leases(store: CheckpointStore, now: float) -> list[Lease]:
@@ -219,11 +222,13 @@ def _leases(store: CheckpointStore, now: float) -> list[Lease]:
 
 
 class _Known:
-    """The states below one root that the database knows: keys by step."""
+    """States of one kind: keys by step."""
 
-    def __init__(self) -> None:
+    def __init__(self, states: Iterable[tuple[str, Step]]) -> None:
         self.keys: dict[Step, set[str]] = defaultdict(set)
-        self.steps: list[Step] = []
+        for key, step in states:
+            self.keys[step].add(key)
+        self.steps = sorted(self.keys)
 
     def on(self, node: Node) -> Iterator[str]:
         """Yield the keys of those that lie on a node."""
@@ -238,20 +243,23 @@ class _Known:
 
 
 def _owners(
-    database: Database, rows: Mapping[str, CheckpointRow]
+    database: Database, rows: Mapping[str, CheckpointRow], unrecorded: Mapping[str, Step]
 ) -> tuple[dict[str, dict[str, tuple[int, ...]]], dict[str, int]]:
-    """Return whom each state serves, by key, and how many trials each study has."""
-    known: dict[str, _Known] = defaultdict(_Known)
+    """Return whom each state serves, by key, and how many trials each study has.
+
+    Of states without a row the root is not known: they may be on any study's way.
+    """
+    by_root: dict[str, list[tuple[str, Step]]] = defaultdict(list)
     for row in rows.values():
-        known[row.root].keys[row.step].add(row.key)
-    for one in known.values():
-        one.steps = sorted(one.keys)
+        by_root[row.root].append((row.key, row.step))
+    known = {root: _Known(states) for root, states in by_root.items()}
+    others = _Known(unrecorded.items())
     owners: dict[str, dict[str, tuple[int, ...]]] = defaultdict(dict)
     trials: dict[str, int] = {}
     roots: dict[str, set[str]] = defaultdict(set)
     for study in database.studies():
         plan, trials[study.name] = _plan_of(study, database.trials(study.id))
-        for key, numbers in _uses(plan, known).items():
+        for key, numbers in _uses(plan, known, others).items():
             owners[key][study.name] = tuple(numbers)
         for root in (plan.root_key, *map(plan.root_key_of, plan.roots)):
             roots[root].add(study.name)
@@ -282,13 +290,13 @@ def _plan_of(study: StudyRow, rows: Iterable[TrialRow]) -> tuple[SearchPlan, int
     return plan, count
 
 
-def _uses(plan: SearchPlan, known: Mapping[str, _Known]) -> dict[str, list[int]]:
+def _uses(plan: SearchPlan, known: Mapping[str, _Known], others: _Known) -> dict[str, list[int]]:
     """Return the trials on whose way each known state lies, by its key."""
-    on = {
-        node: list(known[root].on(node))
-        for node in plan
-        if (root := plan.root_key_of(node)) in known
-    }
+    on = {node: list(others.on(node)) for node in plan}
+    for node, keys in on.items():
+        root = plan.root_key_of(node)
+        if root in known:
+            keys += known[root].on(node)
     found: dict[str, list[int]] = defaultdict(list)
     for number in sorted(plan.paths):
         for node in plan.nodes_of(number):

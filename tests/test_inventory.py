@@ -118,6 +118,33 @@ def test_studies_that_share_states_are_told_how_many(lab: Lab) -> None:
     assert (shelves["two"].checkpoints, shelves["two"].shared) == (3, 2)
 
 
+def test_what_was_found_in_the_store_alone_serves_who_found_it(lab: Lab) -> None:
+    theirs = lab.trained("theirs", Constant(0.1), LATER, Constant(0.7))
+    mine = lab.trained("mine", Constant(0.1), Constant(0.4), database="mine.db")
+    found = lab.inventory(mine)
+    assert owners(found) == {
+        key(mine, 1, 8): {"mine": (1,)},
+        key(theirs, 0, 5): {"mine": (0,)},
+        key(theirs, 0, 8): {"mine": (0,)},
+        key(theirs, 1, 8): {},
+        key(theirs, 2, 8): {},
+    }
+    of_mine = [one for one in found.holdings if one.owners]
+    commits = lab.store.commits(one.key for one in of_mine)
+    assert {one.key: one.seconds for one in of_mine} == {
+        key: commit.seconds for key, commit in commits.items()
+    }
+    assert {one.seconds for one in found.strangers} == {None}
+
+
+def test_what_a_stranger_says_it_was_trained_with_reaches_no_terminal(lab: Lab) -> None:
+    environment = {"python": "3.11", "device": "\x1b[31mred\n"}
+    state = encode({"loss": 0.5})
+    lab.store.save(state, key="ab12", attempt="a1", step=3, environment=environment)
+    (shelf,) = lab.inventory(None).shelves()
+    assert shelf.name == "Python 3.11, ?[31mred?"
+
+
 def test_figures_are_sums_of_what_lies_there(lab: Lab) -> None:
     study = lab.trained("one", Constant(0.1), LATER)
     (shelf,) = lab.inventory(study).shelves()

@@ -185,6 +185,8 @@ class Collected:
             *self.failures,
             f"{redacted(self.request.store)}: {parts}; {freed}",
         ]
+        if self.request.database is None:
+            lines.append("no database: what studies want and keep is not known, only ages are")
         if self.excess:
             over, budget = size_text(self.excess), size_text(self.request.budget or 0)
             lines.append(f"that is {over} over the budget of {budget}: what stays must not go")

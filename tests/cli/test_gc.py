@@ -110,6 +110,7 @@ def test_without_a_database_the_oldest_go_first(tmp_path: Path) -> None:
     assert [one.name for one in found.choices if one.goes] == ["f0"]
     assert set(store.keys()) == {"f1", "f2"}
     assert "of no study here, used 10 h 0 min ago" in str(found.choices[0])
+    assert "no database: what studies want and keep is not known" in str(found)
     again = collect(Request(store=str(tmp_path), database=None, budget=20_000, removes=True))
     assert again.freed == 0
     assert again.is_done
