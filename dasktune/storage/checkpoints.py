@@ -257,10 +257,18 @@ class CheckpointStore:
         content = _commit_bytes(commit)
         with self._failing("write to"):
             while not self._files.create(layout.commit_path(key), content):
-                winner = self.commit_of(key)
+                winner = self._winner(key)
                 if winner is not None:
                     return self._lost(commit, winner)
         return commit
+
+    def _winner(self, key: str) -> Commit | None:
+        """Return the commit that came first; one that cannot be read stands for nothing."""
+        try:
+            return self.commit_of(key)
+        except CorruptCheckpointError:
+            self.discard(key)
+            return None
 
     def commit_of(self, key: str) -> Commit | None:
         """Return the commit of a key; None if there is no such checkpoint.

@@ -387,6 +387,14 @@ def test_a_hostile_commit_is_corrupt(local, change):
         Commit.from_json({**document, **change})
 
 
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff"])
+def test_a_commit_that_cannot_be_read_gives_way_to_a_state_that_is_whole(tmp_path, local, content):
+    local.save(encode({"x": 1.0}), key="a1f0", attempt="1-aa", step=3)
+    (tmp_path / "checkpoints" / "a1" / "a1f0" / "commit").write_bytes(content)
+    assert local.save(encode({"x": 2.0}), key="a1f0", attempt="2-bb", step=3).attempt == "2-bb"
+    assert local.load("a1f0")[0] == {"x": 2.0}
+
+
 def test_the_commit_of_another_key_is_found_out(tmp_path, local):
     save(local)
     folder = tmp_path / "checkpoints" / KEY[:2]
