@@ -110,7 +110,7 @@ def survey(
         (one.key, attempt)
         for one in stored
         for attempt, (_, last) in one.attempts.items()
-        if _is_dead(one, attempt, whose) and now - last > grace
+        if _is_dead(one, attempt, whose) and last and now - last > grace
     ]
     return Survey(
         checkpoints={
