@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 import threading
 import time
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import sqlalchemy as sa
 
@@ -198,6 +200,8 @@ class Connections:
         options: dict[str, Any] = {"timeout": timeout, "check_same_thread": False}
         if self.file is None:
             return sa.create_engine(address, connect_args=options, poolclass=sa.StaticPool)
+        if not may_write and _is_at_rest(self.file):
+            address = _at_rest(self.file)
         engine = sa.create_engine(address, connect_args=options)
         if may_write:
             self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -243,6 +247,18 @@ def _shown(address: sa.URL) -> str:
         return address.database
     hidden = {name: "***" for name in address.query if "password" in name.lower()}
     return address.update_query_dict(hidden).render_as_string(hide_password=True)
+
+
+def _is_at_rest(file: Path) -> bool:
+    """Say whether nobody writes to a file, and we cannot make what SQLite reads it by."""
+    log = file.with_name(f"{file.name}-wal")
+    return not os.access(file.parent, os.W_OK) and not log.exists()
+
+
+def _at_rest(file: Path) -> sa.URL:
+    """Return the URL by which SQLite reads a file in a folder that is another's."""
+    options = {"mode": "ro", "immutable": "1", "uri": "true"}
+    return sa.URL.create("sqlite", database=f"file:{quote(str(file.absolute()))}", query=options)
 
 
 def _configure_sqlite(timeout: float, connection: Any, record: object) -> None:

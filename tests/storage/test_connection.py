@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import resource
 import signal
@@ -286,6 +287,26 @@ def test_why_a_server_cannot_be_reached_is_told_in_one_line(tmp_path: Path) -> N
     with pytest.raises(StorageError, match=r"Connection refused|No such file") as caught:
         Database(f"postgresql://me@/x?host={tmp_path}&port=1")
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_database_in_a_folder_of_others_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Root may write anywhere, so that the folder says no where it would to others.
+    file = tmp_path / "their 100% #1" / "x.db"
+    made = Database(file)
+    made.create_study("digits", root="a1f0", spec={}, created=0.0)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != file.parent)
+    with closing(Database(file, create=False)) as read_while_open:
+        assert [one.name for one in read_while_open.studies()] == ["digits"]
+    made.close()
+    before = {one.name: one.stat().st_mtime_ns for one in [file.parent, *file.parent.iterdir()]}
+    with closing(Database(file, create=False)) as read:
+        assert [one.name for one in read.studies()] == ["digits"]
+        with pytest.raises(StorageError, match="readonly"):
+            read.create_study("mine", root="a1f0", spec={}, created=0.0)
+        now = {one.name: one.stat().st_mtime_ns for one in [file.parent, *file.parent.iterdir()]}
+    assert now == before
 
 
 def test_a_full_disk_is_not_waited_for(tmp_path: Path) -> None:
