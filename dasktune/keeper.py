@@ -155,6 +155,7 @@ class Keeper:
         self._overhead = COMMIT_NBYTES
         self._is_full = False
         self._told_of_full = False
+        self._is_closing = False
 
     # ------------------------------------------------------------ from the driver's loop
 
@@ -203,6 +204,7 @@ class Keeper:
 
         Returns what the dispatcher has not been told of.
         """
+        self._is_closing = True
         gone = self._make_room() if self._excess() > 0 else []
         self._pool.shutdown(wait=True)
         gone += self._hear_of_removals()
@@ -228,6 +230,8 @@ class Keeper:
     @property
     def _headroom(self) -> int:
         """Bytes to be left free for what is being written while something is removed."""
+        if self._is_closing:
+            return 0
         writing = self._largest * self._busy
         likely = REACTION_SECONDS * self._most_in_second
         burst = max(self._burst, min(likely, CAUTION * self.retention.budget))
@@ -330,7 +334,7 @@ class Keeper:
         """Let go of the cheapest states; return those of this plan."""
         now = self._clock()
         states = self._states(now)
-        strangers = [one for one in states if one.key not in self._places and not one.stays]
+        strangers = [one for one in states if one.key not in self._places]
         if strangers and len(self._trials) > self._trials_known:
             # Trials that were registered since may know them.
             self._find_places()
@@ -346,7 +350,7 @@ class Keeper:
                 events.append(self._gone(place))
         if self._excess() > 0:
             self._is_full = True
-            self._warn(states)
+            self._warn()
         return events
 
     def _states(self, now: float) -> list[State]:
@@ -401,19 +405,19 @@ class Keeper:
         self.evicted += 1
         return Evicted(node=place[0], step=place[1])
 
-    def _warn(self, states: Iterable[State]) -> None:
+    def _warn(self) -> None:
         """Say once that what must stay does not fit."""
         if self._told_of_full or self._stuck:
             return
         self._told_of_full = True
-        staying = sum(one.nbytes for one in states if one.stays) + sum(self._unfinished.values())
+        busy, largest = self._busy, size_text(self._largest)
+        # What must stay, and what is written while something goes.
         logger.warning(
-            "budget %s is too small for %d workers with states of %s: needs about %s (keep=%r); "
+            "budget %s is too small%s: needs about %s (keep=%r); "
             "the store grows beyond it by as little as can be",
             size_text(self.retention.budget),
-            self._busy,
-            size_text(self._largest),
-            size_text(staying + self._largest * self._busy),
+            f" for {busy} workers with states of {largest}" if busy else "",
+            size_text(self.nbytes + self._headroom),
             str(self.retention.keep),
         )
 

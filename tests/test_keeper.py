@@ -249,7 +249,7 @@ def test_a_budget_that_is_too_small_is_told_of_once_with_what_would_do(
     keeper.close()
     said = [one.getMessage() for one in caplog.records]
     assert len(said) == 1
-    assert said[0].startswith("budget 10 kB is too small for 0 workers with states of ")
+    assert said[0].startswith("budget 10 kB is too small: needs about ")
     assert "keep='all'" in said[0]
     assert len(scene.keys) == 3
 
@@ -371,6 +371,31 @@ def test_what_earlier_runs_left_is_known_by_its_place(database: Database) -> Non
     assert [step for _, step in gone] == [40]
     assert scene.keys == {branch}
     assert end not in scene.keys
+
+
+def test_a_run_that_only_finds_states_leaves_them_under_the_budget(database: Database) -> None:
+    theirs = Scene(database)
+    keys = [theirs.save(theirs.trial(Constant(value)), 40) for value in (0.5, 0.4)]
+    scene = Scene(database, store=theirs.store)
+    keeper = scene.keeper(WHOLE, keep="best:1")
+    for value in (0.5, 0.4):  # known since the store was listed
+        trial = scene.trial(Constant(value))
+        scene.dispatcher.plan.node_at(trial, 40).checkpoints[40] = None
+        scene.end(trial, value)
+    gone = scene.tell(keeper.close())
+    assert gone == [(scene.dispatcher.plan.node_at(0, 40), 40)]
+    assert scene.keys == {keys[1]}
+
+
+def test_at_the_end_no_room_is_left_for_what_would_be_written(database: Database) -> None:
+    scene = Scene(database)
+    keeper = scene.keeper(4 * WHOLE)
+    for value in (0.5, 0.4, 0.3):
+        trial = scene.trial(Constant(value))
+        scene.save(trial, 40, keeper)
+        scene.end(trial, value)
+    assert keeper.close() == []
+    assert len(scene.keys) == 3
 
 
 def test_dead_uploads_are_removed_and_those_under_way_are_not(
