@@ -389,10 +389,11 @@ def test_a_run_that_only_finds_states_leaves_them_under_the_budget(database: Dat
 
 def test_at_the_end_no_room_is_left_for_what_would_be_written(database: Database) -> None:
     scene = Scene(database)
-    keeper = scene.keeper(4 * WHOLE)
+    keeper = scene.keeper(3 * WHOLE)
     for value in (0.5, 0.4, 0.3):
         trial = scene.trial(Constant(value))
         scene.save(trial, 40, keeper)
+        scene.now -= 10  # all within a second
         scene.end(trial, value)
     assert keeper.close() == []
     assert len(scene.keys) == 3
