@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 
 from dasktune.graph.keys import root_key
@@ -13,6 +14,8 @@ from dasktune.storage.schema import StudyRow, TrialRow
 from dasktune.trials import TrialRecord
 from dasktune.types import Direction, Objective
 from dasktune.worth import winners
+
+logger = logging.getLogger(__name__)
 
 DEFAULT = "best:1"
 """What a study keeps unless it was told otherwise."""
@@ -34,12 +37,15 @@ def note_keep(database: Database, study_id: int, keep: Keep) -> None:
 
 def kept_elsewhere(database: Database, study_id: int | None = None) -> frozenset[str]:
     """Return the keys of the states that all studies but one keep."""
-    return frozenset(
-        key
-        for row in database.studies()
-        if row.id != study_id
-        for key in kept_keys(database, row, keep_of(database, row.id))
-    )
+    keys: set[str] = set()
+    for row in database.studies():
+        if row.id != study_id:
+            try:
+                keys.update(kept_keys(database, row, keep_of(database, row.id)))
+            except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+                # Another version's study, perhaps: no reason to end this one.
+                logger.warning("what study %r keeps cannot be read: %s", row.name, error)
+    return frozenset(keys)
 
 
 def kept_keys(database: Database, row: StudyRow, keep: Keep) -> list[str]:

@@ -23,6 +23,9 @@ from dasktune.storage.schema import (
 from dasktune.trials import ADDED, TrialRecord
 from dasktune.types import Metrics, Step
 
+USED_SECONDS = 60.0
+"""How often the database is told which states were used."""
+
 
 class Recorder:
     """Writes what a study must find again; one transaction for each `flush`.
@@ -63,6 +66,8 @@ class Recorder:
         self._stages: dict[str, StageRow] = {}
         self._trials: dict[int, TrialRow] = {}
         self._lasting: dict[int, str] = {}  # by trial: the end of its document as text
+        self._used: set[str] = set()
+        self._told_used = time.monotonic()
 
     def outcome(self, outcome: Outcome) -> None:
         """Take the engine's records and the trials that changed."""
@@ -109,7 +114,9 @@ class Recorder:
         self._database.forget_checkpoints([key])
 
     def launched(self, order: RunStage, key: str) -> None:
-        """Take note of an attempt that was sent to a worker."""
+        """Take note of an attempt that was sent to a worker, and of the state it starts from."""
+        if order.start and order.after is None:
+            self._used.add(order.node.key_at(order.start))
         self._stages[order.attempt] = StageRow(
             study_id=self._study_id,
             attempt=order.attempt,
@@ -161,6 +168,7 @@ class Recorder:
         StorageError
             If it cannot be written.
         """
+        self._tell_used()
         batch = self._batch
         batch.trials = list(self._trials.values())
         parts = (batch.events, batch.trials, batch.metrics, batch.checkpoints, batch.stages)
@@ -173,6 +181,14 @@ class Recorder:
         self.holds_decisions = False
         for row in batch.events:
             self._on_event(row)
+
+    def _tell_used(self) -> None:
+        """Tell now and then which states were begun from: what is in use is not evicted."""
+        now = time.monotonic()
+        if self._used and not self.is_broken and now - self._told_used > USED_SECONDS:
+            self._told_used = now
+            used, self._used = self._used, set()
+            self._database.touch_checkpoints(used, time.time())
 
     def _add_event(self, payload: dict[str, Any]) -> None:
         number = self._next_event() + len(self._batch.events)

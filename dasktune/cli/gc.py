@@ -16,6 +16,7 @@ from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.plan import Node
 from dasktune.kept import keep_of, kept_keys, record_of, seeded_key_of
+from dasktune.leasing import STALE_SECONDS
 from dasktune.report.formats import duration, percent
 from dasktune.results import objective_of
 from dasktune.storage import layout
@@ -439,7 +440,7 @@ def _of_orphans(found: Survey) -> Iterator[Choice]:
 
 
 def _of_leases(store: CheckpointStore, request: Request, now: float) -> Iterator[Choice]:
-    """Yield the leases that ended long ago, or that nobody understands."""
+    """Yield leases that ended long ago or that nobody understands, and wishes of long ago."""
     try:
         entries = [
             one
@@ -447,12 +448,16 @@ def _of_leases(store: CheckpointStore, request: Request, now: float) -> Iterator
             if one.modified and now - one.modified > request.grace
         ]
         contents = store.files.read("", [one.path for one in entries])
+        oldest = now - max(request.grace, STALE_SECONDS)
+        wishes = [one for one in store.files.entries(layout.WISHES) if 0 < one.modified < oldest]
     except OSError as error:
         raise StorageError(f"cannot read leases from {store.url}: {error}") from error
     for entry, content in zip(entries, contents, strict=True):
         lease = None if content is None else Lease.from_bytes(content.tobytes())
         if lease is None or now - lease.expires > request.grace:
             yield Choice(goes=True, kind="lease", name=entry.path, reason="it ended long ago")
+    for entry in wishes:
+        yield Choice(goes=True, kind="lease", name=entry.path, reason="a wish of long ago")
 
 
 def _remove(

@@ -218,6 +218,17 @@ def test_leases_go_that_ended_long_ago(tmp_path: Path) -> None:
     assert {one.name for one in (tmp_path / layout.LEASES / "r0").iterdir()} == {"aa11", "aa22"}
 
 
+def test_wishes_go_that_are_days_old(tmp_path: Path) -> None:
+    store = old_store(tmp_path, states=1)
+    for name, age in (("old", 30 * HOUR), ("young", 20 * HOUR)):
+        path = f"{layout.wish_folder('r0')}/{name}-0"
+        store.files.create(path, b"[]")
+        when = time.time() - age
+        os.utime(tmp_path / path, (when, when))
+    collect(Request(store=str(tmp_path), database=None, removes=True))
+    assert [one.name for one in (tmp_path / layout.WISHES / "r0").iterdir()] == ["young-0"]
+
+
 @pytest.mark.cluster
 def test_what_a_running_trial_goes_on_from_stays(folder: Folder) -> None:
     process = folder.start("run", "counting.py", "--workers", "1", "--config", "pause=0.2")

@@ -190,3 +190,16 @@ def test_save_points_of_stages_that_start_now_go_with_them() -> None:
     found = with_save_points([stage, *points, stop])
     assert [getattr(one, "saves", None) for one in found] == [(4, 6), None, None]
     assert found[1:] == [points[1], stop]
+
+
+def test_states_that_stages_begin_from_are_known_to_be_in_use(
+    tmp_path: Path, one_worker: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dasktune.recorder.USED_SECONDS", -1.0)
+    study = open_study(tmp_path)
+    space = dt.Space(lr=[0.1])
+    study.optimize(dt.algos.Grid(space, max_steps=2), client=one_worker, progress=False)
+    assert {row.used for row in study.database.storage_rows()} == {0.0}
+    study.optimize(dt.algos.Grid(space, max_steps=4), client=one_worker, progress=False)
+    used = {row.step: row.used > 0 for row in study.database.storage_rows()}
+    assert used == {2: True, 4: False}
