@@ -258,7 +258,9 @@ class StageHost:
             try:
                 self._write(write)
             except Exception as error:  # noqa: BLE001 - a dead writer would hold up training
-                message = f"{type(error).__name__}: {error}"
+                message = str(error)
+                if not isinstance(error, StorageError):
+                    message = f"{type(error).__name__}: {message}"
                 self.emit([{"kind": "storage", "attempt": write.attempt, "message": message}])
             finally:
                 key, nbytes = write.key, write.snapshot.nbytes

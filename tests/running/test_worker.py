@@ -324,7 +324,7 @@ def test_a_store_that_fails_is_said_to(bench: Bench, monkeypatch: pytest.MonkeyP
     assert trouble == {
         "kind": "storage",
         "attempt": "a1",
-        "message": "StorageError: the disk is full",
+        "message": "the disk is full",
     }
     assert bench.heard("saved") == []
 
