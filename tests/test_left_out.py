@@ -35,7 +35,8 @@ def suite(tmp_path: Path) -> Path:
 def run(folder: Path, *arguments: str, ci: str) -> tuple[int, str]:
     """Run pytest where no browser can be found."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
-    environment = {"PATH": str(folder), "CI": ci, "HOME": str(folder)}
+    root = str(Path(__file__).parents[1])
+    environment = {"PATH": str(folder), "CI": ci, "HOME": str(folder), "PYTHONPATH": root}
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
