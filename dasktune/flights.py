@@ -143,8 +143,16 @@ class Flights:
         self._tell(WorkerLost(worker=worker))
         for attempt in lost:
             self._record_end(attempt, time.time(), "lost")
+            self._recorder.settled(attempt.id)
             self._flights.pop(attempt.id, None)
         return [attempt.id for attempt in lost]
+
+    def close(self) -> None:
+        """Take note of what has ended and is not in the store: nobody waits for it any more."""
+        for attempt in self._flights:
+            found = self._dispatcher.attempts.get(attempt)
+            if found is not None:
+                self._recorder.unsaved(attempt, max(found.saved, found.start))
 
     def check(self) -> None:
         """Ask the store about states whose durable message does not come."""
@@ -275,6 +283,7 @@ class Flights:
     def _forget_if_settled(self, attempt: str) -> None:
         if attempt not in self._dispatcher.attempts:
             self._flights.pop(attempt, None)
+            self._recorder.settled(attempt)
 
     def _look_up_last(self, attempt: Attempt) -> None:
         """Take in the last state of a lost attempt that was saved but not heard of."""

@@ -64,6 +64,7 @@ class Recorder:
         self.is_broken = False
         """Whether a write failed, so that nothing is written any more."""
         self._stages: dict[str, StageRow] = {}
+        self._ended: dict[str, StageRow] = {}  # those whose last state may not be durable yet
         self._trials: dict[int, TrialRow] = {}
         self._lasting: dict[int, str] = {}  # by trial: the end of its document as text
         self._used: set[str] = set()
@@ -153,9 +154,24 @@ class Recorder:
         row = self._stages.pop(attempt, None)
         if row is not None:
             steps = max(0, step - row.start)
-            self._batch.stages.append(
-                replace(row, ended=at, status=status, steps=steps, repeated=repeated)
-            )
+            row = replace(row, ended=at, status=status, steps=steps, repeated=repeated)
+            self._ended[attempt] = row
+            self._batch.stages.append(row)
+
+    def settled(self, attempt: str) -> None:
+        """Take note that an attempt that ended has all its states in the store, or needs none."""
+        self._ended.pop(attempt, None)
+
+    def unsaved(self, attempt: str, step: Step) -> None:
+        """Take note that of an attempt nothing after `step` will be in the store any more.
+
+        As after a kill, such steps do not count: the next run trains them.
+        """
+        row = self._ended.pop(attempt, None)
+        if row is not None:
+            steps = max(0, min(row.steps, step - row.start))
+            repeated = min(row.repeated, steps)
+            self._batch.stages.append(replace(row, status="lost", steps=steps, repeated=repeated))
 
     def flush(self) -> None:
         """Write what has been gathered; after this it is durable.

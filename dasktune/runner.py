@@ -472,6 +472,7 @@ class DaskRunner:
 
     def _close(self) -> None:
         try:
+            self._flights.close()
             self._recorder.flush()
             self._say_what_is_safe()
             self._count()
