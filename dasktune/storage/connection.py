@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import sqlalchemy as sa
 
-from dasktune.errors import StorageError
+from dasktune.errors import ConfigurationError, StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -214,7 +214,7 @@ def _address(url: str) -> sa.URL:
 
     Raises
     ------
-    StorageError
+    ConfigurationError
         If it is neither SQLite nor PostgreSQL.
     """
     scheme, colon, _ = url.partition(":")
@@ -227,7 +227,7 @@ def _address(url: str) -> sa.URL:
         is_read = False
     if not is_read:
         # A reason may quote a part of the URL: what is taken for a port or host be a password.
-        raise StorageError(
+        raise ConfigurationError(
             "database URL cannot be read; it must be like "
             "postgresql+psycopg://user:password@host:5432/name or sqlite:///path, with %40 for "
             "an @ in user or password"
@@ -235,7 +235,7 @@ def _address(url: str) -> sa.URL:
     if address.drivername in ("postgres", "postgresql"):
         address = address.set(drivername="postgresql+psycopg")
     if address.get_backend_name() not in DIALECTS:
-        raise StorageError(
+        raise ConfigurationError(
             f"database must be one of {', '.join(DIALECTS)}, got {address.get_backend_name()}"
         )
     return address
