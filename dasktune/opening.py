@@ -170,7 +170,7 @@ def create_study(
             *_objective_problems(metric, direction),
             *_value_problems(name, merge, config, needs, on_nan),
             *_place_problems(storage, database),
-            *retention_problems(budget, keep),
+            *_budget_problems(trainer, budget, keep),
         ]
     )
     alone = trainer is None or not merge
@@ -294,6 +294,13 @@ def _place_problems(storage: object, database: object) -> list[str]:
     if not isinstance(database, str | os.PathLike | None) or database == "":
         found.append(f"database must be a file or a URL, got {database!r}")
     return found
+
+
+def _budget_problems(trainer: object, budget: object, keep: object) -> Iterator[str]:
+    """Return what is wrong with how much shall be kept."""
+    yield from retention_problems(budget, keep)
+    if trainer is None and budget is not None:
+        yield f"budget must be None without a trainer, which saves nothing, got {budget!r}"
 
 
 def _is_amount(value: object) -> bool:

@@ -765,3 +765,8 @@ def test_a_study_has_one_store(tmp_path: Path) -> None:
     create("c")
     shutil.rmtree(tmp_path / "c")
     create("a")
+
+
+def test_a_budget_is_for_what_is_saved() -> None:
+    with pytest.raises(ConfigurationError, match="budget must be None without a trainer"):
+        dt.create_study(None, name="own", storage="memory://own", metric="loss", budget="1 MB")
