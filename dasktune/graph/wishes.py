@@ -16,7 +16,7 @@ class Wishes:
     --------
     >>> from dasktune.sequences import Constant, MultiStep
     >>> wishes = Wishes()
-    >>> wishes.add("a1f0", {"lr": MultiStep(0.1, milestones=[30])}, ends=[60])
+    >>> wishes.add("a1f0", {"lr": MultiStep(0.1, [30], gamma=0.1)}, ends=[60])
     >>> wishes.on_way("a1f0", {"lr": Constant(0.1)}, 0, 100)
     (30,)
     """
