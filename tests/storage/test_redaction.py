@@ -7,7 +7,7 @@ import traceback
 import fsspec
 import pytest
 
-from dasktune.errors import StorageError
+from dasktune.errors import ConfigurationError, StorageError
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database import Database
 from dasktune.storage.redaction import redacted, showable
@@ -123,6 +123,6 @@ def test_a_wrong_password_of_a_database_is_not_shown(postgresql, where):
 
 def test_a_database_url_that_cannot_be_read_is_not_repeated():
     url = f"postgresql+psycopg://ann:{SECRET}@db:port/x"
-    with pytest.raises(StorageError) as caught:
+    with pytest.raises(ConfigurationError) as caught:
         Database(url)
     assert SECRET not in "".join(traceback.format_exception(caught.value))
