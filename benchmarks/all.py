@@ -30,6 +30,7 @@ NAMES = (
     "decisions",
     "stragglers",
     "drivers",
+    "torture",
 )
 WITH_DATA = "regret"
 """The one that needs recorded curves."""

@@ -179,8 +179,16 @@ class Engine:
         return self._settle(now)
 
     def ask(self, capacity: int, now: float) -> Outcome:
-        """Ask the tuner for more work; `capacity` counts the workers that have none."""
-        self._ask(capacity, now)
+        """Ask the tuner for more work; `capacity` counts the workers that have none.
+
+        It is asked again where all that it asked for was known already: or nothing would be
+        under way, and nothing would follow.
+        """
+        dispatcher = self.dispatcher
+        while self._ask(capacity, now):
+            self._work(now)
+            if dispatcher.wanted or not dispatcher.is_idle:
+                break
         return self._settle(now)
 
     def handle(self, event: Event, now: float) -> Outcome:
@@ -213,14 +221,16 @@ class Engine:
 
     # ------------------------------------------------------------- tuner and records
 
-    def _ask(self, capacity: int, now: float) -> None:
+    def _ask(self, capacity: int, now: float) -> bool:
+        """Ask the tuner once; return whether it decided anything."""
         session = self._session
         if session is None or session.finished:
-            return
+            return False
         decisions = session.tuner.ask(capacity)
         if decisions:
             self._note({"kind": "ask", "capacity": capacity}, decisions)
             self._apply(session, decisions, now)
+        return bool(decisions)
 
     def _tell(self, report: Report, now: float) -> None:
         session, trial = self._session, self.trials[report.trial]
@@ -455,8 +465,8 @@ class Engine:
 
     # ----------------------------------------------------------------------- output
 
-    def _settle(self, now: float) -> Outcome:
-        """Work until the tuner and the dispatcher have nothing more to say to each other."""
+    def _work(self, now: float) -> None:
+        """Go on until the tuner and the dispatcher have nothing more to say to each other."""
         while self._todo:
             instruction = self._todo.popleft()
             if isinstance(instruction, Deliver):
@@ -465,6 +475,10 @@ class Engine:
                 self._fail(instruction, now)
             else:
                 self._orders.append(instruction)
+
+    def _settle(self, now: float) -> Outcome:
+        """Return what follows when all is said."""
+        self._work(now)
         self._take_snapshot()
         outcome = Outcome(
             tuple(self._orders),

@@ -137,7 +137,9 @@ class Flights:
             self._tell(Started(attempt=slot.queue[0].id))
         lost = [one for one in self._dispatcher.attempts.values() if one.worker == worker]
         for attempt in lost:
-            self._look_up_last(attempt)
+            flight = self._flights.get(attempt.id)
+            if flight is not None:
+                self._look_up_saves(flight, attempt, until=attempt.position + 1)
             if not attempt.ended:
                 self.worker_seconds += self._recorder.seconds_of(attempt.id, time.time())
         self._tell(WorkerLost(worker=worker))
@@ -165,7 +167,7 @@ class Flights:
             if attempt is None:
                 del self._flights[attempt_id]
             else:
-                self._look_up(flight, attempt, attempt.position)
+                self._look_up_saves(flight, attempt, until=attempt.position)
 
     def hear(self, message: Mapping[str, Any]) -> None:
         """Translate one message of a worker."""
@@ -238,9 +240,10 @@ class Flights:
         return sorted(found, key=lambda report: report[0])
 
     def _ended(self, flight: _Flight, message: Mapping[str, Any]) -> None:
+        if flight.ended_at is None:  # Dask may have told it before
+            self.worker_seconds += message["seconds"]
         flight.ended_at = self._now()
         self._on_step(message["attempt"], message["step"])
-        self.worker_seconds += message["seconds"]
         if message["status"] == "missing":
             key = flight.order.node.key_at(flight.order.start)
             logger.warning("state %s is missing or corrupt; it is trained again", key)
@@ -285,12 +288,14 @@ class Flights:
             self._flights.pop(attempt, None)
             self._recorder.settled(attempt)
 
-    def _look_up_last(self, attempt: Attempt) -> None:
-        """Take in the last state of a lost attempt that was saved but not heard of."""
-        flight = self._flights.get(attempt.id)
-        if flight is None:
-            return
-        likely = {attempt.stop, attempt.position, attempt.position + 1, *flight.order.saves}
+    def _look_up_saves(self, flight: _Flight, attempt: Attempt, until: Step) -> None:
+        """Take in the states of an attempt that were saved but not heard of, in their order.
+
+        They are looked for where it is likely: earlier ones, too, since each has metrics that
+        no later one has.
+        """
+        ends = (node.stop for node in attempt.leaf.up())
+        likely = {until, attempt.position, attempt.stop, *flight.order.saves, *ends}
         for step in sorted(likely):
             if max(attempt.saved, attempt.start) < step <= attempt.stop:
                 self._look_up(flight, attempt, step)

@@ -22,6 +22,7 @@ from dasktune.graph.events import Ended, Event, Failed, RunStage, Saved, WorkerJ
 from dasktune.graph.keys import root_key
 from dasktune.log import describe, replay
 from dasktune.sequences import Constant
+from dasktune.simulate import simulate
 from dasktune.space import Configuration, Float, Space
 from dasktune.trials import TrialRecord
 from dasktune.types import (
@@ -734,3 +735,40 @@ def test_a_queued_point_that_cannot_be_is_refused_before_anything_is_recorded() 
     with pytest.raises(ConfigurationError, match="coordinate 'lr' must be in Float"):
         bench.engine.begin(counted(3, []), place=0, capacity=1, now=0.0, inputs=inputs)
     assert bench.trials == {}
+
+
+class Repeating(Tuner):
+    """Asks for one trial at a time; the second is the first once more."""
+
+    max_steps = 2
+
+    def __init__(self) -> None:
+        self.open = False
+        self.known = 0
+
+    def ask(self, capacity: int) -> list[Decision]:
+        if self.open or self.known == 3:
+            return []
+        self.open, trial = True, self.known
+        lr = Constant([0.1, 0.1, 0.2][trial])
+        self.known += 1
+        return [
+            Register(trial=trial, sequences={"lr": lr}, max_steps=2),
+            Extend(trial=trial, until=2),
+        ]
+
+    def tell(self, report: Report) -> list[Decision]:
+        self.open = False
+        return [Finish()] if report.trial == 2 else []
+
+    def tell_failure(self, trial: int) -> list[Decision]:
+        return [Finish()]
+
+    def identity(self) -> dict[str, object]:
+        return {"tuner": "Repeating"}
+
+
+def test_a_tuner_is_asked_again_where_all_that_it_asked_for_was_known() -> None:
+    """Or nothing would be under way, and nothing would follow."""
+    found = simulate(Repeating(), lambda values, step: values["lr"] / step)
+    assert [trial.value for trial in found.trials] == [0.05, 0.05, 0.1]

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from dasktune.cli.fingerprint import fingerprint
 from dasktune.cli.simulate import simulate
+from dasktune.cli.torture import torture
 from dasktune.errors import (
     ClusterError,
     ConfigurationError,
@@ -402,6 +403,7 @@ def replay(
 
 app.command()(fingerprint)
 app.command()(simulate)
+app.command()(torture)
 
 
 def main() -> None:

@@ -157,3 +157,8 @@ def test_a_missed_bound_is_an_exit_code_and_a_line(
     document = json.loads(path.read_text())
     assert document["figures"][0]["reached"] is False
     assert "| slow | slow | 3 x | <= 2.5 | NO |" in load("all").markdown([document])
+
+
+def test_torture_finds_no_violation(tmp_path: Path) -> None:
+    figures = run("torture", tmp_path)
+    assert figures["seeds with a violation"]["value"] == 0

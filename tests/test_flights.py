@@ -1,0 +1,66 @@
+"""What is known of attempts although messages of their workers are late, lost or repeated."""
+
+from __future__ import annotations
+
+from dasktune.algos import Grid
+from dasktune.flights import DURABLE_SECONDS
+from dasktune.graph.attempts import DispatchOptions
+from dasktune.graph.saves import SavePolicy
+from dasktune.space import Space
+from dasktune.testing.torture.driver import Driver, World
+from dasktune.testing.torture.workers import Worker
+
+STEPS = 4
+
+
+def trained() -> tuple[Driver, Worker]:
+    """Return a driver that has heard nothing yet of the only stage, and its worker."""
+    options = DispatchOptions(saves=SavePolicy(every=2))
+    world = World(lambda: Grid(Space(lr=[0.5]), max_steps=STEPS), options, snapshot_every=1000)
+    worker = world.workers["w0"] = Worker("w0", world.store, lambda state: False, 1)
+    driver = Driver(world, lambda order: False)
+    driver.begin()
+    driver.flush()
+    driver.carry_out()
+    worker.take(0, lambda order: world.ways.of(order.node))
+    for _ in range(1 + STEPS):
+        worker.work()
+    while worker.writes:
+        worker.write()
+    return driver, worker
+
+
+def known(driver: Driver) -> tuple[set[int], set[int]]:
+    """Return the steps of which states, and metrics, are known."""
+    nodes = list(driver.engine.dispatcher.plan)
+    states = {step for node in nodes for step in node.checkpoints}
+    return states, {step for node in nodes for step in node.metrics}
+
+
+def test_all_states_are_looked_up_whose_messages_do_not_come() -> None:
+    driver, worker = trained()
+    for message in worker.outbox:
+        if message["kind"] != "saved":
+            driver.hear(message)
+    assert known(driver) == (set(), set())
+    driver.world.now += DURABLE_SECONDS
+    driver.tick()
+    assert known(driver) == ({2, 4}, {1, 2, 3, 4})
+    assert driver.is_done
+
+
+def test_all_states_of_a_lost_worker_are_looked_up() -> None:
+    driver, _ = trained()
+    driver.lose("w0")
+    assert known(driver) == ({2, 4}, {1, 2, 3, 4})
+
+
+def test_an_end_that_is_told_twice_is_counted_once() -> None:
+    driver, worker = trained()
+    for _ in range(2):
+        driver.hear_receipt(worker.receipts[0])
+    for message in worker.outbox:
+        driver.hear(message)
+    assert driver.flights.worker_seconds == STEPS
+    assert driver.engine.dispatcher.steps_executed == STEPS
+    assert driver.is_done
