@@ -28,6 +28,7 @@ _HOMES = {
     "merge_rate": "dasktune.overlap",
     "preview": "dasktune.forecast",
     "simulate": "dasktune.simulate",
+    "slurm_client": "dasktune.slurm",
 }
 """Public names and where they live: imported when first used, so that this stays light."""
 

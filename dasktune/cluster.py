@@ -9,10 +9,10 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import dask
 from distributed import Client, LocalCluster
@@ -44,8 +44,33 @@ LOCAL_SETTINGS = {
 WORKERS_SECONDS = 60.0
 """How long a cluster may be without any worker, at the beginning and later."""
 
+WAIT_SECONDS = 1.0
+"""How often it is looked whether anybody still waits for the first worker."""
+
 LOOK_SECONDS = 5.0
 """How often it is looked which workers are there, whatever was heard of them."""
+
+
+@runtime_checkable
+class Pool(Protocol):
+    """A Dask cluster that starts and ends its workers itself, as many as can be used.
+
+    They may come late: a run waits for them as long as there is no `trouble`.
+    """
+
+    def use(self, wanted: int, idle: Collection[str]) -> None:
+        """Take in how many workers could be used, and which have nothing to do."""
+
+    def trouble(self) -> str | None:
+        """Return why there will be no worker; None if one may come."""
+
+    def waiting(self) -> str:
+        """Return in words what is waited for."""
+
+
+def pool_of(client: Client) -> Pool | None:
+    """Return the pool that a client is connected to; None if its workers just are there."""
+    return client.cluster if isinstance(client.cluster, Pool) else None
 
 
 @contextmanager
@@ -133,6 +158,7 @@ def own_client(client: Client) -> Iterator[Client]:
         raise ClusterError(f"the client must be connected, it is {client.status}")
     address, security = client.scheduler.address, client.security
     with Client(address, security=security, set_as_default=False) as own:
+        own.cluster = client.cluster  # for `pool_of`; who started it closes it
         yield own
 
 
@@ -147,12 +173,22 @@ class Workers:
         What each worker must know.
     put
         Takes what happens, as (kind, content): ``joined``, ``left`` and ``late``.
+    gives_up
+        Whether workers that are not there yet need not be waited for any more.
     """
 
-    def __init__(self, client: Client, plan: JobPlan, put: Put) -> None:
+    def __init__(
+        self,
+        client: Client,
+        plan: JobPlan,
+        put: Put,
+        gives_up: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._client = client
         self._plan = plan
         self._put = put
+        self._gives_up = gives_up
+        self._pool = pool_of(client)
         self._processes: dict[str, str] = {}
         self._resources: dict[str, Mapping[str, float]] = {}
         self._known: set[str] = set()
@@ -170,7 +206,8 @@ class Workers:
             If there are no workers, or they lack dasktune, have another version of it, or
             cannot open the trainer: all problems at once; or none has what stages need.
         """
-        self._wait()
+        if not self._wait():
+            return []
         check_packages(self._client)
         self._client.register_plugin(StagePlugin(self._plan))
         self._client.subscribe_topic(TOPIC, on_event)
@@ -191,13 +228,31 @@ class Workers:
         self._known.update(greetings)
         return [self._joined(address, greeting) for address, greeting in greetings.items()]
 
-    def _wait(self) -> None:
-        try:
-            self._client.wait_for_workers(1, timeout=WORKERS_SECONDS)
-        except TimeoutError:
+    def _wait(self) -> bool:
+        """Wait for a worker; return whether there is one, or nobody waits any more."""
+        began, said = time.monotonic(), ""
+        while not self._gives_up():
+            try:
+                self._client.wait_for_workers(1, timeout=WAIT_SECONDS)
+            except TimeoutError:
+                said = self._check_patience(time.monotonic() - began, said)
+            else:
+                return True
+        return False
+
+    def _check_patience(self, seconds: float, said: str) -> str:
+        """Refuse to wait any longer if none will come; say, once, what is waited for."""
+        if self._pool is None and seconds > WORKERS_SECONDS:
             raise ClusterError(
                 f"the cluster must have a worker, it has none after {WORKERS_SECONDS:.0f} s"
-            ) from None
+            )
+        if self._pool is None:
+            return said
+        if (trouble := self._pool.trouble()) is not None:
+            raise ClusterError(trouble)
+        if (waiting := self._pool.waiting()) != said:
+            logger.warning("waiting for a worker; %s", waiting)
+        return waiting
 
     def _fits(self, greeting: Mapping[str, Any]) -> bool:
         """Whether a worker has what a stage needs."""
@@ -310,6 +365,8 @@ class Workers:
                 stacklevel=2,
             )
         self._resources[address] = greeting["resources"]
+        if greeting["leaving"]:
+            self._put(("leaving", address))
         return WorkerJoined(worker=address, resources=greeting["resources"])
 
     def _problem_of(self, address: str, greeting: Mapping[str, Any]) -> str | None:

@@ -8,8 +8,10 @@ plugin is set up.
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 from uuid import uuid4
 
 from distributed import Worker, WorkerPlugin, get_worker
@@ -22,6 +24,12 @@ NO_PLUGIN = "the plugin is not there"
 
 PROCESS = uuid4().hex
 """Names this process among those of all hosts: numbers of processes repeat."""
+
+LEAVE_AT = "DASKTUNE_LEAVE_AT"
+"""Variable that says when a worker takes no more stages (epoch seconds): its host ends it soon."""
+
+LEAVE_SECONDS = 2.0
+"""How long a worker that leaves must have had nothing to do before it closes."""
 
 CLOSE_SECONDS = 6.0
 """Time to save after SIGTERM; a nanny kills its worker after about 8 s."""
@@ -49,6 +57,8 @@ class StagePlugin(WorkerPlugin):
 
         self._worker = worker
         self._is_closed = False
+        self.is_leaving = False
+        self._timer: asyncio.TimerHandle | None = None
         try:
             job = open_job(self.plan, worker.state.total_resources)
         except Exception as error:  # noqa: BLE001 - a module of the user's may run here
@@ -56,6 +66,30 @@ class StagePlugin(WorkerPlugin):
             return
         self.host = StageHost(job, self._emit)
         worker.handlers[self.plan.run] = self._control
+        if LEAVE_AT in os.environ:
+            seconds = float(os.environ[LEAVE_AT]) - time.time()
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(0.0, seconds), self._begin_to_leave)
+
+    def _begin_to_leave(self) -> None:
+        self._leaving = asyncio.create_task(self._leave())
+
+    async def _leave(self) -> None:
+        """Say that this worker will be gone; close it once it has had nothing to do for a bit."""
+        self.is_leaving = True
+        worker, idle_since = self._worker, time.monotonic()
+        worker.log_event(TOPIC, {"run": self.plan.run, "worker": worker.address, "leaving": True})
+        while time.monotonic() - idle_since < LEAVE_SECONDS:
+            await asyncio.sleep(LEAVE_SECONDS / 10)
+            if any(plugin.is_busy for plugin in worker.plugins.values() if _is_stage(plugin)):
+                idle_since = time.monotonic()
+        if not self._is_closed:
+            await worker.close(reason="dasktune-leaves", nanny=True)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is trained, or not durable yet."""
+        return self.problem is None and self.host.is_busy
 
     async def teardown(self, worker: Worker) -> None:
         """Save what runs: the worker is closing, or the study is done with it.
@@ -63,6 +97,8 @@ class StagePlugin(WorkerPlugin):
         The worker waits for it, and what was saved is heard of while it still can be.
         """
         worker.handlers.pop(self.plan.run, None)
+        if self._timer is not None:
+            self._timer.cancel()
         if self.problem is None and not self._is_closed:
             self._is_closed = True
             await asyncio.to_thread(self.host.close, CLOSE_SECONDS)
@@ -88,6 +124,10 @@ class StagePlugin(WorkerPlugin):
             control.stop(None if stop_at is None or stop_at < 0 else stop_at)
             return "ok"
         return "ok" if control.save_at(save_at) else "late"
+
+
+def _is_stage(plugin: object) -> TypeGuard[StagePlugin]:
+    return isinstance(plugin, StagePlugin)
 
 
 def is_stage_key(key: object, run: str) -> bool:
@@ -128,4 +168,5 @@ def greet(run: str, dask_worker: Worker) -> dict[str, object]:
         "problem": NO_PLUGIN if plugin is None else plugin.problem,
         "resources": dict(dask_worker.state.total_resources),
         "threads": dask_worker.state.nthreads,
+        "leaving": plugin is not None and plugin.is_leaving,
     }

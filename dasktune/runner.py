@@ -18,7 +18,7 @@ from typing import Any
 
 from distributed import Client, Future, KilledWorker
 
-from dasktune.cluster import WORKERS_SECONDS, Workers
+from dasktune.cluster import WORKERS_SECONDS, Pool, Workers, pool_of
 from dasktune.engine import Engine, Order, Outcome, with_save_points
 from dasktune.errors import ClusterError, InternalError, StorageError
 from dasktune.flights import Flights
@@ -29,6 +29,7 @@ from dasktune.graph.events import (
     SavePoint,
     StopStage,
     Tick,
+    WorkerLeaving,
 )
 from dasktune.graph.plan import Node
 from dasktune.job import JobPlan
@@ -119,10 +120,13 @@ class DaskRunner:
         self._callback_error: Exception | None = None
         self._steps_before = engine.dispatcher.steps_executed
         self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._leaving: set[str] = set()
         self._futures: dict[str, Future[Any]] = {}
         self._orders: list[Order] = []
         self._store = CheckpointStore(plan.store)
-        self._workers = Workers(client, plan, self._inbox.put)
+        self._stop = threading.Event()
+        self._pool = pool_of(client)
+        self._workers = Workers(client, plan, self._inbox.put, self._stop.is_set)
         self._study = study
         self._sharing: Sharing | None = None
         self._began = time.monotonic()
@@ -137,7 +141,6 @@ class DaskRunner:
             on_saved=self._note_saved,
         )
         self._flushed = 0.0
-        self._stop = threading.Event()
         self._is_draining = False
         self._can_save = True
         self._deserted_at: float | None = None
@@ -246,8 +249,13 @@ class DaskRunner:
             case "joined":
                 if self._workers.knows(content.worker):
                     self._tell(content)
+                if content.worker in self._leaving:
+                    self._tell(WorkerLeaving(worker=content.worker))
             case "left":
                 self._worker_left(content)
+            case "leaving":
+                self._leaving.add(content)  # may be heard of before it is known to be there
+                self._tell(WorkerLeaving(worker=content))
             case "tick":
                 self._tell(Tick())
             case _ if self._sharing is not None and kind in MESSAGES:
@@ -357,6 +365,7 @@ class DaskRunner:
 
     def _worker_left(self, worker: str) -> None:
         """Take in that a worker is gone; Dask must not run its stages anywhere else."""
+        self._leaving.discard(worker)
         for attempt in self._flights.lose(worker):
             future = self._futures.pop(attempt, None)
             if future is not None:
@@ -371,7 +380,10 @@ class DaskRunner:
     def _check_workers(self) -> None:
         """Give up when all workers have been gone for long."""
         self._workers.look_around()
-        if self._engine.dispatcher.slots:
+        slots = self._engine.dispatcher.slots
+        if self._pool is not None:
+            self._ask_for_workers(self._pool)
+        elif slots:
             self._deserted_at = None
         elif self._deserted_at is None:
             self._deserted_at = self._now()
@@ -381,6 +393,15 @@ class DaskRunner:
                 "the cluster must have a worker that can run stages; all are gone since "
                 f"{WORKERS_SECONDS:.0f} s. Start some and run this again: it goes on where it was"
             )
+
+    def _ask_for_workers(self, pool: Pool) -> None:
+        """Say how many workers can be used: twice as many, if all have something to do."""
+        slots = self._engine.dispatcher.slots.values()
+        if not slots and (trouble := pool.trouble()) is not None:
+            raise ClusterError(f"{trouble}. Run this again when it is mended: it goes on")
+        idle = [slot.worker for slot in slots if not slot.queue]
+        busy = len(slots) - len(idle)
+        pool.use(busy if idle or self._engine.finished else 2 * max(1, busy), idle)
 
     # ----------------------------------------------------------------------- Dask
 
@@ -447,7 +468,8 @@ class DaskRunner:
         """Take a message of a worker; runs in Dask's event loop, so it only passes it on."""
         content = event[1]
         if content["run"] == self._plan.run:
-            self._inbox.put(("messages", content))
+            kind = "leaving" if content.get("leaving") else "messages"
+            self._inbox.put((kind, content["worker"] if kind == "leaving" else content))
 
     def _drain(self) -> None:
         """Let what runs end at its next step and be saved; a second ctrl-C ends that, too."""

@@ -140,6 +140,11 @@ class StageHost:
         self._writer = threading.Thread(target=self._write_all, name="dasktune-writer", daemon=True)
         self._writer.start()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a stage runs here, or a state is on its way to the store."""
+        return self._running is not None or bool(self._unwritten)
+
     def control(self, attempt: str) -> Control | None:
         """Return the control of an attempt that runs or will run here; None if it ended."""
         with self._lock:

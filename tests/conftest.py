@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from distributed import Client, LocalCluster
 
-from tests import services
+from tests import services, slurm_server
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 
@@ -68,12 +68,21 @@ def _no_ceph() -> str:
     return _no_s3()
 
 
+def _no_slurm() -> str:
+    if missing := slurm_server.missing_programs():
+        return f"needs {', '.join(missing)} (Debian packages: slurm-wlm munge)"
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        return "needs root, to make the device files of pretended GPUs"
+    return "" if importlib.util.find_spec("dask_jobqueue") else "needs dask-jobqueue"
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "browser": _no_browser,
     "ceph": _no_ceph,
     "gpu": _no_gpu,
     "postgresql": _no_postgresql,
     "s3": _no_s3,
+    "slurm": _no_slurm,
 }
 """By marker: says what is missing, the empty string if nothing is."""
 
@@ -150,6 +159,13 @@ def moto() -> Iterator[services.S3Server]:
 def ceph() -> Iterator[services.S3Server]:
     """Return the S3 gateway of a real Ceph cluster; for tests marked ``ceph``."""
     with services.ceph() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[slurm_server.Slurm]:
+    """Return a SLURM of two nodes with two pretended GPUs each; for tests marked ``slurm``."""
+    with slurm_server.slurm() as server:
         yield server
 
 

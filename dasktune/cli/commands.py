@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from dasktune.algos.base import Tuner
     from dasktune.study import Study
+
+Connecting = Callable[[], "AbstractContextManager[Client | None]"]
 
 INTERRUPTED = "interrupted; the same command goes on where it was"
 
@@ -70,15 +72,46 @@ Config = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Workers = Annotated[int | None, typer.Option(min=1, help="Processes of the local cluster.")]
+SlurmText = Annotated[str | None, typer.Option(help="With --slurm: as for sbatch.")]
 
 
 @app.command()
 def run(
     file: StudyPath,
-    workers: Workers = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N", help="Processes of the local cluster; with --slurm jobs, also as 2-8."
+        ),
+    ] = None,
     scheduler: Annotated[
         str | None, typer.Option(metavar="URL", help="Run on this Dask cluster, tcp://...")
+    ] = None,
+    slurm: Annotated[
+        bool,
+        typer.Option("--slurm", help="Run in jobs of SLURM; dasktune.toml may say what they need."),
+    ] = False,
+    partition: SlurmText = None,
+    account: SlurmText = None,
+    qos: SlurmText = None,
+    walltime: Annotated[
+        str | None, typer.Option(metavar="TIME", help="With --slurm: of each job, 4:00:00.")
+    ] = None,
+    gpus_per_worker: Annotated[
+        int | None, typer.Option(min=0, help="With --slurm: GPUs of each job.")
+    ] = None,
+    cpus_per_worker: Annotated[
+        int | None, typer.Option(min=1, help="With --slurm: cores of each job.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="With --slurm: memory of each job, 16GB.")
+    ] = None,
+    interface: Annotated[
+        str | None, typer.Option(help="With --slurm: network interface, such as ib0.")
+    ] = None,
+    directive: Annotated[
+        list[str] | None,
+        typer.Option(help="With --slurm: further option of sbatch. May be repeated."),
     ] = None,
     config: Config = None,
     progress: Annotated[
@@ -112,8 +145,21 @@ def run(
     from dasktune.limits import Limits
 
     limits = Limits(target=target, seconds=seconds, worker_seconds=worker_seconds, steps=steps)
-    if workers is not None and scheduler is not None:
-        raise typer.BadParameter("--workers is for a local cluster, not for one of --scheduler")
+    flags = {
+        "partition": partition,
+        "account": account,
+        "qos": qos,
+        "walltime": walltime,
+        "gpus_per_worker": gpus_per_worker,
+        "cpus_per_worker": cpus_per_worker,
+        "memory": memory,
+        "interface": interface,
+        "directives": tuple(directive) if directive else None,
+    }
+    place = _place(file, workers, scheduler, flags if slurm else None)
+    if not slurm and (given := [name for name, value in flags.items() if value is not None]):
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise typer.BadParameter(f"{names} must come with --slurm")
     from dasktune.cli.results import as_json as results_json
     from dasktune.cli.results import as_text, failed
 
@@ -122,12 +168,12 @@ def run(
     optimize = partial(
         study.optimize,
         tuner,
-        workers=workers,
+        workers=place.workers,
         limits=limits,
         progress=progress,
         allow_failed_check=allow_failed_check,
     )
-    _optimize(study, optimize, scheduler)
+    _optimize(study, optimize, place.client)
     page = None if no_report else study.report(report)
     trials = study.trials
     if as_json:
@@ -420,12 +466,12 @@ def _open(file: Path, config: Sequence[str] | None) -> tuple[Study, Tuner]:
     return loaded.study(), tuner
 
 
-def _optimize(study: Study, optimize: Callable[..., None], scheduler: str | None) -> None:
+def _optimize(study: Study, optimize: Callable[..., None], client: Connecting) -> None:
     from dasktune.interrupt import interruptible
 
     try:
-        with interruptible(study.stop), _client(scheduler) as client:
-            optimize(client=client, last_line=False)
+        with interruptible(study.stop), client() as connected:
+            optimize(client=connected, last_line=False)
     except KeyboardInterrupt:
         typer.echo(INTERRUPTED, err=True)
         raise typer.Exit(STOPPED) from None
@@ -443,6 +489,33 @@ def _check_writable(report: Path | None) -> None:
             pass
     except OSError as error:
         raise ConfigurationError(f"--report must be writable: {error}") from error
+
+
+class _Place(NamedTuple):
+    """Where a study is run: processes of this host, or what a client is connected to."""
+
+    workers: int | None
+    client: Connecting
+
+
+def _place(
+    file: Path, workers: str | None, scheduler: str | None, slurm: Mapping[str, object] | None
+) -> _Place:
+    """Return where a study file shall be run, checked as far as nothing need be started for it."""
+    if slurm is not None and scheduler is not None:
+        raise typer.BadParameter("--slurm starts a cluster, --scheduler says which one is there")
+    if slurm is not None:
+        from dasktune.slurm import options_for, slurm_client
+
+        options = options_for(file.parent, {**slurm, "workers": workers})
+        return _Place(None, partial(slurm_client, options))
+    if workers is not None and scheduler is not None:
+        raise typer.BadParameter("--workers is for a local cluster, not for one of --scheduler")
+    if workers is not None and not (workers.isdecimal() and int(workers) >= 1):
+        raise typer.BadParameter(
+            f"must be a number >= 1, got {workers!r}", param_hint="'--workers'"
+        )
+    return _Place(None if workers is None else int(workers), partial(_client, scheduler))
 
 
 def _client(scheduler: str | None) -> AbstractContextManager[Client | None]:

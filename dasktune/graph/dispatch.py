@@ -32,6 +32,7 @@ from dasktune.graph.events import (
     Taken,
     Tick,
     WorkerJoined,
+    WorkerLeaving,
     WorkerLost,
 )
 from dasktune.graph.frontier import Failure, Frontier
@@ -154,9 +155,8 @@ class Dispatcher:
         for attempt in list(self.attempts.values()):
             if attempt.taken:
                 self._release(attempt)
-            elif not attempt.ended and not attempt.stopping:
-                attempt.stopping = True
-                self._out.append(StopStage(attempt=attempt.id, worker=attempt.worker))
+            elif not attempt.ended:
+                self._halt(attempt)
         return self._take()
 
     def dismiss(self) -> None:
@@ -176,6 +176,8 @@ class Dispatcher:
         match event:
             case WorkerJoined():
                 self._worker_joined(event)
+            case WorkerLeaving():
+                self._worker_leaving(event.worker)
             case WorkerLost():
                 self._worker_lost(event.worker)
             case Started():
@@ -233,6 +235,18 @@ class Dispatcher:
         )
         if fits:
             self._placing.join(event.worker)
+
+    def _worker_leaving(self, worker: str) -> None:
+        self._placing.retire(worker)
+        for attempt in list(self.attempts.values()):
+            if attempt.worker == worker and not attempt.ended:
+                self._halt(attempt)
+
+    def _halt(self, attempt: Attempt) -> None:
+        """Let an attempt end at its next step; what it does not make is wanted again."""
+        if not attempt.stopping:
+            attempt.stopping = True
+            self._out.append(StopStage(attempt=attempt.id, worker=attempt.worker))
 
     def _worker_lost(self, worker: str) -> None:
         if not self._placing.lose(worker):
@@ -507,8 +521,7 @@ class Dispatcher:
         if last is not None:
             self._end_at(attempt, last)
             return
-        attempt.stopping = True
-        self._out.append(StopStage(attempt=attempt.id, worker=attempt.worker))
+        self._halt(attempt)
 
     def _is_needed(self, node: Node, attempt: Attempt) -> bool:
         work = self.frontier.work(node)

@@ -24,6 +24,13 @@ class WorkerJoined:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLeaving:
+    """A worker will be gone soon: it gets no more stages, and ends what it has at its next step."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLost:
     """A worker is gone, with every state that was not durable."""
 
@@ -141,6 +148,7 @@ class Tick:
 
 Event = (
     WorkerJoined
+    | WorkerLeaving
     | WorkerLost
     | Started
     | Progress

@@ -46,6 +46,7 @@ class Placing:
         self._options = options
         self._attempts = attempts
         self._idle: dict[str, None] = {}
+        self._leaving: set[str] = set()
         self._launched = 0
         self._out: list[RunStage] = []
 
@@ -84,9 +85,16 @@ class Placing:
             self.slots[worker] = Slot(worker)
             self._idle[worker] = None
 
+    def retire(self, worker: str) -> None:
+        """Give a worker nothing more to do."""
+        if worker in self.slots:
+            self._leaving.add(worker)
+            self._idle.pop(worker, None)
+
     def lose(self, worker: str) -> bool:
         """Take in that a worker is gone; return whether it was known."""
         self._idle.pop(worker, None)
+        self._leaving.discard(worker)
         return self.slots.pop(worker, None) is not None
 
     def leave(self, attempt: Attempt) -> None:
@@ -97,16 +105,17 @@ class Placing:
             slot.last = attempt.node
             if slot.queue:
                 self._frontier.continued.append(slot.queue[-1].id)
-            else:
+            elif slot.worker not in self._leaving:
                 self._idle[slot.worker] = None
 
     def clear(self) -> None:
         """Forget all workers."""
         self.slots.clear()
+        self._leaving.clear()
         self._idle.clear()
 
     def _best_for_idle(self) -> Node | None:
-        only = next(iter(self._idle)) if len(self._idle) == 1 and len(self.slots) > 1 else None
+        only = next(iter(self._idle)) if len(self._idle) == 1 and not self._is_alone else None
         return self._frontier.best_ready(avoiding=only)
 
     def _slot_for(self, node: Node) -> Slot:
@@ -133,7 +142,12 @@ class Placing:
     def _next_of(self, attempt: Attempt) -> Node | None:
         """Return the stage that would carry an attempt on, if it may be queued behind it."""
         slot = self.slots[attempt.worker]
-        if attempt.stopping or not slot.queue or slot.queue[-1] is not attempt:
+        if (
+            attempt.stopping
+            or attempt.worker in self._leaving
+            or not slot.queue
+            or slot.queue[-1] is not attempt
+        ):
             return None
         child = self._frontier.best_child(attempt.node) if len(slot.queue) < QUEUE_LENGTH else None
         return child if child is not None and self._may_run(child, slot) else None
@@ -142,9 +156,14 @@ class Placing:
         if child is not None:
             self._launch(child, self.slots[attempt.worker], attempt, now)
 
+    @property
+    def _is_alone(self) -> bool:
+        """Whether one worker has to do everything."""
+        return len(self.slots) - len(self._leaving) == 1
+
     def _may_run(self, node: Node, slot: Slot) -> bool:
         """Whether a stage did not fail on this worker before, or there is no other."""
-        return len(self.slots) == 1 or self._frontier.work(node).avoid != slot.worker
+        return self._is_alone or self._frontier.work(node).avoid != slot.worker
 
     def _look_ahead(self, now: float) -> None:
         """Queue the best stage on workers that are about to run dry."""
@@ -165,6 +184,7 @@ class Placing:
             slot
             for slot in self.slots.values()
             if len(slot.queue) == 1
+            and slot.worker not in self._leaving
             and not slot.queue[0].stopping
             and (any_ready or self._next_of(slot.queue[0]) is not None)
         ]

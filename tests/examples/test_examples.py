@@ -23,7 +23,7 @@ TRAINERS = {
     "numpy_regression": "SoftmaxRegression",
     "sklearn_sgd": "SGDTrainer",
 }
-TUNERS = {"asha": "digits", "own_tuner": "numpy_regression"}
+TUNERS = {"asha": "digits", "own_tuner": "numpy_regression", "slurm_s3": "digits"}
 """Examples that show a tuner, and whose trainer they take."""
 
 HP = {

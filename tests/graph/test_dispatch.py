@@ -24,6 +24,7 @@ from dasktune.graph.events import (
     StopStage,
     Taken,
     WorkerJoined,
+    WorkerLeaving,
     WorkerLost,
 )
 from dasktune.graph.keys import root_key
@@ -442,6 +443,22 @@ def test_draining_ends_everything_and_starts_nothing() -> None:
     assert table.dispatcher.is_idle
     table.dispatcher.dismiss()
     assert table.dispatcher.slots == {}
+
+
+def test_a_worker_that_leaves_ends_what_it_has_and_gets_no_more() -> None:
+    table = two_branches()
+    table.extend(1, 9)
+    table.join("w0")
+    leaving = WorkerLeaving(worker="w0")
+    assert table.tell(leaving) == [("stop", 0, None), ("stop", 1, None)]
+    assert table.tell(leaving) == []
+    table.ended(0, 3, "stopped")
+    table.ended(1, 4, "skipped")
+    assert table.saved(0, 3) == []
+    assert table.dispatcher.idle_workers == 0
+    assert table.join("w1")[0] == ("run", 2, "w1", 3, 4, None), "from what was saved"
+    table.tell(WorkerLost(worker="w0"))
+    assert list(table.dispatcher.slots) == ["w1"]
 
 
 def test_dismissing_forgets_attempts_that_never_became_durable() -> None:

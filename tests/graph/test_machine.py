@@ -44,6 +44,7 @@ from dasktune.graph.events import (
     Taken,
     Tick,
     WorkerJoined,
+    WorkerLeaving,
     WorkerLost,
 )
 from dasktune.graph.frontier import is_ready, start_of
@@ -288,6 +289,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.repeated: dict[str, int] = {}
         self.orders: dict[str, RunStage] = {}
         self.closed: set[str] = set()
+        self.leaving: set[str] = set()
         self.others: dict[str, RunStage] = {}
         self.began: set[str] = set()
         self.losses = 0
@@ -438,6 +440,14 @@ class DispatcherMachine(RuleBasedStateMachine):
         del self.workers[worker.name]
         self.tell(WorkerLost(worker=worker.name))
 
+    @precondition(lambda self: self.workers.keys() - self.leaving)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        """Say that a worker will be gone; it may come to that or not."""
+        name = data.draw(st.sampled_from(sorted(self.workers.keys() - self.leaving)))
+        self.leaving.add(name)
+        self.tell(WorkerLeaving(worker=name))
+
     @precondition(lambda self: self.workers)
     @rule(data=st.data(), differs=st.booleans())
     def go_wrong(self, data: st.DataObject, differs: bool) -> None:
@@ -553,7 +563,10 @@ class DispatcherMachine(RuleBasedStateMachine):
         if isinstance(event, Evicted):
             self.saved.discard(state_of(event.node.sequences, event.step))
             return
-        if isinstance(event, WorkerJoined | Tick) or event.attempt not in self.dispatcher.attempts:
+        if (
+            isinstance(event, WorkerJoined | WorkerLeaving | Tick)
+            or event.attempt not in self.dispatcher.attempts
+        ):
             return
         order = self.orders[event.attempt]
         if isinstance(event, Ended) and event.status == "missing":
@@ -617,6 +630,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     def launched(self, order: RunStage) -> None:
         """No state is trained that exists, and none that somebody is about to make."""
         sequences = order.node.sequences
+        assert order.worker not in self.leaving
         self.orders[order.attempt] = order
         self.seen[order.attempt], self.repeated[order.attempt] = order.start, 0
         made = {state_of(sequences, step) for step in range(order.start + 1, order.stop + 1)}
@@ -675,15 +689,15 @@ class DispatcherMachine(RuleBasedStateMachine):
             a.id for a in self.dispatcher.attempts.values() if not a.ended
         }
         idle = {name for name, slot in self.dispatcher.slots.items() if not slot.queue}
-        assert len(idle) == self.dispatcher.idle_workers
+        assert len(idle - self.leaving) == self.dispatcher.idle_workers
 
     @invariant()
     def no_worker_waits_while_there_is_work(self) -> None:
         frontier = self.dispatcher.frontier
-        idle = [name for name, slot in self.dispatcher.slots.items() if not slot.queue]
-        for worker in idle:
+        slots = {k: v for k, v in self.dispatcher.slots.items() if k not in self.leaving}
+        for worker in (name for name, slot in slots.items() if not slot.queue):
             node = frontier.best_ready(avoiding=worker)
-            alone = len(self.dispatcher.slots) == 1
+            alone = len(slots) == 1
             assert node is None or (frontier.work(node).avoid == worker and not alone)
 
     @invariant()
@@ -723,7 +737,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         """Let everything run to its end: every request is answered."""
         if not hasattr(self, "dispatcher"):
             return
-        if not self.workers:
+        if not self.workers.keys() - self.leaving:
             self.join()
         for _ in range(2000):
             if not self.go_on():

@@ -1,0 +1,57 @@
+"""The options of SLURM from ``dasktune.toml`` beside a study file; flags come before it."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from dasktune.errors import ConfigurationError, refuse, unknown
+from dasktune.slurm.options import SlurmOptions
+
+FILE = "dasktune.toml"
+TABLE = "slurm"
+
+
+def options_for(folder: Path, flags: Mapping[str, object]) -> SlurmOptions:
+    """Return the options of SLURM for a study file of a folder.
+
+    Parameters
+    ----------
+    folder
+        Where ``dasktune.toml`` is looked for; its table ``[slurm]`` has the fields of
+        `SlurmOptions`.
+    flags
+        Values that come before the file's; those that are None do not count.
+
+    Raises
+    ------
+    ConfigurationError
+        If the file cannot be read, or the options cannot be: all problems at once.
+    """
+    given = {**_table(folder / FILE), **{k: v for k, v in flags.items() if v is not None}}
+    known = [one.name for one in fields(SlurmOptions)]
+    refuse(
+        f"{FILE}: [{TABLE}]: {unknown('option', name, known)}"
+        for name in given
+        if name not in known
+    )
+    for name in ("directives", "prologue"):
+        if isinstance(given.get(name), list):
+            given[name] = tuple(given[name])
+    return SlurmOptions(**given)
+
+
+def _table(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        document = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"{path} must be a TOML file: {error}") from error
+    table = document.get(TABLE, {})
+    if not isinstance(table, dict):
+        raise ConfigurationError(f"{path}: {TABLE} must be a table, got {table!r}")
+    return table

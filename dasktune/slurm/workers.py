@@ -1,0 +1,169 @@
+"""A Dask cluster whose workers are jobs of SLURM, as many as the tuner can use.
+
+dask-jobqueue writes and submits the jobs. How many there are, and what becomes of jobs that
+have ended, is decided here: by what SLURM says, not by whether a worker is connected, since
+a job that is requeued comes back by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import dask
+from distributed import Client
+from distributed.security import Security
+
+from dasktune.cluster import LOCAL_SETTINGS
+from dasktune.errors import ClusterError
+from dasktune.plugin import LEAVE_AT
+from dasktune.slurm.commands import call, words
+from dasktune.slurm.options import SlurmOptions
+
+SETTINGS = {
+    **LOCAL_SETTINGS,
+    # Dask would cancel a job whose worker is away for longer. One that is requeued may wait
+    # in the queue for days; whether a job is gone, SLURM is asked.
+    "distributed.deploy.lost-worker-timeout": "30 days",
+}
+
+BACKSTOP_SECONDS = 20
+"""How long before its walltime a worker is closed that could not save what it has."""
+
+STAGGER = 0.1
+"""Part of their time over which the ends of workers that began together are spread."""
+
+PROLOGUE = (
+    # Torch and NumPy would start a thread for each core of the node.
+    'export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$SLURM_CPUS_PER_TASK}"',
+    'export MALLOC_TRIM_THRESHOLD_="${MALLOC_TRIM_THRESHOLD_:-268435456}"',
+    'export MALLOC_MMAP_THRESHOLD_="${MALLOC_MMAP_THRESHOLD_:-268435456}"',
+)
+
+
+@contextmanager
+def slurm_client(options: SlurmOptions | None = None, /, **fields: Any) -> Iterator[Client]:
+    """Give a client of a cluster whose workers are jobs of SLURM; they end with it.
+
+    Parameters
+    ----------
+    options
+        What is asked of SLURM.
+    fields
+        The fields of `SlurmOptions`, if `options` is None.
+
+    Raises
+    ------
+    ConfigurationError
+        If the options cannot be: all problems at once.
+    ClusterError
+        If SLURM refuses them, with its own words.
+    """
+    options = SlurmOptions(**fields) if options is None else options
+    shared = Path(options.shared_directory).expanduser().absolute()
+    shared.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        stack.enter_context(dask.config.set(SETTINGS))
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="dasktune-"))
+        stack.enter_context(dask.config.set({"temporary-directory": scratch}))
+        check_accepted(options, shared)
+        cluster = stack.enter_context(_cluster(options, shared))
+        client = stack.enter_context(Client(cluster))
+        stack.enter_context(cluster.kept())
+        yield client
+
+
+def job_options(options: SlurmOptions, shared: Path) -> dict[str, Any]:
+    """Return what dask-jobqueue must know of the jobs."""
+    extra = ["--requeue", "--open-mode=append"]
+    arguments = ["--memory-limit", "0", "--dashboard-address", "127.0.0.1:0"]
+    if options.qos is not None:
+        extra.append(f"--qos={options.qos}")
+    if options.gpus_per_worker:
+        extra.append(f"--gres=gpu:{options.gpus_per_worker}")
+        arguments += ["--resources", f"GPU={options.gpus_per_worker}"]
+    lifetime = options.walltime_seconds - min(BACKSTOP_SECONDS, options.margin_seconds // 2)
+    arguments += ["--lifetime", f"{lifetime}s"]
+    leave = options.walltime_seconds - options.margin_seconds
+    stagger = int(leave * STAGGER)
+    # Counted from when the job starts, so that it holds for one that was requeued, too.
+    ends = f"export {LEAVE_AT}=$(( $(date +%s) + {leave - stagger} + RANDOM % {stagger + 1} ))"
+    return {
+        "queue": options.partition,
+        "account": options.account,
+        "cores": 1,
+        "processes": 1,
+        "job_cpu": options.cpus_per_worker,
+        "memory": options.memory,
+        "walltime": options.walltime,
+        "interface": options.interface,
+        # The worker is the job's own process: signals reach it, and it has time to save.
+        "python": f"exec {shlex.quote(sys.executable)}",
+        "nanny": False,
+        "death_timeout": 60,
+        "job_extra_directives": [*extra, *options.directives],
+        "job_script_prologue": [*PROLOGUE, ends, *options.prologue],
+        "worker_extra_args": arguments,
+        "local_directory": f'"{options.local_directory}"',
+        "log_directory": str(shared / "logs"),
+        "job_name": "dasktune",
+    }
+
+
+def check_accepted(options: SlurmOptions, shared: Path) -> None:
+    """Ask SLURM whether it would take the jobs, before anything is submitted.
+
+    Raises
+    ------
+    ClusterError
+        With SLURM's own words, if it would not.
+    """
+    job = _imported().WorkerJob("tls://driver:1", name="worker", **job_options(options, shared))
+    with tempfile.NamedTemporaryFile("w", suffix=".sh") as script:
+        script.write(job.job_script())
+        script.flush()
+        done = call("sbatch", "--test-only", script.name)
+    if done.returncode:
+        raise ClusterError(f"SLURM refuses such jobs: {words(done.stderr)}")
+
+
+def _cluster(options: SlurmOptions, shared: Path) -> Any:
+    scheduler: dict[str, Any] = {"dashboard_address": "127.0.0.1:0"}
+    security, protocol = None, "tcp://"
+    if options.is_encrypted:
+        security, protocol = Security.temporary(), "tls://"
+    return _imported().SlurmWorkers(
+        options=options,
+        scheduler_options=scheduler,
+        security=security,
+        protocol=protocol,
+        shared_temp_directory=str(shared),
+        silence_logs=logging.CRITICAL,
+        **job_options(options, shared),
+    )
+
+
+def _imported() -> Any:
+    """Return the module that needs dask-jobqueue.
+
+    That takes ctrl-C for itself when it is imported, and would end the process
+    with nothing saved.
+    """
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        return import_module("dasktune.slurm.pool")
+    except ValueError as error:  # Python sets handlers in the main thread alone
+        raise ClusterError(f"dask-jobqueue must be imported in the main thread: {error}") from error
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in kept.items():
+                signal.signal(number, handler)

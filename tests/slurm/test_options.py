@@ -1,0 +1,135 @@
+"""What is asked of SLURM: read, checked as a whole, and written into jobs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from dasktune.errors import ConfigurationError
+from dasktune.slurm import SlurmOptions, options_for
+from dasktune.slurm.options import seconds_of
+from dasktune.slurm.workers import job_options
+
+
+@pytest.fixture(autouse=True)
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put commands of SLURM into the PATH that do nothing."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("sbatch", "squeue", "scancel"):
+        (folder / name).touch(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 5400),
+        ("1:30", 90),
+        ("4:00:00", 14_400),
+        ("1-12", 129_600),
+        ("1-12:30", 131_400),
+        ("2-0:0:1", 172_801),
+        ("", None),
+        ("-1", None),
+        ("1:2:3:4", None),
+        ("four", None),
+        (90, None),
+    ],
+)
+def test_times_are_read_as_slurm_reads_them(text: object, seconds: int | None) -> None:
+    assert seconds_of(text) == seconds
+
+
+def test_all_problems_are_said_at_once() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        SlurmOptions(
+            workers="8-2",
+            partition="a b",
+            gpus_per_worker=-1,
+            cpus_per_worker=0,
+            memory="much",
+            walltime="1",
+            directives=("nice",),
+            prologue=("two\nlines",),
+            interface="no0",
+        )
+    assert len(caught.value.problems) == 9
+
+
+def test_a_margin_must_be_within_the_walltime() -> None:
+    with pytest.raises(ConfigurationError, match="margin must be a time > 0 and < walltime 10"):
+        SlurmOptions(walltime="10", margin="10:00")
+
+
+@pytest.mark.parametrize(("walltime", "margin"), [("10", 60), ("4:00:00", 300), ("2-0", 300)])
+def test_the_margin_is_a_tenth_of_the_walltime_and_at_most_five_minutes(
+    walltime: str, margin: int
+) -> None:
+    assert SlurmOptions(walltime=walltime).margin_seconds == margin
+
+
+def test_commands_of_slurm_that_are_missing_are_named(commands: Path) -> None:
+    (commands / "squeue").unlink()
+    with pytest.raises(ConfigurationError, match="squeue must be in PATH"):
+        SlurmOptions()
+
+
+def test_flags_come_before_the_file(tmp_path: Path) -> None:
+    (tmp_path / "dasktune.toml").write_text(
+        '[slurm]\nworkers = "2-8"\npartition = "long"\nprologue = ["module load cuda"]\n'
+    )
+    options = options_for(tmp_path, {"partition": "gpu", "account": None})
+    assert (options.partition, options.account) == ("gpu", None)
+    assert (options.least, options.most) == (2, 8)
+    assert options.prologue == ("module load cuda",)
+
+
+def test_an_unknown_key_of_the_file_is_refused_with_those_that_are_known(tmp_path: Path) -> None:
+    (tmp_path / "dasktune.toml").write_text('[slurm]\nqueue = "gpu"\n')
+    with pytest.raises(ConfigurationError, match=r"unknown option 'queue'.*partition"):
+        options_for(tmp_path, {})
+
+
+@pytest.mark.parametrize("text", ["[slurm", "slurm = 3"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "dasktune.toml").write_text(text)
+    with pytest.raises(ConfigurationError, match=r"dasktune\.toml"):
+        options_for(tmp_path, {})
+
+
+def test_the_page_shows_a_file_that_can_be_read_and_names_every_key(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "slurm.md").read_text()
+    (shown,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "dasktune.toml").write_text(shown)
+    assert options_for(tmp_path, {}).prologue == ("module load cuda",)
+    for one in fields(SlurmOptions):
+        assert f"`{one.name}`" in page
+
+
+def test_the_options_beside_the_examples_can_be_read() -> None:
+    options = options_for(Path(__file__).parents[2] / "examples", {})
+    assert (options.least, options.most, options.margin_seconds) == (1, 4, 120)
+
+
+def test_a_job_is_its_worker_and_comes_back_when_it_is_requeued(tmp_path: Path) -> None:
+    found = job_options(SlurmOptions(qos="high", gpus_per_worker=2, walltime="60"), tmp_path)
+    assert found["python"].startswith("exec ")
+    assert found["nanny"] is False
+    wanted = {"--requeue", "--open-mode=append", "--gres=gpu:2", "--qos=high"}
+    assert wanted <= set(found["job_extra_directives"])
+    assert "GPU=2" in found["worker_extra_args"]
+
+
+@pytest.mark.parametrize(
+    ("interface", "encrypt", "is_encrypted"),
+    [("lo", None, False), (None, None, True), ("lo", True, True), (None, False, False)],
+)
+def test_what_leaves_this_host_is_encrypted_unless_told_otherwise(
+    interface: str | None, encrypt: bool | None, is_encrypted: bool
+) -> None:
+    assert SlurmOptions(interface=interface, encrypt=encrypt).is_encrypted is is_encrypted

@@ -1,0 +1,151 @@
+"""`dasktune run --slurm` on a real SLURM: undisturbed, with jobs killed, and through a walltime."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+
+from dasktune.storage.checkpoints import CheckpointStore
+from tests.slurm_server import Slurm
+
+from .conftest import STUDY_FILE, Folder
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
+
+QUIET = ("--no-progress", "--no-report", "--json")
+RUN = ("run", "walk.py", "--slurm", "--interface", "lo", "--memory", "200MB", *QUIET)
+TWO_JOBS = ("--workers", "2", "--gpus-per-worker", "1")
+
+UNIQUE = 4 + 20 * 4
+"""Steps of 20 trials of 8 steps that share the first 4, and of one of them the rest, too."""
+
+
+def states_of(folder: Folder) -> dict[str, object]:
+    """Return all states that a study has made, and the metrics that came with them, by key."""
+    store = CheckpointStore(str(folder.path / "runs" / "walk"))
+    found = {}
+    for key in store.keys():  # noqa: SIM118 - not a mapping
+        state, commit = store.load(key)
+        found[key] = (state["weight"].tobytes(), state["random"], commit.step)
+    return found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """Return the states of the same study on one local worker."""
+    folder = Folder(tmp_path_factory.mktemp("undisturbed"), dict(os.environ))
+    (folder.path / "walk.py").write_text(STUDY_FILE)
+    done = folder.command("run", "walk.py", "--workers", "1", *QUIET)
+    assert done.returncode == 0, done.stderr
+    return states_of(folder)
+
+
+def test_twenty_trials_on_two_jobs_give_what_one_local_worker_gives(
+    folder: Folder, undisturbed: dict[str, object], slurm: Slurm
+) -> None:
+    done = folder.command(*RUN, *TWO_JOBS, "--config", "pause=0.05")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["summary"]["trials"] == 20
+    assert len(folder.steps()) == UNIQUE
+    assert len({(job, gpus) for job, gpus, *_ in folder.steps()}) == 2
+    assert {gpus for _, gpus, *_ in folder.steps()} <= {"0", "1"}
+    assert states_of(folder) == undisturbed
+    assert slurm.jobs("PENDING,RUNNING") == []
+
+
+def test_jobs_that_are_cancelled_and_requeued_in_mid_stage_change_nothing(
+    folder: Folder, undisturbed: dict[str, object], slurm: Slurm
+) -> None:
+    process = folder.start(*RUN, *TWO_JOBS, "--config", "pause=0.1")
+    folder.wait(lambda: len({job for job, *_ in folder.steps()}) == 2, process)
+    cancelled, requeued = slurm.jobs()
+    slurm.call("scancel", cancelled)
+    before = len(folder.steps())
+    folder.wait(lambda: len(folder.steps()) > before + 6, process)
+    slurm.call("scontrol", "requeue", requeued)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    summary = json.loads(output)["summary"]
+    assert summary["trials"] == 20
+    # Of each job that was lost: the steps of its stage that were not durable.
+    assert UNIQUE <= len(folder.steps()) <= UNIQUE + 2 * 4
+    jobs = [job for job, *_ in folder.steps()]
+    assert len(set(jobs)) == 3, "a job took the place of the one that was cancelled"
+    assert {key: states_of(folder)[key] for key in undisturbed} == undisturbed
+
+
+def test_before_its_walltime_a_worker_saves_and_another_job_goes_on(
+    folder: Folder, slurm: Slurm
+) -> None:
+    (folder.path / "dasktune.toml").write_text(
+        '[slurm]\nwalltime = "2"\nmargin = "1:56"\nworkers = "1"\n'
+    )
+    study = ("--config", "pause=0.08", "--config", "trials=1", "--config", "steps=50")
+    done = folder.command(*RUN, *study)
+    assert done.returncode == 0, done.stderr
+    numbers = [int(number) for *_, number in folder.steps()]
+    assert numbers == list(range(1, 51)), "no step was lost or repeated"
+    assert len({job for job, *_ in folder.steps()}) >= 2
+
+
+def test_ctrl_c_saves_what_runs_and_ends_the_jobs(folder: Folder, slurm: Slurm) -> None:
+    command = (*RUN, "--config", "pause=0.1", "--config", "trials=1", "--config", "steps=20")
+    process = folder.start(*command)
+    folder.wait(lambda: len(folder.steps()) > 4, process)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert slurm.jobs("PENDING,RUNNING") == []
+    assert folder.command(*command).returncode == 0
+    assert [int(number) for *_, number in folder.steps()] == list(range(1, 21))
+
+
+def test_encrypted_workers_run_a_study(folder: Folder) -> None:
+    (folder.path / "dasktune.toml").write_text("[slurm]\nencrypt = true\n")
+    done = folder.command(*RUN, "--config", "trials=2")
+    assert done.returncode == 0, done.stderr
+    (log,) = (folder.path / "slurm" / "logs").glob("*.err")
+    assert "tls://127.0.0.1" in log.read_text()
+    assert not list((folder.path / "slurm").glob(".dask*")), "no key is left behind"
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--partition", "none"), "invalid partition specified: none"),
+        (("--gpus-per-worker", "7"), "Requested node configuration is not available"),
+        (("--directive", "--no-such"), "unrecognized option"),
+    ],
+)
+def test_what_slurm_refuses_is_said_in_its_own_words(
+    folder: Folder, flags: tuple[str, ...], words: str
+) -> None:
+    done = folder.command(*RUN, *flags)
+    assert done.returncode == 1
+    assert "SLURM refuses such jobs" in done.stderr
+    assert words in done.stderr
+    assert not folder.steps()
+
+
+def test_jobs_that_end_at_once_are_not_submitted_for_ever(folder: Folder) -> None:
+    (folder.path / "dasktune.toml").write_text('[slurm]\nprologue = ["exit 3"]\n')
+    done = folder.command(*RUN)
+    assert done.returncode == 1
+    assert "3 jobs of SLURM ended before their worker was there" in done.stderr
+
+
+def test_all_that_is_wrong_with_the_options_is_said_at_once(folder: Folder) -> None:
+    done = folder.command(*RUN, "--workers", "8-2", "--walltime", "soon", "--interface", "no0")
+    assert done.returncode == 2
+    for words in ("workers must be", "walltime must be", "unknown interface 'no0'"):
+        assert words in done.stderr
+
+
+def test_flags_of_slurm_without_it_are_refused(folder: Folder) -> None:
+    done = folder.command("run", "walk.py", "--partition", "low", "--memory", "1GB")
+    assert done.returncode == 2
+    assert "--partition, --memory must come with --slurm" in done.stderr

@@ -1,0 +1,261 @@
+"""A real SLURM on loopback for tests: munged, slurmctld and several slurmd on this host."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PROGRAMS = ("munged", "sbatch", "slurmctld", "slurmd", "squeue")
+
+# SlurmdParameters: more CPUs are claimed than there are. cred_expire: a requeued job waits as
+# long; less than 5 is taken for the default of 120 seconds.
+# cgroup: as real clusters do; a batch shell that dies first leaves no process behind.
+CONFIGURATION = """\
+ClusterName=tests
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmctldParameters=enable_configless,preempt_send_user_signal
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.sock,cred_expire=5
+CredType=cred/munge
+SlurmUser={user}
+SlurmdUser={user}
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd-%n.log
+ProctrackType=proctrack/{tracking}
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+MpiDefault=none
+SwitchType=switch/none
+ReturnToService=2
+SlurmdParameters=config_overrides
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU_Memory
+SchedulerType=sched/backfill
+SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=100000,batch_sched_delay=0
+GresTypes=gpu
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+DefMemPerCPU=100
+JobRequeue=1
+KillWait=5
+InactiveLimit=0
+MinJobAge=300
+SlurmctldTimeout=30
+SlurmdTimeout=30
+MessageTimeout=10
+CompleteWait=0
+"""
+
+CGROUPS = """\
+CgroupPlugin=cgroup/v1
+CgroupMountpoint=/sys/fs/cgroup
+ConstrainCores=no
+ConstrainRAMSpace=no
+ConstrainSwapSpace=no
+ConstrainDevices=no
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slurm:
+    """A SLURM that runs: partitions ``low`` and ``high``, which preempts ``low``."""
+
+    folder: Path
+    nodes: tuple[str, ...]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return the variables that lead all commands of SLURM here."""
+        return {"SLURM_CONF": str(self.folder / "slurm.conf")}
+
+    def call(self, *command: str) -> str:
+        """Run a command of SLURM and return what it printed."""
+        done = subprocess.run(
+            command,
+            env={**os.environ, **self.environment},
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
+        return done.stdout.strip()
+
+    def jobs(self, state: str = "RUNNING") -> list[str]:
+        """Return the ids of the jobs in a state."""
+        return self.call("squeue", "-h", "-o", "%i", "-t", state).split()
+
+
+def missing_programs() -> list[str]:
+    """Return which programs of SLURM are not installed."""
+    path = os.pathsep.join([*os.get_exec_path(), "/usr/sbin"])
+    return [name for name in PROGRAMS if not shutil.which(name, path=path)]
+
+
+@contextmanager
+def slurm(nodes: int = 2, gpus: int = 2, cpus: int = 8) -> Iterator[Slurm]:
+    """Run SLURM with so many nodes, each with so many pretended GPUs and CPUs."""
+    # Not below pytest's folders: munged refuses paths that others may write to.
+    folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        yield _Daemons(folder, stack).start(nodes, gpus, cpus)
+
+
+class _Daemons:
+    """The processes of one SLURM."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._folder, self._stack = folder, stack
+        path = os.pathsep.join([*os.get_exec_path(), "/usr/sbin"])
+        self._environment = {
+            **os.environ,
+            "PATH": path,
+            "SLURM_CONF": str(folder / "slurm.conf"),
+        }
+
+    def start(self, nodes: int, gpus: int, cpus: int) -> Slurm:
+        os.chmod(self._folder, 0o755)
+        # Names go into cgroups, which two of these at a time must not share.
+        names = tuple(f"t{os.getpid()}n{number}" for number in range(nodes))
+        self._start_munge()
+        self._configure(names, gpus, cpus)
+        self._serve("slurmctld", "-D", "-i")
+        for name in names:
+            (self._folder / f"spool-{name}").mkdir()
+            self._serve("slurmd", "-D", "-N", name)
+        made = Slurm(folder=self._folder, nodes=names)
+        self._stack.callback(_cancel_all, made)
+        deadline = time.monotonic() + 30
+        while set(_idle_nodes(made)) != set(names):
+            if time.monotonic() > deadline:
+                raise RuntimeError(self._logs())
+            time.sleep(0.05)
+        return made
+
+    def _start_munge(self) -> None:
+        private = self._folder / "munge"
+        private.mkdir(mode=0o700)
+        key = private / "key"
+        key.write_bytes(os.urandom(1024))
+        key.chmod(0o400)
+        socket_path = self._folder / "munge.sock"
+        self._serve(
+            "munged",
+            "--foreground",
+            "--force",
+            "--num-threads=2",
+            f"--key-file={key}",
+            f"--socket={socket_path}",
+            f"--pid-file={private / 'pid'}",
+            f"--log-file={private / 'log'}",
+            f"--seed-file={private / 'seed'}",
+        )
+        deadline = time.monotonic() + 10
+        while not socket_path.exists():
+            if time.monotonic() > deadline:
+                raise RuntimeError("munged did not start")
+            time.sleep(0.02)
+
+    def _configure(self, names: tuple[str, ...], gpus: int, cpus: int) -> None:
+        host = socket.gethostname().partition(".")[0]
+        freezer = Path("/sys/fs/cgroup/freezer")
+        has_cgroups = freezer.is_dir() and os.access(freezer, os.W_OK)
+        (self._folder / "state").mkdir()
+        lines = [
+            CONFIGURATION.format(
+                host=host,
+                port=_free_port(),
+                folder=self._folder,
+                user="root",
+                tracking="cgroup" if has_cgroups else "pgid",
+            )
+        ]
+        devices = []
+        for name in names:
+            lines.append(
+                f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={_free_port()} "
+                f"CPUs={cpus} RealMemory=8000 Gres=gpu:{gpus} State=UNKNOWN\n"
+            )
+            for number in range(gpus):
+                # Plain files are refused; this is another /dev/null.
+                device = self._folder / f"{name}-gpu{number}"
+                os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+                devices.append(f"NodeName={name} Name=gpu File={device}\n")
+        options = "Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=NO"
+        lines += [
+            f"PartitionName=low {options} Default=YES PriorityTier=1 PreemptMode=REQUEUE\n",
+            f"PartitionName=high {options} Default=NO PriorityTier=10 PreemptMode=OFF\n",
+        ]
+        (self._folder / "slurm.conf").write_text("".join(lines))
+        (self._folder / "gres.conf").write_text("".join(devices))
+        if has_cgroups:
+            (self._folder / "cgroup.conf").write_text(CGROUPS)
+
+    def _serve(self, program: str, *options: str) -> None:
+        # Not even a test run that is killed leaves a server behind.
+        command = ["setpriv", "--pdeathsig", "KILL", program, *options]
+        log = (self._folder / f"{program}{options[-1][-3:]}.out").open("wb")
+        quiet: dict[str, Any] = {"stdout": log, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen(
+            command, cwd=self._folder, env=self._environment, start_new_session=True, **quiet
+        )
+        log.close()
+        self._stack.callback(_end, process)
+
+    def _logs(self) -> str:
+        texts = []
+        for path in sorted(self._folder.glob("*.[lo][ou][gt]")):
+            texts.append(f"{path.name}:\n{path.read_text(errors='replace')[-1000:]}")
+        return "SLURM did not start\n" + "\n".join(texts)
+
+
+def _idle_nodes(slurm: Slurm) -> list[str]:
+    try:
+        return slurm.call("sinfo", "-h", "-N", "-p", "low", "-t", "idle", "-o", "%N").split()
+    except subprocess.SubprocessError:
+        return []
+
+
+def _cancel_all(slurm: Slurm) -> None:
+    """End all jobs: their processes are children of slurmd's steps, not ours."""
+    try:
+        slurm.call("scancel", "--signal=KILL", "--full", "-p", "low")
+        slurm.call("scancel", "-p", "low")
+        slurm.call("scancel", "-p", "high")
+        deadline = time.monotonic() + 10
+        while slurm.call("squeue", "-h", "-o", "%i") and time.monotonic() < deadline:
+            time.sleep(0.05)
+    except subprocess.SubprocessError:
+        return
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
