@@ -134,4 +134,5 @@ class StudyAdditions(StudyResults):
             self.plan.root_key_of,
             lambda: self._history.next_number,
             self._history.remember,
+            self._take_found,
         )

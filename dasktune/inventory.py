@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dasktune.errors import StorageError
-from dasktune.graph.keys import root_key
 from dasktune.graph.plan import Node, SearchPlan
+from dasktune.results import seeded_key_of
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore, Commit, Stored
 from dasktune.storage.database import Database
@@ -271,14 +271,8 @@ def _owners(
 
 def _plan_of(study: StudyRow, rows: Iterable[TrialRow]) -> tuple[SearchPlan, int]:
     """Return a plan with a study's trials as far as they were asked to go, and their number."""
-    merges, count = bool(study.spec["merge"]), 0
-
-    def seeded_key(seed: int) -> str:
-        if not merges:
-            return root_key(study.root, seed)
-        return root_key(str(study.spec["fingerprint"]), study.spec["seed"] + seed)
-
-    plan = SearchPlan(study.root, merge=merges, seeded_key=seeded_key)
+    count = 0
+    plan = SearchPlan(study.root, merge=bool(study.spec["merge"]), seeded_key=seeded_key_of(study))
     for row in rows:
         count += 1
         trial = TrialRecord.from_json(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from dasktune.graph.keys import root_key
 from dasktune.graph.plan import SearchPlan
-from dasktune.results import objective_of
+from dasktune.results import objective_of, seeded_key_of
 from dasktune.storage.database import Database
 from dasktune.storage.retention import Keep
 from dasktune.storage.schema import StudyRow, TrialRow
@@ -63,13 +62,6 @@ def kept_keys(database: Database, row: StudyRow, keep: Keep) -> list[str]:
 def record_of(row: TrialRow) -> TrialRecord:
     """Return the trial of a row."""
     return TrialRecord.from_json(row.record, number=row.number, state=row.state, steps=row.steps)
-
-
-def seeded_key_of(row: StudyRow) -> Callable[[int], str]:
-    """Return the function that gives a study's state keys before any step by added seed."""
-    if not row.spec["merge"]:
-        return lambda added: root_key(row.root, added)
-    return lambda added: root_key(str(row.spec["fingerprint"]), row.spec["seed"] + added)
 
 
 def _candidates(

@@ -33,6 +33,7 @@ class Recall:
         self._metrics: dict[Step, dict[str, Metrics]] = defaultdict(dict)
         self._unrecorded: set[str] = set()
         self._commits: dict[str, Commit | None] = {}
+        self._found: list[tuple[Node, Commit]] = []
         self._steps: list[Step] = []
 
     @classmethod
@@ -91,6 +92,15 @@ class Recall:
             node.metrics[step] = metrics
         if commit is not None:
             fill_reports(node, commit)
+            self._found.append((node, commit))
+
+    def take_found(self) -> list[tuple[Node, Commit]]:
+        """Return the commits that no database knew, each with its node, since the last call.
+
+        Who goes on from them must write them down: the store may let go of them.
+        """
+        found, self._found = self._found, []
+        return found
 
     def _commit_of(self, key: str) -> Commit | None:
         """Return a commit; None if it cannot be read, as if there were none."""

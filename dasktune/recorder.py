@@ -10,6 +10,7 @@ from typing import Any
 from dasktune.engine import Outcome
 from dasktune.graph.events import RunStage
 from dasktune.graph.plan import Node
+from dasktune.storage.checkpoints import Commit
 from dasktune.storage.database import Batch, Database
 from dasktune.storage.schema import (
     CheckpointRow,
@@ -25,6 +26,8 @@ from dasktune.types import Metrics, Step
 
 USED_SECONDS = 60.0
 """How often the database is told which states were used."""
+
+_OF_COMMIT = ("key", "step", "digest", "nbytes", "seconds")
 
 
 class Recorder:
@@ -43,6 +46,8 @@ class Recorder:
         Gives the number of the next entry of its event log that is not durable yet.
     on_event
         Called with each entry once it is durable.
+    take_found
+        Gives the commits that were found in the store alone, to be written down as well.
     """
 
     def __init__(
@@ -52,12 +57,14 @@ class Recorder:
         root_of: Callable[[Node], str],
         next_event: Callable[[], int],
         on_event: Callable[[EventRow], None],
+        take_found: Callable[[], Iterable[tuple[Node, Commit]]] = tuple,
     ) -> None:
         self._database = database
         self._study_id = study_id
         self._root_of = root_of
         self._next_event = next_event
         self._on_event = on_event
+        self._take_found = take_found
         self._batch = Batch()
         self.holds_decisions = False
         """Whether something is gathered that must be durable before it is acted on."""
@@ -109,6 +116,13 @@ class Recorder:
                 study_id=self._study_id,
             )
         )
+
+    def found(self, node: Node, commit: Commit) -> None:
+        """Take a commit of someone else at or above a node, with the metrics in it."""
+        reports = [(step, node.key_at(step), metrics) for step, metrics in commit.reports]
+        self.metrics(node, reports)
+        message = {name: getattr(commit, name) for name in _OF_COMMIT}
+        self.checkpoint(node, {**message, "by": commit.attempt})
 
     def forget(self, key: str) -> None:
         """Take note that a checkpoint does not exist after all."""
@@ -185,6 +199,8 @@ class Recorder:
             If it cannot be written.
         """
         self._tell_used()
+        for node, commit in self._take_found():
+            self.found(node, commit)
         batch = self._batch
         batch.trials = list(self._trials.values())
         parts = (batch.events, batch.trials, batch.metrics, batch.checkpoints, batch.stages)

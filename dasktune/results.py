@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -17,7 +17,7 @@ from dasktune.history import History
 from dasktune.log import Record
 from dasktune.mirror import Seen, optuna_study, spans_of
 from dasktune.recall import Recall
-from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.database import Database
 from dasktune.storage.schema import StageRow, StudyRow
 from dasktune.summary import Summary, summarise
@@ -63,6 +63,7 @@ class StudyResults:
         self._history = History(database, row.id)
         self._options = options
         self._dispatcher: Dispatcher | None = None
+        self._recall: Recall | None = None
         self._looked_at = 0.0
         self._is_current = True
         self._catch_up()
@@ -235,18 +236,16 @@ class StudyResults:
                 recall.fill(node)
 
             dispatcher = Dispatcher(
-                self._row.root, options, on_new=fill, seeded_key=self._seeded_key
+                self._row.root, options, on_new=fill, seeded_key=seeded_key_of(self._row)
             )
             for trial in self.records.values():
                 dispatcher.register(trial.number, trial.sequences, trial.max_steps, seed=trial.seed)
-            self._dispatcher = dispatcher
+            self._dispatcher, self._recall = dispatcher, recall
         return self._dispatcher
 
-    def _seeded_key(self, added: int) -> str:
-        """Return the state key before any step for another training seed."""
-        if not self._options.merge:
-            return root_key(self._row.root, added)
-        return root_key(f"{self._row.spec['fingerprint']}", self.seed + added)
+    def _take_found(self) -> list[tuple[Node, Commit]]:
+        """Return what was found in the store alone and is not written down yet."""
+        return [] if self._recall is None else self._recall.take_found()
 
     def _catch_up(self) -> None:
         """Forget what others have decided on since, and what was not written.
@@ -260,6 +259,13 @@ class StudyResults:
         """Forget what was found in the store if that is long ago: others may have saved since."""
         if time.monotonic() - self._looked_at > LOOK_SECONDS:
             self._dispatcher = None
+
+
+def seeded_key_of(row: StudyRow) -> Callable[[int], str]:
+    """Return the function that gives a study's state keys before any step by added seed."""
+    if not row.spec["merge"]:
+        return lambda added: root_key(row.root, added)
+    return lambda added: root_key(str(row.spec["fingerprint"]), row.spec["seed"] + added)
 
 
 def objective_of(spec: Mapping[str, Any]) -> Objective:

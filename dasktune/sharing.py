@@ -228,21 +228,8 @@ class Sharing:
             self._tell(Ended(attempt=attempt, step=order.start, status="lost"))
 
     def _found(self, order: RunStage, step: Step, commit: Commit) -> None:
-        node = order.node
-        reports = [(at, node.key_at(at), metrics) for at, metrics in commit.reports]
-        self._recorder.metrics(node, reports)
-        self._recorder.checkpoint(
-            node,
-            {
-                "key": commit.key,
-                "step": step,
-                "by": commit.attempt,
-                "digest": commit.digest,
-                "nbytes": commit.nbytes,
-                "seconds": commit.seconds,
-            },
-        )
-        self._tell(Found(node=node, step=step, reports=commit.reports))
+        self._recorder.found(order.node, commit)
+        self._tell(Found(node=order.node, step=step, reports=commit.reports))
 
     def _shared(self, order: RunStage, lease: Lease) -> Step:
         """Return up to where another has trained the steps of a stage."""

@@ -15,10 +15,10 @@ from dasktune.errors import ConfigurationError, StorageError, refuse
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.plan import Node
-from dasktune.kept import keep_of, kept_keys, record_of, seeded_key_of
+from dasktune.kept import keep_of, kept_keys, record_of
 from dasktune.leasing import STALE_SECONDS
 from dasktune.report.formats import duration, percent
-from dasktune.results import objective_of
+from dasktune.results import objective_of, seeded_key_of
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database import Database

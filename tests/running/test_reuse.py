@@ -5,6 +5,7 @@ Steps are counted by the trainer, which appends a line to a file for each.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,16 @@ def test_a_second_study_of_the_same_trains_nothing(run: Run, tmp_path: Path, dat
     assert metrics_of(second) == metrics_of(first)
     assert dt.merge_rate([first]) == first.summary()["merge_rate"] == 48 / 33
     assert dt.merge_rate([first, second]) == 96 / 33
+
+
+def test_what_was_found_in_the_store_alone_is_written_down(run: Run, tmp_path: Path) -> None:
+    first, _ = run("first", FIRST)
+    database = str(tmp_path / "new.db")
+    run("second", FIRST, database=database)
+    shutil.rmtree(tmp_path / "store" / "checkpoints")
+    again, trained = run("second", FIRST, database=database, load_if_exists=True)
+    assert trained == []
+    assert metrics_of(again) == metrics_of(first), "the states are gone, what they gave is not"
 
 
 @pytest.mark.parametrize("database", ["the same", "a new one"])

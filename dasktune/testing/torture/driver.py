@@ -109,6 +109,7 @@ class Driver:
 
         options = world.options.with_prefix(f"d{world.drivers}")
         dispatcher = Dispatcher(ROOT, options, on_new=fill)
+        self._recall = recall
         self.books = Books(dispatcher, world.ways, world.store.committed)
         trials = world.ledger.copy_of_trials()
         for trial in trials.values():
@@ -123,7 +124,7 @@ class Driver:
             dispatcher, objective=OBJECTIVE, trials=trials, snapshot_every=world.snapshot_every
         )
         self._seconds: dict[str, float] = {}
-        self.notes = Notes(world.ledger, dispatcher.plan.root_key_of)
+        self.notes = Notes(world.ledger, dispatcher.plan.root_key_of, self._recall.take_found)
         self.flights = Flights(
             self.engine,
             cast(Recorder, self.notes),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -127,9 +127,15 @@ class Ledger:
 class Notes:
     """In the place of `dasktune.recorder.Recorder`: gathers what a driver writes."""
 
-    def __init__(self, ledger: Ledger, root_of: Any) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        root_of: Any,
+        take_found: Callable[[], Iterable[tuple[Node, Commit]]],
+    ) -> None:
         self._ledger = ledger
         self._root_of = root_of
+        self._take_found = take_found
         self.batch = Batch()
         self.holds_decisions = False
 
@@ -143,6 +149,9 @@ class Notes:
 
     def flush(self) -> Batch:
         """Make durable what was gathered; return it."""
+        for node, commit in self._take_found():
+            self.metrics(node, [(at, node.key_at(at), found) for at, found in commit.reports])
+            self.checkpoint(node, {"key": commit.key, "step": commit.step})
         batch, self.batch, self.holds_decisions = self.batch, Batch(), False
         self._ledger.write(batch)
         return batch
