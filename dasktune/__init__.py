@@ -19,6 +19,7 @@ _HOMES = {
     "ResumableLoader": "dasktune.trainer",
     "Space": "dasktune.space",
     "Study": "dasktune.study",
+    "Timeouts": "dasktune.timeouts",
     "TorchTrainer": "dasktune.trainer",
     "Trainer": "dasktune.trainer",
     "Trial": "dasktune.trials",

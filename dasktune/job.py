@@ -33,6 +33,8 @@ class JobPlan:
         Whether workers also save now and then between the planned steps.
     needs_process
         Whether each worker must be a process of its own.
+    step_seconds
+        Longest time that a step may take; None is no limit.
     """
 
     run: str
@@ -44,6 +46,7 @@ class JobPlan:
     needs: Mapping[str, float]
     needs_process: bool = False
     saves_by_time: bool = True
+    step_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,6 +40,7 @@ from dasktune.plugin import prefix_of, run_stage
 from dasktune.recorder import Recorder
 from dasktune.sharing import MESSAGES, Sharing
 from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.timeouts import Timeouts
 from dasktune.types import Metrics, Step
 
 logger = logging.getLogger(__name__)
@@ -89,6 +90,8 @@ class DaskRunner:
         Keeps the store under its budget; None if it has none.
     meter
         Says when a limit is reached: what runs is saved then, and the run ends.
+    timeouts
+        When workers and the scheduler are taken for lost.
     on_turn
         Called with a `Snapshot` at every turn of the loop.
     on_safe
@@ -104,6 +107,7 @@ class DaskRunner:
         *,
         study: str | None,
         meter: Meter,
+        timeouts: Timeouts,
         keeper: Keeper | None = None,
         on_turn: Callable[[Snapshot], None] | None = None,
         on_safe: Callable[[Outcome], None] | None = None,
@@ -113,6 +117,7 @@ class DaskRunner:
         self._plan = plan
         self._recorder = recorder
         self._meter = meter
+        self._timeouts = timeouts
         self._keeper = keeper
         self._on_turn = on_turn
         self._on_safe = on_safe

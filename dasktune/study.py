@@ -41,6 +41,7 @@ from dasktune.storage.database import Database
 from dasktune.storage.retention import Retention
 from dasktune.storage.schema import StudyRow
 from dasktune.summary import savings_line
+from dasktune.timeouts import Timeouts
 from dasktune.trainer.code import pack
 from dasktune.trainer.stages import StageTraining
 from dasktune.types import Metrics, Step, TrialState
@@ -124,6 +125,7 @@ class Study(StudyAdditions):
         progress: bool | None = None,
         last_line: bool = True,
         allow_failed_check: bool = False,
+        timeouts: Timeouts | None = None,
     ) -> None:
         """Run a tuner until it has ended; a known one goes on where it was.
 
@@ -148,6 +150,9 @@ class Study(StudyAdditions):
         allow_failed_check
             Merge trials although `dasktune check` found that this trainer does not resume
             exactly.
+        timeouts
+            How long workers, their steps, the scheduler and the database may say nothing;
+            those of `dasktune.Timeouts` if None.
 
         Raises
         ------
@@ -162,7 +167,8 @@ class Study(StudyAdditions):
             After ctrl-C or SIGTERM, once what ran has been saved; the second one at once.
         """
         callbacks, _ = tuple(callbacks), self.trainer
-        refuse(_run_problems(tuner, client, workers, limits, callbacks))
+        refuse(_run_problems(tuner, client, workers, limits, callbacks, timeouts))
+        timeouts = timeouts or Timeouts()
         refuse_objectives(tuner, self.objective)
         # Tuners have a state: the caller's stays as it is, and can be used again.
         tuner = copy.deepcopy(tuner)
@@ -187,7 +193,7 @@ class Study(StudyAdditions):
                         self._client(client, workers) as connected,
                     ):
                         self._is_current = False  # until all that is decided has been written
-                        self._run(run, place, connected, progress, meter, announcer)
+                        self._run(run, place, connected, progress, meter, announcer, timeouts)
                         self._is_current = True
                 finally:
                     announcer.end()
@@ -326,6 +332,7 @@ class Study(StudyAdditions):
         progress: bool | None,
         meter: Meter,
         announcer: Announcer,
+        timeouts: Timeouts,
     ) -> None:
         from dasktune.report.progress import display
         from dasktune.runner import DaskRunner
@@ -336,11 +343,12 @@ class Study(StudyAdditions):
             self._runner = DaskRunner(
                 client,
                 engine,
-                self._plan(run),
+                self._plan(run, timeouts),
                 self._recorder(),
                 study=self._owner if self._options.merge else None,
                 keeper=self._keeper(engine),
                 meter=meter,
+                timeouts=timeouts,
                 on_turn=on_turn,
                 on_safe=announcer.take,
             )
@@ -396,7 +404,7 @@ class Study(StudyAdditions):
             ]
         return found
 
-    def _plan(self, run: str) -> JobPlan:
+    def _plan(self, run: str, timeouts: Timeouts) -> JobPlan:
         return JobPlan(
             run=run,
             code=pack(self.trainer),
@@ -407,6 +415,7 @@ class Study(StudyAdditions):
             needs=self._options.needs,
             needs_process=getattr(self.trainer, "requires_process", False),
             saves_by_time=self._options.saves.every is None,
+            step_seconds=timeouts.step_seconds,
         )
 
     def _client(self, client: Client | None, workers: int | None) -> Any:
@@ -495,7 +504,7 @@ class Study(StudyAdditions):
         return self._loop
 
     def _open_loop(self, tuner: Tuner) -> OwnLoop:
-        refuse(_run_problems(tuner, None, None, None, ()))
+        refuse(_run_problems(tuner, None, None, None, (), None))
         self._catch_up()
         place = self._history.place_of(copy.deepcopy(tuner))
         engine = self._engine()
@@ -624,7 +633,12 @@ class Study(StudyAdditions):
 
 
 def _run_problems(
-    tuner: object, client: object, workers: object, limits: object, callbacks: tuple[object, ...]
+    tuner: object,
+    client: object,
+    workers: object,
+    limits: object,
+    callbacks: tuple[object, ...],
+    timeouts: object,
 ) -> list[str]:
     """Return what is wrong with the arguments of `Study.optimize`."""
     found = []
@@ -636,6 +650,8 @@ def _run_problems(
         found.append(f"workers must be an int >= 1, got {workers!r}")
     if limits is not None and not isinstance(limits, Limits):
         found.append(f"limits must be dasktune.Limits, got {limits!r}")
+    if timeouts is not None and not isinstance(timeouts, Timeouts):
+        found.append(f"timeouts must be dasktune.Timeouts, got {timeouts!r}")
     found += [
         f"a callback must be a dasktune.Callback, got {one!r}"
         for one in callbacks

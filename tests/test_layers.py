@@ -21,7 +21,7 @@ LAYERS = (
     ("sequences", "space"),
     ("graph",),
     ("algos",),
-    ("limits", "log", "trials", "session", "engine"),
+    ("limits", "log", "timeouts", "trials", "session", "engine"),
     ("storage",),
     ("trainer",),
     (
@@ -57,7 +57,7 @@ LAYERS = (
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 PURE = (
     *("errors", "types", "sequences", "space", "graph", "algos"),
-    *("log", "limits", "trials", "session", "engine", "forecast"),
+    *("log", "limits", "timeouts", "trials", "session", "engine", "forecast"),
 )
 HARMLESS = """
     __future__ abc array bisect collections contextlib copy dataclasses decimal enum fractions
