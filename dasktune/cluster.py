@@ -20,8 +20,8 @@ from distributed import Client, LocalCluster
 import dasktune
 from dasktune.errors import ClusterError
 from dasktune.graph.events import WorkerJoined
-from dasktune.job import JobPlan
-from dasktune.plugin import NO_PLUGIN, PROCESS, TOPIC, StagePlugin, greet
+from dasktune.job import PROCESS, JobPlan
+from dasktune.plugin import NO_PLUGIN, TOPIC, StagePlugin, greet
 
 logger = logging.getLogger(__name__)
 

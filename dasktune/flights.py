@@ -128,10 +128,18 @@ class Flights:
         """Take in the end of an attempt as Dask tells it: the message did not come."""
         self._ended(self._flights[attempt], receipt)
 
-    def lose(self, worker: str) -> list[str]:
-        """Take in that a worker is gone; return its attempts, of which nothing more is heard."""
+    def lose(self, worker: str, *, is_blameless: bool = False) -> list[str]:
+        """Take in that a worker is gone; return its attempts, of which nothing more is heard.
+
+        Parameters
+        ----------
+        worker
+            Which.
+        is_blameless
+            See `WorkerLost`.
+        """
         slot = self._dispatcher.slots.get(worker)
-        if slot is not None and slot.queue:
+        if slot is not None and slot.queue and slot.queue[0].id in self._flights:
             # A step that kills its process at once is never heard of: it counts as started, or
             # the stage would be tried for ever.
             self._tell(Started(attempt=slot.queue[0].id))
@@ -142,7 +150,7 @@ class Flights:
                 self._look_up_saves(flight, attempt, until=attempt.position + 1)
             if not attempt.ended:
                 self.worker_seconds += self._recorder.seconds_of(attempt.id, time.time())
-        self._tell(WorkerLost(worker=worker))
+        self._tell(WorkerLost(worker=worker, is_blameless=is_blameless))
         for attempt in lost:
             self._record_end(attempt, time.time(), "lost")
             self._recorder.settled(attempt.id)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from uuid import uuid4
 
 from dasktune.errors import ClusterError
 from dasktune.isolation import give_own_generator
 from dasktune.trainer.code import TrainerCode, unpack
 from dasktune.trainer.environment import environment
 from dasktune.types import Step
+
+PROCESS = uuid4().hex
+"""Names this process among those of all hosts: numbers of processes repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +39,8 @@ class JobPlan:
         Whether each worker must be a process of its own.
     step_seconds
         Longest time that a step may take; None is no limit.
+    driver
+        The driver's process, as `PROCESS` names it.
     """
 
     run: str
@@ -47,6 +53,7 @@ class JobPlan:
     needs_process: bool = False
     saves_by_time: bool = True
     step_seconds: float | None = None
+    driver: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

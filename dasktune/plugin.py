@@ -10,20 +10,16 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any, TypeGuard, cast
-from uuid import uuid4
 
 from distributed import Worker, WorkerPlugin, get_worker
 
-from dasktune.job import JobPlan, StageSpec, open_job
+from dasktune.job import PROCESS, JobPlan, StageSpec, open_job
 
 TOPIC = "dasktune"
 NO_PLUGIN = "the plugin is not there"
 """What a worker answers that has not been made ready yet."""
-
-PROCESS = uuid4().hex
-"""Names this process among those of all hosts: numbers of processes repeat."""
 
 LEAVE_AT = "DASKTUNE_LEAVE_AT"
 """Variable that says when a worker takes no more stages (epoch seconds): its host ends it soon."""
@@ -31,8 +27,17 @@ LEAVE_AT = "DASKTUNE_LEAVE_AT"
 LEAVE_SECONDS = 2.0
 """How long a worker that leaves must have had nothing to do before it closes."""
 
-CLOSE_SECONDS = 6.0
-"""Time to save after SIGTERM; a nanny kills its worker after about 8 s."""
+CLOSE_SECONDS = "DASKTUNE_CLOSE_SECONDS"
+"""Variable that says how long a worker has to save when it is told to end (SIGTERM)."""
+
+NANNY_SECONDS = 6.0
+"""What it has otherwise; a nanny kills its worker after about 8 s."""
+
+WATCH_SECONDS = 1.0
+"""How often it is looked whether a step has taken too long; a tenth of what it may, if less."""
+
+TELL_SECONDS = 0.5
+"""How long a process that ends itself waits until what it has said is on its way."""
 
 
 class StagePlugin(WorkerPlugin):
@@ -57,28 +62,72 @@ class StagePlugin(WorkerPlugin):
 
         self._worker = worker
         self._is_closed = False
-        self.is_leaving = False
+        self.is_leaving = self.is_replaced = False
         self._timer: asyncio.TimerHandle | None = None
         try:
             job = open_job(self.plan, worker.state.total_resources)
         except Exception as error:  # noqa: BLE001 - a module of the user's may run here
             self.problem = f"{type(error).__name__}: {error}"
             return
-        self.host = StageHost(job, self._emit)
+        self.host = StageHost(job, self._emit, self._give_up_from_thread)
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
         worker.handlers[self.plan.run] = self._control
+        if self.plan.step_seconds is not None:
+            self._begin(self._watch(self.plan.step_seconds))
         if LEAVE_AT in os.environ:
             seconds = float(os.environ[LEAVE_AT]) - time.time()
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(0.0, seconds), self._begin_to_leave)
+            self._timer = self._loop.call_later(max(0.0, seconds), self._begin_to_leave)
 
     def _begin_to_leave(self) -> None:
-        self._leaving = asyncio.create_task(self._leave())
+        self._begin(self._leave())
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _say_it_leaves(self) -> None:
+        """Let the driver send nothing more here, and blame nobody for the loss."""
+        self.is_leaving = True
+        worker = self._worker
+        worker.log_event(TOPIC, {"run": self.plan.run, "worker": worker.address, "leaving": True})
+
+    async def _watch(self, seconds: float) -> None:
+        """Replace this process when a step takes longer than so many seconds."""
+        while not self._is_closed and not self.is_replaced:
+            await asyncio.sleep(min(WATCH_SECONDS, seconds / 10))
+            self.host.give_up(seconds)
+
+    def _give_up_from_thread(self) -> None:
+        """Say, before anything else is said, that this process ends; let it end."""
+        if not self.is_replaced:
+            self.is_replaced = True
+            self._say_it_leaves()
+            self._loop.call_soon_threadsafe(self._begin_to_be_replaced)
+
+    def _begin_to_be_replaced(self) -> None:
+        self._begin(self._replace())
+
+    async def _replace(self) -> None:
+        """End this process, in which nothing can be trained any more, once all is saved.
+
+        A nanny, SLURM or whoever else keeps workers starts another. Where the process is not
+        the worker's alone, the worker alone is closed.
+        """
+        worker = self._worker
+        await asyncio.to_thread(self.host.finish_writes, _close_seconds())
+        await asyncio.sleep(TELL_SECONDS)
+        if self.plan.driver == PROCESS or len(Worker._instances) > 1:
+            self._is_closed = True  # nobody waits for the thread that hangs
+            await worker.close(reason="dasktune-gives-up", executor_wait=False)
+        else:
+            os._exit(1)
 
     async def _leave(self) -> None:
         """Say that this worker will be gone; close it once it has had nothing to do for a bit."""
-        self.is_leaving = True
         worker, idle_since = self._worker, time.monotonic()
-        worker.log_event(TOPIC, {"run": self.plan.run, "worker": worker.address, "leaving": True})
+        self._say_it_leaves()
         while time.monotonic() - idle_since < LEAVE_SECONDS:
             await asyncio.sleep(LEAVE_SECONDS / 10)
             if any(plugin.is_busy for plugin in worker.plugins.values() if _is_stage(plugin)):
@@ -101,7 +150,9 @@ class StagePlugin(WorkerPlugin):
             self._timer.cancel()
         if self.problem is None and not self._is_closed:
             self._is_closed = True
-            await asyncio.to_thread(self.host.close, CLOSE_SECONDS)
+            if not self.is_leaving:
+                self._say_it_leaves()
+            await asyncio.to_thread(self.host.close, _close_seconds())
 
     def transition(self, key: object, start: str, finish: str, **_: object) -> None:
         """Stop a stage that Dask cancelled, also because its driver died."""
@@ -124,6 +175,10 @@ class StagePlugin(WorkerPlugin):
             control.stop(None if stop_at is None or stop_at < 0 else stop_at)
             return "ok"
         return "ok" if control.save_at(save_at) else "late"
+
+
+def _close_seconds() -> float:
+    return float(os.environ.get(CLOSE_SECONDS, NANNY_SECONDS))
 
 
 def _is_stage(plugin: object) -> TypeGuard[StagePlugin]:

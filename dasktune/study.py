@@ -28,7 +28,7 @@ from dasktune.graph.plan import Node, SearchPlan
 from dasktune.graph.tree import StageTree, build_stage_tree
 from dasktune.history import Place
 from dasktune.interrupt import interruptible
-from dasktune.job import JobPlan
+from dasktune.job import PROCESS, JobPlan
 from dasktune.keeper import Keeper
 from dasktune.kept import kept_elsewhere
 from dasktune.limits import Limits, Meter, Used
@@ -416,6 +416,7 @@ class Study(StudyAdditions):
             needs_process=getattr(self.trainer, "requires_process", False),
             saves_by_time=self._options.saves.every is None,
             step_seconds=timeouts.step_seconds,
+            driver=PROCESS,
         )
 
     def _client(self, client: Client | None, workers: int | None) -> Any:

@@ -10,6 +10,7 @@ Everything it has to say goes through one function, `emit`, as lists of plain di
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import time
 import traceback as tracebacks
@@ -55,6 +56,10 @@ PENDING_BYTES = 2**30
 
 SPARE_BYTES = 2**29
 """Largest snapshot whose memory is kept for the next one: fresh memory costs another copy."""
+
+
+_SPOILING = ("CUDA error:", "HIP error:", "CUBLAS_STATUS_", "CUDNN_STATUS_")
+"""How torch's messages name errors of a GPU and its libraries."""
 
 
 class Control:
@@ -118,11 +123,23 @@ class StageHost:
         What all stages have in common.
     emit
         Takes lists of messages; called from the training and the writing thread.
+    leave
+        Called when this process can train no more, before what it failed at is told.
+
+    Attributes
+    ----------
+    step_began
+        When what the trainer does now began (`time.monotonic`); None while it does nothing.
     """
 
-    def __init__(self, job: Job, emit: Emit) -> None:
+    def __init__(self, job: Job, emit: Emit, leave: Callable[[], None] = lambda: None) -> None:
         self.job = job
         self.emit = emit
+        self.step_began: float | None = None
+        self._leave = leave
+        self._is_spoiled = False
+        self._stage: _StageRun | None = None
+        self._thread = 0
         self.store = CheckpointStore(job.store)
         self._warm: Lineage | None = None
         self._controls: dict[str, Control] = {}
@@ -175,19 +192,48 @@ class StageHost:
         control = self.control(spec.attempt)
         if control is None:
             raise InternalError(f"attempt {spec.attempt} was run here before")
-        stage = _StageRun(self, spec, control)
+        if self._is_spoiled:
+            return self.skip(spec)
+        stage = self._stage = _StageRun(self, spec, control)
         self._running, self._is_abandoned = spec.attempt, False
+        self._thread = threading.get_ident()
         try:
             receipt = stage.train()
         except BaseException as error:  # noqa: BLE001 - SystemExit in user code kills a worker
             self._warm = None
+            if spoils_process(error):
+                self._is_spoiled = True
+                self._leave()
             receipt = stage.failure(error)
         finally:
+            self._stage = self.step_began = None
             with self._lock:
                 self._forget(spec.attempt)
                 self._running = None
                 self._ended.notify_all()
         return receipt
+
+    def give_up(self, seconds: float) -> None:
+        """Tell that the step that runs has taken too long; this process trains no more.
+
+        Parameters
+        ----------
+        seconds
+            How long it was allowed to take.
+        """
+        stage, began = self._stage, self.step_began
+        if stage is None or began is None or time.monotonic() - began <= seconds:
+            return
+        self._is_spoiled = True
+        frame = sys._current_frames().get(self._thread)
+        where = [] if frame is None else tracebacks.format_stack(frame)
+        self._leave()
+        stage.overdue(seconds, "".join(where))
+
+    def finish_writes(self, timeout: float) -> None:
+        """Wait until all that was saved is in the store."""
+        with self._written:
+            self._written.wait_for(lambda: not self._unwritten, timeout)
 
     def skip(self, spec: StageSpec) -> Message:
         """Return the receipt of a stage whose predecessor did not get to its end."""
@@ -212,6 +258,7 @@ class StageHost:
         job = self.job
         first = {name: sequence(0) for name, sequence in sequences.items()}
         if spec.start == 0:
+            self.step_began = time.monotonic()
             run = TrainerRun.start(
                 job.trainer_class, first, config=job.config, seed=spec.seed, device=job.device
             )
@@ -221,6 +268,7 @@ class StageHost:
         with self._written:
             self._written.wait_for(lambda: key not in self._unwritten)
         state, commit = self.store.load(key)
+        self.step_began = time.monotonic()
         run = TrainerRun.resume(
             job.trainer_class,
             step=spec.start,
@@ -345,6 +393,9 @@ class _StageRun:
         spec, host = self.spec, self.host
         if self.control.passes(self.step)[1]:
             return self._end("stopped")
+        # Before user code has its turn, which may take this process with it: what was lost then
+        # must be known.
+        self._flush()
         try:
             lineage = host.lineage_at(spec, self.sequences)
         except CorruptCheckpointError as error:
@@ -357,9 +408,9 @@ class _StageRun:
             return self._evaluate_only(lineage)
         status = "trained"
         for values, encoded in self._values():
-            began = time.perf_counter()
+            began = host.step_began = time.monotonic()
             lineage.run.advance(values)
-            self.seconds += time.perf_counter() - began
+            self.seconds += time.monotonic() - began
             self.chain = self.chain.extend(encoded, 1)
             self.step += 1
             wanted, stopped = self.control.passes(self.step)
@@ -402,7 +453,10 @@ class _StageRun:
     def _save(self, lineage: Lineage) -> None:
         self._flush()
         began = time.monotonic()
-        snapshot = encode(lineage.run.state(), allocate=self.host.room_for)
+        state = lineage.run.state()
+        self.host.step_began = None  # it may have to wait for the store
+        snapshot = encode(state, allocate=self.host.room_for)
+        del state
         self.host.write(
             _Write(
                 lineage,
@@ -421,6 +475,7 @@ class _StageRun:
     def _evaluate_only(self, lineage: Lineage) -> Message:
         """Measure a state that exists: its metrics are all that is missing."""
         key = self.chain.key
+        self.host.step_began = time.monotonic()
         report = (self.step, key, lineage.run.evaluate())
         self._unsent.append(report)
         self._flush()
@@ -428,6 +483,26 @@ class _StageRun:
         self._outbox.append({**message, "by": None, "reported": [self.step], "replaced": []})
         self.host.keep_warm(lineage)
         return self._end("trained")
+
+    def overdue(self, seconds: float, where: str) -> None:
+        """Tell that what the trainer does has taken longer than so many seconds.
+
+        Parameters
+        ----------
+        seconds
+            How long it was allowed to take.
+        where
+            The stack of the training thread.
+        """
+        self.control.stop(None)
+        receipt = _receipt(self.spec.attempt, self.step, "failed")
+        receipt["kind"] = "failed"
+        receipt["message"] = (
+            f"a step must end within {seconds:g} s, the one after step {self.step} has not "
+            "(Timeouts.step_seconds)"
+        )
+        receipt["traceback"] = f"Where it was then:\n{where}"[-20_000:]
+        self.host.emit([receipt])
 
     def failure(self, error: BaseException) -> Message:
         """Return the receipt of a stage whose trainer raised."""
@@ -474,3 +549,20 @@ def _receipt(attempt: str, step: Step, status: str) -> Message:
         "seconds": 0.0,
         "at": time.time(),
     }
+
+
+def spoils_process(error: BaseException) -> bool:
+    """Say whether an error leaves a process in which nothing can be trained any more.
+
+    After most errors of a GPU, all that touches it fails in this process. Memory that does not
+    suffice is no such error.
+    """
+    found: BaseException | None = error
+    while found is not None:
+        names = {one.__name__ for one in type(found).__mro__}
+        if "OutOfMemoryError" not in names and (
+            "AcceleratorError" in names or any(text in str(found) for text in _SPOILING)
+        ):
+            return True
+        found = found.__cause__ or found.__context__
+    return False

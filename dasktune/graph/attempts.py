@@ -83,8 +83,11 @@ class DispatchOptions:
         instruction takes to reach a worker.
     merge
         Whether trials share what they have in common.
-    errors_allowed, losses_allowed
-        How often one stage may raise, and be lost with its worker, before its trials fail.
+    errors_allowed
+        How often one step may raise before its trials fail.
+    losses_allowed
+        How often one stage may be lost with its worker without getting any further, before
+        its trials fail: it is what kills its workers then.
     """
 
     attempt_prefix: str = "a"
@@ -93,7 +96,7 @@ class DispatchOptions:
     lookahead_seconds: float = 0.0
     merge: bool = True
     errors_allowed: int = 1
-    losses_allowed: int = 20
+    losses_allowed: int = 4
 
     def with_prefix(self, attempt_prefix: str) -> DispatchOptions:
         """Return the same options with other attempt ids."""

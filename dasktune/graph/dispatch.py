@@ -179,7 +179,7 @@ class Dispatcher:
             case WorkerLeaving():
                 self._worker_leaving(event.worker)
             case WorkerLost():
-                self._worker_lost(event.worker)
+                self._worker_lost(event)
             case Started():
                 self._started(event.attempt, now)
             case Progress():
@@ -248,24 +248,34 @@ class Dispatcher:
             attempt.stopping = True
             self._out.append(StopStage(attempt=attempt.id, worker=attempt.worker))
 
-    def _worker_lost(self, worker: str) -> None:
-        if not self._placing.lose(worker):
+    def _worker_lost(self, event: WorkerLost) -> None:
+        is_blameless = event.is_blameless or self._placing.is_leaving(event.worker)
+        if not self._placing.lose(event.worker):
             return
-        lost = [attempt for attempt in self.attempts.values() if attempt.worker == worker]
+        lost = [attempt for attempt in self.attempts.values() if attempt.worker == event.worker]
         blamed = [attempt for attempt in lost if attempt.has_begun and not attempt.ended]
         for attempt in reversed(lost):
             self._close(attempt)
             self._release(attempt)
-        for attempt in blamed:
+        for attempt in [] if is_blameless else blamed:
             self._blame(attempt)
 
     def _blame(self, attempt: Attempt) -> None:
-        """Count that a worker was lost while it trained the step after the last one heard of."""
+        """Count that a worker was lost while it trained the step after the last one heard of.
+
+        Workers that come and go lose it at one step and another. What kills its worker does
+        so at the same one each time.
+        """
         node = attempt.node_at(min(attempt.position + 1, attempt.stop))
         work = self.frontier.work(node)
-        work.losses += 1
+        got_further = attempt.position > work.lost_at
+        work.losses = 1 if got_further else work.losses + 1
+        work.lost_at = max(attempt.position, work.lost_at)
         if work.losses > self.options.losses_allowed:
-            message = f"lost with its worker {work.losses} times, last on {attempt.worker}"
+            message = (
+                f"its worker was lost {work.losses} times in a row in or soon after step "
+                f"{work.lost_at}, last {attempt.worker}; it may need more memory than there is"
+            )
             self._fail_node(node, Failure(step=attempt.position, message=message))
 
     # -------------------------------------------------------------------- attempts

@@ -32,9 +32,16 @@ class WorkerLeaving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLost:
-    """A worker is gone, with every state that was not durable."""
+    """A worker is gone, with every state that was not durable.
+
+    Parameters
+    ----------
+    is_blameless
+        Whether what it ran cannot be the reason: all of a cluster are gone at once.
+    """
 
     worker: str
+    is_blameless: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,7 +62,9 @@ class Work:
     errors
         How often its training raised, by the step after which it did.
     losses
-        How often it was lost with a worker.
+        How often in a row it was lost with a worker, no further than at `lost_at`.
+    lost_at
+        The furthest step at which it was lost with a worker.
     """
 
     __slots__ = (
@@ -76,6 +78,7 @@ class Work:
         "heap",
         "length",
         "losses",
+        "lost_at",
         "priority",
         "pulls",
         "trained",
@@ -95,6 +98,7 @@ class Work:
         self.avoid: str | None = None
         self.errors: dict[Step, int] = {}
         self.losses = 0
+        self.lost_at: Step = -1
         self.version = 0
         self.heap: list[Entry] = []
 
@@ -230,7 +234,9 @@ class Frontier:
         """Share what is known of an edge between its two parts."""
         top.trained = min(bottom.trained, step)
         bottom.trained = max(bottom.trained, step)
-        top.losses = bottom.losses
+        if bottom.lost_at < step:  # what it was lost in is the step after that
+            top.losses, top.lost_at = bottom.losses, bottom.lost_at
+            bottom.losses, bottom.lost_at = 0, -1
         top.avoid = bottom.avoid
         top.errors = {at: count for at, count in bottom.errors.items() if at < step}
         if bottom.failed is not None and bottom.failed.step < step:

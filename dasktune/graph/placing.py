@@ -91,6 +91,10 @@ class Placing:
             self._leaving.add(worker)
             self._idle.pop(worker, None)
 
+    def is_leaving(self, worker: str) -> bool:
+        """Whether a worker was said to be gone soon."""
+        return worker in self._leaving
+
     def lose(self, worker: str) -> bool:
         """Take in that a worker is gone; return whether it was known."""
         self._idle.pop(worker, None)
@@ -145,6 +149,7 @@ class Placing:
         if (
             attempt.stopping
             or attempt.worker in self._leaving
+            or self._is_suspect(attempt)
             or not slot.queue
             or slot.queue[-1] is not attempt
         ):
@@ -155,6 +160,14 @@ class Placing:
     def _continue_with(self, child: Node | None, attempt: Attempt, now: float) -> None:
         if child is not None:
             self._launch(child, self.slots[attempt.worker], attempt, now)
+
+    def _is_suspect(self, attempt: Attempt) -> bool:
+        """Whether a stage was lost with a worker before.
+
+        It runs alone until its state is durable: a worker that is lost again while the next
+        stage begins would leave open which of the two it was.
+        """
+        return self._frontier.work(attempt.node).losses > 0
 
     @property
     def _is_alone(self) -> bool:
@@ -186,6 +199,7 @@ class Placing:
             if len(slot.queue) == 1
             and slot.worker not in self._leaving
             and not slot.queue[0].stopping
+            and not self._is_suspect(slot.queue[0])
             and (any_ready or self._next_of(slot.queue[0]) is not None)
         ]
 

@@ -25,6 +25,7 @@ from dasktune.graph.events import (
     Taken,
     WorkerJoined,
     WorkerLeaving,
+    WorkerLeaving,
     WorkerLost,
 )
 from dasktune.graph.keys import root_key
@@ -278,10 +279,7 @@ def test_a_lost_worker_costs_what_was_not_durable() -> None:
     table.started(0)
     table.saved(0, 2)
     table.progress(0, 3)
-    assert table.tell(WorkerLost(worker="w0")) == [
-        ("run", 2, "w1", 2, 4, None),
-        ("run", 3, "w1", 4, 9, 2),
-    ]
+    assert table.tell(WorkerLost(worker="w0")) == [("run", 2, "w1", 2, 4, None)]
     assert table.dispatcher.steps_executed == 3
     assert table.saved(0, 4) == [], "what an old attempt says is dropped"
     table.ended(2, 4)
@@ -297,9 +295,80 @@ def test_a_stage_that_is_lost_too_often_fails_its_trials() -> None:
     assert table.tell(WorkerLost(worker="w0")) == []
     table.join("w1")
     table.tell(Started(attempt="2-a"))
-    assert table.tell(WorkerLost(worker="w1")) == [
-        ("fail", 1, 0, "lost with its worker 2 times, last on w1")
-    ]
+    message = (
+        "its worker was lost 2 times in a row in or soon after step 0, last w1; it may need more "
+        "memory than there is"
+    )
+    assert table.tell(WorkerLost(worker="w1")) == [("fail", 1, 0, message)]
+
+
+def lost_at(*steps: Step, losses_allowed: int = 1) -> list[Said]:
+    """Return what is said when workers are lost at these steps, one after the other."""
+    table = Table()
+    table.dispatcher.options = DispatchOptions(losses_allowed=losses_allowed, saves=PLAIN)
+    table.trial(Constant(0.5), 9)
+    table.extend(0, 9)
+    for attempt, step in enumerate(steps):
+        table.join(f"w{attempt}")
+        table.started(attempt)
+        table.progress(attempt, step)
+        said = table.tell(WorkerLost(worker=f"w{attempt}"))
+    return said
+
+
+def test_a_stage_that_gets_further_each_time_is_not_what_kills_its_workers() -> None:
+    assert lost_at(1, 2, 3, 4, 5) == []
+    assert lost_at(3, 1, losses_allowed=2) == []
+    assert lost_at(3, 1, 4, 2, losses_allowed=2) == []
+    assert lost_at(3, 1, 2, losses_allowed=2)[0][:3] == ("fail", 0, 2)
+
+
+def test_a_worker_that_was_said_to_leave_is_not_the_fault_of_its_stage() -> None:
+    table = two_branches()
+    table.dispatcher.options = DispatchOptions(losses_allowed=0, saves=PLAIN)
+    table.extend(1, 9)
+    table.join("w0")
+    table.started(0)
+    table.tell(WorkerLeaving(worker="w0"))
+    assert table.tell(WorkerLost(worker="w0")) == []
+
+
+def test_all_workers_of_a_cluster_that_is_gone_are_lost_without_blame() -> None:
+    table = two_branches()
+    table.dispatcher.options = DispatchOptions(losses_allowed=0, saves=PLAIN)
+    table.extend(1, 9)
+    table.join("w0")
+    table.started(0)
+    assert table.tell(WorkerLost(worker="w0", is_blameless=True)) == []
+
+
+def test_a_stage_that_was_lost_is_tried_alone_until_it_is_durable() -> None:
+    table = two_branches()
+    table.extend(0, 6)
+    table.extend(1, 9)
+    table.join("w0")
+    table.started(0)
+    table.tell(WorkerLost(worker="w0"))
+    assert table.join("w1") == [("run", 2, "w1", 0, 4, None)]
+    table.started(2)
+    table.ended(2, 4)
+    assert table.saved(2, 4)[0][:1] != ("fail",)
+    blamed = table.dispatcher.frontier.work(table.dispatcher.plan.nodes_of(1)[-1])
+    assert blamed.losses == 0, "the next stage has its own count"
+
+
+def test_losses_stay_with_the_part_of_an_edge_in_which_they_happened() -> None:
+    table = Table()
+    table.trial(Constant(0.5), 9)
+    table.extend(0, 9)
+    table.join("w0")
+    table.started(0)
+    table.progress(0, 6)
+    table.tell(WorkerLost(worker="w0"))
+    table.trial(Constant(0.5), 3)
+    top, bottom = table.dispatcher.plan.nodes_of(0)[:2]
+    works = [table.dispatcher.frontier.work(node) for node in (top, bottom)]
+    assert [work.losses for work in works] == [0, 1]
 
 
 def test_a_stage_that_was_not_seen_to_start_is_not_blamed() -> None:
