@@ -10,7 +10,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import resource_tracker
 from typing import Any, Protocol, runtime_checkable
 
@@ -301,7 +301,8 @@ class Workers:
             # Or the scheduler finds the client gone while it still has news for it.
             self._client.unsubscribe_topic(TOPIC)
             self._client.unsubscribe_topic("all")
-            self._client.unregister_worker_plugin(self._plan.run)
+            with suppress(OSError):  # a worker that goes at this moment needs none
+                self._client.unregister_worker_plugin(self._plan.run)
 
     def _on_membership(self, event: tuple[float, Mapping[str, Any]]) -> None:
         """Take note of workers that come and go; runs in Dask's event loop."""
