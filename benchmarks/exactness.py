@@ -16,7 +16,7 @@ from figures import Figure, main
 from spaces import random_space
 
 import dasktune as dt
-from dasktune.cluster import local_client
+from dasktune.local import local_client
 from dasktune.storage.codec import encode
 from dasktune.study import Study
 from dasktune.trainer import ResumableLoader

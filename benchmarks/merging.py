@@ -12,7 +12,7 @@ from spaces import REQUESTED, STEPS, UNIQUE, hippo_144, random_space
 from trainers import Counting, logged
 
 import dasktune as dt
-from dasktune.cluster import local_client
+from dasktune.local import local_client
 
 RANDOM_STEPS = 12
 

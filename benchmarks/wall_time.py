@@ -13,7 +13,7 @@ from spaces import STEPS, hippo_144
 from trainers import Counting, logged
 
 import dasktune as dt
-from dasktune.cluster import local_client
+from dasktune.local import local_client
 from dasktune.plugin import TOPIC
 
 SLEEP_SECONDS = 0.002

@@ -420,7 +420,8 @@ class Study(StudyAdditions):
         )
 
     def _client(self, client: Client | None, workers: int | None) -> Any:
-        from dasktune.cluster import local_client, own_client
+        from dasktune.cluster import own_client
+        from dasktune.local import local_client
 
         return local_client(workers) if client is None else own_client(client)
 

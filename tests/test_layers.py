@@ -43,7 +43,7 @@ LAYERS = (
         "worth",
         "plugin",
     ),
-    ("cluster", "runner", "simulate", "slurm"),
+    ("cluster", "local", "runner", "simulate", "slurm"),
     (
         *("results", "callbacks", "loop", "earlier", "additions", "inventory"),
         *("overlap", "states", "export", "kept"),

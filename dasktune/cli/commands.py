@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
+from dasktune.cli.conventions import (
+    DONE,
+    FAILED,
+    MISUSED,
+    AsJson,
+    Config,
+    StudyPath,
+    open_study,
+    print_json,
+)
 from dasktune.cli.fingerprint import fingerprint
+from dasktune.cli.run import run
 from dasktune.cli.simulate import simulate
 from dasktune.cli.torture import torture
 from dasktune.errors import (
-    ClusterError,
     ConfigurationError,
     DasktuneError,
     InternalError,
@@ -26,17 +34,7 @@ from dasktune.errors import (
 from dasktune.types import Register, Step
 
 if TYPE_CHECKING:
-    from distributed import Client
-
     from dasktune.algos.base import Tuner
-    from dasktune.study import Study
-
-Connecting = Callable[[], "AbstractContextManager[Client | None]"]
-
-INTERRUPTED = "interrupted; the same command goes on where it was"
-
-DONE, FAILED, MISUSED, STOPPED = 0, 1, 2, 130
-"""Exit codes."""
 
 MOST_CHECKED = 6
 """Steps that `check` trains unless told otherwise."""
@@ -60,129 +58,7 @@ app = typer.Typer(
     help="Tune hyper-parameters on a Dask cluster; never train the same steps twice.",
 )
 
-StudyPath = Annotated[
-    Path, typer.Argument(metavar="FILE", help="Python file that defines study and tuner.")
-]
-Config = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--config",
-        metavar="KEY=VALUE",
-        help="Argument for the file's study() and tuner(), as JSON or text. May be repeated.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-SlurmText = Annotated[str | None, typer.Option(help="With --slurm: as for sbatch.")]
-
-
-@app.command()
-def run(
-    file: StudyPath,
-    workers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N", help="Processes of the local cluster; with --slurm jobs, also as 2-8."
-        ),
-    ] = None,
-    scheduler: Annotated[
-        str | None, typer.Option(metavar="URL", help="Run on this Dask cluster, tcp://...")
-    ] = None,
-    slurm: Annotated[
-        bool,
-        typer.Option("--slurm", help="Run in jobs of SLURM; dasktune.toml may say what they need."),
-    ] = False,
-    partition: SlurmText = None,
-    account: SlurmText = None,
-    qos: SlurmText = None,
-    walltime: Annotated[
-        str | None, typer.Option(metavar="TIME", help="With --slurm: of each job, 4:00:00.")
-    ] = None,
-    gpus_per_worker: Annotated[
-        int | None, typer.Option(min=0, help="With --slurm: GPUs of each job.")
-    ] = None,
-    cpus_per_worker: Annotated[
-        int | None, typer.Option(min=1, help="With --slurm: cores of each job.")
-    ] = None,
-    memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="With --slurm: memory of each job, 16GB.")
-    ] = None,
-    interface: Annotated[
-        str | None, typer.Option(help="With --slurm: network interface, such as ib0.")
-    ] = None,
-    directive: Annotated[
-        list[str] | None,
-        typer.Option(help="With --slurm: further option of sbatch. May be repeated."),
-    ] = None,
-    config: Config = None,
-    progress: Annotated[
-        bool | None,
-        typer.Option("--progress/--no-progress", help="Live display; on in a terminal."),
-    ] = None,
-    as_json: AsJson = False,
-    report: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Where the HTML report goes.")
-    ] = None,
-    no_report: Annotated[bool, typer.Option("--no-report", help="Write no report.")] = False,
-    target: Annotated[
-        float | None, typer.Option(help="End once the (first) metric is as good as this.")
-    ] = None,
-    seconds: Annotated[
-        float | None, typer.Option(help="End after so much time, all runs together.")
-    ] = None,
-    worker_seconds: Annotated[
-        float | None, typer.Option(help="End after so much time of all workers together.")
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="End after so many trained steps.")] = None,
-    allow_failed_check: Annotated[
-        bool, typer.Option("--allow-failed-check", help="Merge although the check failed.")
-    ] = False,
-) -> None:
-    """Run a study; go on where it was interrupted.
-
-    Exit code 1 if a trial failed. Ctrl-C saves what runs first, as the end by a limit does;
-    the same command goes on, after a limit with a larger one.
-    """
-    from dasktune.limits import Limits
-
-    limits = Limits(target=target, seconds=seconds, worker_seconds=worker_seconds, steps=steps)
-    flags = {
-        "partition": partition,
-        "account": account,
-        "qos": qos,
-        "walltime": walltime,
-        "gpus_per_worker": gpus_per_worker,
-        "cpus_per_worker": cpus_per_worker,
-        "memory": memory,
-        "interface": interface,
-        "directives": tuple(directive) if directive else None,
-    }
-    place = _place(file, workers, scheduler, flags if slurm else None)
-    if not slurm and (given := [name for name, value in flags.items() if value is not None]):
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise typer.BadParameter(f"{names} must come with --slurm")
-    from dasktune.cli.results import as_json as results_json
-    from dasktune.cli.results import as_text, failed
-
-    _check_writable(report)
-    study, tuner = _open(file, config)
-    optimize = partial(
-        study.optimize,
-        tuner,
-        workers=place.workers,
-        limits=limits,
-        progress=progress,
-        allow_failed_check=allow_failed_check,
-    )
-    _optimize(study, optimize, place.client)
-    page = None if no_report else study.report(report)
-    trials = study.trials
-    if as_json:
-        _print_json(results_json(study, trials, page))
-    else:
-        typer.echo(as_text(study, trials))
-        if page is not None:
-            typer.echo(f"report: {page}")
-    raise typer.Exit(FAILED if failed(trials) else DONE)
+app.command()(run)
 
 
 @app.command()
@@ -205,7 +81,7 @@ def preview(
     if not in_full:
         typer.echo("at most, as if every trial were trained to its end:", err=True)
     if as_json:
-        _print_json(to_json(files, costs))
+        print_json(to_json(files, costs))
     else:
         typer.echo(in_words(files, costs))
 
@@ -229,7 +105,7 @@ def check(
     """
     from dasktune.trainer import check_resume
 
-    study, tuner = _open(file, config)
+    study, tuner = open_study(file, config)
     chosen = _trial(tuner, trial)
     total = min(MOST_CHECKED, chosen.max_steps) if total is None else total
     _check_horizon(total, chosen.max_steps)
@@ -246,7 +122,7 @@ def check(
     if as_json:
         differences = [str(difference) for difference in found.differences]
         figures = {"split": found.split, "total": found.total, "tolerance": found.tolerance}
-        _print_json({"ok": found.ok, "differences": differences, "trial": trial, **figures})
+        print_json({"ok": found.ok, "differences": differences, "trial": trial, **figures})
     else:
         typer.echo(str(found))
     raise typer.Exit(DONE if found.ok else FAILED)
@@ -270,7 +146,7 @@ def status(
 
     found = read(target, study, config or ())
     if as_json:
-        _print_json([one.to_json() for one in found])
+        print_json([one.to_json() for one in found])
     else:
         typer.echo("\n".join(map(str, found)) or "no studies")
 
@@ -324,7 +200,7 @@ def ls(
     )
     found = read(places, view)
     if as_json:
-        _print_json(found.to_json())
+        print_json(found.to_json())
     else:
         typer.echo(str(found))
 
@@ -368,7 +244,7 @@ def gc(
     request = request_of(places, budget=budget, keep=keep, grace=grace, removes=not dry_run)
     found = collect(request)
     if as_json:
-        _print_json(found.to_json())
+        print_json(found.to_json())
     else:
         typer.echo(str(found))
     raise typer.Exit(DONE if found.is_done else FAILED)
@@ -398,10 +274,10 @@ def export(
     """
     from dasktune.cli.export import export_state
 
-    study, _ = _open(file, config)
+    study, _ = open_study(file, config)
     found = export_state(study, trial, out, step=step, only=only)
     if as_json:
-        _print_json(found.to_json())
+        print_json(found.to_json())
     else:
         typer.echo(str(found))
 
@@ -415,7 +291,7 @@ def report(
     config: Config = None,
 ) -> None:
     """Write the HTML report of a study."""
-    study, _ = _open(file, config)
+    study, _ = open_study(file, config)
     if not study.trials:
         raise ConfigurationError(f"study {study.name!r} has no trials yet: run it first")
     typer.echo(str(study.report(output)))
@@ -436,12 +312,12 @@ def replay(
     """
     from dasktune.log import in_words
 
-    study, tuner = _open(file, config)
+    study, tuner = open_study(file, config)
     found = study.replay(tuner)
     records = study.log(tuner) if log else []
     if as_json:
         head = {"identical": found.identical, "calls": found.calls, "difference": found.difference}
-        _print_json({**head, "log": records} if log else head)
+        print_json({**head, "log": records} if log else head)
     else:
         typer.echo("\n".join([*map(in_words, records), str(found)]))
     raise typer.Exit(DONE if found.identical else FAILED)
@@ -457,78 +333,6 @@ def main() -> None:
     app()
 
 
-def _open(file: Path, config: Sequence[str] | None) -> tuple[Study, Tuner]:
-    """Return a file's study and tuner; the tuner first, since it makes nothing."""
-    from dasktune.cli.study_file import load
-
-    loaded = load(file, config or ())
-    tuner = loaded.tuner()
-    return loaded.study(), tuner
-
-
-def _optimize(study: Study, optimize: Callable[..., None], client: Connecting) -> None:
-    from dasktune.interrupt import interruptible
-
-    try:
-        with interruptible(study.stop), client() as connected:
-            optimize(client=connected, last_line=False)
-    except KeyboardInterrupt:
-        typer.echo(INTERRUPTED, err=True)
-        raise typer.Exit(STOPPED) from None
-
-
-def _check_writable(report: Path | None) -> None:
-    """Refuse a place for the report that cannot be written, before hours of training."""
-    if report is None:
-        return
-    if report.is_dir():
-        raise ConfigurationError(f"--report must be a file, got the folder {str(report)!r}")
-    try:
-        report.parent.mkdir(parents=True, exist_ok=True)
-        with report.open("a"):
-            pass
-    except OSError as error:
-        raise ConfigurationError(f"--report must be writable: {error}") from error
-
-
-class _Place(NamedTuple):
-    """Where a study is run: processes of this host, or what a client is connected to."""
-
-    workers: int | None
-    client: Connecting
-
-
-def _place(
-    file: Path, workers: str | None, scheduler: str | None, slurm: Mapping[str, object] | None
-) -> _Place:
-    """Return where a study file shall be run, checked as far as nothing need be started for it."""
-    if slurm is not None and scheduler is not None:
-        raise typer.BadParameter("--slurm starts a cluster, --scheduler says which one is there")
-    if slurm is not None:
-        from dasktune.slurm import options_for, slurm_client
-
-        options = options_for(file.parent, {**slurm, "workers": workers})
-        return _Place(None, partial(slurm_client, options))
-    if workers is not None and scheduler is not None:
-        raise typer.BadParameter("--workers is for a local cluster, not for one of --scheduler")
-    if workers is not None and not (workers.isdecimal() and int(workers) >= 1):
-        raise typer.BadParameter(
-            f"must be a number >= 1, got {workers!r}", param_hint="'--workers'"
-        )
-    return _Place(None if workers is None else int(workers), partial(_client, scheduler))
-
-
-def _client(scheduler: str | None) -> AbstractContextManager[Client | None]:
-    if scheduler is None:
-        return nullcontext()
-    from distributed import Client
-
-    try:
-        return Client(scheduler)
-    except (OSError, ValueError) as error:
-        raise ClusterError(f"cannot reach the scheduler {scheduler}: {error}") from error
-
-
 def _trial(tuner: Tuner, number: int) -> Register:
     """Return one of the trials that a tuner registers at first."""
     found = [one for one in tuner.ask(1) if isinstance(one, Register)]
@@ -541,10 +345,6 @@ def _trial(tuner: Tuner, number: int) -> Register:
 def _check_horizon(total: Step, max_steps: Step) -> None:
     if total > max_steps:
         raise ConfigurationError(f"total must be <= {max_steps}, the trial's steps, got {total}")
-
-
-def _print_json(document: object) -> None:
-    typer.echo(json.dumps(document, indent=2))
 
 
 @contextmanager

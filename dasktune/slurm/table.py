@@ -13,6 +13,8 @@ from dasktune.slurm.options import SlurmOptions
 
 FILE = "dasktune.toml"
 TABLE = "slurm"
+DRIVER = "driver"
+"""The table within for the driver's own job; see `dasktune.slurm.submit`."""
 
 
 def options_for(folder: Path, flags: Mapping[str, object]) -> SlurmOptions:
@@ -31,7 +33,8 @@ def options_for(folder: Path, flags: Mapping[str, object]) -> SlurmOptions:
     ConfigurationError
         If the file cannot be read, or the options cannot be: all problems at once.
     """
-    given = {**_table(folder / FILE), **{k: v for k, v in flags.items() if v is not None}}
+    given = {**slurm_table(folder), **{k: v for k, v in flags.items() if v is not None}}
+    given.pop(DRIVER, None)
     known = [one.name for one in fields(SlurmOptions)]
     refuse(
         f"{FILE}: [{TABLE}]: {unknown('option', name, known)}"
@@ -44,7 +47,15 @@ def options_for(folder: Path, flags: Mapping[str, object]) -> SlurmOptions:
     return SlurmOptions(**given)
 
 
-def _table(path: Path) -> dict[str, Any]:
+def slurm_table(folder: Path) -> dict[str, Any]:
+    """Return the table ``[slurm]`` of a folder's ``dasktune.toml``; empty if there is none.
+
+    Raises
+    ------
+    ConfigurationError
+        If the file cannot be read.
+    """
+    path = folder / FILE
     if not path.is_file():
         return {}
     try:

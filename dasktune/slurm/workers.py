@@ -23,8 +23,8 @@ import dask
 from distributed import Client
 from distributed.security import Security
 
-from dasktune.cluster import LOCAL_SETTINGS
 from dasktune.errors import ClusterError
+from dasktune.local import LOCAL_SETTINGS
 from dasktune.plugin import LEAVE_AT
 from dasktune.slurm.commands import call, words
 from dasktune.slurm.options import SlurmOptions

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from distributed import Client
 
-from dasktune.cluster import local_client
+from dasktune.local import local_client
 
 
 @pytest.fixture(scope="session")

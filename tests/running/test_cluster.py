@@ -16,10 +16,11 @@ from distributed import Client, LocalCluster
 
 import dasktune
 from dasktune import cluster as clusters
-from dasktune.cluster import Workers, available_cores
+from dasktune.cluster import Workers
 from dasktune.errors import ClusterError
 from dasktune.graph.events import WorkerJoined
 from dasktune.job import JobPlan
+from dasktune.local import available_cores
 from dasktune.trainer import Trainer
 from dasktune.trainer.code import pack
 
@@ -225,7 +226,7 @@ def test_there_is_a_core() -> None:
 
 
 SCRIPT = """
-from dasktune.cluster import local_client
+from dasktune.local import local_client
 
 with local_client(1):
     pass

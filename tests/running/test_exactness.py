@@ -237,7 +237,7 @@ def test_trials_that_come_while_others_run_split_their_stages(
 
 @pytest.mark.parametrize("kill_at", [0, 2, 5])
 def test_a_worker_killed_in_the_middle_changes_nothing(tmp_path: Path, kill_at: int) -> None:
-    from dasktune.cluster import local_client
+    from dasktune.local import local_client
 
     space = dt.Space(lr=list(LR[:4]), batch_size=list(BATCH[:2]), momentum=0.9)
     study = open_study(tmp_path, kill_at=kill_at, killed=str(tmp_path / "killed"))

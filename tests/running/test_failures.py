@@ -21,8 +21,8 @@ from distributed import Client, LocalCluster
 
 import dasktune as dt
 from dasktune import runner
-from dasktune.cluster import local_client
 from dasktune.errors import ClusterError, ConfigurationError, TrainerError
+from dasktune.local import local_client
 from dasktune.sequences import Constant, Piecewise, Sequence
 from dasktune.study import Study
 

@@ -14,7 +14,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dasktune as dt
-from dasktune.cluster import local_client
+from dasktune.local import local_client
 from dasktune.sequences import Constant, Piecewise
 from dasktune.study import Study
 from dasktune.worker import spoils_process
