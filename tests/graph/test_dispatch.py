@@ -25,7 +25,6 @@ from dasktune.graph.events import (
     Taken,
     WorkerJoined,
     WorkerLeaving,
-    WorkerLeaving,
     WorkerLost,
 )
 from dasktune.graph.keys import root_key
