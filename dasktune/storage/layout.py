@@ -7,6 +7,7 @@
     checkpoints/ab/abcdef.../<attempt>/step-60/     a zarr v3 array with the state
     leases/<root>/<key>                             who trains the step that makes this key
     wishes/<root>/<run>-0                           what a driver will want of these states
+    probes/<name>/                                  what ``dasktune doctor`` tries, for a moment
 
 All paths are relative to the store and use forward slashes.
 """
@@ -30,6 +31,9 @@ LEASES = "leases"
 
 WISHES = "wishes"
 """Folder of what drivers tell each other that they will want."""
+
+PROBES = "probes"
+"""Folder of what is written to see whether it can be."""
 
 COMMIT = "commit"
 """Name of a checkpoint's commit in the folder of its key."""
@@ -145,6 +149,12 @@ def wish_folder(root: str) -> str:
     """Return the folder of what drivers want of states below a root."""
     refuse(problems_of(root=root))
     return f"{WISHES}/{root}"
+
+
+def probe_folder(name: str) -> str:
+    """Return the folder of one trial of the store, which is removed again."""
+    refuse(problems_of(name=name))
+    return f"{PROBES}/{name}"
 
 
 def problems_of(**names: object) -> list[str]:
