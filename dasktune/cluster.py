@@ -12,11 +12,12 @@ from typing import Any, Protocol, runtime_checkable
 
 from distributed import Client
 
-import dasktune
 from dasktune.errors import ClusterError
 from dasktune.graph.events import WorkerJoined
 from dasktune.job import PROCESS, JobPlan
+from dasktune.packages import Versions, differences, probe, problems_of_worker
 from dasktune.plugin import NO_PLUGIN, TOPIC, StagePlugin, greet
+from dasktune.timeouts import Timeouts
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,12 @@ WAIT_SECONDS = 1.0
 
 LOOK_SECONDS = 5.0
 """How often it is looked which workers are there, whatever was heard of them."""
+
+ANSWER_SECONDS = 5.0
+"""How long the scheduler may take to say which they are."""
+
+CONNECT_SECONDS = 2.0
+"""How long a scheduler that was lost may take to answer each time it is tried."""
 
 
 @runtime_checkable
@@ -69,6 +76,26 @@ def own_client(client: Client) -> Iterator[Client]:
         yield own
 
 
+def connect_again(address: str, security: Any, pool: object) -> Client | None:
+    """Return a new client of a scheduler that was lost; None if it does not answer yet.
+
+    Dask's own reconnection is not used: it forgets what a client has asked to be told.
+
+    Parameters
+    ----------
+    address, security
+        Of the scheduler.
+    pool
+        What becomes the client's ``cluster``.
+    """
+    try:
+        client = Client(address, security=security, set_as_default=False, timeout=CONNECT_SECONDS)
+    except (OSError, TimeoutError):
+        return None
+    client.cluster = pool
+    return client
+
+
 class Workers:
     """The workers of a cluster while a study runs there.
 
@@ -82,6 +109,8 @@ class Workers:
         Takes what happens, as (kind, content): ``joined``, ``left`` and ``late``.
     gives_up
         Whether workers that are not there yet need not be waited for any more.
+    timeouts
+        How long workers may say nothing.
     """
 
     def __init__(
@@ -90,6 +119,7 @@ class Workers:
         plan: JobPlan,
         put: Put,
         gives_up: Callable[[], bool] = lambda: False,
+        timeouts: Timeouts | None = None,
     ) -> None:
         self._client = client
         self._plan = plan
@@ -99,59 +129,96 @@ class Workers:
         self._processes: dict[str, str] = {}
         self._resources: dict[str, Mapping[str, float]] = {}
         self._known: set[str] = set()
+        self._versions: dict[str, Versions] = {}
+        self._timeouts = timeouts or Timeouts()
         self._looked = time.monotonic()
+        self._heard: dict[str, tuple[float, float]] = {}
+        """By worker: the scheduler's word of when it was heard last, and since when that is so."""
+        self._silent: set[str] = set()
+        self._scheduler = ""
         self._open = False
 
     def open(
-        self, on_event: Callable[[tuple[float, Mapping[str, Any]]], None]
+        self,
+        on_event: Callable[[tuple[float, Mapping[str, Any]]], None],
+        patience: float | None = None,
     ) -> list[WorkerJoined]:
         """Check all workers and get them ready; return those that can be used.
+
+        Parameters
+        ----------
+        on_event
+            Takes what workers say.
+        patience
+            Seconds to wait for the first worker, where none can be asked for; a minute if None.
 
         Raises
         ------
         ClusterError
-            If there are no workers, or they lack dasktune, have another version of it, or
-            cannot open the trainer: all problems at once; or none has what stages need.
+            If there are no workers, or they lack dasktune, have other versions of packages
+            than they must, or cannot open the trainer: all problems at once; or none has
+            what stages need.
         """
-        if not self._wait():
+        if not self._wait(WORKERS_SECONDS if patience is None else patience):
             return []
-        check_packages(self._client)
+        self._scheduler = self._client.scheduler_info(n_workers=0)["id"]
+        versions = self._ask(probe())
+        refuse_workers(versions)
         self._client.register_plugin(StagePlugin(self._plan))
         self._client.subscribe_topic(TOPIC, on_event)
         self._client.subscribe_topic("all", self._on_membership)
         self._open = True
-        greetings = self._client.run(greet, self._plan.run)
+        greetings = {
+            address: greeting
+            for address, greeting in self._ask(greet, self._plan.run).items()
+            if address in versions and greeting["problem"] != NO_PLUGIN
+        }  # who comes at this moment is met later
         problems = [
             f"worker {address}: {problem}"
             for address, greeting in greetings.items()
             if (problem := self._problem_of(address, greeting))
         ]
-        if not problems and not any(map(self._fits, greetings.values())):
+        if not problems and greetings and not any(map(self._fits, greetings.values())):
             has = (f"{address} has {one['resources']}" for address, one in greetings.items())
             problems = [f"a worker must have {dict(self._plan.needs)}; {', '.join(has)}"]
         if problems:
             self.close()
             raise ClusterError("\n".join(problems))
+        self._versions = {address: versions[address] for address in greetings}
         self._known.update(greetings)
         return [self._joined(address, greeting) for address, greeting in greetings.items()]
 
-    def _wait(self) -> bool:
+    def _ask(
+        self, function: Callable[..., Any], *arguments: object, workers: list[str] | None = None
+    ) -> dict[str, Any]:
+        """Return what workers answer, by address; those that are gone do not."""
+        answers = self._client.run(function, *arguments, workers=workers, on_error="return")
+        for answer in answers.values():
+            if isinstance(answer, Exception) and not isinstance(answer, OSError):
+                raise answer
+        return {
+            address: answer
+            for address, answer in answers.items()
+            if not isinstance(answer, Exception)
+        }
+
+    def _wait(self, patience: float) -> bool:
         """Wait for a worker; return whether there is one, or nobody waits any more."""
         began, said = time.monotonic(), ""
         while not self._gives_up():
             try:
                 self._client.wait_for_workers(1, timeout=WAIT_SECONDS)
             except TimeoutError:
-                said = self._check_patience(time.monotonic() - began, said)
+                said = self._check_patience(time.monotonic() - began, patience, said)
             else:
                 return True
         return False
 
-    def _check_patience(self, seconds: float, said: str) -> str:
+    def _check_patience(self, seconds: float, patience: float, said: str) -> str:
         """Refuse to wait any longer if none will come; say, once, what is waited for."""
-        if self._pool is None and seconds > WORKERS_SECONDS:
+        if self._pool is None and seconds > patience:
             raise ClusterError(
-                f"the cluster must have a worker, it has none after {WORKERS_SECONDS:.0f} s"
+                f"the cluster must have a worker, it has none after {patience:.0f} s"
             )
         if self._pool is None:
             return said
@@ -221,20 +288,62 @@ class Workers:
         elif content.get("action") == "add-worker":
             self._meet(content["worker"])
 
-    def look_around(self) -> None:
-        """Make up, now and then, for news that were lost and greetings that came too early."""
+    def look_around(self) -> bool:
+        """Make up, now and then, for news that were lost and greetings that came too early.
+
+        Returns
+        -------
+        bool
+            Whether the scheduler is the one that was there before.
+        """
         now = time.monotonic()
-        if now - self._looked < LOOK_SECONDS:
-            return
+        if now - self._looked < min(LOOK_SECONDS, self._timeouts.silence_seconds / 4):
+            return True
         self._looked = now
         try:
-            present = set(self._client.scheduler_info()["workers"])
-        except OSError:
-            return  # Dask connects again, or gives the client up
+            found = self._client.sync(self._identity, callback_timeout=ANSWER_SECONDS)
+        except (OSError, TimeoutError):
+            return True  # heard of by the client's status, if it is gone
+        if found["id"] != self._scheduler and self._scheduler:
+            return False
+        present = self._heard_of(found["workers"], time.monotonic())
         for address in present - self._known:
             self._meet(address)
         for address in self._known - present:
             self._leave(address)
+        return True
+
+    async def _identity(self) -> dict[str, Any]:
+        scheduler = self._client.scheduler
+        if scheduler is None:
+            raise OSError("the client is not connected")
+        return dict(await scheduler.identity(n_workers=-1))
+
+    def _heard_of(self, infos: Mapping[str, Mapping[str, Any]], now: float) -> set[str]:
+        """Return the workers that were heard of lately.
+
+        Only whether the scheduler hears of them anew is looked at: its clock is its own.
+        """
+        heard = {}
+        for address, info in infos.items():
+            at, since = self._heard.get(address, (None, now))
+            heard[address] = (info["last_seen"], since if at == info["last_seen"] else now)
+        self._heard = heard
+        silent = {
+            address
+            for address, (_, since) in self._heard.items()
+            if now - since > self._timeouts.silence_seconds
+        }
+        for address in silent - self._silent:
+            logger.warning(
+                "worker %s has said nothing for %.0f s; its stages run elsewhere",
+                address,
+                self._timeouts.silence_seconds,
+            )
+        for address in self._silent & (heard.keys() - silent):
+            logger.warning("worker %s is heard of again", address)
+        self._silent = silent
+        return heard.keys() - silent
 
     def _meet(self, address: str) -> None:
         # Not in the event loop: greeting waits for an answer that the loop brings.
@@ -244,12 +353,14 @@ class Workers:
     def _leave(self, address: str) -> None:
         self._known.discard(address)
         self._processes.pop(address, None)
+        self._versions.pop(address, None)
         self._put(("left", address))
 
     def _greet(self, address: str) -> None:
         try:
-            check_packages(self._client, [address])
-            greeting = self._client.run(greet, self._plan.run, workers=[address])[address]
+            versions = self._ask(probe(), workers=[address])
+            refuse_workers({**self._versions, **versions})
+            greeting = self._ask(greet, self._plan.run, workers=[address])[address]
         except ClusterError as error:
             logger.warning("not used: %s", error)
             return
@@ -261,6 +372,7 @@ class Workers:
             return
         problem = self._problem_of(address, greeting)
         if problem is None and address in self._known:
+            self._versions[address] = versions[address]
             self._put(("joined", self._joined(address, greeting)))
         elif problem is not None:
             logger.warning("not used: worker %s: %s", address, problem)
@@ -297,31 +409,19 @@ class Workers:
         return None
 
 
-def check_packages(client: Client, workers: list[str] | None = None) -> None:
-    """Refuse workers that lack dasktune or have another version of it; all if None.
+def refuse_workers(versions: Mapping[str, Versions]) -> None:
+    """Refuse workers whose packages are not what they must be, by address.
 
     Raises
     ------
     ClusterError
         Naming every such worker.
     """
-
-    def probe() -> str | None:
-        # Defined here so that it travels by value: dasktune may be missing over there.
-        import importlib
-
-        try:
-            return str(importlib.import_module("dasktune").__version__)
-        except ImportError:
-            return None
-
-    problems = []
-    for address, version in client.run(probe, workers=workers).items():
-        if version is None:
-            problems.append(f"worker {address} must have dasktune installed, and it has not")
-        elif version != dasktune.__version__:
-            problems.append(
-                f"worker {address} must have dasktune {dasktune.__version__}, it has {version}"
-            )
+    problems = [
+        problem
+        for worker, found in versions.items()
+        for problem in problems_of_worker(worker, found)
+    ]
+    problems += differences(versions)
     if problems:
         raise ClusterError("\n".join(problems))

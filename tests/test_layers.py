@@ -41,6 +41,7 @@ LAYERS = (
         "forecast",
         "worker",
         "worth",
+        "packages",
         "plugin",
     ),
     ("cluster", "local", "runner", "simulate", "slurm"),

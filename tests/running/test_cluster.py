@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import platform
 import queue
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, Worker
 
 import dasktune
 from dasktune import cluster as clusters
@@ -191,8 +192,8 @@ def test_a_worker_of_another_version_that_comes_later_is_not_used(
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     workers = open_workers(client, plan, inbox)
     (first,) = workers.open(lambda event: None)
-    # Both sides are one process here: the probe's answer is changed on its way.
-    monkeypatch.setattr(client, "run", lambda *args, **options: {first.worker: "9.9"})
+    older = {"python": platform.python_version(), "dasktune": "9.9", "numpy": None, "torch": None}
+    monkeypatch.setattr(clusters, "probe", lambda: lambda: older)
     with caplog.at_level(logging.WARNING, "dasktune.cluster"):
         workers._greet(first.worker)
     assert f"must have dasktune {dasktune.__version__}, it has 9.9" in caplog.text
@@ -244,3 +245,22 @@ def test_a_script_without_a_guard_is_told_what_to_do(tmp_path: Path) -> None:
     last = ended.stderr.strip().splitlines()[-1]
     assert last.startswith("dasktune.errors.ClusterError: local workers could not be started")
     assert "under `if __name__ == '__main__':`" in last
+
+
+def test_workers_that_differ_in_what_decides_results_are_refused(
+    cluster: LocalCluster, client: Client, plan: JobPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def versions(dask_worker: Worker) -> dict[str, str]:
+        mine = {"python": platform.python_version(), "dasktune": dasktune.__version__}
+        torch = "2.0" if dask_worker.address == first else "2.13.0"
+        return {**mine, "numpy": "2.4.6", "torch": torch}
+
+    cluster.scale(2)
+    client.wait_for_workers(2)
+    first, second = sorted(client.scheduler_info()["workers"])
+    monkeypatch.setattr(clusters, "probe", lambda: versions)
+    with pytest.raises(ClusterError) as refused:
+        open_workers(client, plan, queue.SimpleQueue()).open(lambda event: None)
+    assert str(refused.value) == (
+        f"all workers must have the same torch: 2.0 on {first}; 2.13.0 on {second}"
+    )

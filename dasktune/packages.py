@@ -1,0 +1,73 @@
+"""Packages of workers: what must be the same wherever stages of one study run."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Mapping
+
+import dasktune
+
+Versions = Mapping[str, str | None]
+"""Version by package; None for what is not installed."""
+
+ALIKE = ("numpy", "torch")
+"""What must be the same on all workers: else it depends on the worker what a step gives."""
+
+
+def probe() -> Callable[[], dict[str, str | None]]:
+    """Return a function that gives the versions of its process.
+
+    It is made here so that it travels by value: dasktune may be missing where it runs.
+    """
+
+    def versions() -> dict[str, str | None]:
+        import platform
+        from importlib import import_module, metadata
+
+        found: dict[str, str | None] = {"python": platform.python_version()}
+        for package in ("numpy", "torch"):
+            try:
+                found[package] = metadata.version(package)
+            except metadata.PackageNotFoundError:
+                found[package] = None
+        try:
+            found["dasktune"] = str(import_module("dasktune").__version__)
+        except ImportError:
+            found["dasktune"] = None
+        return found
+
+    return versions
+
+
+def problems_of_worker(worker: str, versions: Versions) -> list[str]:
+    """Return what keeps a worker from running what this process sends."""
+    found, mine = versions["dasktune"], dasktune.__version__
+    if found is None:
+        return [f"worker {worker} must have dasktune installed, and it has not"]
+    problems = []
+    if found != mine:
+        problems.append(f"worker {worker} must have dasktune {mine}, it has {found}")
+    python, minor = str(versions["python"]), _minor(platform.python_version())
+    if _minor(python) != minor:
+        problems.append(f"worker {worker} must have Python {minor}, it has {python}")
+    return problems
+
+
+def differences(by_worker: Mapping[str, Versions]) -> list[str]:
+    """Return in which packages workers differ that must be alike."""
+    problems = []
+    for package in ALIKE:
+        workers: dict[str | None, list[str]] = {}
+        for worker, versions in by_worker.items():
+            workers.setdefault(versions[package], []).append(worker)
+        if len(workers) > 1:
+            found = "; ".join(
+                f"{version or 'none'} on {', '.join(sorted(some))}"
+                for version, some in sorted(workers.items(), key=str)
+            )
+            problems.append(f"all workers must have the same {package}: {found}")
+    return problems
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
