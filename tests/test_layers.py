@@ -26,6 +26,7 @@ LAYERS = (
     ("trainer",),
     (
         "flights",
+        "gpus",
         "history",
         "interrupt",
         "isolation",
