@@ -411,6 +411,10 @@ class Study(StudyAdditions):
             ]
         return found
 
+    def plan_of_run(self, run: str) -> JobPlan:
+        """Return what workers are told at the beginning of a run of that name."""
+        return self._plan(run, Timeouts())
+
     def _plan(self, run: str, timeouts: Timeouts) -> JobPlan:
         return JobPlan(
             run=run,
@@ -687,4 +691,4 @@ def _wants_display(progress: bool | None) -> bool:
 
 def _seen_by_workers(url: str) -> str:
     """Return a store's URL as workers need it: they run in folders of their own."""
-    return url if "://" in url else str(Path(url).absolute())
+    return url if "://" in url else str(Path(url).expanduser().absolute())
