@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from dasktune.cli.chaos import chaos
 from dasktune.cli.conventions import (
     DONE,
     FAILED,
@@ -323,6 +324,7 @@ def replay(
     raise typer.Exit(DONE if found.identical else FAILED)
 
 
+app.command()(chaos)
 app.command()(fingerprint)
 app.command()(simulate)
 app.command()(torture)
