@@ -161,6 +161,11 @@ class Database:
     def __repr__(self) -> str:
         return f"Database({self._connections.name!r})"
 
+    @property
+    def connections(self) -> Connections:
+        """Its connections, to see whether and how fast it answers."""
+        return self._connections
+
     # ---------------------------------------------------------------------- writing
 
     def write(self, batch: Batch) -> None:
