@@ -25,6 +25,7 @@ from dasktune.cli.conventions import (
 from dasktune.cli.fingerprint import fingerprint
 from dasktune.cli.run import run
 from dasktune.cli.simulate import simulate
+from dasktune.cli.submit import PASSED_ON, submit
 from dasktune.cli.torture import torture
 from dasktune.errors import (
     ConfigurationError,
@@ -327,6 +328,7 @@ def replay(
 app.command()(chaos)
 app.command()(fingerprint)
 app.command()(simulate)
+app.command(context_settings=PASSED_ON)(submit)
 app.command()(torture)
 
 
