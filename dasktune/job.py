@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from uuid import uuid4
 
 from dasktune.errors import ClusterError
+from dasktune.gpus import has_gpus_of_its_own, sees_too_many
 from dasktune.isolation import give_own_generator
 from dasktune.trainer.code import TrainerCode, unpack
 from dasktune.trainer.environment import environment
@@ -122,22 +123,29 @@ def open_job(plan: JobPlan, resources: Mapping[str, float]) -> Job:
     plan
         What the driver sent.
     resources
-        What this worker says it has; with a ``GPU`` the trainer is put there.
+        What this worker says it has; with a ``GPU`` the trainer is put there, and on a
+        worker of dask-cuda in any case.
 
     Raises
     ------
     ClusterError
-        If the code cannot be opened here, or a GPU is needed and none can be used.
+        If the code cannot be opened here, a GPU is needed and none can be used, or torch
+        would use the GPU of another worker.
     """
     trainer_class = unpack(plan.code)
     if plan.needs_process:
         give_own_generator()
-    device = "cuda" if resources.get("GPU", 0) > 0 else "cpu"
+    device = "cuda" if resources.get("GPU", 0) > 0 or has_gpus_of_its_own() else "cpu"
     torch = sys.modules.get("torch")
     if device == "cuda" and torch is not None and not torch.cuda.is_available():
         if plan.needs.get("GPU", 0) > 0:
             raise ClusterError("stages need a GPU, and torch finds none in this process")
         device = "cpu"
+    if device == "cuda" and sees_too_many(torch):
+        raise ClusterError(
+            "torch used CUDA here before the worker was given its GPUs: the script must do so "
+            "only under `if __name__ == '__main__':`, because each worker process reads it, too"
+        )
     return Job(
         trainer_class=trainer_class,
         config=plan.config,

@@ -9,11 +9,13 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
+from typing import Any
 
 import dask
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, Nanny
 
-from dasktune.errors import ClusterError
+from dasktune.errors import ClusterError, ConfigurationError
+from dasktune.gpus import VISIBLE, shared_out, visible_gpus
 
 LOCAL_SETTINGS = {
     "distributed.worker.daemon": False,
@@ -26,30 +28,61 @@ LOCAL_SETTINGS = {
     # pages, and a third of the time of small networks goes there.
     "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 2**28,
     "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": 2**28,
+    # Or a script that asks at its top whether there is a GPU settles, in each worker that
+    # reads it, which ones torch sees there: before the worker is told which are its own.
+    "distributed.nanny.pre-spawn-environ.PYTORCH_NVML_BASED_CUDA_CHECK": 1,
 }
 """Data loaders may have processes, and Dask neither moves nor repeats a stage by itself."""
 
 
+class GpuNanny(Nanny):
+    """Starts a worker that sees only its own GPUs.
+
+    Parameters
+    ----------
+    scheduler, name, keywords
+        As for ``Nanny``; the name is a number.
+    gpus
+        What each worker sees, by name.
+    """
+
+    def __init__(self, scheduler: str, *, name: int, gpus: list[str], **keywords: Any) -> None:
+        super().__init__(scheduler, name=name, env={VISIBLE: gpus[name]}, **keywords)
+
+
 @contextmanager
-def local_client(workers: int | None = None) -> Iterator[Client]:
+def local_client(workers: int | None = None, *, gpus_per_worker: float = 0) -> Iterator[Client]:
     """Give a client of a new local cluster: one single-threaded process per slot.
 
     Parameters
     ----------
     workers
-        How many; as many as there are cores if None. All ports are on loopback.
+        How many; if None as many as there are cores, or as the GPUs allow. All ports are on
+        loopback.
+    gpus_per_worker
+        GPUs that each worker has for itself, or the share of one such as 0.5, which two
+        workers have then. A worker sees no other GPU, and has them as its resource ``GPU``.
+        Of those that ``CUDA_VISIBLE_DEVICES`` names here, if it is set.
 
     Raises
     ------
+    ConfigurationError
+        If there are not so many GPUs.
     ClusterError
         If the processes cannot be started.
     """
-    count = workers or available_cores()
+    if workers is not None and (type(workers) is not int or workers < 1):
+        raise ConfigurationError(f"workers must be an int >= 1, got {workers!r}")
+    count, keywords = workers or available_cores(), dict[str, Any]()
+    if gpus_per_worker:
+        gpus = shared_out(visible_gpus(), gpus_per_worker, workers)
+        count, keywords = len(gpus), {"worker_class": GpuNanny, "gpus": gpus}
+        keywords["resources"] = {"GPU": gpus_per_worker}
     with tempfile.TemporaryDirectory(prefix="dasktune-") as scratch:
         settings = {**LOCAL_SETTINGS, "temporary-directory": scratch}
         with dask.config.set(settings), ExitStack() as stack:
             with _ctrl_c_held_back():
-                cluster = stack.enter_context(_local_cluster(count))
+                cluster = stack.enter_context(_cluster(count, **keywords))
             client = stack.enter_context(Client(cluster))
             client.run(_say_only_what_is_grave)
             yield client
@@ -63,7 +96,7 @@ def _say_only_what_is_grave() -> None:
     logging.getLogger("distributed.worker").setLevel(logging.CRITICAL)
 
 
-def _local_cluster(workers: int) -> LocalCluster:
+def _cluster(workers: int, **keywords: Any) -> LocalCluster:
     try:
         return LocalCluster(
             n_workers=workers,
@@ -72,6 +105,7 @@ def _local_cluster(workers: int) -> LocalCluster:
             memory_limit=0,
             host="127.0.0.1",
             dashboard_address="127.0.0.1:0",
+            **keywords,
         )
     except RuntimeError as error:
         raise ClusterError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,7 @@ LOOKAHEAD_SECONDS = 0.03
 
 
 _LOCATING: ContextVar[bool] = ContextVar("dasktune-locating", default=False)
+_ELSEWHERE: ContextVar[Path | None] = ContextVar("dasktune-elsewhere", default=None)
 
 
 class Located(NamedTuple):
@@ -71,6 +73,19 @@ def locate(make: Callable[[], object]) -> Located | None:
     finally:
         _LOCATING.reset(token)
     return None
+
+
+@contextmanager
+def stored_in(folder: Path) -> Iterator[None]:
+    """Let `create_study` keep all that it keeps in a folder, whatever it is told.
+
+    There is no mirror then, and no budget.
+    """
+    token = _ELSEWHERE.set(folder)
+    try:
+        yield
+    finally:
+        _ELSEWHERE.reset(token)
 
 
 def create_study(
@@ -157,6 +172,8 @@ def create_study(
     StorageError
         If the store or the database cannot be written.
     """
+    if (folder := _ELSEWHERE.get()) is not None:
+        storage, database, mirror, budget = folder / "store", None, None, None
     metric = metric if isinstance(metric, str) else _listed(metric)
     direction = direction if isinstance(direction, str | Direction) else _listed(direction)
     url = f"runs/{slug(str(name))}" if storage is None else str(storage)

@@ -23,6 +23,7 @@ from dasktune.callbacks import Announcer, Callback, Mirroring
 from dasktune.engine import Engine, Outcome, refuse_objectives
 from dasktune.errors import ConfigurationError, TrainerError, refuse
 from dasktune.export import about_state, check_target, write_state
+from dasktune.gpus import gpus_needed
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.graph.tree import StageTree, build_stage_tree
@@ -120,6 +121,7 @@ class Study(StudyAdditions):
         *,
         client: Client | None = None,
         workers: int | None = None,
+        gpus_per_worker: float | None = None,
         limits: Limits | None = None,
         callbacks: Iterable[Callback] = (),
         progress: bool | None = None,
@@ -138,7 +140,11 @@ class Study(StudyAdditions):
         client
             Connected to the Dask cluster to run on; None starts a local one.
         workers
-            Size of the local cluster; one worker per core if None.
+            Size of the local cluster; if None one worker per core, or as many as the GPUs
+            allow.
+        gpus_per_worker
+            GPUs of each local worker, or its share of one such as 0.5; what stages need
+            (`create_study`) if None.
         limits
             End earlier: at a target, or when so much has been used. What runs is saved.
         callbacks
@@ -185,12 +191,13 @@ class Study(StudyAdditions):
             meter = Meter(limits, self.objective, self._used(place, limits), save)
             if meter.reached() is None:
                 self._check_resumable(allow_failed_check)
+                gpus = self._gpus_of_workers(client, gpus_per_worker)
                 try:
                     with (
                         self._mirroring,
                         self._timed(meter, save),
                         interruptible(self.stop),
-                        self._client(client, workers) as connected,
+                        self._client(client, workers, gpus) as connected,
                     ):
                         self._is_current = False  # until all that is decided has been written
                         self._run(run, place, connected, progress, meter, announcer, timeouts)
@@ -404,6 +411,10 @@ class Study(StudyAdditions):
             ]
         return found
 
+    def plan_of_run(self, run: str) -> JobPlan:
+        """Return what workers are told at the beginning of a run of that name."""
+        return self._plan(run, Timeouts())
+
     def _plan(self, run: str, timeouts: Timeouts) -> JobPlan:
         return JobPlan(
             run=run,
@@ -419,11 +430,23 @@ class Study(StudyAdditions):
             driver=PROCESS,
         )
 
-    def _client(self, client: Client | None, workers: int | None) -> Any:
+    def _client(self, client: Client | None, workers: int | None, gpus: float) -> Any:
         from dasktune.cluster import own_client
         from dasktune.local import local_client
 
-        return local_client(workers) if client is None else own_client(client)
+        if client is not None:
+            return own_client(client)
+        return local_client(workers, gpus_per_worker=gpus)
+
+    def _gpus_of_workers(self, client: Client | None, gpus_per_worker: float | None) -> float:
+        """Return how many GPUs each local worker gets, before anything has been started."""
+        if client is None:
+            return gpus_needed(self._options.needs, gpus_per_worker)
+        if gpus_per_worker is not None:
+            raise ConfigurationError(
+                "gpus_per_worker is for a local cluster, not for the one of client"
+            )
+        return 0
 
     def _check_resumable(self, allow_failed_check: bool) -> None:
         """Refuse to merge what is known not to resume exactly; warn if nothing is known."""
@@ -668,4 +691,4 @@ def _wants_display(progress: bool | None) -> bool:
 
 def _seen_by_workers(url: str) -> str:
     """Return a store's URL as workers need it: they run in folders of their own."""
-    return url if "://" in url else str(Path(url).absolute())
+    return url if "://" in url else str(Path(url).expanduser().absolute())

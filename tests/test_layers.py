@@ -21,17 +21,19 @@ LAYERS = (
     ("sequences", "space"),
     ("graph",),
     ("algos",),
-    ("limits", "log", "timeouts", "trials", "session", "engine"),
+    ("limits", "log", "timeouts", "trials", "session", "engine", "waiting"),
     ("storage",),
     ("trainer",),
     (
         "flights",
+        "gpus",
         "history",
         "interrupt",
         "isolation",
         "job",
         "keeper",
         "leasing",
+        "logs",
         "mirror",
         "recall",
         "recorder",
@@ -58,7 +60,7 @@ LAYERS = (
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 PURE = (
     *("errors", "types", "sequences", "space", "graph", "algos"),
-    *("log", "limits", "timeouts", "trials", "session", "engine", "forecast"),
+    *("log", "limits", "timeouts", "trials", "session", "engine", "forecast", "waiting"),
 )
 HARMLESS = """
     __future__ abc array bisect collections contextlib copy dataclasses decimal enum fractions

@@ -171,6 +171,16 @@ def test_any_name_has_a_folder_of_its_own_below_runs(
     assert database.parent.parent == tmp_path / "here" / "runs"
 
 
+def test_a_store_below_the_home_is_one_place_for_driver_and_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    study = dt.create_study(Descent, name="home", storage="~/runs", metric="loss")
+    with closing(study):
+        assert study.plan_of_run("run").store == str(tmp_path / "runs")
+        assert (tmp_path / "runs" / "dasktune.json").is_file()
+
+
 def test_all_problems_are_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
         make(tmp_path, Forgetful, name=" ", report_every=0, seed="a", reuse="b", direction="c")

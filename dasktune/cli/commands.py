@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from dasktune.cli.chaos import chaos
 from dasktune.cli.conventions import (
     DONE,
     FAILED,
@@ -24,6 +25,7 @@ from dasktune.cli.conventions import (
 from dasktune.cli.fingerprint import fingerprint
 from dasktune.cli.run import run
 from dasktune.cli.simulate import simulate
+from dasktune.cli.submit import PASSED_ON, submit
 from dasktune.cli.torture import torture
 from dasktune.errors import (
     ConfigurationError,
@@ -323,8 +325,10 @@ def replay(
     raise typer.Exit(DONE if found.identical else FAILED)
 
 
+app.command()(chaos)
 app.command()(fingerprint)
 app.command()(simulate)
+app.command(context_settings=PASSED_ON)(submit)
 app.command()(torture)
 
 

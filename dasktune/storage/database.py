@@ -10,7 +10,7 @@ whose locks do not hold.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -28,6 +28,7 @@ from dasktune.storage.schema import (
     EventRow,
     MetricRow,
     NoteRow,
+    RunRow,
     StageRow,
     StudyRow,
     TrialRow,
@@ -77,6 +78,31 @@ class StudyFigures:
     steps_repeated: Step
     stages: Mapping[str, int]
     last_end: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedStages:
+    """Attempts of a study that failed at the same step for the same reason.
+
+    Parameters
+    ----------
+    step
+        The last step before the one that failed.
+    message
+        Why.
+    trials
+        Some of the trials that wanted them.
+    count
+        How many.
+    last
+        When the last of them did (epoch seconds).
+    """
+
+    step: Step
+    message: str
+    trials: Sequence[int]
+    count: int
+    last: float
 
 
 class Database:
@@ -134,6 +160,11 @@ class Database:
 
     def __repr__(self) -> str:
         return f"Database({self._connections.name!r})"
+
+    @property
+    def connections(self) -> Connections:
+        """Its connections, to see whether and how fast it answers."""
+        return self._connections
 
     # ---------------------------------------------------------------------- writing
 
@@ -216,6 +247,19 @@ class Database:
         if identity is None:
             return None
         return StudyRow(id=identity, name=name, root=root, spec=spec, created=created)
+
+    def sign(self, row: RunRow) -> None:
+        """Write how a run stands.
+
+        Raises
+        ------
+        StorageError
+            If it cannot be written.
+        """
+        table, values = schema.runs, asdict(row)
+        insert = INSERTS[self._connections.dialect](table).values(values)
+        changed = {name: insert.excluded[name] for name in values if name != "run"}
+        self._do(insert.on_conflict_do_update(index_elements=["run"], set_=changed))
 
     def forget_checkpoints(self, keys: Iterable[str]) -> None:
         """Remove the rows of checkpoints that were discarded or found corrupt."""
@@ -344,6 +388,45 @@ class Database:
             last_end=max((last for _, _, _, _, last in stages), default=None),
         )
 
+    def last_run(self, study_id: int) -> RunRow | None:
+        """Return the run of a study that began last; None if there was none."""
+        table = schema.runs
+        query = sa.select(*_columns_of(RunRow, table)).where(table.c.study_id == study_id)
+        found = self._ask(query.order_by(table.c.began.desc()).limit(1))
+        return RunRow(**found[0]._mapping) if found else None
+
+    def open_stages(self, study_id: int, run: str) -> list[StageRow]:
+        """Return the stages that a run has begun and of which no end is known, by attempt."""
+        table = schema.stages.c
+        mine = (table.study_id == study_id, table.run == run, table.ended.is_(None))
+        return list(self._rows(StageRow, schema.stages, *mine))
+
+    def failed_stages(self, study_id: int, most: int) -> list[FailedStages]:
+        """Return at most so many groups of stages that failed alike, the latest first."""
+        table = schema.stages.c
+        step = (table.start + table.steps).label("step")
+        alike = (step, table.message, table.trials)
+        last = sa.func.max(table.ended)
+        found = self._ask(
+            sa.select(*alike, sa.func.count(), last)
+            .where(table.study_id == study_id, table.status == "failed")
+            .group_by(*alike)
+            .order_by(last.desc())
+            .limit(most)
+        )
+        return [
+            FailedStages(step=at, message=why, trials=tuple(trials), count=count, last=when)
+            for at, why, trials, count, when in found
+        ]
+
+    def failed_trials(self, study_id: int, most: int) -> list[TrialRow]:
+        """Return at most so many trials that failed, by number."""
+        table = schema.trials
+        failed = (table.c.study_id == study_id, table.c.state == "FAIL")
+        query = sa.select(*_columns_of(TrialRow, table)).where(*failed)
+        found = self._ask(query.order_by(table.c.number).limit(most))
+        return [TrialRow(**row._mapping) for row in found]
+
     def metrics(self, root: str) -> Iterator[MetricRow]:
         """Return the metrics of all states below a root, by key."""
         return self._rows(MetricRow, schema.metrics, schema.metrics.c.root == root)
@@ -417,7 +500,7 @@ class Database:
     def _ask(self, query: sa.Select[Any]) -> Sequence[Any]:
         return self._connections.run(lambda connection: connection.execute(query).all())
 
-    def _do(self, change: sa.Delete | sa.Update) -> None:
+    def _do(self, change: sa.Delete | sa.Update | sa.Insert) -> None:
         def work(connection: sa.Connection) -> None:
             connection.execute(change)
 

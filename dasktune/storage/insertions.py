@@ -131,6 +131,7 @@ def _stage(row: StageRow) -> tuple[Any, ...]:
     return (
         *(row.study_id, row.attempt, row.key, row.start, row.stop, row.worker, row.status),
         *(row.started, row.ended, row.steps, row.repeated),
+        *(row.run, to_text(row.trials), row.message),
     )
 
 

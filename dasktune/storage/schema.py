@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from dasktune.storage.metrics import metrics_from_json, metrics_to_text
 from dasktune.types import Metrics, Step
 
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003")
 """Revisions of the tables, oldest first; `dasktune.storage.migrations` leads to the last."""
 
 META_VERSION = 3
@@ -180,7 +180,11 @@ class CheckpointRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRow:
-    """One attempt to train the steps from `start` to `stop`; a later row replaces it."""
+    """One attempt to train the steps from `start` to `stop`; a later row replaces it.
+
+    `run` is the driver's that sent it, `trials` are some of those that want it, and `message`
+    says why it failed.
+    """
 
     study_id: int
     attempt: str
@@ -193,6 +197,51 @@ class StageRow:
     ended: float | None
     steps: int
     repeated: int
+    run: str = ""
+    trials: list[int] = field(default_factory=list)
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """One run of a driver, as it stood at its last sign of life; a later row replaces it.
+
+    Parameters
+    ----------
+    run
+        Its unique name.
+    host, pid, version
+        Where the driver runs, and its version of dasktune.
+    began, seen, ended
+        When it began, was last heard of, and ended (epoch seconds).
+    how
+        ``running``, ``ended``, ``limit``, ``interrupted`` or ``failed``.
+    message
+        Which limit ended it, or why it failed.
+    seconds_left
+        Estimate for what is asked for; None if nothing is known.
+    waits
+        What it waits for: objects with ``kind``, ``text`` and ``since`` (epoch seconds).
+    workers
+        How many there are, are busy, and how many stages wait for one.
+    positions
+        How far attempts have come that run, by attempt.
+    """
+
+    run: str
+    study_id: int
+    host: str
+    pid: int
+    version: str
+    began: float
+    seen: float
+    ended: float | None = None
+    how: str = "running"
+    message: str = ""
+    seconds_left: float | None = None
+    waits: list[Any] = field(default_factory=list)
+    workers: dict[str, Any] = field(default_factory=dict)
+    positions: dict[str, Step] = field(default_factory=dict)
 
 
 meta = sa.Table(
@@ -299,6 +348,29 @@ stages = sa.Table(
     sa.Column("ended", sa.Double),
     sa.Column("steps", sa.BigInteger, nullable=False),
     sa.Column("repeated", sa.BigInteger, nullable=False),
+    sa.Column("run", sa.Text, nullable=False, server_default=""),
+    sa.Column("trials", JsonText, nullable=False, server_default="[]"),
+    sa.Column("message", sa.Text, nullable=False, server_default=""),
+)
+
+runs = sa.Table(
+    "dasktune_runs",
+    metadata,
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("study_id", sa.Integer, nullable=False),
+    sa.Column("host", sa.Text, nullable=False),
+    sa.Column("pid", sa.BigInteger, nullable=False),
+    sa.Column("version", sa.String(64), nullable=False),
+    sa.Column("began", sa.Double, nullable=False),
+    sa.Column("seen", sa.Double, nullable=False),
+    sa.Column("ended", sa.Double),
+    sa.Column("how", sa.String(16), nullable=False),
+    sa.Column("message", sa.Text, nullable=False),
+    sa.Column("seconds_left", sa.Double),
+    sa.Column("waits", JsonText, nullable=False),
+    sa.Column("workers", JsonText, nullable=False),
+    sa.Column("positions", JsonText, nullable=False),
+    sa.Index("dasktune_runs_study", "study_id", "began"),
 )
 
 

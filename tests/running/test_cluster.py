@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import platform
 import queue
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +19,6 @@ from dasktune.cluster import Workers
 from dasktune.errors import ClusterError
 from dasktune.graph.events import WorkerJoined
 from dasktune.job import JobPlan
-from dasktune.local import available_cores
 from dasktune.trainer import Trainer
 from dasktune.trainer.code import pack
 
@@ -220,31 +217,6 @@ def test_a_worker_with_a_gpu_has_it_claimed(client: Client, plan: JobPlan) -> No
     assert workers.claims("w1", {}) == {"GPU": 1.0}
     assert workers.claims("w1", {"GPU": 2}) == {"GPU": 2}
     assert workers.claims("w2", {}) is None
-
-
-def test_there_is_a_core() -> None:
-    assert available_cores() >= 1
-
-
-SCRIPT = """
-from dasktune.local import local_client
-
-with local_client(1):
-    pass
-"""
-
-
-@pytest.mark.cluster
-def test_a_script_without_a_guard_is_told_what_to_do(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    ended = subprocess.run(
-        [sys.executable, str(script)], check=False, capture_output=True, text=True, timeout=120
-    )
-    assert ended.returncode == 1
-    last = ended.stderr.strip().splitlines()[-1]
-    assert last.startswith("dasktune.errors.ClusterError: local workers could not be started")
-    assert "under `if __name__ == '__main__':`" in last
 
 
 def test_workers_that_differ_in_what_decides_results_are_refused(

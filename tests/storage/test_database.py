@@ -21,12 +21,13 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from dasktune.errors import ConfigurationError, StorageError
 from dasktune.storage import schema
-from dasktune.storage.database import Batch, Database
+from dasktune.storage.database import Batch, Database, FailedStages
 from dasktune.storage.insertions import statement
 from dasktune.storage.schema import (
     CheckpointRow,
     EventRow,
     MetricRow,
+    RunRow,
     StageRow,
     TrialRow,
 )
@@ -381,7 +382,7 @@ def test_a_file_is_in_wal_mode_and_our_tables_have_a_prefix(tmp_path):
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
     connection.close()
-    assert len(tables) == 9
+    assert len(tables) == 10
     assert all(name.startswith("dasktune_") for (name,) in tables)
 
 
@@ -390,6 +391,60 @@ def plan_of(database, query, *parameters):
     rows = connection.execute(f"EXPLAIN QUERY PLAN {query}", parameters).fetchall()
     connection.close()
     return " ".join(row[-1] for row in rows)
+
+
+def run_of(name, **changes):
+    values = {"study_id": 1, "host": "h", "pid": 7, "version": "1", "began": 1.0, "seen": 1.0}
+    return RunRow(run=name, **{**values, **changes})
+
+
+def test_the_last_sign_of_the_last_run_is_found(database):
+    assert database.last_run(1) is None
+    database.sign(run_of("b", began=2.0))
+    database.sign(run_of("a", began=1.0))
+    database.sign(run_of("c", began=3.0, study_id=2))
+    later = run_of(
+        "b",
+        began=2.0,
+        seen=7.5,
+        ended=8.0,
+        how="failed",
+        message='it\'s "so"; DROP TABLE dasktune_runs',
+        seconds_left=1.5,
+        waits=[{"kind": "store", "text": "ä", "since": None}],
+        workers={"usable": 2},
+        positions={"1-aa": 3},
+    )
+    database.sign(later)
+    assert database.last_run(1) == later
+    assert database.last_run(2) == run_of("c", began=3.0, study_id=2)
+
+
+def test_the_open_stages_of_a_run_are_its_own_that_have_no_end(database):
+    mine = replace(STAGE, run="a", trials=[3, 4])
+    ended = replace(mine, attempt="2-aa", ended=2.0)
+    others = [replace(mine, attempt="3-aa", run="b"), replace(mine, study_id=2)]
+    database.write(Batch(stages=[mine, ended, *others]))
+    assert database.open_stages(1, "a") == [mine]
+
+
+def test_stages_that_failed_alike_are_counted_together_the_latest_first(database):
+    first = replace(STAGE, status="failed", steps=3, trials=[1], message="no", ended=5.0)
+    rows = [first, replace(first, attempt="2-aa", start=1, steps=2, ended=9.0)]
+    rows += [replace(first, attempt="3-aa", steps=4, ended=7.0)]
+    rows += [replace(first, attempt="4-aa", ended=None, status="running")]
+    rows += [replace(first, attempt="5-aa", study_id=2)]
+    database.write(Batch(stages=rows))
+    twice, once = database.failed_stages(1, 10)
+    assert twice == FailedStages(step=3, message="no", trials=(1,), count=2, last=9.0)
+    assert once == FailedStages(step=4, message="no", trials=(1,), count=1, last=7.0)
+    assert database.failed_stages(1, 1) == [twice]
+
+
+def test_trials_that_failed_are_found_by_number(database):
+    failed = [replace(TRIAL, number=number, state="FAIL") for number in (5, 2, 9)]
+    database.write(Batch(trials=[TRIAL, *failed, replace(TRIAL, study_id=2, state="FAIL")]))
+    assert [one.number for one in database.failed_trials(1, 2)] == [2, 5]
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,9 @@ def test_all_that_was_written_is_there_and_found(server: str) -> None:
     snapshot = database.last_landmark(1, "snapshot", 0)
     assert snapshot is not None
     assert snapshot.number == 3
+    (stage,) = found["stages"]
+    assert (stage.run, stage.trials, stage.message) == ("", [], "")
+    assert (database.last_run(1), database.failed_stages(1, 9)) == (None, [])
     best = database.best_trial(1, is_maximized=False)
     assert best is not None
     assert best.number == 0
@@ -139,23 +142,37 @@ def test_all_that_was_written_is_there_and_found(server: str) -> None:
     again.close()
 
 
+def test_what_the_last_revision_wrote_is_there_in_this_one(server: str) -> None:
+    make_old(server)
+    engine = sa.create_engine(server)
+    with engine.begin() as connection:
+        migrate(connection, "0001", to="0002")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE dasktune_checkpoints SET used = 7.5")
+    engine.dispose()
+    database = Database(server)
+    assert [one.used for one in database.storage_rows()] == [7.5]
+    assert [one.trials for one in database.stages(1)] == [[]]
+    database.close()
+
+
 def test_a_copy_is_kept_of_a_file(old: Path, caplog: pytest.LogCaptureFixture) -> None:
     before = dump(old)
     with caplog.at_level(logging.WARNING, "dasktune"):
         Database(old).close()
-    copy = old.with_name("x.db.before-0002.bak")
+    copy = old.with_name("x.db.before-0003.bak")
     assert dump(copy) == before
     assert dump(old) != before
     (line,) = (one for one in caplog.messages if "brought up to date" in one)
     assert str(copy) in line
-    assert "from revision 0001 to 0002" in line
+    assert "from revision 0001 to 0003" in line
     Database(old).close()
     assert [one.name for one in old.parent.glob("*.bak")] == [copy.name]
 
 
 def test_no_copy_is_overwritten(old: Path) -> None:
-    first, second = back_up(old, "0002"), back_up(old, "0002")
-    assert [first.name, second.name] == ["x.db.before-0002.bak", "x.db.before-0002.2.bak"]
+    first, second = back_up(old, "0003"), back_up(old, "0003")
+    assert [first.name, second.name] == ["x.db.before-0003.bak", "x.db.before-0003.2.bak"]
     assert dump(first) == dump(second) == dump(old)
 
 
@@ -172,7 +189,7 @@ def test_a_copy_that_does_not_fit_is_told_in_a_sentence_and_leaves_nothing(old: 
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, limits[1]))
     try:
-        with pytest.raises(StorageError, match=r"it cannot be copied to .*x\.db\.before-0002\.bak"):
+        with pytest.raises(StorageError, match=r"it cannot be copied to .*x\.db\.before-0003\.bak"):
             Database(old)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -192,7 +209,7 @@ def test_a_migration_that_fails_changes_nothing(old: Path) -> None:
     with pytest.raises(StorageError, match="cannot be brought up to date"):
         Database(old)
     assert dump(old) == before
-    assert dump(old.with_name("x.db.before-0002.bak")) == before
+    assert dump(old.with_name("x.db.before-0003.bak")) == before
 
 
 MIGRATE = """

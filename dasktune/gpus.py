@@ -1,0 +1,154 @@
+"""The GPUs of this host, and which of them each worker sees."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import re
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from itertools import takewhile
+from typing import Any
+
+from dasktune.errors import ConfigurationError
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+"""The environment variable that says which GPUs a process sees, by index or UUID."""
+
+GPU_ID = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
+"""What may stand in it; for CUDA the list ends before anything else, such as -1."""
+
+
+def visible_gpus() -> tuple[str, ...]:
+    """Return the ids of the GPUs that this process may use, by index or UUID.
+
+    What ``CUDA_VISIBLE_DEVICES`` names is believed. Without it there are as many as the
+    driver of NVIDIA counts, or else torch.
+    """
+    given = os.environ.get(VISIBLE)
+    if given is None:
+        return tuple(map(str, range(_counted())))
+    ids = (one.strip() for one in given.split(","))
+    return tuple(takewhile(lambda one: GPU_ID.fullmatch(one) is not None, ids))
+
+
+def shared_out(gpus: tuple[str, ...], per_worker: float, workers: int | None = None) -> list[str]:
+    """Return the GPUs that each worker shall see, as `VISIBLE` has them.
+
+    Parameters
+    ----------
+    gpus
+        Ids of those that there are.
+    per_worker
+        How many each sees, or the share of one that it has, such as 0.5.
+    workers
+        How many workers; as many as the GPUs allow if None.
+
+    Raises
+    ------
+    ConfigurationError
+        If there are not so many GPUs.
+
+    Examples
+    --------
+    >>> shared_out(("0", "1", "2"), 1)
+    ['0', '1', '2']
+    >>> shared_out(("0", "1"), 0.5)
+    ['0', '1', '0', '1']
+    >>> shared_out(("0", "1", "2", "3"), 2, workers=2)
+    ['0,1', '2,3']
+    """
+    if not _is_amount(per_worker):
+        raise ConfigurationError(
+            f"gpus_per_worker must be a whole number, or a fraction below 1, got {per_worker!r}"
+        )
+    if per_worker < 1:
+        # Rounding may make three thirds a little more than one.
+        sharing = math.floor(1 / per_worker + 1e-9)
+        slots = list(gpus) * sharing
+    else:
+        size = int(per_worker)
+        starts = range(0, len(gpus) - size + 1, size)
+        slots = [",".join(gpus[start : start + size]) for start in starts]
+    if not slots or len(slots) < (workers or 0):
+        raise ConfigurationError(
+            f"{'a worker' if workers in (None, 1) else f'{workers} workers'} with gpus_per_worker="
+            f"{per_worker:g} must find GPUs enough; {_in_words(gpus)} here"
+        )
+    return slots[:workers]
+
+
+def gpus_needed(needs: Mapping[str, float], gpus_per_worker: float | None) -> float:
+    """Return how many GPUs each worker of this host gets: what is said, or what stages need.
+
+    Raises
+    ------
+    ConfigurationError
+        If stages need what a worker of this host would not have.
+    """
+    if others := sorted(set(needs) - {"GPU"}):
+        raise ConfigurationError(
+            f"stages need {', '.join(others)}, which workers of this host do not have: start "
+            "workers with such resources yourself, and give a client"
+        )
+    least = needs.get("GPU", 0)
+    if gpus_per_worker is None:
+        if least > 0 and not visible_gpus():
+            raise ConfigurationError(f"stages need a GPU (needs={dict(needs)}), and none is here")
+        return least
+    if gpus_per_worker < least:
+        raise ConfigurationError(
+            f"stages need {least:g} GPUs (needs={dict(needs)}), and each worker would have "
+            f"gpus_per_worker={gpus_per_worker:g}"
+        )
+    return gpus_per_worker
+
+
+def has_gpus_of_its_own() -> bool:
+    """Whether dask-cuda has given this process its GPUs; its workers need not say so."""
+    return "dask_cuda" in sys.modules and bool(os.environ.get(VISIBLE))
+
+
+def sees_too_many(torch: Any) -> bool:
+    """Whether CUDA was started here before it was said which GPUs are this process's.
+
+    It is asked itself: ``torch.cuda.device_count`` may count what it would be by now.
+    """
+    count = getattr(torch._C, "_cuda_getDeviceCount", None) if torch is not None else None
+    return count is not None and VISIBLE in os.environ and count() > len(visible_gpus())
+
+
+def _is_amount(number: object) -> bool:
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        return False
+    return 0 < number < 1 or (number >= 1 and float(number).is_integer())
+
+
+def _in_words(gpus: tuple[str, ...]) -> str:
+    if not gpus:
+        return "there is none"
+    return f"there {'is' if len(gpus) == 1 else 'are'} {len(gpus)} ({', '.join(gpus)})"
+
+
+def _counted() -> int:
+    """Return how many GPUs the driver of NVIDIA counts, or torch where it is another's."""
+    try:
+        driver = ctypes.CDLL("libnvidia-ml.so.1")
+        if driver.nvmlInit_v2() != 0:
+            return 0
+        count = ctypes.c_uint()
+        failed = driver.nvmlDeviceGetCount_v2(ctypes.byref(count))
+        driver.nvmlShutdown()
+    except (OSError, AttributeError):
+        return _counted_by_torch()
+    return 0 if failed else count.value
+
+
+def _counted_by_torch() -> int:
+    if find_spec("torch") is None:
+        return 0
+    import torch
+
+    return torch.cuda.device_count()

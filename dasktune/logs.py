@@ -1,0 +1,229 @@
+"""Logs: what is logged about a stage says which one, and nothing that is secret is written.
+
+dasktune logs with Python's `logging`, below the logger ``dasktune``. Its records carry what they
+are about as attributes (`FIELDS`), so that any handler can use them; `configure` gives a file of
+text or of JSON lines.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from dasktune.errors import ConfigurationError, refuse, unknown
+from dasktune.storage.redaction import redacted
+
+FORMATS = ("text", "json")
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+FIELDS = ("study", "run", "trials", "stage", "start", "stop", "step", "attempt", "worker")
+"""What a record may carry.
+
+``stage`` is the beginning of the key of the state that the stage ends with, ``start`` and
+``stop`` are its steps, ``step`` the one that is spoken of, and ``trials`` some of those that
+want it.
+"""
+
+KEY_LETTERS = 12
+"""Letters of a key that tell stages apart."""
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+_STUDY: ContextVar[str | None] = ContextVar("dasktune-study", default=None)
+
+
+def about(**fields: object) -> dict[str, object]:
+    """Return the ``extra`` of a record: what it is about, and the study that runs here.
+
+    Examples
+    --------
+    >>> with within("digits"):
+    ...     about(worker="tcp://w:1", step=None)
+    {'study': 'digits', 'worker': 'tcp://w:1'}
+    """
+    found = {"study": _STUDY.get(), **fields}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+@contextmanager
+def within(study: str) -> Iterator[None]:
+    """Let what is logged meanwhile, in this thread, be about a study."""
+    token = _STUDY.set(study)
+    try:
+        yield
+    finally:
+        _STUDY.reset(token)
+
+
+def trials_text(trials: Iterable[int]) -> str:
+    """Return trials in words, for messages.
+
+    Examples
+    --------
+    >>> trials_text([3]), trials_text([1, 2]), trials_text([])
+    ('trial 3', 'trials 1, 2', 'no trial')
+    """
+    numbers = list(trials)
+    if not numbers:
+        return "no trial"
+    return f"trial{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
+class Redacting(logging.Filter):
+    """Takes secrets out of records: out of message, arguments, tracebacks and fields.
+
+    `configure` puts it on the handlers that it makes; put it on handlers of your own. As a filter
+    of a handler it changes the record for handlers that come after it, too.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Take secrets out of a record, and let it pass."""
+        record.msg, record.args = redacted(record.getMessage()), None
+        if record.exc_info:
+            record.exc_text = record.exc_text or _FORMATTER.formatException(record.exc_info)
+            record.exc_info = None
+        if record.exc_text:
+            record.exc_text = redacted(record.exc_text)
+        if record.stack_info:
+            record.stack_info = redacted(record.stack_info)
+        for name, value in _fields_of(record).items():
+            setattr(record, name, _without_secrets(value))
+        return True
+
+
+class TextLines(logging.Formatter):
+    """One line of text a record, its fields at the end; tracebacks below."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the text of a record."""
+        fields = " ".join(f"{name}={_short(value)}" for name, value in _fields_of(record).items())
+        record = copy.copy(record)
+        # What is logged comes from outside, too: a line must not look like two.
+        record.msg, record.args = " ".join(record.getMessage().splitlines()), None
+        record.msg += f" [{fields}]" if fields else ""
+        return super().format(record)
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
+        """Return the time of a record."""
+        return _time_of(record)
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a record: time (UTC), level, logger, message, fields, traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        document: dict[str, object] = {
+            "time": _time_of(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        document |= _fields_of(record)
+        if record.exc_info and not record.exc_text:
+            record.exc_text = self.formatException(record.exc_info)
+        if record.exc_text:
+            document["traceback"] = record.exc_text
+        return json.dumps(document, default=str)
+
+
+@contextmanager
+def configure(
+    path: Path | str | None = None, format: str = "text", level: str = "INFO"
+) -> Iterator[None]:
+    """Write what dasktune logs to a file, or to standard error, while the context lasts.
+
+    With a file, warnings go to standard error still, unless the program has handlers of its
+    own. What is written has no secrets in it.
+
+    Parameters
+    ----------
+    path
+        Is appended to, and made if it is missing; None for standard error.
+    format
+        ``text``, or ``json`` for one JSON object a line.
+    level
+        The least that is written: ``DEBUG``, ``INFO``, ``WARNING`` or ``ERROR``.
+
+    Raises
+    ------
+    ConfigurationError
+        If format or level is none of these, or the file cannot be written.
+    """
+    level = str(level).upper()
+    refuse(
+        unknown(name, value, known)
+        for name, value, known in (("log format", format, FORMATS), ("log level", level, LEVELS))
+        if value not in known
+    )
+    logger = logging.getLogger("dasktune")
+    handlers = list(_handlers(path, format, level))
+    before = logger.level
+    for handler in handlers:
+        handler.addFilter(Redacting())
+        logger.addHandler(handler)
+    logger.setLevel(min(handler.level for handler in handlers))
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+        for handler in handlers:
+            logger.removeHandler(handler)
+            handler.close()
+
+
+def _handlers(path: Path | str | None, format: str, level: str) -> Iterator[logging.Handler]:
+    """Yield the handlers that write a file, and warnings to the terminal."""
+    main: logging.Handler = logging.StreamHandler(sys.stderr)
+    if path is not None:
+        try:
+            main = logging.FileHandler(path, encoding="utf-8")
+        except OSError as error:
+            raise ConfigurationError(f"the log file must be writable: {error}") from error
+    main.setFormatter(JsonLines() if format == "json" else TextLines(_LINE))
+    main.setLevel(level)
+    yield main
+    if path is not None and not logging.getLogger().handlers:
+        terminal = logging.StreamHandler(sys.stderr)
+        terminal.setLevel(logging.WARNING)
+        yield terminal
+
+
+def _fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """Return all that a record was given as ``extra``."""
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
+
+
+def _without_secrets(value: object) -> object:
+    """Return a value of a field as plain data, without secrets wherever they lie in it."""
+    if isinstance(value, bool | int | float | None):
+        return value
+    if isinstance(value, Mapping):
+        return {redacted(str(key)): _without_secrets(one) for key, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_without_secrets(one) for one in value]
+    return redacted(str(value))
+
+
+def _short(value: object) -> str:
+    """Return a value of a field for a line of text."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    text = str(value)
+    return json.dumps(text) if not text or any(one in text for one in ' "\n\r\t[]=') else text
+
+
+def _time_of(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+
+
+_LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_FORMATTER = logging.Formatter()

@@ -1,0 +1,302 @@
+"""What must hold of a study when its tuner has ended, whatever happened meanwhile."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dasktune.algos.base import Tuner
+from dasktune.errors import DasktuneError
+from dasktune.storage import layout
+from dasktune.storage.codec import encode
+from dasktune.study import Study
+from dasktune.testing.chaos.faults import Done
+from dasktune.testing.chaos.lone import Alone, Lone, undisturbed
+from dasktune.testing.chaos.witness import Trained
+from dasktune.trials import TrialRecord
+from dasktune.types import Metrics, Step, TrialState
+
+MOST_TOLD = 5
+"""Problems of one kind that are told one by one."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Findings:
+    """What was compared, and what does not hold.
+
+    Attributes
+    ----------
+    problems
+        In words; empty if all holds.
+    states, metrics, reports
+        How many were compared with those of lone runs.
+    steps, unique, repeated
+        Steps that workers trained, different ones among them, and the others.
+    longest
+        Steps of the longest stage.
+    per_fault
+        Steps that were trained again for each thing that was done to processes.
+    """
+
+    problems: list[str] = field(default_factory=list)
+    states: int = 0
+    metrics: int = 0
+    reports: int = 0
+    steps: Step = 0
+    unique: Step = 0
+    repeated: Step = 0
+    longest: Step = 0
+    per_fault: list[int] = field(default_factory=list)
+
+
+def verify(
+    study: Study, tuner: Tuner, alone: Alone, trained: Sequence[Trained], done: Sequence[Done]
+) -> Findings:
+    """Check all that must hold.
+
+    Parameters
+    ----------
+    study
+        The study as it was found after the run.
+    tuner
+        The one that ran; not used itself.
+    alone
+        Trains configurations alone.
+    trained
+        What workers say that they have trained.
+    done
+        What was done to processes.
+    """
+    return _Check(study, tuner, alone, trained, done).run()
+
+
+class _Check:
+    """The comparison of one study."""
+
+    def __init__(
+        self,
+        study: Study,
+        tuner: Tuner,
+        alone: Alone,
+        trained: Sequence[Trained],
+        done: Sequence[Done],
+    ) -> None:
+        self._study = study
+        self._tuner = tuner
+        self._alone = alone
+        self._trained = trained
+        self._done = done
+        self._found = Findings()
+        self._ways = _ways(study)
+        self._lone: dict[int, Lone] = {}
+        self._durable: dict[str, tuple[float, str]] = {}
+
+    def run(self) -> Findings:
+        """Return what was found."""
+        self._train_alone()
+        for problems in (
+            self._states(),
+            self._metrics(),
+            self._reports(),
+            self._decisions(),
+            self._steps(),
+            self._counts(),
+        ):
+            told = list(problems)
+            self._found.problems += told[:MOST_TOLD]
+            if len(told) > MOST_TOLD:
+                self._found.problems.append(f"and {len(told) - MOST_TOLD} more of this kind")
+        return self._found
+
+    def _train_alone(self) -> None:
+        """Train each trial alone as far as anything is known of it."""
+        keys = {one.key for one in self._study.store.inventory() if one.is_committed}
+        keys.update(row.key for root in self._roots() for row in self._study.database.metrics(root))
+        needed: dict[int, set[Step]] = {number: {one.steps} for number, one in self._records}
+        for key in keys:
+            if key in self._ways:
+                trial, step = self._ways[key]
+                needed[trial].add(step)
+        for number, record in self._records:
+            steps = max(needed[number])
+            self._lone[number] = self._alone.run(
+                record.sequences, steps, seed=record.seed, asked=needed[number]
+            )
+
+    @property
+    def _records(self) -> list[tuple[int, TrialRecord]]:
+        return list(self._study.records.items())
+
+    def _roots(self) -> set[str]:
+        plan = self._study.plan
+        return {plan.root_key_of(node) for node in plan}
+
+    def _digest(self, trial: int, step: Step) -> str:
+        """Return the digest of a trial's state if it is trained alone; empty if it fails."""
+        digests = self._lone[trial].digests
+        return digests[step - 1] if 0 < step <= len(digests) else ""
+
+    def _expected(self, trial: int, step: Step) -> Metrics | None:
+        return self._lone[trial].metrics.get(step)
+
+    # ---------------------------------------------------------------- what was kept
+
+    def _states(self) -> Iterator[str]:
+        """Compare every state of the store, and what the database knows of it."""
+        study = self._study
+        for stored in study.store.inventory():
+            if not stored.is_committed:
+                continue
+            if stored.key not in self._ways:
+                yield f"the store has a state {stored.key[:12]} that is no trial's"
+                continue
+            trial, step = self._ways[stored.key]
+            name = f"the state of trial {trial} at step {step}"
+            try:
+                state, commit = study.store.load(stored.key)
+            except DasktuneError as error:
+                yield f"{name} cannot be read: {error}"
+                continue
+            self._found.states += 1
+            path = Path(study.store.url) / layout.commit_path(stored.key)
+            self._durable[commit.digest] = (path.stat().st_ctime, commit.attempt)
+            if not commit.digest == encode(state).digest == self._digest(trial, step):
+                yield f"{name} is not that of a lone run"
+            for at, metrics in commit.reports:
+                if metrics != self._expected(trial, at):
+                    yield f"{name} comes with other metrics of step {at} than a lone run's"
+        for root in self._roots():
+            for row in study.database.checkpoints(root):
+                trial, step = self._ways.get(row.key, (-1, row.step))
+                if row.digest not in self._durable:
+                    yield f"the database has a state of trial {trial} at {step}, the store has not"
+
+    def _metrics(self) -> Iterator[str]:
+        """Compare all metrics of the database."""
+        for root in self._roots():
+            for row in self._study.database.metrics(root):
+                if row.key not in self._ways:
+                    yield f"the database has metrics of a state {row.key[:12]} that is no trial's"
+                    continue
+                trial, step = self._ways[row.key]
+                self._found.metrics += 1
+                if row.values != self._expected(trial, step):
+                    yield (
+                        f"trial {trial} has the metrics {row.values} at step {step}, "
+                        f"a lone run {self._expected(trial, step)}"
+                    )
+
+    # ----------------------------------------------------------------- what was told
+
+    def _reports(self) -> Iterator[str]:
+        """Compare what the tuner was told; with the undisturbed run's if that is the same."""
+        told: dict[int, list[Step]] = defaultdict(list)
+        for entry in self._study.log(self._tuner):
+            if entry["kind"] == "tell":
+                trial, step = entry["trial"], entry["step"]
+                told[trial].append(step)
+                self._found.reports += 1
+                if entry["metrics"] != self._expected(trial, step):
+                    yield f"trial {trial} reported {entry['metrics']} at step {step}"
+        for number, record in self._records:
+            if told[number] != sorted(set(told[number])):
+                yield f"trial {number} reported steps {told[number]}"
+            if record.state is TrialState.FAIL and not self._lone[number].error:
+                yield f"trial {number} failed: {record.message}"
+            if record.state is TrialState.COMPLETE and record.steps not in self._kept(number):
+                yield f"trial {number} is complete, its state at {record.steps} is not kept"
+        tuner = copy.deepcopy(self._tuner)
+        expected = undisturbed(tuner, self._alone, self._study.objective)
+        if expected is not None:
+            here = {number: tuple(told[number]) for number, _ in self._records}
+            for number in sorted(expected.keys() | here.keys()):
+                if expected.get(number) != here.get(number):
+                    yield (
+                        f"trial {number} reported steps {here.get(number)}, "
+                        f"undisturbed {expected.get(number)}"
+                    )
+
+    def _kept(self, trial: int) -> set[Step]:
+        """Return the steps of a trial that have a state in the store."""
+        return {
+            step for step in range(1, len(self._lone[trial].digests) + 1)
+            if self._digest(trial, step) in self._durable
+        }  # fmt: skip
+
+    def _decisions(self) -> Iterator[str]:
+        found = self._study.replay(self._tuner)
+        if not found.identical:
+            yield f"replay is {found}"
+
+    # -------------------------------------------------------------- what was trained
+
+    def _steps(self) -> Iterator[str]:
+        """Check that nothing durable was trained again."""
+        known = {digest for one in self._lone.values() for digest in one.digests}
+        attempts: dict[str, str] = {}
+        before: dict[str, float] = {}
+        began: dict[str, float] = {}
+        current: dict[str, str] = {}
+        for one in self._trained:
+            if current.get(one.process) != one.attempt:
+                # A worker is sent a stage when the one before the last has ended.
+                before[one.attempt] = began.get(one.process, one.began)
+                began[one.process], current[one.process] = one.began, one.attempt
+                attempts[one.attempt] = one.process
+        first: dict[str, Trained] = {}
+        again: dict[int, int] = defaultdict(int)
+        for one in sorted(self._trained, key=lambda one: one.at):
+            self._found.steps += 1
+            if one.digest not in known:
+                self._found.problems.append(f"{one} is not a state of a lone run")
+            if one.digest not in first:
+                first[one.digest] = one
+                continue
+            self._found.repeated += 1
+            cause = self._cause(first[one.digest], one)
+            again[cause] += 1
+            since, author = self._durable.get(one.digest, (float("inf"), ""))
+            if since < before[one.attempt]:
+                late = before[one.attempt] - since
+                yield (
+                    f"step {one.step} was trained by {one.process} (attempt {one.attempt}) "
+                    f"{late:.2f} s after it was durable (attempt {author} of "
+                    f"{attempts.get(author)})"
+                )
+            elif cause < 0:
+                yield f"step {one.step} was trained again by {one.process} for no reason"
+            first[one.digest] = one
+        self._found.unique = len(first)
+        self._found.per_fault = list(again.values())
+
+    def _cause(self, before: Trained, now: Trained) -> int:
+        """Return the number of what was done that explains that a step was trained again."""
+        found = -1
+        for number, done in enumerate(self._done):
+            touches = done.fault.target != "worker" or done.process == before.process
+            if touches and before.began <= done.at <= now.at:
+                found = number
+        return found
+
+    def _counts(self) -> Iterator[str]:
+        """Compare what the database counts with what workers have written down."""
+        found, stages = self._found, self._study.stages()
+        found.longest = max((one.stop - one.start for one in stages), default=0)
+        executed = sum(one.steps for one in stages)
+        repeated = sum(one.repeated for one in stages)
+        if executed > found.steps:
+            yield f"{executed} steps are counted as executed, workers trained {found.steps}"
+        if executed - repeated > found.unique:
+            yield f"{executed - repeated} steps are counted as unique, there are {found.unique}"
+
+
+def _ways(study: Study) -> dict[str, tuple[int, Step]]:
+    """Return a trial and a step by the key of each state that any trial may come to."""
+    found: dict[str, tuple[int, Step]] = {}
+    for number, record in study.records.items():
+        for step in range(1, record.max_steps + 1):
+            found.setdefault(study.plan.node_at(number, step).key_at(step), (number, step))
+    return found
