@@ -96,6 +96,20 @@ def connect_again(address: str, security: Any, pool: object) -> Client | None:
     return client
 
 
+@contextmanager
+def client_hushed() -> Iterator[None]:
+    """Keep Dask's client from writing tracebacks about a scheduler that is known to be gone."""
+    loggers = [logging.getLogger(f"distributed.{name}") for name in ("client", "utils")]
+    levels = [one.level for one in loggers]
+    for one in loggers:
+        one.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for one, level in zip(loggers, levels, strict=True):
+            one.setLevel(level)
+
+
 class Workers:
     """The workers of a cluster while a study runs there.
 
@@ -257,7 +271,7 @@ class Workers:
 
         scheduler, loop = self._client.scheduler, self._client.loop
         if scheduler is None or loop is None:
-            raise ClusterError("the client is not connected to a scheduler")
+            return  # the client is closed: whatever runs is lost
 
         async def send() -> None:
             answers = await scheduler.broadcast(msg=message, workers=[worker], on_error="return")

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import threading
 import time
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeGuard, cast
@@ -36,7 +38,7 @@ NANNY_SECONDS = 6.0
 WATCH_SECONDS = 1.0
 """How often it is looked whether a step has taken too long; a tenth of what it may, if less."""
 
-TELL_SECONDS = 0.5
+TELL_SECONDS = 0.3
 """How long a process that ends itself waits until what it has said is on its way."""
 
 
@@ -73,6 +75,8 @@ class StagePlugin(WorkerPlugin):
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         worker.handlers[self.plan.run] = self._control
+        if self.plan.driver != PROCESS:
+            GentleEnd.prepare(worker)
         if self.plan.step_seconds is not None:
             self._begin(self._watch(self.plan.step_seconds))
         if LEAVE_AT in os.environ:
@@ -148,6 +152,10 @@ class StagePlugin(WorkerPlugin):
         worker.handlers.pop(self.plan.run, None)
         if self._timer is not None:
             self._timer.cancel()
+        await self.finish()
+
+    async def finish(self) -> None:
+        """Say that this worker is going, and save what runs."""
         if self.problem is None and not self._is_closed:
             self._is_closed = True
             if not self.is_leaving:
@@ -175,6 +183,45 @@ class StagePlugin(WorkerPlugin):
             control.stop(None if stop_at is None or stop_at < 0 else stop_at)
             return "ok"
         return "ok" if control.save_at(save_at) else "late"
+
+
+class GentleEnd:
+    """Lets a worker's process end gently on SIGTERM: what runs is saved, and that is told.
+
+    Dask would cut the connection first: nobody would hear of what is saved after that.
+
+    Parameters
+    ----------
+    worker
+        The only one of this process.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._loop = asyncio.get_running_loop()
+        self._before = signal.getsignal(signal.SIGTERM)
+        self._task: asyncio.Task[None] | None = None
+
+    @classmethod
+    def prepare(cls, worker: Worker) -> None:
+        """Be ready for the signal, where this thread is the one that may hear it."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and not isinstance(signal.getsignal(signal.SIGTERM), cls):
+            signal.signal(signal.SIGTERM, cls(worker))
+
+    def __call__(self, number: int, _: object) -> None:
+        """Begin to end; a second signal ends as it would have without this."""
+        signal.signal(number, self._before)
+        self._loop.call_soon_threadsafe(self._begin)
+
+    def _begin(self) -> None:
+        self._task = self._loop.create_task(self._end())
+
+    async def _end(self) -> None:
+        stages = [one for one in self._worker.plugins.values() if _is_stage(one)]
+        await asyncio.gather(*(one.finish() for one in stages))
+        await asyncio.sleep(TELL_SECONDS)
+        await self._worker.close(reason="dasktune-told-to-end", nanny=False)
 
 
 def _close_seconds() -> float:

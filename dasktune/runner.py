@@ -13,12 +13,21 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from distributed import Client, Future, KilledWorker
 
-from dasktune.cluster import WORKERS_SECONDS, Pool, Workers, pool_of
+from dasktune.cluster import (
+    WORKERS_SECONDS,
+    Pool,
+    Workers,
+    client_hushed,
+    connect_again,
+    pool_of,
+)
 from dasktune.engine import Engine, Order, Outcome, with_save_points
 from dasktune.errors import ClusterError, InternalError, StorageError
 from dasktune.flights import Flights
@@ -36,10 +45,10 @@ from dasktune.job import JobPlan
 from dasktune.keeper import Keeper
 from dasktune.leasing import Leasing
 from dasktune.limits import Meter
-from dasktune.plugin import prefix_of, run_stage
 from dasktune.recorder import Recorder
 from dasktune.sharing import MESSAGES, Sharing
 from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.submissions import Submissions
 from dasktune.timeouts import Timeouts
 from dasktune.types import Metrics, Step
 
@@ -53,6 +62,12 @@ MOST_MESSAGES = 1000
 
 DRAIN_SECONDS = 60.0
 """How long running stages are given to end and to be saved when a run is interrupted."""
+
+RESULT_SECONDS = 5.0
+"""How long the receipt of a stage may take whose worker has said nothing of its end."""
+
+CLOSE_SECONDS = 2.0
+"""How long a client may take to be closed whose scheduler is gone."""
 
 FLUSH_SECONDS = 0.1
 """How long records that no decision rests on may wait to be written."""
@@ -112,7 +127,6 @@ class DaskRunner:
         on_turn: Callable[[Snapshot], None] | None = None,
         on_safe: Callable[[Outcome], None] | None = None,
     ) -> None:
-        self._client = client
         self._engine = engine
         self._plan = plan
         self._recorder = recorder
@@ -126,12 +140,12 @@ class DaskRunner:
         self._steps_before = engine.dispatcher.steps_executed
         self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._leaving: set[str] = set()
-        self._futures: dict[str, Future[Any]] = {}
         self._orders: list[Order] = []
         self._store = CheckpointStore(plan.store)
         self._stop = threading.Event()
+        self._connections = ExitStack()
         self._pool = pool_of(client)
-        self._workers = Workers(client, plan, self._inbox.put, self._stop.is_set)
+        self._connect(client)
         self._study = study
         self._sharing: Sharing | None = None
         self._began = time.monotonic()
@@ -149,6 +163,17 @@ class DaskRunner:
         self._is_draining = False
         self._can_save = True
         self._deserted_at: float | None = None
+
+    def _connect(self, client: Client) -> None:
+        """Use a client from now on."""
+        if client.scheduler is None:
+            raise ClusterError(f"the client must be connected, it is {client.status}")
+        self._client = client
+        self._address = str(client.scheduler.address)
+        self._workers = Workers(
+            client, self._plan, self._inbox.put, self._stop.is_set, self._timeouts
+        )
+        self._submissions = Submissions(client, self._plan, self._workers.claims)
 
     def run(self, begin: Callable[[float, int], Outcome]) -> None:
         """Run until the tuner has ended and nothing is under way.
@@ -209,11 +234,9 @@ class DaskRunner:
         """Take what has come in, let the engine decide, make it durable, carry it out."""
         if self._sharing is not None:
             self._sharing.turn()
-        if self._client.status != "running":
-            raise ClusterError(
-                "the connection to the scheduler was lost; run this again when there is one: it "
-                "goes on where it was"
-            )
+        is_connected = self._client.status == "running" and self._workers.look_around()
+        if not is_connected and not self._begin_anew():
+            return
         for kind, content in self._receive():
             self._dispatch(kind, content)
         if self._flights.trouble is not None:
@@ -221,7 +244,7 @@ class DaskRunner:
         self._ask_for_more()
         self._make_room()
         self._carry_out()
-        self._check_futures()
+        self._hear_of_futures()
         self._flights.check()
         self._check_workers()
         self._count()
@@ -350,14 +373,11 @@ class DaskRunner:
 
     def _future_done(self, attempt: str, status: str) -> None:
         """Take in that Dask is done with an attempt: normally its messages came before."""
-        future, order = self._futures.pop(attempt, None), self._flights.order_of(attempt)
+        order, future = self._flights.order_of(attempt), self._submissions.take(attempt)
         if order is None or future is None:
             return
         if status == "finished":
-            receipt = future.result()
-            if receipt["status"] == "failed":
-                receipt = {**receipt, "status": "lost"}
-            self._flights.end(attempt, receipt)
+            self._flights.end(attempt, _receipt_of(future, order))
         elif status == "error":
             error = future.exception()
             if not isinstance(error, KilledWorker):
@@ -365,26 +385,68 @@ class DaskRunner:
             self._worker_left(order.worker)
         elif order.worker in self._engine.dispatcher.slots:
             logger.warning("attempt %s ended with status %r in Dask", attempt, status)
-            lost = {"attempt": attempt, "step": order.start, "status": "lost", "seconds": 0.0}
-            self._flights.end(attempt, {**lost, "at": time.time()})
+            self._flights.end(attempt, _lost(order))
 
-    def _worker_left(self, worker: str) -> None:
+    def _hear_of_futures(self) -> None:
+        for found in self._submissions.done():
+            self._inbox.put(("future", found))
+
+    def _worker_left(self, worker: str, *, is_blameless: bool = False) -> None:
         """Take in that a worker is gone; Dask must not run its stages anywhere else."""
         self._leaving.discard(worker)
-        for attempt in self._flights.lose(worker):
-            future = self._futures.pop(attempt, None)
-            if future is not None:
-                future.cancel()
+        for attempt in self._flights.lose(worker, is_blameless=is_blameless):
+            self._submissions.cancel(attempt)
 
-    def _check_futures(self) -> None:
-        """Hear of what Dask is done with; a callback for each costs a thread hop and more."""
-        for attempt, future in self._futures.items():
-            if future.done():
-                self._inbox.put(("future", (attempt, future.status)))
+    def _begin_anew(self) -> bool:
+        """Go on with a scheduler that was lost, once it is there again, and with its workers.
+
+        Whatever Dask knew is forgotten: what is durable is in the store.
+
+        Returns
+        -------
+        bool
+            Whether it is there; else the run was asked to stop.
+        """
+        patience = self._timeouts.scheduler_seconds
+        logger.warning(
+            "the connection to scheduler %s was lost; it is waited for %.0f s",
+            self._address,
+            patience,
+        )
+        with client_hushed():
+            client = self._wait_for_scheduler(patience)
+        if client is None:
+            return False
+        self._connections.callback(client.close, timeout=CLOSE_SECONDS)
+        self._connect(client)
+        for worker in list(self._engine.dispatcher.slots):
+            self._worker_left(worker, is_blameless=True)
+        for event in self._workers.open(self._on_event, patience):
+            self._tell(event)
+        logger.warning("scheduler %s is there again", self._address)
+        return True
+
+    def _wait_for_scheduler(self, patience: float) -> Client | None:
+        """Return a new client once it can be made; None if the run is asked to stop."""
+        security = self._client.security
+        self._submissions.close()
+        self._workers.close()
+        self._client.close(timeout=CLOSE_SECONDS)
+        deadline = time.monotonic() + patience
+        while (client := connect_again(self._address, security, self._pool)) is None:
+            if self._sharing is not None:
+                self._sharing.turn()
+            if self._stop.is_set():
+                return None
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"scheduler {self._address} must be there, it is gone since {patience:.0f} s; "
+                    "run this again when it is: it goes on where it was"
+                )
+        return client
 
     def _check_workers(self) -> None:
         """Give up when all workers have been gone for long."""
-        self._workers.look_around()
         slots = self._engine.dispatcher.slots
         if self._pool is not None:
             self._ask_for_workers(self._pool)
@@ -441,33 +503,8 @@ class DaskRunner:
             self._sharing.heard(attempt, step)
 
     def _submit(self, order: RunStage) -> None:
-        node = order.node
-        chain = node.chain_at(order.start)
-        spec = {
-            "attempt": order.attempt,
-            "start": order.start,
-            "stop": order.stop,
-            "saves": order.saves,
-            "sequences": {name: one.to_json() for name, one in node.sequences.items()},
-            "chain": (chain.base, chain.values.hex(), chain.length),
-            "seed": self._plan.seed + self._engine.dispatcher.plan.seed_of(node),
-        }
-        before = None if order.after is None else self._futures.get(order.after)
-        key = node.key_at(order.stop)
-        future = self._client.submit(
-            run_stage,
-            self._plan.run,
-            spec,
-            before,
-            key=(prefix_of(self._plan.run), key, order.start, order.stop, order.attempt),
-            workers=[order.worker],
-            resources=self._workers.claims(order.worker, order.needs),
-            priority=-order.order,
-            retries=0,
-            pure=False,
-        )
-        self._futures[order.attempt] = future
-        self._flights.add(order, key)
+        seed = self._plan.seed + self._engine.dispatcher.plan.seed_of(order.node)
+        self._flights.add(order, self._submissions.submit(order, seed))
 
     def _on_event(self, event: tuple[float, Mapping[str, Any]]) -> None:
         """Take a message of a worker; runs in Dask's event loop, so it only passes it on."""
@@ -494,7 +531,7 @@ class DaskRunner:
                 self._dispatch(kind, content)
             self._make_room()
             self._carry_out()
-            self._check_futures()
+            self._hear_of_futures()
             self._flights.check()
 
     def _close(self) -> None:
@@ -503,11 +540,10 @@ class DaskRunner:
             self._recorder.flush()
             self._say_what_is_safe()
             self._count()
-            for future in self._futures.values():
-                future.cancel()
-            self._futures.clear()
+            self._submissions.close()
             self._workers.close()
         finally:
+            self._connections.close()
             if self._sharing is not None:
                 self._sharing.close()
             self._engine.dispatcher.dismiss()
@@ -529,3 +565,17 @@ class DaskRunner:
             worker_seconds=self._flights.worker_seconds,
             latest=self._flights.latest,
         )
+
+
+def _receipt_of(future: Future[Any], order: RunStage) -> Mapping[str, Any]:
+    """Return what Dask says of the end of an attempt whose own messages did not come."""
+    try:
+        receipt: Mapping[str, Any] = future.result(timeout=RESULT_SECONDS)
+    except (OSError, TimeoutError, CancelledError, KilledWorker):
+        return _lost(order)  # it lay on its worker, which is gone
+    return {**receipt, "status": "lost"} if receipt["status"] == "failed" else receipt
+
+
+def _lost(order: RunStage) -> Mapping[str, Any]:
+    lost = {"attempt": order.attempt, "step": order.start, "status": "lost", "seconds": 0.0}
+    return {**lost, "at": time.time()}

@@ -46,7 +46,7 @@ LAYERS = (
         "packages",
         "plugin",
     ),
-    ("cluster", "local", "runner", "simulate", "slurm"),
+    ("cluster", "local", "runner", "simulate", "slurm", "submissions"),
     (
         *("results", "callbacks", "loop", "earlier", "additions", "inventory"),
         *("overlap", "states", "export", "kept"),

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +21,7 @@ from dasktune.engine import with_save_points
 from dasktune.errors import ClusterError, StorageError
 from dasktune.graph.events import RunStage, SavePoint, StopStage
 from dasktune.graph.plan import Node
+from dasktune.local import local_client
 from dasktune.storage.database import Batch, Database
 from dasktune.study import Study
 
@@ -125,51 +131,126 @@ def test_two_studies_share_a_client(tmp_path: Path, four_workers: Client) -> Non
     four_workers.unsubscribe_topic("dasktune")
 
 
-def test_a_lost_scheduler_is_said(tmp_path: Path) -> None:
-    scheduler_file = tmp_path / "scheduler.json"
-    flags = ["--scheduler-file", str(scheduler_file)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    flags += ["--host", "127.0.0.1", "--no-dashboard"]
+QUIET: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+
+
+@contextmanager
+def scheduler_and_worker(port: int) -> Iterator[tuple[subprocess.Popen[bytes], ...]]:
+    """Run a scheduler and one worker as processes of their own; they end with this."""
+    place = ["--host", "127.0.0.1", "--no-dashboard"]
     python = [sys.executable, "-m"]
     scheduler = subprocess.Popen(
-        [*python, "distributed.cli.dask_scheduler", "--port", "0", *flags],
-        **quiet,  # type: ignore[call-overload]
+        [*python, "distributed.cli.dask_scheduler", "--port", str(port), *place], **QUIET
     )
-    worker = subprocess.Popen(
-        [*python, "distributed.cli.dask_worker", "--nthreads", "1", "--no-nanny", *flags],
-        **quiet,  # type: ignore[call-overload]
-    )
-    (tmp_path / "gate-2").touch()
-    study = open_study(tmp_path)
-    found: list[BaseException] = []
-
-    def run(client: Client) -> None:
-        try:
-            study.optimize(dt.algos.Grid(GRID, max_steps=5), client=client, progress=False)
-        except ClusterError as error:
-            found.append(error)
-
+    flags = ["--nthreads", "1", "--no-nanny", *place]
+    address = f"tcp://127.0.0.1:{port}"
+    worker = subprocess.Popen([*python, "distributed.cli.dask_worker", address, *flags], **QUIET)
     try:
-        client = Client(scheduler_file=str(scheduler_file), timeout=30)
-        thread = threading.Thread(target=run, args=(client,))
-        thread.start()
-        while not (tmp_path / "count").exists():
-            threading.Event().wait(0.01)
-        scheduler.kill()
-        scheduler.wait()
-        thread.join(60)
-        client.close(timeout=1)
+        yield scheduler, worker
     finally:
         for process in (worker, scheduler):
             process.kill()
             process.wait()
-    assert len(found) == 1
-    assert "connection to the scheduler was lost" in str(found[0])
+
+
+class InBackground:
+    """A study that runs in a thread until its first step, which waits for a file to go."""
+
+    def __init__(self, folder: Path, client: Client, timeouts: dt.Timeouts) -> None:
+        (folder / "gate-2").touch()
+        self.study = open_study(folder)
+        self.error: BaseException | None = None
+        self._client, self._timeouts = client, timeouts
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        while not (folder / "count").exists():
+            threading.Event().wait(0.01)
+
+    def _run(self) -> None:
+        tuner = dt.algos.Grid(GRID, max_steps=5)
+        try:
+            self.study.optimize(tuner, client=self._client, progress=False, timeouts=self._timeouts)
+        except ClusterError as error:
+            self.error = error
+
+    def join(self) -> None:
+        self._thread.join(120)
+        assert not self._thread.is_alive()
+
+
+def test_a_scheduler_that_stays_away_is_said(tmp_path: Path) -> None:
+    port = free_port()
+    with scheduler_and_worker(port) as (scheduler, _):
+        client = Client(f"tcp://127.0.0.1:{port}", timeout=30)
+        running = InBackground(tmp_path, client, dt.Timeouts(scheduler_seconds=1))
+        scheduler.kill()
+        running.join()
+        client.close(timeout=1)
+    assert "must be there, it is gone since 1 s; run this again" in str(running.error)
     (tmp_path / "gate-2").unlink()
-    study.close()
+    running.study.close()
     again = open_study(tmp_path)
     again.optimize(dt.algos.Grid(GRID, max_steps=5), workers=1, progress=False)
     assert [trial.state.value for trial in again.trials] == ["COMPLETE"] * 3
+    again.close()
+
+
+def test_a_run_goes_on_with_a_scheduler_that_comes_back(tmp_path: Path) -> None:
+    port = free_port()
+    with scheduler_and_worker(port) as processes:
+        client = Client(f"tcp://127.0.0.1:{port}", timeout=30)
+        running = InBackground(tmp_path, client, dt.Timeouts())
+        for process in processes:
+            process.kill()
+            process.wait()
+        (tmp_path / "gate-2").unlink()
+        with scheduler_and_worker(port):
+            running.join()
+        client.close(timeout=1)
+    assert running.error is None
+    assert [trial.state.value for trial in running.study.trials] == ["COMPLETE"] * 3
+    assert {stage.status for stage in running.study.stages()} >= {"trained", "lost"}
+    running.study.close()
+
+
+def test_a_worker_that_is_told_to_end_saves_first_and_that_is_heard_of(tmp_path: Path) -> None:
+    with local_client(1) as client:
+        running = InBackground(tmp_path, client, dt.Timeouts())
+        while (tmp_path / "count").stat().st_size < 3:  # two steps of the first trial, at least
+            threading.Event().wait(0.01)
+        (pid,) = client.run(os.getpid).values()
+        os.kill(pid, signal.SIGTERM)
+        while not running.study._runner._leaving:  # it has said so, and stops at its next step
+            threading.Event().wait(0.01)
+        (tmp_path / "gate-2").unlink()
+        running.join()
+    assert running.error is None
+    summary = running.study.summary()
+    assert summary["steps_executed"] == summary["steps_unique"] == 15
+    assert (tmp_path / "count").stat().st_size == 15, "no step is trained twice"
+    assert "stopped" in {stage.status for stage in running.study.stages()}
+    running.study.close()
+
+
+def test_a_worker_that_falls_silent_costs_its_stage_some_time(tmp_path: Path) -> None:
+    with local_client(2) as client:
+        running = InBackground(tmp_path, client, dt.Timeouts(silence_seconds=2))
+        pids = client.run(os.getpid)
+        dispatcher = running.study._runner._engine.dispatcher
+        pid = next(pids[one.worker] for one in dispatcher.attempts.values() if one.begun)
+        os.kill(pid, signal.SIGSTOP)
+        (tmp_path / "gate-2").unlink()
+        running.join()
+        os.kill(pid, signal.SIGCONT)
+        assert running.error is None
+        assert [trial.state.value for trial in running.study.trials] == ["COMPLETE"] * 3
+    running.study.close()
+
+
+def free_port() -> int:
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        return int(made.getsockname()[1])
 
 
 def test_save_points_of_stages_that_start_now_go_with_them() -> None:
