@@ -51,7 +51,7 @@ LAYERS = (
         *("overlap", "states", "export", "kept"),
     ),
     ("report", "study"),
-    ("opening", "testing"),
+    ("doctor", "opening", "testing"),
     ("cli",),
 )
 """Modules and packages below dasktune; each imports from its own line and those before it."""
