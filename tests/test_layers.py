@@ -44,8 +44,9 @@ LAYERS = (
         "worker",
         "worth",
         "plugin",
+        "prometheus",
     ),
-    ("cluster", "local", "runner", "simulate", "slurm"),
+    ("cluster", "connecting", "hello", "local", "runner", "signs", "simulate", "slurm", "tables"),
     (
         *("results", "callbacks", "loop", "earlier", "additions", "inventory"),
         *("overlap", "states", "export", "kept"),
