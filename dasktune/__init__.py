@@ -26,6 +26,7 @@ _HOMES = {
     "TrialState": "dasktune.types",
     "check_resume": "dasktune.trainer",
     "create_study": "dasktune.opening",
+    "doctor": "dasktune.doctor",
     "local_client": "dasktune.local",
     "merge_rate": "dasktune.overlap",
     "preview": "dasktune.forecast",

@@ -127,7 +127,7 @@ class StudyAdditions(StudyResults):
         finally:
             self._running.release()
 
-    def _recorder(self) -> Recorder:
+    def _recorder(self, run: str = "") -> Recorder:
         return Recorder(
             self.database,
             self._row.id,
@@ -135,4 +135,5 @@ class StudyAdditions(StudyResults):
             lambda: self._history.next_number,
             self._history.remember,
             self._take_found,
+            run,
         )

@@ -129,3 +129,23 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> str:
     "unknown metric 'acc'; known: accuracy, loss"
     """
     return f"unknown {kind} {name!r}; known: {', '.join(sorted(known)) or '(none)'}"
+
+
+def name_problems(what: str, name: str) -> list[str]:
+    """Say why people cannot name something so: names are shown in terminals, logs and pages.
+
+    Examples
+    --------
+    >>> name_problems("metric", "loss"), name_problems("metric", "")
+    ([], ["metric must be a string that is not empty, got ''"])
+    """
+    if not name.strip():
+        return [f"{what} must be a string that is not empty, got {name!r}"]
+    if not name.isprintable() and any(map(_is_unfit, name)):
+        return [f"{what} must have no control characters and no surrogates, got {name!r}"]
+    return []
+
+
+def _is_unfit(letter: str) -> bool:
+    """Whether a letter is a control character, or half of a surrogate pair."""
+    return letter < " " or "\x7f" <= letter < "\xa0" or "\ud800" <= letter <= "\udfff"

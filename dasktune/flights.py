@@ -27,9 +27,11 @@ from dasktune.graph.events import (
     WorkerLost,
 )
 from dasktune.graph.plan import Node
+from dasktune.logs import KEY_LETTERS, about, trials_text
 from dasktune.recorder import Recorder
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.types import Metrics, Step
+from dasktune.waiting import trials_of
 
 logger = logging.getLogger(__name__)
 
@@ -186,6 +188,7 @@ class Flights:
         match message["kind"]:
             case "started":
                 self._recorder.started(attempt, message["at"])
+                _log(flight.order, logging.INFO, "started")
                 self._tell(Started(attempt=attempt))
             case "progress":
                 for step, key, metrics in message["reports"]:
@@ -266,10 +269,12 @@ class Flights:
             )
         )
         self._record_end(attempt, message["at"], message["status"])
+        _log(flight.order, logging.INFO, f"ended ({message['status']})", message["step"])
         self._forget_if_settled(message["attempt"])
 
     def _failed(self, flight: _Flight, message: Mapping[str, Any]) -> None:
-        logger.warning("stage failed after step %d: %s", message["step"], message["message"])
+        said = f"failed after step {message['step']}: {message['message']}"
+        _log(flight.order, logging.WARNING, said, message["step"])
         attempt = self._dispatcher.attempts.get(message["attempt"])
         self.worker_seconds += self._recorder.seconds_of(message["attempt"], message["at"])
         self._tell(
@@ -280,15 +285,21 @@ class Flights:
                 traceback=message["traceback"],
             )
         )
-        self._record_end(attempt, message["at"], "failed")
+        self._record_end(attempt, message["at"], "failed", message["message"])
         self._forget_if_settled(message["attempt"])
 
-    def _record_end(self, attempt: Attempt | None, at: float, status: str) -> None:
+    def _record_end(
+        self, attempt: Attempt | None, at: float, status: str, message: str = ""
+    ) -> None:
         """Take note of the end of an attempt of which the dispatcher has just been told."""
         if attempt is not None:
-            repeated = attempt.repeated
             self._recorder.ended(
-                attempt.id, at, status=status, step=attempt.position, repeated=repeated
+                attempt.id,
+                at,
+                status=status,
+                step=attempt.position,
+                repeated=attempt.repeated,
+                message=message,
             )
 
     def _forget_if_settled(self, attempt: str) -> None:
@@ -333,3 +344,24 @@ class Flights:
                 "replaced": reports,
             },
         )
+
+
+def _log(order: RunStage, level: int, said: str, step: Step | None = None) -> None:
+    """Log what is heard of a stage, with all that tells it apart."""
+    if not logger.isEnabledFor(level):
+        return
+    trials = trials_of(order.node)
+    logger.log(
+        level,
+        "stage of %s, steps %d to %d on %s, %s",
+        *(trials_text(trials), order.start, order.stop, order.worker, said),
+        extra=about(
+            trials=trials,
+            stage=order.node.key_at(order.stop)[:KEY_LETTERS],
+            start=order.start,
+            stop=order.stop,
+            step=step,
+            attempt=order.attempt,
+            worker=order.worker,
+        ),
+    )

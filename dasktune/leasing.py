@@ -8,7 +8,9 @@ without leases drivers train the same steps twice, and that is all.
 from __future__ import annotations
 
 import logging
+import os
 import queue
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -84,7 +86,7 @@ class Leasing:
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.study, self.holder = study, uuid4().hex
+        self.study, self.holder = study, _own_name()
         self._store, self._leases = store, Leases(open_files(store.url, patience=PATIENCE))
         self._put = put
         self._clock = clock
@@ -346,3 +348,8 @@ class Leasing:
             there = {path for path, _ in self._leases.all(root)}
             if there <= self._mine:
                 self._leases.remove(sorted(there))
+
+
+def _own_name() -> str:
+    """Return a name that no other driver has; it also says where this one is."""
+    return f"{uuid4().hex}-{os.getpid()}-{layout.slug(socket.gethostname())}"

@@ -10,10 +10,9 @@ from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-from unicodedata import category
 from uuid import uuid4
 
-from dasktune.errors import ConfigurationError, refuse, unknown
+from dasktune.errors import ConfigurationError, name_problems, refuse, unknown
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.keys import root_key
 from dasktune.graph.saves import SavePolicy
@@ -258,6 +257,8 @@ def _objective_problems(metric: object, direction: object) -> list[str]:
     for name in names:
         if not isinstance(name, str) or not name:
             found.append(f"metric must be the name of a metric, got {name!r}")
+        else:
+            found += name_problems("metric", name)
     if isinstance(metric, list) and len(set(map(str, names))) < max(len(names), 1):
         found.append(f"metrics must be different names, at least one, got {metric!r}")
     for one in directions:
@@ -276,10 +277,10 @@ def _value_problems(
 ) -> list[str]:
     """Return which arguments of `create_study` are not of the kind that they must be."""
     found = []
-    if not isinstance(name, str) or not name.strip():
+    if isinstance(name, str):
+        found += name_problems("name", name)
+    else:
         found.append(f"name must be a string that is not empty, got {name!r}")
-    elif any(category(letter) in ("Cc", "Cs") for letter in name):
-        found.append(f"name must have no control characters and no surrogates, got {name!r}")
     if not isinstance(merge, bool):
         found.append(f"merge must be True or False, got {merge!r}")
     if on_nan not in ("rank", "fail"):

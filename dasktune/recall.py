@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 
-from dasktune.graph.keys import runs
+from dasktune.graph.keys import Chain, runs
 from dasktune.graph.plan import Node
 from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.database import Database
@@ -18,8 +18,9 @@ MOST_READ_AHEAD = 2000
 class Recall:
     """Known checkpoints and metrics by step and state key.
 
-    Keys are computed only for steps at which something is known, so that a fresh study
-    pays nothing.
+    Keys are computed only for steps at which something is known that no node has yet, so that
+    a fresh study pays nothing, and one that is opened again what there is to find: if the trials
+    that got furthest are registered first.
     """
 
     def __init__(self, database: Database, store: CheckpointStore) -> None:
@@ -35,6 +36,7 @@ class Recall:
         self._commits: dict[str, Commit | None] = {}
         self._found: list[tuple[Node, Commit]] = []
         self._steps: list[Step] = []
+        self._emptied: list[Step] = []
 
     @classmethod
     def open(cls, database: Database, store: CheckpointStore, root: str) -> Recall:
@@ -67,32 +69,51 @@ class Recall:
         self._steps = sorted({*self._checkpoints, *self._metrics})
 
     def fill(self, node: Node) -> None:
-        """Put what is known of a new node's steps into it."""
+        """Put what is known of a new node's steps into it; no other node has the same states."""
         first, last = bisect_right(self._steps, node.start), bisect_right(self._steps, node.stop)
         if first == last or node.parent is None:
             return
-        wanted = iter(self._steps[first:last])
-        target = next(wanted)
         chain, step = node.parent.chain_at(node.start), node.start
         for until, values in runs(node.sequences, node.start, node.stop):
-            while target <= until:
-                self._fill_step(node, target, chain.extend(values, target - step).key)
-                following = next(wanted, None)
-                if following is None:
-                    return
-                target = following
-            chain, step = chain.extend(values, until - step), until
+            end = bisect_right(self._steps, until, first, last)
+            if first < end:
+                self._fill_run(node, chain, step, values, self._steps[first:end])
+            if end == last:
+                break
+            chain, step, first = chain.extend(values, until - step), until, end
+        self._forget_empty()
+
+    def _fill_run(
+        self, node: Node, chain: Chain, start: Step, values: bytes, wanted: list[Step]
+    ) -> None:
+        """Fill steps of a node at which it has the same values as at `start`."""
+        keys = chain.keys(values, [step - start for step in wanted])
+        for step, key in zip(wanted, keys, strict=True):
+            if key in self._checkpoints.get(step, ()) or key in self._metrics.get(step, ()):
+                self._fill_step(node, step, key)
 
     def _fill_step(self, node: Node, step: Step, key: str) -> None:
         commit = self._commit_of(key) if key in self._unrecorded else None
-        if key in self._checkpoints[step] and (commit or key not in self._unrecorded):
-            node.checkpoints[step] = None
-        metrics = self._metrics[step].get(key)
-        if metrics is not None:
-            node.metrics[step] = metrics
+        checkpoints, metrics = self._checkpoints.get(step, set()), self._metrics.get(step, {})
+        if key in checkpoints:
+            checkpoints.remove(key)
+            if commit or key not in self._unrecorded:
+                node.checkpoints[step] = None
+        if key in metrics:
+            node.metrics[step] = metrics.pop(key)
+        if not checkpoints and not metrics:
+            self._emptied.append(step)
         if commit is not None:
             fill_reports(node, commit)
             self._found.append((node, commit))
+
+    def _forget_empty(self) -> None:
+        """Look no more at steps of which all that is known has found its node."""
+        for step in self._emptied:
+            self._checkpoints.pop(step, None)
+            self._metrics.pop(step, None)
+            del self._steps[bisect_left(self._steps, step)]
+        self._emptied.clear()
 
     def take_found(self) -> list[tuple[Node, Commit]]:
         """Return the commits that no database knew, each with its node, since the last call.

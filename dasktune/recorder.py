@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dasktune.engine import Outcome
 from dasktune.graph.events import RunStage
 from dasktune.graph.plan import Node
+from dasktune.logs import about, trials_text
 from dasktune.storage.checkpoints import Commit
 from dasktune.storage.database import Batch, Database
+from dasktune.storage.redaction import redacted
 from dasktune.storage.schema import (
     CheckpointRow,
     Encoded,
@@ -22,12 +26,34 @@ from dasktune.storage.schema import (
     to_text,
 )
 from dasktune.trials import ADDED, TrialRecord
-from dasktune.types import Metrics, Step
+from dasktune.types import Metrics, Step, TrialState
+from dasktune.waiting import MOST_TRIALS, trials_of
+
+logger = logging.getLogger(__name__)
 
 USED_SECONDS = 60.0
 """How often the database is told which states were used."""
 
 _OF_COMMIT = ("key", "step", "digest", "nbytes", "seconds")
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a run has done so far; counted, so not frozen.
+
+    Attributes
+    ----------
+    stages
+        Stages that have ended, by how.
+    nbytes
+        Bytes of the states that were saved.
+    worker_seconds
+        Time that workers had stages.
+    """
+
+    stages: Counter[str] = field(default_factory=Counter)
+    nbytes: int = 0
+    worker_seconds: float = 0.0
 
 
 class Recorder:
@@ -48,6 +74,13 @@ class Recorder:
         Called with each entry once it is durable.
     take_found
         Gives the commits that were found in the store alone, to be written down as well.
+    run
+        Names the driver's run.
+
+    Attributes
+    ----------
+    tally
+        What has been done so far.
     """
 
     def __init__(
@@ -58,7 +91,11 @@ class Recorder:
         next_event: Callable[[], int],
         on_event: Callable[[EventRow], None],
         take_found: Callable[[], Iterable[tuple[Node, Commit]]] = tuple,
+        run: str = "",
     ) -> None:
+        self.tally = Tally()
+        self._run = run
+        self._failed: set[int] = set()
         self._database = database
         self._study_id = study_id
         self._root_of = root_of
@@ -83,6 +120,7 @@ class Recorder:
             self._add_event(dict(record))
             self.holds_decisions |= bool(record.get("decisions", True))
         self._take(outcome.trials)
+        self._tell_failed(outcome.trials)
 
     def add(self, trials: Iterable[TrialRecord]) -> None:
         """Write trials that were added with their results; an entry of the log fences them."""
@@ -103,6 +141,10 @@ class Recorder:
 
     def checkpoint(self, node: Node, message: Mapping[str, Any]) -> None:
         """Take a commit at or above a node, as its worker reported it."""
+        self.tally.nbytes += message["nbytes"]
+        self._add_checkpoint(node, message)
+
+    def _add_checkpoint(self, node: Node, message: Mapping[str, Any]) -> None:
         self._batch.checkpoints.append(
             CheckpointRow(
                 key=message["key"],
@@ -122,7 +164,7 @@ class Recorder:
         reports = [(step, node.key_at(step), metrics) for step, metrics in commit.reports]
         self.metrics(node, reports)
         message = {name: getattr(commit, name) for name in _OF_COMMIT}
-        self.checkpoint(node, {**message, "by": commit.attempt})
+        self._add_checkpoint(node, {**message, "by": commit.attempt})
 
     def forget(self, key: str) -> None:
         """Take note that a checkpoint does not exist after all."""
@@ -144,13 +186,19 @@ class Recorder:
             ended=None,
             steps=0,
             repeated=0,
+            run=self._run,
+            trials=trials_of(order.node),
         )
 
     def started(self, attempt: str, at: float) -> None:
-        """Take note of the wall-clock time (epoch seconds) at which an attempt began."""
+        """Take note of the wall-clock time (epoch seconds) at which an attempt began.
+
+        The row is written now: others see what runs, and what ran when a driver died.
+        """
         row = self._stages.get(attempt)
         if row is not None:
-            self._stages[attempt] = replace(row, started=at, status="running")
+            row = self._stages[attempt] = replace(row, started=at, status="running")
+            self._batch.stages.append(row)
 
     def seconds_of(self, attempt: str, at: float) -> float:
         """Return how long an attempt has run at a time (epoch seconds); 0 if it has not begun."""
@@ -163,12 +211,25 @@ class Recorder:
         if row is not None and row.start < step < row.stop:
             self._batch.stages.append(replace(row, steps=step - row.start))
 
-    def ended(self, attempt: str, at: float, *, status: str, step: Step, repeated: int) -> None:
-        """Take note of an attempt's end; the row is written now."""
+    def ended(
+        self,
+        attempt: str,
+        at: float,
+        *,
+        status: str,
+        step: Step,
+        repeated: int,
+        message: str = "",
+    ) -> None:
+        """Take note of an attempt's end, and of why it failed; the row is written now."""
+        seconds = self.seconds_of(attempt, at)
         row = self._stages.pop(attempt, None)
         if row is not None:
-            steps = max(0, step - row.start)
+            self.tally.stages[status] += 1
+            self.tally.worker_seconds += seconds
+            steps, message = max(0, step - row.start), redacted(message)
             row = replace(row, ended=at, status=status, steps=steps, repeated=repeated)
+            row = replace(row, message=message) if message else row
             self._ended[attempt] = row
             self._batch.stages.append(row)
 
@@ -221,6 +282,18 @@ class Recorder:
             self._told_used = now
             used, self._used = self._used, set()
             self._database.touch_checkpoints(used, time.time())
+
+    def _tell_failed(self, trials: Iterable[TrialRecord]) -> None:
+        """Log which trials have failed, and why; many at once in one line."""
+        groups: dict[str, list[int]] = {}
+        for trial in trials:
+            if trial.state is TrialState.FAIL and trial.number not in self._failed:
+                self._failed.add(trial.number)
+                groups.setdefault(trial.message, []).append(trial.number)
+        for message, numbers in groups.items():
+            named, more = numbers[:MOST_TRIALS], len(numbers) - MOST_TRIALS
+            who = trials_text(named) + (f" and {more:,} more" if more > 0 else "")
+            logger.warning("%s failed: %s", who, message, extra=about(trials=named))
 
     def _add_event(self, payload: dict[str, Any]) -> None:
         number = self._next_event() + len(self._batch.events)

@@ -238,7 +238,11 @@ class StudyResults:
             dispatcher = Dispatcher(
                 self._row.root, options, on_new=fill, seeded_key=seeded_key_of(self._row)
             )
-            for trial in self.records.values():
+            # Where the first have found all that is known of a step, no other looks for it.
+            furthest_first = sorted(
+                self.records.values(), key=lambda one: -max(one.steps, one.until or 0)
+            )
+            for trial in furthest_first:
                 dispatcher.register(trial.number, trial.sequences, trial.max_steps, seed=trial.seed)
             self._dispatcher, self._recall = dispatcher, recall
         return self._dispatcher

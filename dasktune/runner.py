@@ -38,6 +38,7 @@ from dasktune.graph.events import (
     SavePoint,
     StopStage,
     Tick,
+    WorkerJoined,
     WorkerLeaving,
 )
 from dasktune.graph.plan import Node
@@ -45,8 +46,10 @@ from dasktune.job import JobPlan
 from dasktune.keeper import Keeper
 from dasktune.leasing import Leasing
 from dasktune.limits import Meter
+from dasktune.logs import about
 from dasktune.recorder import Recorder
 from dasktune.sharing import MESSAGES, Sharing
+from dasktune.signs import Signs
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.submissions import Submissions
 from dasktune.timeouts import Timeouts
@@ -111,6 +114,8 @@ class DaskRunner:
         Called with a `Snapshot` at every turn of the loop.
     on_safe
         Called with each outcome of the engine once its records are durable.
+    signs
+        Says how the run stands, to who looks at it from elsewhere; None says nothing.
     """
 
     def __init__(
@@ -126,7 +131,9 @@ class DaskRunner:
         keeper: Keeper | None = None,
         on_turn: Callable[[Snapshot], None] | None = None,
         on_safe: Callable[[Outcome], None] | None = None,
+        signs: Signs | None = None,
     ) -> None:
+        self._signs = signs
         self._engine = engine
         self._plan = plan
         self._recorder = recorder
@@ -171,7 +178,7 @@ class DaskRunner:
         self._client = client
         self._address = str(client.scheduler.address)
         self._workers = Workers(
-            client, self._plan, self._inbox.put, self._stop.is_set, self._timeouts
+            client, self._plan, self._inbox.put, self._gives_up, self._timeouts
         )
         self._submissions = Submissions(client, self._plan, self._workers.claims)
 
@@ -204,6 +211,7 @@ class DaskRunner:
                 return  # asked while the cluster started: nothing has begun
             self._take(begin(self._now(), len(joined)))
             for event in joined:
+                self._welcome(event)
                 self._take(self._engine.handle(event, self._now()))
             self._carry_out()
             while not (self._engine.finished and self._engine.dispatcher.is_idle):
@@ -237,6 +245,7 @@ class DaskRunner:
         is_connected = self._client.status == "running" and self._workers.look_around()
         if not is_connected and not self._begin_anew():
             return
+        self._sign()
         for kind, content in self._receive():
             self._dispatch(kind, content)
         if self._flights.trouble is not None:
@@ -275,6 +284,7 @@ class DaskRunner:
                 attempt, step = content
                 self._tell(SaveMissed(attempt=attempt, step=step))
             case "joined":
+                self._welcome(content)
                 if self._workers.knows(content.worker):
                     self._tell(content)
                 if content.worker in self._leaving:
@@ -282,6 +292,7 @@ class DaskRunner:
             case "left":
                 self._worker_left(content)
             case "leaving":
+                logger.info("worker %s leaves", content, extra=about(worker=content))
                 self._leaving.add(content)  # may be heard of before it is known to be there
                 self._tell(WorkerLeaving(worker=content))
             case "tick":
@@ -393,6 +404,10 @@ class DaskRunner:
 
     def _worker_left(self, worker: str, *, is_blameless: bool = False) -> None:
         """Take in that a worker is gone; Dask must not run its stages anywhere else."""
+        if worker in self._leaving:
+            logger.info("worker %s has left", worker, extra=about(worker=worker))
+        elif worker in self._engine.dispatcher.slots:
+            logger.warning("worker %s is lost", worker, extra=about(worker=worker))
         self._leaving.discard(worker)
         for attempt in self._flights.lose(worker, is_blameless=is_blameless):
             self._submissions.cancel(attempt)
@@ -525,6 +540,7 @@ class DaskRunner:
         while self._flights and not self._engine.dispatcher.is_idle and self._now() < deadline:
             if self._client.status != "running":
                 return
+            self._sign()
             if not self._can_save and self._flights.have_ended:
                 return  # what is not durable yet will not be
             for kind, content in self._receive():
@@ -550,6 +566,19 @@ class DaskRunner:
             if self._keeper is not None:
                 for event in self._keeper.close():
                     self._engine.dispatcher.handle(event, self._now())
+
+    def _welcome(self, event: WorkerJoined) -> None:
+        logger.info("worker %s joined", event.worker, extra=about(worker=event.worker))
+
+    def _sign(self) -> None:
+        """Say now and then how the run stands."""
+        if self._signs is not None:
+            self._signs.turn(self._sharing)
+
+    def _gives_up(self) -> bool:
+        """Whether the first worker need not be waited for any more; asked while it is."""
+        self._sign()
+        return self._stop.is_set()
 
     def _now(self) -> float:
         return time.monotonic() - self._began

@@ -8,6 +8,7 @@ other's states are `Found` or its lease ends. What others will want is saved on 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -77,6 +78,7 @@ class Sharing:
         self._tell = tell
         self._save_at = save_at
         self._asked: dict[str, RunStage] = {}
+        self._asked_at: dict[str, float] = {}
         self._running: dict[str, RunStage] = {}
         self._waiting: dict[str, _Wait] = {}
         self._refused: set[str] = set()
@@ -100,6 +102,7 @@ class Sharing:
             stop=order.stop,
         )
         self._asked[order.attempt] = order
+        self._asked_at[order.attempt] = time.monotonic()
         self._leasing.ask(order.attempt, lease, heed_saved=lease.key not in self._heeded)
 
     def heard(self, attempt: str, step: Step) -> None:
@@ -136,6 +139,16 @@ class Sharing:
         for attempt in [one for one in self._running if one not in attempts]:
             self._let_go(attempt)
 
+    def holders(self) -> list[str]:
+        """Return the driver of each stage that another one trains."""
+        attempts = self._dispatcher.attempts
+        return [one.lease.holder for name, one in self._waiting.items() if name in attempts]
+
+    def unanswered(self) -> float | None:
+        """Return for how many seconds a lease has been asked for; None if none is."""
+        since = next(iter(self._asked_at.values()), None)
+        return None if since is None else time.monotonic() - since
+
     def close(self) -> None:
         """Let go of all."""
         for attempt in list(self._running):
@@ -163,6 +176,7 @@ class Sharing:
     def _answered(self, attempt: str, other: Lease | None) -> None:
         """Take in whether a lease was taken."""
         order = self._asked.pop(attempt)
+        self._asked_at.pop(attempt)
         if attempt not in self._dispatcher.attempts:
             self._leasing.release(attempt, order.start)  # its worker is gone
         elif order.after in self._refused:

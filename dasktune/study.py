@@ -343,21 +343,33 @@ class Study(StudyAdditions):
     ) -> None:
         from dasktune.report.progress import display
         from dasktune.runner import DaskRunner
+        from dasktune.signs import Signs
 
-        engine = self._engine()
+        engine, recorder = self._engine(), self._recorder(run)
         show = display(self, engine) if _wants_display(progress) else nullcontext()
-        with show as on_turn:
+        signing = Signs(
+            self.database,
+            study_id=self._row.id,
+            study=self.name,
+            run=run,
+            engine=engine,
+            recorder=recorder,
+            client=client,
+            ending=partial(self._ending, place, meter),
+        )
+        with show as on_turn, signing as signs:
             self._runner = DaskRunner(
                 client,
                 engine,
                 self._plan(run, timeouts),
-                self._recorder(),
+                recorder,
                 study=self._owner if self._options.merge else None,
                 keeper=self._keeper(engine),
                 meter=meter,
                 timeouts=timeouts,
                 on_turn=on_turn,
                 on_safe=announcer.take,
+                signs=signs,
             )
             if self._is_stopping:
                 self._runner.request_stop()
@@ -365,6 +377,13 @@ class Study(StudyAdditions):
                 self._runner.run(partial(self._begin, engine, place))
             finally:
                 self._runner = None
+
+    def _ending(self, place: Place, meter: Meter) -> tuple[str, str]:
+        """Return how a run came to its end that no exception has ended, and what limit it was."""
+        if self._history.place_of(place.tuner).has_ended:
+            return "ended", ""
+        limit = meter.reached()
+        return ("interrupted", "") if limit is None else ("limit", limit)
 
     def _keeper(self, engine: Engine) -> Keeper | None:
         """Return who keeps the store under its budget; None if it has none."""

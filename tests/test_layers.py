@@ -45,14 +45,18 @@ LAYERS = (
         "worth",
         "packages",
         "plugin",
+        "prometheus",
     ),
-    ("cluster", "local", "runner", "simulate", "slurm", "submissions"),
+    (
+        *("cluster", "connecting", "hello", "local", "runner", "signs", "simulate", "slurm"),
+        *("submissions", "tables"),
+    ),
     (
         *("results", "callbacks", "loop", "earlier", "additions", "inventory"),
         *("overlap", "states", "export", "kept"),
     ),
     ("report", "study"),
-    ("opening", "testing"),
+    ("doctor", "opening", "testing"),
     ("cli",),
 )
 """Modules and packages below dasktune; each imports from its own line and those before it."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dasktune.graph.keys import Chain
 from dasktune.graph.plan import SearchPlan
 from dasktune.recall import Recall
 from dasktune.sequences import Constant, MultiStep
@@ -128,6 +129,32 @@ def test_a_state_without_its_row_is_found_with_all_that_it_measured(left: Left) 
     expected = {3: {"loss": 0.3}, 5: {"loss": 77.0}, 8: {"loss": 0.8}}
     assert known(plan, 1) == ([8], expected), "what was recorded first stands"
     assert known(plan, 0) == ([], {3: {"loss": 0.3}, 5: {"loss": 77.0}})
+
+
+def test_what_has_found_its_node_is_looked_for_no_more(
+    left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (2, 4, 9):
+        left.state(step)
+        left.metrics(step, {"loss": step / 10})
+    stranger = "99" * 16
+    left.metrics(4, {"loss": 7.0}, stranger)
+    recall = Recall.open(left.database, left.store, ROOT)
+    plan = SearchPlan(ROOT, on_new=recall.fill)
+    plan.register(0, {"lr": RATE}, 10)
+    assert known(plan, 0)[0] == [2, 4, 9]
+    asked: list[int] = []
+    original = Chain.keys
+
+    def note(self: Chain, values: bytes, further: Iterable[int]) -> Iterator[str]:
+        listed = list(further)
+        asked.extend(listed)
+        return original(self, values, listed)
+
+    monkeypatch.setattr(Chain, "keys", note)
+    plan.register(1, {"lr": Constant(0.2)}, 10)
+    assert known(plan, 1) == ([], {})
+    assert asked == [4], "only there is something that nobody has found"
 
 
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:

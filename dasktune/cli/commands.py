@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -137,20 +138,35 @@ def status(
         typer.Argument(help="Study file, storage folder or URL, or a database's file or URL."),
     ],
     study: Annotated[str | None, typer.Option(help="Only the study of this name.")] = None,
+    every: Annotated[
+        float | None,
+        typer.Option("--watch", metavar="SECONDS", min=0.1, help="Again and again, until ctrl-C."),
+    ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Leave nothing out; with tracebacks.")
+    ] = False,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say how studies stand, also while they run.
+    """Say how studies stand: what runs, failed and is waited for, and whether the driver lives.
 
-    Reads the database alone, and changes nothing.
+    Reads the database alone, and changes nothing: from any terminal, while they run or later.
     """
     from dasktune.cli.status import read
 
-    found = read(target, study, config or ())
-    if as_json:
-        print_json([one.to_json() for one in found])
+    def text() -> str:
+        found = read(target, study, config or ())
+        if as_json:
+            indent = 2 if every is None else None
+            return json.dumps([one.to_json() for one in found], indent=indent)
+        return "\n".join(one.in_words(verbose=verbose) for one in found) or "no studies"
+
+    if every is None:
+        typer.echo(text())
     else:
-        typer.echo("\n".join(map(str, found)) or "no studies")
+        from dasktune.cli.watching import watch
+
+        watch(text, every)
 
 
 @app.command()

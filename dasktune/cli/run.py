@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,7 +20,7 @@ from dasktune.cli.conventions import (
     open_study,
     print_json,
 )
-from dasktune.errors import ClusterError, ConfigurationError
+from dasktune.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -31,6 +31,7 @@ Connecting = Callable[[], "AbstractContextManager[Client | None]"]
 
 INTERRUPTED = "interrupted; the same command goes on where it was"
 
+Pem = Annotated[str | None, typer.Option(metavar="PEM", help="For tls://, as for dask worker.")]
 SlurmText = Annotated[str | None, typer.Option(help="With --slurm: as for sbatch.")]
 
 
@@ -38,25 +39,34 @@ def run(
     file: StudyPath,
     workers: Annotated[
         str | None,
-        typer.Option(
-            metavar="N", help="Processes of the local cluster; with --slurm jobs, also as 2-8."
-        ),
+        typer.Option(metavar="N", help="Worker processes on this host; with --slurm also as 2-8."),
+    ] = None,
+    gpus_per_worker: Annotated[
+        float | None,
+        typer.Option(min=0, help="GPUs that each worker has for itself, or its share such as 0.5."),
     ] = None,
     scheduler: Annotated[
-        str | None, typer.Option(metavar="URL", help="Run on this Dask cluster, tcp://...")
+        str | None, typer.Option(metavar="URL", help="Run on this Dask cluster, tls://host:port.")
+    ] = None,
+    scheduler_file: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Run on the one that has written this.")
+    ] = None,
+    tls_ca: Pem = None,
+    tls_cert: Pem = None,
+    tls_key: Pem = None,
+    insecure: Annotated[
+        bool | None,
+        typer.Option("--insecure", help="Use tcp:// although others could run code there."),
     ] = None,
     slurm: Annotated[
-        bool,
-        typer.Option("--slurm", help="Run in jobs of SLURM; dasktune.toml may say what they need."),
-    ] = False,
+        bool | None,
+        typer.Option("--slurm/--no-slurm", help="Run in jobs of SLURM."),
+    ] = None,
     partition: SlurmText = None,
     account: SlurmText = None,
     qos: SlurmText = None,
     walltime: Annotated[
         str | None, typer.Option(metavar="TIME", help="With --slurm: of each job, 4:00:00.")
-    ] = None,
-    gpus_per_worker: Annotated[
-        int | None, typer.Option(min=0, help="With --slurm: GPUs of each job.")
     ] = None,
     cpus_per_worker: Annotated[
         int | None, typer.Option(min=1, help="With --slurm: cores of each job.")
@@ -70,6 +80,14 @@ def run(
     directive: Annotated[
         list[str] | None,
         typer.Option(help="With --slurm: further option of sbatch. May be repeated."),
+    ] = None,
+    step_timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Longest time of one step; its worker is replaced."),
+    ] = None,
+    silence_timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="A worker silent for so long counts as lost."),
     ] = None,
     config: Config = None,
     progress: Annotated[
@@ -98,26 +116,40 @@ def run(
     """Run a study; go on where it was interrupted.
 
     Exit code 1 if a trial failed. Ctrl-C saves what runs first, as the end by a limit does;
-    the same command goes on, after a limit with a larger one.
+    the same command goes on, after a limit with a larger one. Where it runs, dasktune.toml
+    beside FILE may say: [run] has flags of this command, [slurm] what its jobs need.
     """
+    from dasktune.cli.place import place_of
     from dasktune.limits import Limits
 
     limits = Limits(target=target, seconds=seconds, worker_seconds=worker_seconds, steps=steps)
-    flags = {
+    of_slurm = {
         "partition": partition,
         "account": account,
         "qos": qos,
         "walltime": walltime,
-        "gpus_per_worker": gpus_per_worker,
         "cpus_per_worker": cpus_per_worker,
         "memory": memory,
         "interface": interface,
         "directives": tuple(directive) if directive else None,
     }
-    place = _place(file, workers, scheduler, flags if slurm else None)
-    if not slurm and (given := [name for name, value in flags.items() if value is not None]):
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise typer.BadParameter(f"{names} must come with --slurm")
+    place = place_of(
+        file.parent,
+        {
+            "workers": workers,
+            "gpus_per_worker": gpus_per_worker,
+            "scheduler": scheduler,
+            "scheduler_file": scheduler_file,
+            "tls_ca": tls_ca,
+            "tls_cert": tls_cert,
+            "tls_key": tls_key,
+            "insecure": insecure,
+            "slurm": slurm,
+            "step_timeout": step_timeout,
+            "silence_timeout": silence_timeout,
+        },
+    )
+    client, timeouts = place.connecting(file.parent, of_slurm), place.timeouts()
     from dasktune.cli.results import as_json as results_json
     from dasktune.cli.results import as_text, failed
 
@@ -126,12 +158,14 @@ def run(
     optimize = partial(
         study.optimize,
         tuner,
-        workers=place.workers,
+        workers=place.local_workers,
+        gpus_per_worker=place.local_gpus,
         limits=limits,
+        timeouts=timeouts,
         progress=progress,
         allow_failed_check=allow_failed_check,
     )
-    _optimize(study, optimize, place.client)
+    _optimize(study, optimize, client)
     page = None if no_report else study.report(report)
     trials = study.trials
     if as_json:
@@ -166,41 +200,3 @@ def _check_writable(report: Path | None) -> None:
             pass
     except OSError as error:
         raise ConfigurationError(f"--report must be writable: {error}") from error
-
-
-class _Place(NamedTuple):
-    """Where a study is run: processes of this host, or what a client is connected to."""
-
-    workers: int | None
-    client: Connecting
-
-
-def _place(
-    file: Path, workers: str | None, scheduler: str | None, slurm: Mapping[str, object] | None
-) -> _Place:
-    """Return where a study file shall be run, checked as far as nothing need be started for it."""
-    if slurm is not None and scheduler is not None:
-        raise typer.BadParameter("--slurm starts a cluster, --scheduler says which one is there")
-    if slurm is not None:
-        from dasktune.slurm import options_for, slurm_client
-
-        options = options_for(file.parent, {**slurm, "workers": workers})
-        return _Place(None, partial(slurm_client, options))
-    if workers is not None and scheduler is not None:
-        raise typer.BadParameter("--workers is for a local cluster, not for one of --scheduler")
-    if workers is not None and not (workers.isdecimal() and int(workers) >= 1):
-        raise typer.BadParameter(
-            f"must be a number >= 1, got {workers!r}", param_hint="'--workers'"
-        )
-    return _Place(None if workers is None else int(workers), partial(_client, scheduler))
-
-
-def _client(scheduler: str | None) -> AbstractContextManager[Client | None]:
-    if scheduler is None:
-        return nullcontext()
-    from distributed import Client
-
-    try:
-        return Client(scheduler)
-    except (OSError, ValueError) as error:
-        raise ClusterError(f"cannot reach the scheduler {scheduler}: {error}") from error

@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from textwrap import indent
+from typing import Any
 
 from dasktune.cli.results import shown
+from dasktune.cli.standing import (
+    Driver,
+    Failure,
+    Running,
+    driver_of,
+    failures_of,
+    folded,
+    running_of,
+    waits_text,
+)
 from dasktune.cli.study_file import load
 from dasktune.errors import ConfigurationError, unknown
 from dasktune.opening import default_database, locate
+from dasktune.report.formats import duration
 from dasktune.results import objective_of
 from dasktune.storage.database import Database
-from dasktune.storage.schema import StudyRow
+from dasktune.storage.schema import RunRow, StudyRow
 from dasktune.types import Direction
 
 DATABASES = ("sqlite", "postgresql")
 """How URLs of databases begin; other URLs are those of checkpoint stores."""
+
+MOST_FAILED = 200
+"""Failed trials, and groups of failed stages, that are looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +57,20 @@ class Status:
         Number of stages that have ended, by how.
     last_activity
         When the study was created or its last stage ended (epoch seconds).
+    read_at
+        When all this was read (epoch seconds).
+    driver
+        The driver of the last run; None if there was none, or none that says so.
+    running
+        What runs, or ran when the driver died, the longest first.
+    waits
+        What the driver waits for: ``kind``, ``text`` and ``since`` (epoch seconds).
+    workers
+        How many workers are usable and busy, and how many stages wait for one.
+    seconds_left
+        Estimate for what is asked for now; None if nothing is known.
+    failures
+        What failed and why; of very many only the first.
     """
 
     study: str
@@ -53,12 +83,29 @@ class Status:
     steps_repeated: int
     stages: Mapping[str, int]
     last_activity: float
+    read_at: float
+    driver: Driver | None = None
+    running: Sequence[Running] = ()
+    waits: Sequence[Mapping[str, Any]] = ()
+    workers: Mapping[str, int] = field(default_factory=dict)
+    seconds_left: float | None = None
+    failures: Sequence[Failure] = ()
 
     def to_json(self) -> dict[str, object]:
         """Return it as a JSON document."""
         return asdict(self)
 
     def __str__(self) -> str:
+        return self.in_words()
+
+    def in_words(self, *, verbose: bool = False) -> str:
+        """Return it as text.
+
+        Parameters
+        ----------
+        verbose
+            Leave nothing out, and add the tracebacks of what failed.
+        """
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.last_activity))
         lines = [
             f"{self.study} ({self.direction} {self.metric})",
@@ -68,8 +115,45 @@ class Status:
             + (f", {self.steps_repeated:,} of them repeated" if self.steps_repeated else ""),
             f"  stages  {_counts(self.stages)}",
             f"  last    {when}",
+            *self._about_driver(),
         ]
+        parts = {
+            "runs" if self.driver is None or self.driver.is_alive else "ran": map(
+                str, self.running
+            ),
+            "waits": waits_text(self.waits, self.read_at),
+            "failed": self._failures(verbose),
+        }
+        failed = self.trials.get("FAIL", 0) - sum(
+            len(one.trials) for one in self.failures if one.is_final
+        )
+        for name, found in parts.items():
+            more = max(0, failed) if name == "failed" else 0
+            told = folded(list(found), shows_all=verbose, more=more)
+            lines += [f"  {name if not at else '':<7} {one}" for at, one in enumerate(told)]
         return "\n".join(lines)
+
+    def _about_driver(self) -> list[str]:
+        """Return the lines about the driver and its workers."""
+        if self.driver is None:
+            return []
+        lines = [f"  driver  {self.driver.in_words(self.read_at)}"]
+        if not self.driver.is_alive:
+            return lines
+        if self.workers:
+            lines.append(
+                f"  workers {self.workers['busy']:,} of {self.workers['usable']:,} busy, "
+                f"{self.workers['stages_waiting']:,} stages wait for one"
+            )
+        if self.seconds_left is not None:
+            lines.append(f"  left    about {duration(self.seconds_left)} for what is asked for now")
+        return lines
+
+    def _failures(self, verbose: bool) -> Iterator[str]:
+        for one in self.failures:
+            text = one.in_words(self.read_at)
+            shows = verbose and one.traceback
+            yield f"{text}\n{indent(one.traceback.rstrip(), ' ' * 10)}" if shows else text
 
 
 def migrate(target: str) -> None:
@@ -156,6 +240,8 @@ def _status(database: Database, row: StudyRow) -> Status:
     objective = objective_of(row.spec)
     figures = database.figures(row.id)
     is_single = len(objective.metrics) == 1
+    now, run = time.time(), database.last_run(row.id)
+    failed = database.failed_trials(row.id, MOST_FAILED) if figures.trials.get("FAIL") else []
     return Status(
         study=row.name,
         metric=", ".join(objective.metrics),
@@ -167,7 +253,24 @@ def _status(database: Database, row: StudyRow) -> Status:
         steps_repeated=figures.steps_repeated,
         stages=dict(figures.stages),
         last_activity=max(row.created, figures.last_end or 0.0),
+        read_at=now,
+        failures=failures_of(failed, database.failed_stages(row.id, MOST_FAILED)),
+        **({} if run is None else _of_run(database, run, now)),
     )
+
+
+def _of_run(database: Database, run: RunRow, now: float) -> dict[str, Any]:
+    """Return what is known of the last run: what goes on, or went on when its driver died."""
+    driver = driver_of(run, now)
+    at = now if driver.is_alive else run.seen
+    stages = [] if run.ended is not None else database.open_stages(run.study_id, run.run)
+    return {
+        "driver": driver,
+        "running": running_of(run, stages, at),
+        "waits": run.waits if driver.is_alive else [],
+        "workers": run.workers,
+        "seconds_left": run.seconds_left if driver.is_alive else None,
+    }
 
 
 def _best(database: Database, study_id: int, direction: Direction) -> dict[str, object] | None:
@@ -178,7 +281,7 @@ def _best(database: Database, study_id: int, direction: Direction) -> dict[str, 
         "number": best.number,
         "value": best.value,
         "steps": best.steps,
-        "params": best.record["params"],
+        "params": best.record.get("params") if isinstance(best.record, dict) else None,
     }
 
 

@@ -9,7 +9,7 @@ when the trainer saw the same values at every step before ``t``.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -115,6 +115,17 @@ class Chain:
         if values == self.values:
             return Chain(self.base, values, self.length + steps)
         return Chain(self.key, values, steps)
+
+    def keys(self, values: bytes, further: Iterable[int]) -> Iterator[str]:
+        """Yield the key so many steps further, at least one, with these values at each of them.
+
+        That is ``extend(values, steps).key`` for each, in a quarter of the time.
+        """
+        run = self.extend(values, 1)
+        base, before = bytes.fromhex(run.base), run.length - 1
+        for steps in further:
+            body = base + _PACK_LENGTH(before + steps) + values
+            yield blake2b(body, digest_size=DIGEST_NBYTES).hexdigest()
 
     def advance(self, sequences: Sequences, start: Step, stop: Step) -> Chain:
         """Return the position at `stop`, this one being the position at `start`."""

@@ -21,7 +21,7 @@ def plain(value: object) -> Value:
     Raises
     ------
     ConfigurationError
-        If it is no int, float, bool, str or None, or not finite.
+        If it is no int, float, bool, str or None, or not finite, or text that cannot be sent.
 
     Examples
     --------
@@ -36,11 +36,17 @@ def plain(value: object) -> Value:
         if not math.isfinite(value):
             raise ConfigurationError(f"a value must be finite, got {value!r}")
         return value + 0.0
+    if type(value) is str and not value.isprintable() and any(map(_is_surrogate, value)):
+        raise ConfigurationError(f"a value must have no surrogates, got {value!r}")
     if value is None or type(value) is int or type(value) is bool or type(value) is str:
         return value
     raise ConfigurationError(
         f"a value must be an int, float, bool, str or None, got {value!r} ({type(value).__name__})"
     )
+
+
+def _is_surrogate(letter: str) -> bool:
+    return "\ud800" <= letter <= "\udfff"
 
 
 def same(first: Value, second: Value) -> bool:

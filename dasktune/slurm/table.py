@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from dasktune.errors import ConfigurationError, refuse, unknown
+from dasktune.errors import refuse, unknown
 from dasktune.slurm.options import SlurmOptions
+from dasktune.tables import FILE, table_of
 
-FILE = "dasktune.toml"
 TABLE = "slurm"
 DRIVER = "driver"
 """The table within for the driver's own job; see `dasktune.slurm.submit`."""
@@ -55,14 +54,4 @@ def slurm_table(folder: Path) -> dict[str, Any]:
     ConfigurationError
         If the file cannot be read.
     """
-    path = folder / FILE
-    if not path.is_file():
-        return {}
-    try:
-        document = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigurationError(f"{path} must be a TOML file: {error}") from error
-    table = document.get(TABLE, {})
-    if not isinstance(table, dict):
-        raise ConfigurationError(f"{path}: {TABLE} must be a table, got {table!r}")
-    return table
+    return table_of(folder, TABLE)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dasktune.errors import ConfigurationError, refuse
+from dasktune.errors import ConfigurationError, name_problems, refuse
 from dasktune.sequences import Sequence, as_sequence
 from dasktune.space.choosing import Following, Noting
 from dasktune.space.domains import Choice, Chooser, Domain, Drawing, Float, Int
@@ -69,6 +69,7 @@ class Suggesting:
     def _suggest(self, name: str, domain: Domain) -> object:
         if type(name) is not str or not name:
             raise ConfigurationError(f"a name must be a string that is not empty, got {name!r}")
+        refuse(name_problems("a name", name))
         known, value = self._asked.get(name, (domain, None))
         if known.to_json() != domain.to_json():
             raise ConfigurationError(
@@ -186,6 +187,7 @@ class DefinedByRun:
             if type(name) is not str or not name:
                 problems.append(f"a name must be a string that is not empty, got {name!r}")
                 continue
+            problems += name_problems("a name", name)
             try:
                 found[name] = as_sequence(value)
             except ConfigurationError as error:

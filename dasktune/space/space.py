@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from dasktune.errors import ConfigurationError, refuse
+from dasktune.errors import ConfigurationError, name_problems, refuse
 from dasktune.sequences import Constant, Sequence, as_sequence
 from dasktune.space.choosing import Following, Noting
 from dasktune.space.domains import Choice, Chooser, Domain, Drawing, listed, total_size
@@ -162,6 +162,8 @@ class Space:
             for name in dict.fromkeys(names)
             if names.count(name) > 1
         ]
+        for name in dict.fromkeys(names):
+            problems += name_problems("the name of a hyper-parameter", name)
         if not pairs:
             problems.append("a space must have at least one hyper-parameter, got none")
         refuse(problems)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, SupportsFloat
 
-from dasktune.errors import InternalError, StateError, TrainerError
+from dasktune.errors import InternalError, StateError, TrainerError, name_problems
 from dasktune.sequences import as_sequence
 from dasktune.types import Step, Value
 
@@ -226,6 +226,8 @@ def _changed(before: Values | None, now: Values) -> dict[str, Value]:
 def _name(trainer: str, key: object) -> str:
     if not isinstance(key, str):
         raise TrainerError(f"{trainer}.evaluate must name metrics by strings, got {key!r}")
+    if problems := name_problems("a metric", key):
+        raise TrainerError(f"{trainer}.evaluate: {problems[0]}")
     return key
 
 

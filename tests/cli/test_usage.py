@@ -105,7 +105,13 @@ def test_an_unknown_metric_is_refused_and_nothing_is_made() -> None:
             ["run", "counting.py", "--config", "pauze=1"],
             "unknown config key 'pauze'; known: bad, metric, pause",
         ),
-        (["run", "counting.py", "--workers", "0"], "'--workers'"),
+        (["run", "counting.py", "--workers", "0"], "--workers must be a number >= 1, got '0'"),
+        (["run", "counting.py", "--workers", "2-4"], "--workers must be a number >= 1"),
+        (["run", "counting.py", "--qos", "low"], "--qos must come with --slurm"),
+        (
+            ["run", "counting.py", "--scheduler", "tcp://192.0.2.1:8786"],
+            "whoever reaches a scheduler without encryption runs code on it; --insecure",
+        ),
         (
             ["run", "counting.py", "--workers", "2", "--scheduler", "tcp://127.0.0.1:1"],
             "--workers is for a local cluster",

@@ -97,6 +97,16 @@ def test_one_step_at_a_time_is_the_same(a: Sequence) -> None:
     assert found == chain(STEPS, a=a)
 
 
+@given(sequences(), st.integers(0, STEPS), st.lists(st.integers(1, 10), max_size=4), st.booleans())
+def test_many_keys_at_once_are_those_of_each(
+    a: Sequence, start: int, further: list[int], goes_on: bool
+) -> None:
+    found = chain(start, lr=a)
+    values = found.values if goes_on and start else b"others"
+    expected = [found.extend(values, steps).key for steps in further]
+    assert list(found.keys(values, further)) == expected
+
+
 def test_a_position_is_part_of_the_key() -> None:
     found = {chain(step, lr=Constant(0.1)).key for step in range(100)}
     assert len(found) == 100

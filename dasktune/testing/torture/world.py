@@ -185,7 +185,16 @@ class Notes:
     def saved(self, attempt: str, step: Step) -> None:
         """Keep nothing."""
 
-    def ended(self, attempt: str, at: float, *, status: str, step: Step, repeated: int) -> None:
+    def ended(
+        self,
+        attempt: str,
+        at: float,
+        *,
+        status: str,
+        step: Step,
+        repeated: int,
+        message: str = "",
+    ) -> None:
         """Keep nothing."""
 
     def settled(self, attempt: str) -> None:

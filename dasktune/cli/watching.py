@@ -1,0 +1,62 @@
+"""Showing something again and again, as it changes, until ctrl-C."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import repeat
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from dasktune.errors import StorageError
+
+
+def watch(
+    read: Callable[[], str],
+    seconds: float,
+    *,
+    console: Console | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Show a text as it is every few seconds; return at ctrl-C.
+
+    On a terminal it is shown in place, elsewhere one after the other. While the database does
+    not answer, that is shown.
+
+    Parameters
+    ----------
+    read
+        Returns the text.
+    seconds
+        Between two readings.
+    console
+        Where to; standard output if None.
+    sleep
+        Waits for so many seconds.
+    """
+    console = console or Console(highlight=False)
+    first = read()  # what is wrong from the beginning is no reason to wait
+    try:
+        if not console.is_terminal:
+            for text in _texts(first, read, seconds, sleep):
+                console.print(Text(text), soft_wrap=True)
+            return
+        with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+            for text in _texts(first, read, seconds, sleep):
+                live.update(Text(text), refresh=True)
+    except KeyboardInterrupt:
+        return
+
+
+def _texts(
+    first: str, read: Callable[[], str], seconds: float, sleep: Callable[[float], None]
+) -> Iterator[str]:
+    yield first
+    for _ in repeat(None):
+        sleep(seconds)
+        try:
+            yield read()
+        except StorageError as error:
+            yield f"cannot be read now: {error}"

@@ -1,0 +1,167 @@
+"""What workers and schedulers are asked: functions that travel by value.
+
+dasktune may be missing over there, or be another one, so nothing of it is imported here, and
+answers are plain data. What may take long runs in a thread: the event loop must go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import multiprocessing
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+TORCH = """
+import json, torch
+devices, problem = [], ""
+try:
+    for number in range(torch.cuda.device_count()):
+        found = torch.cuda.get_device_properties(number)
+        free = torch.cuda.mem_get_info(number)[0]
+        uuid = str(getattr(found, "uuid", number))
+        devices.append(
+            {"name": found.name, "uuid": uuid, "nbytes": found.total_memory, "free": free}
+        )
+except Exception as error:
+    problem = " ".join(str(error).split())
+print(json.dumps({"cuda": torch.version.cuda, "devices": devices, "problem": problem}))
+"""
+"""Runs in a process of its own: what starts CUDA keeps memory of the GPU until it ends."""
+
+
+def look(packages: list[str], folders: list[str], paths: list[str]) -> dict[str, Any]:
+    """Return the fields of a `dasktune.doctor.facts.Look`.
+
+    Parameters
+    ----------
+    packages
+        Distributions whose versions are asked for; dasktune's own is always told.
+    folders
+        Where the room on the disk is asked for, or of the nearest folder that exists.
+    paths
+        Those that do not exist are told.
+    """
+    import psutil
+
+    free = {folder: room(folder) for folder in [tempfile.gettempdir(), *folders]}
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = sorted(affinity(0)) if affinity else list(range(os.cpu_count() or 1))
+    host = socket.gethostname()
+    return {
+        "host": host,
+        "process": f"{host}:{os.getpid()}:{psutil.Process().create_time()}",
+        "python": platform.python_version(),
+        "packages": {"dasktune": own_version(), **{one: version(one) for one in packages}},
+        "cores": tuple(cores),
+        "threads": os.environ.get("OMP_NUM_THREADS", ""),
+        "memory_free": psutil.virtual_memory().available,
+        "free": {folder: left for folder, left in free.items() if left is not None},
+        "missing": tuple(path for path in paths if not os.path.exists(path)),
+        "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "gpus": tuple(gpus()),
+    }
+
+
+def own_version() -> str | None:
+    """Return the version of dasktune, as a run asks for it."""
+    try:
+        return str(importlib.import_module("dasktune").__version__)
+    except ImportError:
+        return None
+
+
+def version(package: str) -> str | None:
+    """Return the version of a package; None if it is not there."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def room(folder: str) -> int | None:
+    """Return the bytes that are left for a folder, also for one that is to be made."""
+    place = Path(folder).expanduser().absolute()
+    for one in (place, *place.parents):
+        try:
+            return shutil.disk_usage(one).free
+        except OSError:
+            continue
+    return None
+
+
+def gpus() -> list[str]:
+    """Return the names of the GPUs that NVIDIA's driver has, whatever this process may see."""
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()]
+
+
+async def look_at_worker(
+    packages: list[str], folders: list[str], paths: list[str], dask_worker: Any = None
+) -> dict[str, Any]:
+    """Return the fields of a worker's `Look` and `dasktune.doctor.facts.Role`."""
+    folders = [*folders, dask_worker.local_directory]
+    role = {
+        "listening": listening(dask_worker),
+        "slots": dask_worker.state.nthreads,
+        "resources": dict(dask_worker.state.total_resources),
+        "memory_limit": int(getattr(dask_worker.memory_manager, "memory_limit", None) or 0),
+        "is_daemon": multiprocessing.current_process().daemon,
+    }
+    return {"look": await asyncio.to_thread(look, packages, folders, paths), "role": role}
+
+
+async def look_at_scheduler(packages: list[str], dask_scheduler: Any = None) -> dict[str, Any]:
+    """Return the fields of a scheduler's `Look` and `dasktune.doctor.facts.Role`."""
+    settings = {
+        "allowed-failures": dask_scheduler.allowed_failures,
+        "work-stealing": float("stealing" in dask_scheduler.extensions),
+        "worker-ttl": dask_scheduler.worker_ttl,
+        "no-workers-timeout": dask_scheduler.no_workers_timeout,
+    }
+    role = {"listening": listening(dask_scheduler), "settings": settings}
+    return {"look": await asyncio.to_thread(look, packages, [], []), "role": role}
+
+
+def listening(server: Any) -> tuple[str, ...]:
+    """Return the addresses that a worker or scheduler listens on."""
+    found = [str(one.listen_address) for one in server.listeners]
+    page = getattr(server, "http_server", None)
+    if page is not None and hasattr(page, "address"):
+        found.append(f"http://{page.address}:{page.port}")
+    return tuple(found)
+
+
+def time_of_day() -> float:
+    """Return what the clock says (epoch seconds)."""
+    return time.time()
+
+
+async def look_at_torch() -> dict[str, Any]:
+    """Return the fields of a `dasktune.doctor.facts.Torch`."""
+    return await asyncio.to_thread(_torch)
+
+
+def _torch() -> dict[str, Any]:
+    command = [sys.executable, "-c", TORCH]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    except subprocess.CalledProcessError as error:
+        words = error.stderr.strip().splitlines() or ["no word"]
+        return {"cuda": None, "devices": [], "problem": f"torch cannot be imported: {words[-1]}"}
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found

@@ -1,0 +1,80 @@
+"""The status of real runs, read from elsewhere: while they run, killed, failed, ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from dasktune.cli.status import Status, read
+
+from .conftest import PATIENCE, Folder
+
+pytestmark = pytest.mark.cluster
+
+
+def status_when(folder: Folder, holds: Callable[[Status], bool]) -> Status:
+    """Return the status as soon as something holds of it."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        (found,) = read(str(folder.path / "runs" / "counting"))
+        if holds(found):
+            return found
+        assert time.monotonic() < deadline, found.in_words()
+        time.sleep(0.05)
+
+
+def test_a_run_is_seen_while_it_runs_when_it_is_killed_and_when_it_has_gone_on(
+    folder: Folder,
+) -> None:
+    options = ("--workers", "2", "--no-report", "--no-progress")
+    driver = folder.start("run", "counting.py", *options, "--config", "pause=3")
+    folder.wait_for_steps(1, driver)
+    found = status_when(folder, lambda one: bool(one.running))
+    assert found.driver is not None
+    assert (found.driver.state, found.driver.pid) == ("running", driver.pid)
+    stage = found.running[0]
+    assert (stage.start, stage.host) == (0, "127.0.0.1")
+    assert set(stage.trials) <= {0, 1, 2, 3}
+    assert stage.trials
+    told = folder.command("status", "runs/counting")
+    assert f"driver  process {driver.pid} on " in told.stdout
+    assert "  runs    trial" in told.stdout
+
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.wait()
+    found = status_when(folder, lambda one: True)
+    assert found.driver is not None
+    assert (found.driver.state, found.driver.is_gone) == ("dead", True)
+    assert found.running  # what ran then
+    told = folder.command("status", "runs/counting", "--json")
+    (document,) = json.loads(told.stdout)
+    assert document["driver"]["state"] == "dead"
+    assert document["running"][0]["worker"].startswith("tcp://")
+
+    again = folder.command("run", "counting.py", *options)
+    assert again.returncode == 0, again.stderr
+    (found,) = read(str(folder.path / "runs" / "counting"))
+    assert found.driver is not None
+    assert (found.driver.state, tuple(found.running), found.failures) == ("ended", (), [])
+
+
+def test_what_failed_is_told_with_step_reason_and_tries(folder: Folder) -> None:
+    options = ("--workers", "1", "--no-report", "--no-progress", "--config", "bad=true")
+    done = folder.command("run", "counting.py", *options)
+    assert done.returncode == 1, done.stderr
+    assert "stage of trial 4, steps 6 to 12 on tcp://" in done.stderr
+    assert "failed after step 6: ValueError: lr must be >= 0" in done.stderr
+    assert "trial 4 failed: ValueError: lr must be >= 0, got -1.0" in done.stderr
+    (found,) = read(str(folder.path / "runs" / "counting"))
+    (failure,) = found.failures
+    assert (failure.trials, failure.step, failure.tries) == ((4,), 6, 2)
+    brief = folder.command("status", "counting.py").stdout
+    assert "failed  trial 4 after step 6: ValueError: lr must be >= 0, got -1.0 (tried 2" in brief
+    assert "Traceback" not in brief
+    full = folder.command("status", "counting.py", "--verbose").stdout
+    assert "          Traceback (most recent call last)" in full
