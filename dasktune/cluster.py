@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -34,6 +35,12 @@ LOOK_SECONDS = 5.0
 
 ANSWER_SECONDS = 5.0
 """How long the scheduler may take to say which they are."""
+
+ASK_SECONDS = 60.0
+"""How long a worker may take to open the trainer's code; importing it may take a while."""
+
+NO_ANSWER = object()
+"""Stands for the answer of a worker that gives none."""
 
 CONNECT_SECONDS = 2.0
 """How long a scheduler that was lost may take to answer each time it is tried."""
@@ -178,7 +185,8 @@ class Workers:
         self._scheduler = self._client.scheduler_info(n_workers=0)["id"]
         versions = self._ask(probe())
         refuse_workers(versions)
-        self._client.register_plugin(StagePlugin(self._plan))
+        plugin = StagePlugin(self._plan)
+        self._broadcast(lambda: self._client.register_plugin(plugin), ASK_SECONDS)
         self._client.subscribe_topic(TOPIC, on_event)
         self._client.subscribe_topic("all", self._on_membership)
         self._open = True
@@ -203,18 +211,45 @@ class Workers:
         return [self._joined(address, greeting) for address, greeting in greetings.items()]
 
     def _ask(
-        self, function: Callable[..., Any], *arguments: object, workers: list[str] | None = None
+        self,
+        function: Callable[..., Any],
+        *arguments: object,
+        workers: Collection[str] | None = None,
     ) -> dict[str, Any]:
-        """Return what workers answer, by address; those that are gone do not."""
-        answers = self._client.run(function, *arguments, workers=workers, on_error="return")
+        """Return what workers answer, by address; those that are gone or silent do not."""
+        if workers is None:
+            workers = list(self._client.scheduler_info()["workers"])
+        return dict(self._client.sync(self._ask_each, function, arguments, workers))
+
+    async def _ask_each(
+        self, function: Callable[..., Any], arguments: tuple[object, ...], workers: Collection[str]
+    ) -> dict[str, Any]:
+        async def ask(worker: str) -> Any:
+            call = self._client.run(function, *arguments, workers=[worker], on_error="return")
+            try:
+                return (await asyncio.wait_for(call, ASK_SECONDS)).get(worker, NO_ANSWER)
+            except TimeoutError:
+                logger.warning("worker %s does not answer; it is not used", worker)
+                return NO_ANSWER
+
+        answers = dict(zip(workers, await asyncio.gather(*map(ask, workers)), strict=True))
         for answer in answers.values():
             if isinstance(answer, Exception) and not isinstance(answer, OSError):
                 raise answer
         return {
-            address: answer
-            for address, answer in answers.items()
-            if not isinstance(answer, Exception)
+            worker: answer
+            for worker, answer in answers.items()
+            if answer is not NO_ANSWER and not isinstance(answer, Exception)
         }
+
+    def _broadcast(self, call: Callable[[], Any], seconds: float) -> None:
+        """Have something done on all workers; one that is silent is not waited for."""
+
+        async def on_loop() -> None:
+            await call()
+
+        with suppress(OSError, TimeoutError):  # those that go at this moment do not need it
+            self._client.sync(on_loop, callback_timeout=seconds)
 
     def _wait(self, patience: float) -> bool:
         """Wait for a worker; return whether there is one, or nobody waits any more."""
@@ -289,8 +324,8 @@ class Workers:
             # Or the scheduler finds the client gone while it still has news for it.
             self._client.unsubscribe_topic(TOPIC)
             self._client.unsubscribe_topic("all")
-            with suppress(OSError):  # a worker that goes at this moment needs none
-                self._client.unregister_worker_plugin(self._plan.run)
+            name = self._plan.run
+            self._broadcast(lambda: self._client.unregister_worker_plugin(name), ANSWER_SECONDS)
 
     def _on_membership(self, event: tuple[float, Mapping[str, Any]]) -> None:
         """Take note of workers that come and go; runs in Dask's event loop."""

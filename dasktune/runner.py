@@ -177,9 +177,7 @@ class DaskRunner:
             raise ClusterError(f"the client must be connected, it is {client.status}")
         self._client = client
         self._address = str(client.scheduler.address)
-        self._workers = Workers(
-            client, self._plan, self._inbox.put, self._gives_up, self._timeouts
-        )
+        self._workers = Workers(client, self._plan, self._inbox.put, self._gives_up, self._timeouts)
         self._submissions = Submissions(client, self._plan, self._workers.claims)
 
     def run(self, begin: Callable[[float, int], Outcome]) -> None:

@@ -147,11 +147,11 @@ def test_a_worker_that_is_not_ready_yet_is_greeted_again(
     monkeypatch.setattr(clusters, "LOOK_SECONDS", 0.0)
     workers = open_workers(client, plan, inbox)
     (first,) = workers.open(lambda event: None)
-    ready = client.run
-    monkeypatch.setattr(client, "run", lambda *args, **options: {})
+    ready = workers._ask
+    monkeypatch.setattr(workers, "_ask", lambda *args, **options: {})
     workers._greet(first.worker)
     assert inbox.empty()
-    monkeypatch.setattr(client, "run", ready)
+    monkeypatch.setattr(workers, "_ask", ready)
     workers.look_around()
     kind, joined = inbox.get(timeout=30)
     assert (kind, joined.worker) == ("joined", first.worker)
