@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from dasktune.errors import ConfigurationError
+from dasktune.errors import ConfigurationError, CorruptRecordError
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.keys import root_key

@@ -311,7 +311,7 @@ class _Judge:
         for row in database.studies():
             objective = objective_of(row.spec)
             trials = {one.number: record_of(one) for one in database.trials(row.id)}
-            options = DispatchOptions(merge=row.spec["merge"])
+            options = DispatchOptions(merge=bool(row.spec.get("merge")))
             dispatcher = Dispatcher(row.root, options, seeded_key=seeded_key_of(row))
             for trial in trials.values():
                 if trial.was_trained_here:
