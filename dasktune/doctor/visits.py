@@ -23,6 +23,9 @@ from dasktune.storage.retrying import Patience
 FIRST = "first"
 """Name of the file that all try to create: one of them must have been the first."""
 
+BEFORE_WRITING = ("open", "read")
+"""Whoever fails in these has left nothing."""
+
 _TIMES = 3
 """How often a small file is written and read; the median counts."""
 
