@@ -23,7 +23,7 @@ from dasktune.cli.standing import (
 from dasktune.cli.study_file import load
 from dasktune.errors import ConfigurationError, unknown
 from dasktune.opening import default_database, locate
-from dasktune.report.formats import duration
+from dasktune.report.formats import duration, printable
 from dasktune.results import objective_of
 from dasktune.storage.database import Database
 from dasktune.storage.schema import RunRow, StudyRow
@@ -108,7 +108,7 @@ class Status:
         """
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.last_activity))
         lines = [
-            f"{self.study} ({self.direction} {self.metric})",
+            printable(f"{self.study} ({self.direction} {self.metric})"),
             f"  trials  {_counts(self.trials)}",
             f"  best    {_best_text(self.best)}",
             f"  steps   {self.steps_executed:,} trained of {self.steps_requested:,} asked for"
