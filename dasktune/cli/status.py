@@ -241,7 +241,9 @@ def _status(database: Database, row: StudyRow) -> Status:
     figures = database.figures(row.id)
     is_single = len(objective.metrics) == 1
     now, run = time.time(), database.last_run(row.id)
-    failed = database.failed_trials(row.id, MOST_FAILED) if figures.trials.get("FAIL") else []
+    stages = database.failed_stages(row.id, MOST_FAILED)
+    named = {number for stage in stages for number in stage.trials}
+    failed = database.failed_trials(row.id, MOST_FAILED, named=named)
     return Status(
         study=row.name,
         metric=", ".join(objective.metrics),
@@ -254,7 +256,7 @@ def _status(database: Database, row: StudyRow) -> Status:
         stages=dict(figures.stages),
         last_activity=max(row.created, figures.last_end or 0.0),
         read_at=now,
-        failures=failures_of(failed, database.failed_stages(row.id, MOST_FAILED)),
+        failures=failures_of(failed, stages),
         **({} if run is None else _of_run(database, run, now)),
     )
 
