@@ -105,6 +105,10 @@ class CorruptCheckpointError(StorageError):
         return self.message
 
 
+class CorruptRecordError(StorageError):
+    """What a database says of a study or a trial is nothing that dasktune has written."""
+
+
 class ClusterError(DasktuneError):
     """The Dask cluster cannot run the study as it is."""
 

@@ -128,7 +128,7 @@ class History:
     def notes(self, kind: str) -> list[Record]:
         """Return the notes of a kind, oldest first."""
         rows = self._database.notes(self._study_id)
-        return [row.payload for row in rows if row.payload["kind"] == kind]
+        return [row.payload for row in rows if row.kind == kind]
 
     def note(self, kind: str, **content: object) -> None:
         """Add a note."""

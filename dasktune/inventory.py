@@ -272,7 +272,9 @@ def _owners(
 def _plan_of(study: StudyRow, rows: Iterable[TrialRow]) -> tuple[SearchPlan, int]:
     """Return a plan with a study's trials as far as they were asked to go, and their number."""
     count = 0
-    plan = SearchPlan(study.root, merge=bool(study.spec["merge"]), seeded_key=seeded_key_of(study))
+    plan = SearchPlan(
+        study.root, merge=bool(study.spec.get("merge")), seeded_key=seeded_key_of(study)
+    )
     for row in rows:
         count += 1
         trial = TrialRecord.from_json(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
+from dasktune.errors import CorruptRecordError
 from dasktune.graph.plan import SearchPlan
 from dasktune.results import objective_of, seeded_key_of
 from dasktune.storage.database import Database
@@ -24,7 +25,7 @@ _NOTE = "keep"
 
 def keep_of(database: Database, study_id: int) -> Keep:
     """Return what a study keeps, as it was said last."""
-    said = [row.payload["keep"] for row in database.notes(study_id) if row.payload["kind"] == _NOTE]
+    said = [row.payload["keep"] for row in database.notes(study_id) if row.kind == _NOTE]
     return Keep.parse(said[-1] if said else DEFAULT)
 
 
@@ -41,7 +42,13 @@ def kept_elsewhere(database: Database, study_id: int | None = None) -> frozenset
         if row.id != study_id:
             try:
                 keys.update(kept_keys(database, row, keep_of(database, row.id)))
-            except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            except (
+                ArithmeticError,
+                CorruptRecordError,
+                LookupError,
+                TypeError,
+                ValueError,
+            ) as error:
                 # Another version's study, perhaps: no reason to end this one.
                 logger.warning("what study %r keeps cannot be read: %s", row.name, error)
     return frozenset(keys)
@@ -51,7 +58,7 @@ def kept_keys(database: Database, row: StudyRow, keep: Keep) -> list[str]:
     """Return the keys of the last states of a study's best trials, the best trial's first."""
     objective = objective_of(row.spec)
     records = map(record_of, _candidates(database, row, objective, keep))
-    plan = SearchPlan(row.root, merge=row.spec["merge"], seeded_key=seeded_key_of(row))
+    plan = SearchPlan(row.root, merge=bool(row.spec.get("merge")), seeded_key=seeded_key_of(row))
     return [
         plan.register(one.number, one.sequences, one.steps, one.seed).key_at(one.steps)
         for one in winners(records, objective, keep)

@@ -370,7 +370,7 @@ def _open_row(
         f"{_shown(spec, field)}{_differing(found.spec, spec, field)}; another one needs another "
         "name"
         for field in ("fingerprint", "metric", "direction", "seed", "merge")
-        if found.spec[field] != spec[field]
+        if found.spec.get(field) != spec[field]
     )
     refuse(_store_problems(name, found.spec, spec))
     return found
@@ -404,5 +404,5 @@ def _differing(before: Mapping[str, Any], now: Mapping[str, Any], field: str) ->
 def _shown(spec: Mapping[str, object], field: str) -> str:
     """Return one thing that a study was created with, in words."""
     if field != "fingerprint":
-        return f"{field} {spec[field]!r}"
-    return f"the trainer {spec['trainer']} (code, config and data: {str(spec[field])[:12]})"
+        return f"{field} {spec.get(field)!r}"
+    return f"the trainer {spec.get('trainer')} (code, config and data: {str(spec.get(field))[:12]})"

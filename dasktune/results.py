@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from dasktune.errors import ConfigurationError
+from dasktune.errors import ConfigurationError, CorruptRecordError
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.keys import root_key
@@ -267,14 +267,23 @@ class StudyResults:
 
 def seeded_key_of(row: StudyRow) -> Callable[[int], str]:
     """Return the function that gives a study's state keys before any step by added seed."""
-    if not row.spec["merge"]:
+    if not row.spec.get("merge"):
         return lambda added: root_key(row.root, added)
     return lambda added: root_key(str(row.spec["fingerprint"]), row.spec["seed"] + added)
 
 
 def objective_of(spec: Mapping[str, Any]) -> Objective:
-    """Return the objective of a study's description: a name, or a list of them."""
-    metrics, directions = spec["metric"], spec["direction"]
-    if isinstance(metrics, str):
-        metrics, directions = [metrics], [directions]
-    return Objective(metrics=tuple(metrics), directions=tuple(map(Direction, directions)))
+    """Return the objective of a study's description: a name, or a list of them.
+
+    Raises
+    ------
+    CorruptRecordError
+        If it describes none.
+    """
+    try:
+        metrics, directions = spec["metric"], spec["direction"]
+        if isinstance(metrics, str):
+            metrics, directions = [metrics], [directions]
+        return Objective(metrics=tuple(metrics), directions=tuple(map(Direction, directions)))
+    except (LookupError, TypeError, ValueError) as error:
+        raise CorruptRecordError(f"the description of a study cannot be read: {error!r}") from error

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import TypeVar
 
+from dasktune.errors import CorruptRecordError
 from dasktune.graph.plan import SearchPlan
 from dasktune.sequences import sequence_from_json
 from dasktune.types import Direction, Metrics, Objective, Sequences, Step, TrialState, Value
@@ -113,19 +114,26 @@ class TrialRecord:
         state: str,
         steps: Step,
     ) -> TrialRecord:
-        """Return the record that `to_json` and its columns were made from."""
-        fields = dict(document)
-        sequences, values = fields.pop("sequences"), fields.pop("values")
-        if not isinstance(sequences, Mapping):
-            raise TypeError(f"sequences of trial {number} must be a mapping, got {sequences!r}")
-        return cls(
-            number=number,
-            state=TrialState(state),
-            steps=steps,
-            values=tuple(values) if isinstance(values, list) else None,
-            sequences={name: sequence_from_json(one) for name, one in sequences.items()},
-            **fields,  # type: ignore[arg-type]
-        )
+        """Return the record that `to_json` and its columns were made from.
+
+        Raises
+        ------
+        CorruptRecordError
+            If it is none: whoever may write to the database may have written it.
+        """
+        try:
+            fields = dict(document)
+            sequences, values = fields.pop("sequences"), fields.pop("values")
+            return cls(
+                number=number,
+                state=TrialState(state),
+                steps=steps,
+                values=tuple(values) if isinstance(values, list) else None,
+                sequences={name: sequence_from_json(one) for name, one in sequences.items()},  # type: ignore[attr-defined]
+                **fields,  # type: ignore[arg-type]
+            )
+        except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            raise CorruptRecordError(f"trial {number} cannot be read: {error!r:.200}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

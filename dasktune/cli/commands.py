@@ -23,6 +23,7 @@ from dasktune.cli.conventions import (
     open_study,
     print_json,
 )
+from dasktune.cli.doctor import doctor
 from dasktune.cli.fingerprint import fingerprint
 from dasktune.cli.run import run
 from dasktune.cli.simulate import simulate
@@ -342,6 +343,7 @@ def replay(
 
 
 app.command()(chaos)
+app.command()(doctor)
 app.command()(fingerprint)
 app.command()(simulate)
 app.command(context_settings=PASSED_ON)(submit)

@@ -17,7 +17,7 @@ from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.plan import Node
 from dasktune.kept import keep_of, kept_keys, record_of
 from dasktune.leasing import STALE_SECONDS
-from dasktune.report.formats import duration, percent
+from dasktune.report.formats import duration, percent, printable
 from dasktune.results import objective_of, seeded_key_of
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
@@ -118,7 +118,8 @@ class Choice:
         cost = "" if self.seconds is None else f", {duration(self.seconds)} to train again"
         verdict = "goes " if self.goes else "stays"
         amount = f" {size_text(self.nbytes)}" if self.nbytes else ""
-        return f"{verdict} {self.kind} {self.name}{where}{step}{amount}{cost}: {self.reason}"
+        what = f"{self.kind} {self.name}{where}{step}{amount}{cost}"
+        return printable(f"{verdict} {what}: {self.reason}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,7 +312,7 @@ class _Judge:
         for row in database.studies():
             objective = objective_of(row.spec)
             trials = {one.number: record_of(one) for one in database.trials(row.id)}
-            options = DispatchOptions(merge=row.spec["merge"])
+            options = DispatchOptions(merge=bool(row.spec.get("merge")))
             dispatcher = Dispatcher(row.root, options, seeded_key=seeded_key_of(row))
             for trial in trials.values():
                 if trial.was_trained_here:

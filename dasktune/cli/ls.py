@@ -14,7 +14,7 @@ from dasktune.cli.study_file import load
 from dasktune.errors import ConfigurationError, refuse, unknown
 from dasktune.inventory import Holding, Inventory, Shelf, take_inventory
 from dasktune.opening import default_database, locate
-from dasktune.report.formats import count, duration, percent
+from dasktune.report.formats import count, duration, percent, printable
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database import Database
@@ -307,7 +307,8 @@ def _owner(item: tuple[str, Sequence[int]]) -> str:
 
 def _leases(leases: Sequence[Lease]) -> str:
     named = ", ".join(
-        f"steps {one.start:,} to {one.stop:,} by {one.holder}" for one in leases[:MOST_LEASES]
+        f"steps {one.start:,} to {one.stop:,} by {printable(one.holder)}"
+        for one in leases[:MOST_LEASES]
     )
     more = f" and {len(leases) - MOST_LEASES} more" if len(leases) > MOST_LEASES else ""
     return f"{named}{more}"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dasktune.report.formats import printable
 from dasktune.summary import savings_line
 from dasktune.trials import Trial
 from dasktune.types import Direction, TrialState
@@ -87,7 +88,7 @@ def trial_json(trial: Trial) -> dict[str, object]:
 def last_line(trial: Trial) -> str:
     """Return the last line of a failed trial's error."""
     lines = (trial.error or "").strip().splitlines()
-    return lines[-1] if lines else "failed"
+    return printable(lines[-1]) if lines else "failed"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
@@ -100,7 +101,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     7      0.25
     12     1
     """
-    cells = [list(header), *([shown(value) for value in row] for row in rows)]
+    cells = [list(map(printable, header)), *([shown(value) for value in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -109,8 +110,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
 
 
 def shown(value: object) -> str:
-    """Return a value as it is shown: floats with six digits."""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    """Return a value as it is shown: floats with six digits, text that no terminal obeys."""
+    return f"{value:.6g}" if isinstance(value, float) else printable(str(value))
 
 
 def _best(study: Study, ranked: Sequence[Trial]) -> list[str]:

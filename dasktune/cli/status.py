@@ -23,7 +23,7 @@ from dasktune.cli.standing import (
 from dasktune.cli.study_file import load
 from dasktune.errors import ConfigurationError, unknown
 from dasktune.opening import default_database, locate
-from dasktune.report.formats import duration
+from dasktune.report.formats import duration, printable
 from dasktune.results import objective_of
 from dasktune.storage.database import Database
 from dasktune.storage.schema import RunRow, StudyRow
@@ -108,7 +108,7 @@ class Status:
         """
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.last_activity))
         lines = [
-            f"{self.study} ({self.direction} {self.metric})",
+            printable(f"{self.study} ({self.direction} {self.metric})"),
             f"  trials  {_counts(self.trials)}",
             f"  best    {_best_text(self.best)}",
             f"  steps   {self.steps_executed:,} trained of {self.steps_requested:,} asked for"
@@ -241,7 +241,9 @@ def _status(database: Database, row: StudyRow) -> Status:
     figures = database.figures(row.id)
     is_single = len(objective.metrics) == 1
     now, run = time.time(), database.last_run(row.id)
-    failed = database.failed_trials(row.id, MOST_FAILED) if figures.trials.get("FAIL") else []
+    stages = database.failed_stages(row.id, MOST_FAILED)
+    named = {number for stage in stages for number in stage.trials}
+    failed = database.failed_trials(row.id, MOST_FAILED, named=named)
     return Status(
         study=row.name,
         metric=", ".join(objective.metrics),
@@ -254,7 +256,7 @@ def _status(database: Database, row: StudyRow) -> Status:
         stages=dict(figures.stages),
         last_activity=max(row.created, figures.last_end or 0.0),
         read_at=now,
-        failures=failures_of(failed, database.failed_stages(row.id, MOST_FAILED)),
+        failures=failures_of(failed, stages),
         **({} if run is None else _of_run(database, run, now)),
     )
 

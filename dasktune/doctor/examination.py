@@ -64,9 +64,19 @@ class Examination:
         The study.
     seconds
         How long each check may take on each worker.
+    clock
+        Tells the time of day here (epoch seconds).
     """
 
-    def __init__(self, client: Client, subject: Subject, seconds: float) -> None:
+    def __init__(
+        self,
+        client: Client,
+        subject: Subject,
+        seconds: float,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._clock = clock
         self._client = client
         self._subject = subject
         self._seconds = seconds
@@ -151,7 +161,7 @@ class Examination:
         for _ in range(ROUND_TRIPS):
             # One that has not answered the first time is not waited for again.
             asked = list(trips) or self._alive()
-            answers = self._asking.ask_time(probes.time_of_day, asked, time.time)
+            answers = self._asking.ask_time(probes.time_of_day, asked, self._clock)
             for one, trip in answers.items():
                 trips.setdefault(one, []).append(trip)
         for one, measured in trips.items():
@@ -223,9 +233,9 @@ class Examination:
     def _try_store(self, driver: Look) -> StoreFacts:
         """Use the store from here and from each worker; leave nothing there."""
         url, folder = self._subject.plan.store, probe_folder(uuid4().hex)
-        before = time.time()
+        before = self._clock()
         here = visits.visit(url, folder, "driver", self._seconds)
-        after = time.time()
+        after = self._clock()
         facts = StoreFacts(url=redacted(url), visit=Visit(**_without_absent(here)))
         guests = self._guests(driver) if "failed" not in here else []
         names = {one: f"worker-{number}" for number, one in enumerate(guests)}
@@ -274,7 +284,11 @@ class Examination:
             Answers(full, answers.failed),
             lambda found: {"visit": Visit(**found)},
         )
-        return {one: (found["absent"],) for one, found in answers.found.items()}
+        return {
+            one: (found["absent"],)
+            for one, found in answers.found.items()
+            if found.get("failed") not in visits.BEFORE_WRITING
+        }
 
     def _measure(self, url: str, folder: str, names: Mapping[str, str]) -> Speed | None:
         """Measure how fast the store is for all workers at once; return how fast for one."""

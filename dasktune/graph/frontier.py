@@ -286,6 +286,15 @@ class Frontier:
             heappush(self._ready, entry)
         return best
 
+    def ready(self) -> Iterator[Node]:
+        """Yield the stages that could start now, in no order."""
+        seen: set[int] = set()
+        for *_, version, node in self._ready:
+            # The version is looked at first: it tells most entries that are out of date.
+            if self._work[node].version == version and node.number not in seen and is_ready(node):
+                seen.add(node.number)
+                yield node
+
     def goes_first(self, node: Node, other: Node) -> bool:
         """Whether a node should be trained before another."""
         return self._urgency(node, self.work(node)) > self._urgency(other, self.work(other))

@@ -24,6 +24,21 @@ def number(value: object) -> str:
     return f"{value:.5g}" if math.isfinite(value) else str(value)
 
 
+def printable(text: str) -> str:
+    r"""Return a text that no terminal obeys: what cannot be seen is spelt out.
+
+    Examples
+    --------
+    >>> print(printable("red: \x1b[31m, left: \u202e, ünï"))
+    red: \x1b[31m, left: \u202e, ünï
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+    )
+
+
 def duration(seconds: float) -> str:
     """Return a time span with the two units that matter.
 

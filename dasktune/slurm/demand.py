@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-IDLE_SECONDS = 60.0
-"""How long workers are kept that have nothing to do, and jobs that nothing would use."""
-
 
 class Demand:
     """Follows how many workers can be used: up at once, down after a while.
@@ -15,10 +12,13 @@ class Demand:
     ----------
     least, most
         Bounds of the number of workers.
+    idle_seconds
+        How long workers are kept that have nothing to do, and jobs that nothing would use.
     """
 
-    def __init__(self, *, least: int, most: int) -> None:
+    def __init__(self, *, least: int, most: int, idle_seconds: float) -> None:
         self._least, self._most = least, most
+        self._idle_seconds = idle_seconds
         self._target = least
         self._lower_since: float | None = None
         self._idle_since: dict[str, float] = {}
@@ -31,7 +31,7 @@ class Demand:
             self._target, self._lower_since = wanted, None
         elif self._lower_since is None:
             self._lower_since = now
-        elif now - self._lower_since >= IDLE_SECONDS:
+        elif now - self._lower_since >= self._idle_seconds:
             self._target, self._lower_since = wanted, None
 
     @property
@@ -42,4 +42,4 @@ class Demand:
     def long_idle(self, now: float) -> list[str]:
         """Return the workers that have been idle for long, the longest first."""
         since = sorted((at, one) for one, at in self._idle_since.items())
-        return [one for at, one in since if now - at >= IDLE_SECONDS]
+        return [one for at, one in since if now - at >= self._idle_seconds]

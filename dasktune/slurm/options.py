@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import re
 import shutil
 from collections.abc import Iterator
@@ -40,14 +41,18 @@ class SlurmOptions:
     ----------
     workers
         A number, or a range such as ``"2-8"``: as many as the tuner can use, in these bounds.
+        Multiples of `workers_per_job`; those of one job if None.
+    workers_per_job
+        Workers that share a job, each a process of its own.
     partition, account, qos
         As for ``sbatch``; SLURM's default if None.
     gpus_per_worker
-        GPUs of a job; SLURM decides which, by ``CUDA_VISIBLE_DEVICES``.
+        GPUs of a worker, which sees them alone, by ``CUDA_VISIBLE_DEVICES``. A fraction such as
+        0.5 is that of a GPU that as many workers of the job share.
     cpus_per_worker
-        Cores of a job. Training has one process; the others serve its threads and data loaders.
+        Cores of a worker. Training has one process; the others serve its threads and data loaders.
     memory
-        Of a job, such as ``"16GB"``.
+        Of a job with all its workers, such as ``"16GB"``.
     walltime
         As SLURM writes it, such as ``"4:00:00"`` or ``"1-12"``.
     margin
@@ -58,6 +63,10 @@ class SlurmOptions:
         Further options of ``sbatch``, such as ``"--constraint=a100"``.
     prologue
         Lines of shell that each job runs first, such as ``"module load cuda"``.
+    idle_seconds
+        How long a worker is kept that has nothing to do, and a job that nothing would use.
+    job_name
+        What the jobs are called in the queue.
     interface
         The network interface of driver and workers, such as ``"ib0"``.
     encrypt
@@ -75,17 +84,20 @@ class SlurmOptions:
         If anything of this cannot be: all problems at once.
     """
 
-    workers: str | int = 1
+    workers: str | int | None = None
+    workers_per_job: int = 1
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
-    gpus_per_worker: int = 0
+    gpus_per_worker: float = 0
     cpus_per_worker: int = 1
     memory: str = "4GB"
     walltime: str = "1:00:00"
     margin: str | None = None
     directives: tuple[str, ...] = ()
     prologue: tuple[str, ...] = ()
+    idle_seconds: float = 60.0
+    job_name: str = "dasktune"
     interface: str | None = None
     encrypt: bool | None = None
     local_directory: str = "${TMPDIR:-/tmp}/dasktune-$(id -u)"
@@ -95,6 +107,7 @@ class SlurmOptions:
         refuse(
             [
                 *self._number_problems(),
+                *self._gpu_problems(),
                 *self._time_problems(),
                 *self._text_problems(),
                 *self._place_problems(),
@@ -104,12 +117,22 @@ class SlurmOptions:
     @property
     def least(self) -> int:
         """The fewest workers."""
-        return _range_of(self.workers)[0]
+        return self._bounds[0]
 
     @property
     def most(self) -> int:
         """The most workers."""
-        return _range_of(self.workers)[1]
+        return self._bounds[1]
+
+    @property
+    def sharers(self) -> int:
+        """How many workers share a GPU; 1 if each has its own, or none."""
+        return round(1 / self.gpus_per_worker) if 0 < self.gpus_per_worker < 1 else 1
+
+    @property
+    def gpus_per_job(self) -> int:
+        """The GPUs of a job."""
+        return math.ceil(self.workers_per_job / self.sharers) * math.ceil(self.gpus_per_worker)
 
     @property
     def walltime_seconds(self) -> int:
@@ -128,20 +151,46 @@ class SlurmOptions:
         """Whether what driver and workers say can be heard by others."""
         return self.interface not in LOOPBACK if self.encrypt is None else self.encrypt
 
+    @property
+    def _bounds(self) -> tuple[int, int]:
+        return _range_of(self.workers_per_job if self.workers is None else self.workers)
+
     def _number_problems(self) -> Iterator[str]:
-        least, most = _range_of(self.workers)
+        least, most = self._bounds
+        for name in ("workers_per_job", "cpus_per_worker"):
+            given = getattr(self, name)
+            if type(given) is not int or given < 1:
+                yield f"{name} must be an int >= 1, got {given!r}"
+                if name == "workers_per_job":
+                    return
         if not 1 <= least <= most:
             yield f"workers must be a number >= 1 or a range such as '2-8', got {self.workers!r}"
-        for name, least in (("gpus_per_worker", 0), ("cpus_per_worker", 1)):
-            given = getattr(self, name)
-            if type(given) is not int or given < least:
-                yield f"{name} must be an int >= {least}, got {given!r}"
+        elif least % self.workers_per_job or most % self.workers_per_job:
+            yield (
+                f"workers must be multiples of workers_per_job {self.workers_per_job}, "
+                f"got {self.workers!r}"
+            )
+        if not _is_number(self.idle_seconds) or self.idle_seconds <= 0:
+            yield f"idle_seconds must be a number > 0, got {self.idle_seconds!r}"
         try:
             enough = parse_bytes(self.memory) >= 2**20
         except (ValueError, TypeError, AttributeError):
             enough = False
         if not enough:
             yield f"memory must be a size of 1MB or more, such as '16GB', got {self.memory!r}"
+
+    def _gpu_problems(self) -> Iterator[str]:
+        given = self.gpus_per_worker
+        is_whole = _is_number(given) and given >= 0 and given == int(given)
+        # 0.33 and 0.333 are thirds, too.
+        is_part = _is_number(given) and 0 < given < 1 and abs(round(1 / given) * given - 1) < 0.05
+        if not is_whole and not is_part:
+            yield f"gpus_per_worker must be an int >= 0 or a part such as 0.5, got {given!r}"
+        elif type(self.workers_per_job) is int and self.workers_per_job % self.sharers:
+            yield (
+                f"workers_per_job must be a multiple of {self.sharers}, since so many share a GPU "
+                f"(gpus_per_worker={given:g}), got {self.workers_per_job!r}"
+            )
 
     def _time_problems(self) -> Iterator[str]:
         walltime = seconds_of(self.walltime)
@@ -157,9 +206,10 @@ class SlurmOptions:
             yield (f"margin must be a time > 0 and < walltime {self.walltime}, got {self.margin!r}")
 
     def _text_problems(self) -> Iterator[str]:
-        for name in ("partition", "account", "qos", "interface"):
+        for name in ("partition", "account", "qos", "interface", "job_name"):
             given = getattr(self, name)
-            if given is not None and not (isinstance(given, str) and _is_word(given)):
+            is_given = given is not None or name == "job_name"
+            if is_given and not (isinstance(given, str) and _is_word(given)):
                 yield f"{name} must be one word, got {given!r}"
         if not isinstance(self.encrypt, bool | None):
             yield f"encrypt must be true or false, got {self.encrypt!r}"
@@ -218,6 +268,10 @@ def _range_of(workers: object) -> tuple[int, int]:
     if found is None:
         return 0, 0
     return int(found[1]), int(found[2] or found[1])
+
+
+def _is_number(given: object) -> bool:
+    return isinstance(given, int | float) and not isinstance(given, bool) and math.isfinite(given)
 
 
 def _is_word(text: str) -> bool:

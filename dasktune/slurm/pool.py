@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from dask_jobqueue.slurm import SLURMCluster, SLURMJob
 from distributed.deploy.spec import ProcessInterface
 
 from dasktune.errors import ClusterError
-from dasktune.slurm.commands import call, words
+from dasktune.slurm.commands import job_states, words
 from dasktune.slurm.demand import Demand
+from dasktune.slurm.draining import drain
 from dasktune.slurm.options import SlurmOptions
 
 logger = logging.getLogger(__name__)
@@ -25,14 +26,17 @@ LOOK_SECONDS = 2.0
 """How often SLURM is asked how the jobs stand."""
 
 AGAIN_SECONDS = 30.0
-"""How long nothing is submitted after SLURM has refused a job."""
+"""How long nothing is submitted after SLURM has refused a job, or jobs ended at once."""
 
 STILLBORN = 3
 """Jobs one after the other that ended before their worker was there: more would, too."""
 
+LAST_LINES = 10
+"""Lines of a job's log that are shown when it ended too soon."""
+
 
 class WorkerJob(SLURMJob):
-    """A job of one worker; a refusal of SLURM is kept, for whoever submits the next."""
+    """A job of workers; a refusal of SLURM is kept, for whoever submits the next."""
 
     refusal = ""
 
@@ -59,35 +63,56 @@ class SlurmWorkers(SLURMCluster):
     job_cls = WorkerJob
 
     def __init__(self, *, options: SlurmOptions, **keywords: Any) -> None:
-        self._demand = Demand(least=options.least, most=options.most)
+        self._options = options
+        self._demand = Demand(
+            least=options.least, most=options.most, idle_seconds=options.idle_seconds
+        )
         self._states: Mapping[str, str] = {}
+        self._accepted: set[str] = set()
         self._met: set[str] = set()
+        self._leaving: set[str] = set()
         self._stillborn = 0
+        self._last_words = ""
         self._refusal = ""
         self._not_before = 0.0
+        self._is_slow = False
         self._has_ended = threading.Event()
         self._numbers = count()
         super().__init__(**keywords)
 
-    def use(self, wanted: int, idle: Collection[str]) -> None:
-        """Take in how many workers could be used, and which have nothing to do."""
+    def use(self, wanted: int, idle: Collection[str], step_seconds: float = 0.0) -> None:
+        """Take in how many workers could be used, which are idle, and how long a step takes."""
         self._demand.note(wanted, idle, time.monotonic())
+        if step_seconds > self._options.margin_seconds and not self._is_slow:
+            self._is_slow = True
+            logger.warning(
+                "a step takes %.0f s, and workers stop %d s before their walltime ends: margin "
+                "must be longer, or the last steps of each job are lost",
+                step_seconds,
+                self._options.margin_seconds,
+            )
 
     def trouble(self) -> str | None:
         """Return why there will be no worker; None if one may come."""
-        if self._stillborn >= STILLBORN:
+        if self._stillborn >= STILLBORN and not self._met:
             return (
                 f"{self._stillborn} jobs of SLURM ended before their worker was there; "
-                f"{self._dummy_job.log_directory} says why"
+                f"{self._last_words}"
             )
-        if self._refusal and not self._states:
+        if self._refusal and not self._met and not self._living:
             return f"SLURM refuses jobs: {self._refusal}"
         return None
 
     def waiting(self) -> str:
         """Return in words how the jobs stand."""
-        jobs = (f"{job} {state}" for job, state in sorted(self._states.items()))
-        return f"jobs of SLURM: {', '.join(jobs) or 'none yet'}"
+        jobs = (f"{job} {state}" for job, state in sorted(self._living.items()))
+        refused = f"; SLURM refuses more: {self._refusal}" if self._refusal else ""
+        return f"jobs of SLURM: {', '.join(jobs) or 'none yet'}{refused}"
+
+    @property
+    def _living(self) -> dict[str, str]:
+        """The states of the jobs that were submitted here and have not ended, by id."""
+        return {job: state for job, state in self._states.items() if job in self._accepted}
 
     def _new_worker_name(self, worker_number: int) -> str:
         """Return a name that no job has had: Dask takes a new one of an old name for the old."""
@@ -96,8 +121,14 @@ class SlurmWorkers(SLURMCluster):
     def _update_worker_status(self, op: str, msg: Any) -> None:
         """Take in that a worker came or went; called by Dask."""
         if op == "add":
-            self._met |= {worker["name"] for worker in msg["workers"].values()}
+            new = {self._job_of(one["name"]) for one in msg["workers"].values()} - self._met
+            self._met |= new
+            self._stillborn = 0 if new else self._stillborn
         super()._update_worker_status(op, msg)  # type: ignore[no-untyped-call]
+
+    def _job_of(self, worker: str) -> str:
+        """Return the name of a worker's job, which has it alone or as one of several."""
+        return worker if self._options.workers_per_job == 1 else str(worker).rpartition("-")[0]
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -111,59 +142,97 @@ class SlurmWorkers(SLURMCluster):
             thread.join()
 
     def _look_often(self) -> None:
+        said = ""
         while not self._has_ended.is_set():
             # Before SLURM is asked: of a job that is submitted meanwhile it says nothing.
             submitted = {job.job_id for job in list(self.workers.values()) if job.job_id}
             try:
                 self._states = job_states()
             except ClusterError as error:
-                logger.warning("%s", error)
+                if not said:
+                    logger.warning("%s; jobs are left as they are until it answers", error)
+                said = str(error)
             else:
-                gone = submitted - self._states.keys()
-                self.sync(self._mend, gone)  # type: ignore[no-untyped-call]
+                said = ""
+                self.sync(self._mend, submitted)  # type: ignore[no-untyped-call]
             self._has_ended.wait(LOOK_SECONDS)
 
-    async def _mend(self, gone: set[str]) -> None:
+    async def _mend(self, submitted: set[str]) -> None:
         """Let go of jobs that have ended or are not needed, and submit those that are."""
         now = time.monotonic()
-        workers = self.scheduler_info["workers"]
-        present = {worker["name"] for worker in workers.values()}
-        if present:
-            self._stillborn, self._refusal = 0, ""
+        if submitted - self._accepted:
+            self._refusal = ""
+        self._accepted |= submitted
+        gone = submitted - self._states.keys()
         for name, job in list(self.workers.items()):
-            if job.refusal or job.job_id in gone:
+            has_ended = job.refusal or job.job_id in gone
+            if has_ended and name in self.worker_spec:
                 self._take_leave(name, job, now)
-        target = self._demand.target
-        names = {address: worker["name"] for address, worker in workers.items()}
-        idle = [names[one] for one in self._demand.long_idle(now) if one in names]
-        absent = [name for name in self.worker_spec if name not in present]
-        for name in [*absent, *idle][: max(0, len(self.worker_spec) - target)]:
-            del self.worker_spec[name]
-        can_submit = now >= self._not_before and self._stillborn < STILLBORN
-        wanted = max(len(self.worker_spec), target if can_submit else 0)
-        self.scale(wanted)  # type: ignore[no-untyped-call]
+        target = -(-self._demand.target // self._options.workers_per_job)
+        await self._let_go(len(self.worker_spec) - len(self._leaving) - target, now)
+        is_hopeless = self._stillborn >= STILLBORN and not self._met
+        can_submit = now >= self._not_before and not is_hopeless
+        wanted = target + len(self._leaving) if can_submit else 0
+        self.scale(jobs=max(len(self.worker_spec), wanted))  # type: ignore[no-untyped-call]
 
     def _take_leave(self, name: str, job: WorkerJob, now: float) -> None:
-        self.worker_spec.pop(name, None)
+        """Take in that a job has been refused or has ended."""
+        del self.worker_spec[name]
+        was_leaving = name in self._leaving
+        self._leaving.discard(name)
         if job.refusal:
             if job.refusal != self._refusal:
-                logger.warning("SLURM refuses a job: %s", job.refusal)
+                logger.warning(
+                    "SLURM refuses a job, and is asked again every %.0f s: %s",
+                    AGAIN_SECONDS,
+                    job.refusal,
+                )
             self._refusal, self._not_before = job.refusal, now + AGAIN_SECONDS
-        elif name not in self._met:
+        elif name not in self._met and not was_leaving:
             self._stillborn += 1
-            logger.warning("job %s ended before its worker was there", job.job_id)
+            self._last_words = last_words(Path(job.log_directory), str(job.job_id))
+            logger.warning(
+                "job %s ended before its worker was there; %s", job.job_id, self._last_words
+            )
+            if self._stillborn >= STILLBORN:
+                self._not_before = now + AGAIN_SECONDS
+
+    async def _let_go(self, surplus: int, now: float) -> None:
+        """Cancel jobs that wait in the queue, the last first, and let idle workers leave."""
+        if surplus <= 0:
+            return
+        waiting = [name for name in reversed(self.worker_spec) if self._is_pending(name)]
+        for name in waiting[:surplus]:
+            del self.worker_spec[name]
+        for name, workers in list(self._idle_jobs(now))[: max(0, surplus - len(waiting))]:
+            self._leaving.add(name)
+            if self.scheduler is None or not await drain(self.scheduler, workers):
+                self._leaving.discard(name)
+
+    def _is_pending(self, name: str) -> bool:
+        job = self.workers.get(name)
+        state = "" if job is None else self._states.get(job.job_id, "")
+        return state.startswith("PENDING") and name not in self._leaving
+
+    def _idle_jobs(self, now: float) -> Iterator[tuple[str, list[str]]]:
+        """Yield jobs of whose workers none has had anything to do for long, with these."""
+        workers: dict[str, list[str]] = {}
+        for address, worker in self.scheduler_info["workers"].items():
+            workers.setdefault(self._job_of(worker["name"]), []).append(address)
+        idle = set(self._demand.long_idle(now))
+        for name in self.worker_spec:
+            here = workers.get(name, [])
+            if here and idle.issuperset(here) and name not in self._leaving:
+                yield name, here
 
 
-def job_states() -> dict[str, str]:
-    """Return the state of each job of this user that has not ended, with its reason, by id.
-
-    Raises
-    ------
-    ClusterError
-        If SLURM does not answer.
-    """
-    done = call("squeue", "-h", "-u", str(os.getuid()), "-o", "%i %T (%r)")
-    if done.returncode:
-        raise ClusterError(f"squeue: {words(done.stderr)}")
-    found = (line.partition(" ") for line in done.stdout.splitlines())
-    return {job: state.removesuffix(" (None)") for job, _, state in found}
+def last_words(folder: Path, job: str) -> str:
+    """Return how the log of a job ends."""
+    for path in sorted(folder.glob(f"*-{job}.*"), key=lambda path: path.suffix != ".err"):
+        try:
+            lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
+        except OSError:
+            continue
+        if lines:
+            return "\n".join([f"{path} ends:", *lines[-LAST_LINES:]])
+    return f"{folder} says why"

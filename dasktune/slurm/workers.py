@@ -8,6 +8,7 @@ a job that is requeued comes back by itself.
 from __future__ import annotations
 
 import logging
+import math
 import shlex
 import signal
 import sys
@@ -26,8 +27,11 @@ from distributed.security import Security
 from dasktune.errors import ClusterError
 from dasktune.local import LOCAL_SETTINGS
 from dasktune.plugin import LEAVE_AT
-from dasktune.slurm.commands import call, words
+from dasktune.slurm.commands import call, kill_wait, words
+from dasktune.slurm.leftover import Driver, cancel_leftover
 from dasktune.slurm.options import SlurmOptions
+
+logger = logging.getLogger(__name__)
 
 SETTINGS = {
     **LOCAL_SETTINGS,
@@ -42,9 +46,13 @@ BACKSTOP_SECONDS = 20
 STAGGER = 0.1
 """Part of their time over which the ends of workers that began together are spread."""
 
+CLOSE_SECONDS = "DASKTUNE_CLOSE_SECONDS"
+"""Variable that says how long a worker may take to save what it has, once it must end."""
+
+LAST_SECONDS = 5.0
+"""How long before SLURM ends a job by force its workers stop saving."""
+
 PROLOGUE = (
-    # Torch and NumPy would start a thread for each core of the node.
-    'export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$SLURM_CPUS_PER_TASK}"',
     'export MALLOC_TRIM_THRESHOLD_="${MALLOC_TRIM_THRESHOLD_:-268435456}"',
     'export MALLOC_MMAP_THRESHOLD_="${MALLOC_MMAP_THRESHOLD_:-268435456}"',
 )
@@ -76,6 +84,8 @@ def slurm_client(options: SlurmOptions | None = None, /, **fields: Any) -> Itera
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="dasktune-"))
         stack.enter_context(dask.config.set({"temporary-directory": scratch}))
         check_accepted(options, shared)
+        if jobs := cancel_leftover(Driver.this()):
+            logger.warning("cancelled jobs of a driver that is gone: %s", ", ".join(jobs))
         cluster = stack.enter_context(_cluster(options, shared))
         client = stack.enter_context(Client(cluster))
         stack.enter_context(cluster.kept())
@@ -84,39 +94,68 @@ def slurm_client(options: SlurmOptions | None = None, /, **fields: Any) -> Itera
 
 def job_options(options: SlurmOptions, shared: Path) -> dict[str, Any]:
     """Return what dask-jobqueue must know of the jobs."""
-    extra = ["--requeue", "--open-mode=append"]
-    arguments = ["--memory-limit", "0", "--dashboard-address", "127.0.0.1:0"]
-    if options.qos is not None:
-        extra.append(f"--qos={options.qos}")
-    if options.gpus_per_worker:
-        extra.append(f"--gres=gpu:{options.gpus_per_worker}")
-        arguments += ["--resources", f"GPU={options.gpus_per_worker}"]
-    lifetime = options.walltime_seconds - min(BACKSTOP_SECONDS, options.margin_seconds // 2)
-    arguments += ["--lifetime", f"{lifetime}s"]
-    leave = options.walltime_seconds - options.margin_seconds
-    stagger = int(leave * STAGGER)
-    # Counted from when the job starts, so that it holds for one that was requeued, too.
-    ends = f"export {LEAVE_AT}=$(( $(date +%s) + {leave - stagger} + RANDOM % {stagger + 1} ))"
+    workers = options.workers_per_job
     return {
         "queue": options.partition,
         "account": options.account,
-        "cores": 1,
-        "processes": 1,
-        "job_cpu": options.cpus_per_worker,
+        "cores": workers,
+        "processes": workers,
+        "job_cpu": workers * options.cpus_per_worker,
         "memory": options.memory,
         "walltime": options.walltime,
         "interface": options.interface,
-        # The worker is the job's own process: signals reach it, and it has time to save.
+        # That is the job's own process: signals reach it, and it passes them on to its workers.
         "python": f"exec {shlex.quote(sys.executable)}",
-        "nanny": False,
+        "worker_command": _launch(options),
         "death_timeout": 60,
-        "job_extra_directives": [*extra, *options.directives],
-        "job_script_prologue": [*PROLOGUE, ends, *options.prologue],
-        "worker_extra_args": arguments,
+        "job_extra_directives": _directives(options),
+        "job_script_prologue": _prologue(options),
+        "worker_extra_args": _arguments(options),
         "local_directory": f'"{options.local_directory}"',
         "log_directory": str(shared / "logs"),
-        "job_name": "dasktune",
+        "job_name": options.job_name,
     }
+
+
+def _launch(options: SlurmOptions) -> str:
+    each = math.ceil(options.gpus_per_worker)
+    return (
+        f"dasktune.slurm.launch --workers {options.workers_per_job} "
+        f"--gpus-per-worker {each} --sharers {options.sharers}"
+    )
+
+
+def _directives(options: SlurmOptions) -> list[str]:
+    found = ["--requeue", "--open-mode=append", f"--comment={Driver.this().comment}"]
+    if options.qos is not None:
+        found.append(f"--qos={options.qos}")
+    if options.gpus_per_job:
+        found.append(f"--gres=gpu:{options.gpus_per_job}")
+    return [*found, *options.directives]
+
+
+def _prologue(options: SlurmOptions) -> list[str]:
+    leave = options.walltime_seconds - options.margin_seconds
+    stagger = int(leave * STAGGER)
+    found = [
+        # Torch and NumPy would start a thread for each core of the node.
+        f'export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-{options.cpus_per_worker}}}"',
+        *PROLOGUE,
+        # Counted from when the job starts, so that it holds for one that was requeued, too.
+        f"export {LEAVE_AT}=$(( $(date +%s) + {leave - stagger} + RANDOM % {stagger + 1} ))",
+    ]
+    if (wait := kill_wait()) is not None:
+        found.append(f"export {CLOSE_SECONDS}={max(wait - LAST_SECONDS, wait / 2):g}")
+    return [*found, *options.prologue]
+
+
+def _arguments(options: SlurmOptions) -> list[str]:
+    lifetime = options.walltime_seconds - min(BACKSTOP_SECONDS, options.margin_seconds // 2)
+    found = ["--memory-limit", "0", "--dashboard-address", "127.0.0.1:0"]
+    found += ["--preload", "dasktune.slurm.ending"]
+    if options.gpus_per_worker:
+        found += ["--resources", f"GPU={options.gpus_per_worker:g}"]
+    return [*found, "--lifetime", f"{lifetime}s"]
 
 
 def check_accepted(options: SlurmOptions, shared: Path) -> None:

@@ -41,6 +41,7 @@ _KEYS = 500
 """Keys in one statement: SQLite has a limit."""
 
 Row = TypeVar("Row")
+Key = TypeVar("Key", str, int)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -419,13 +420,17 @@ class Database:
             for at, why, trials, count, when in found
         ]
 
-    def failed_trials(self, study_id: int, most: int) -> list[TrialRow]:
-        """Return at most so many trials that failed, by number."""
+    def failed_trials(
+        self, study_id: int, most: int, *, named: Iterable[int] = ()
+    ) -> list[TrialRow]:
+        """Return the trials that failed, by number: at most so many, and those that are named."""
         table = schema.trials
         failed = (table.c.study_id == study_id, table.c.state == "FAIL")
         query = sa.select(*_columns_of(TrialRow, table)).where(*failed)
-        found = self._ask(query.order_by(table.c.number).limit(most))
-        return [TrialRow(**row._mapping) for row in found]
+        found = {row.number: row for row in self._ask(query.order_by(table.c.number).limit(most))}
+        for some in _parts(set(named) - found.keys()):
+            found |= {row.number: row for row in self._ask(query.where(table.c.number.in_(some)))}
+        return [TrialRow(**found[number]._mapping) for number in sorted(found)]
 
     def metrics(self, root: str) -> Iterator[MetricRow]:
         """Return the metrics of all states below a root, by key."""
@@ -528,7 +533,7 @@ def _decoder(column: sa.Column[Any]) -> Callable[[Iterable[str]], list[Any]] | N
     return column.type.values_of if isinstance(column.type, schema.JsonText) else None
 
 
-def _parts(keys: Iterable[str]) -> Iterator[list[str]]:
+def _parts(keys: Iterable[Key]) -> Iterator[list[Key]]:
     """Yield keys, as many at a time as fit into one statement."""
     left = iter(keys)
     while some := list(islice(left, _KEYS)):

@@ -15,6 +15,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from dasktune.errors import CorruptRecordError
 from dasktune.storage.metrics import metrics_from_json, metrics_to_text
 from dasktune.types import Metrics, Step
 
@@ -62,12 +63,23 @@ class JsonText(sa.types.TypeDecorator[Any]):
 
     def process_result_value(self, value: Any, dialect: sa.Dialect) -> Any:
         """Return the value of a text."""
-        return json.loads(value)
+        return _loaded(value)
 
     def values_of(self, texts: Iterable[str]) -> list[Any]:
         """Return the values of many texts."""
-        found: list[Any] = json.loads(f"[{','.join(texts)}]")
+        many = list(texts)
+        found: list[Any] = _loaded(f"[{','.join(many)}]")
+        if len(found) != len(many):
+            raise CorruptRecordError("the database holds what is no JSON of ours: several values")
         return found
+
+
+def _loaded(text: str) -> Any:
+    """Return what JSON says; whoever may write to the database may have written it."""
+    try:
+        return json.loads(text)
+    except (RecursionError, ValueError) as error:
+        raise CorruptRecordError(f"the database holds what is no JSON of ours: {error}") from error
 
 
 class MetricsText(JsonText):
@@ -113,6 +125,12 @@ class StudyRow:
     spec: Any
     created: float
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.spec, dict):
+            raise CorruptRecordError(
+                f"study {self.name!r} is not described in the database as ours are"
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRow:
@@ -130,6 +148,11 @@ class NoteRow:
     study_id: int
     number: int
     payload: Any
+
+    @property
+    def kind(self) -> object:
+        """What it is about; None if it is no note of ours."""
+        return self.payload.get("kind") if isinstance(self.payload, dict) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,14 @@ import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from dasktune.cli import app
-from dasktune.cli.status import read
+from dasktune.cli.status import MOST_FAILED, read
 from dasktune.storage.database import Batch, Database
 from dasktune.storage.schema import StageRow, TrialRow
 
@@ -130,3 +131,25 @@ def test_migrating_makes_nothing(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["migrate", str(tmp_path)])
     assert (done.exit_code, "there is no database" in done.stderr) == (1, True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_of_very_many_failures_none_is_taken_for_one_that_is_tried_again(
+    database: Database, tmp_path: Path
+) -> None:
+    numbers = range(MOST_FAILED + 50)
+    record = {"message": "", "params": {}}
+    trials = [
+        replace(trial(n, "FAIL", 3, None, None), record={**record, "message": f"no {n}"})
+        for n in numbers
+    ]
+    stages = [
+        replace(stage(f"{n}", "failed", 5.0 + n, 2, 0), trials=[n], message=f"no {n}")
+        for n in numbers
+    ]
+    again = replace(stage("again", "failed", 9999.0, 7, 0), trials=[7777], message="once")
+    database.write(Batch(trials=trials, stages=[*stages, again]))
+    (low, _) = read(str(tmp_path))
+    tried_again = [one for one in low.failures if not one.is_final]
+    assert [(one.trials, one.step, one.tries) for one in tried_again] == [((7777,), 7, 1)]
+    assert low.in_words().splitlines()[-1].split()[0] == "and"
+    assert len(low.in_words(verbose=True).splitlines()) > MOST_FAILED

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from dasktune.slurm.demand import IDLE_SECONDS, Demand
+from dasktune.slurm.demand import Demand
+
+IDLE_SECONDS = 40.0
 
 
 @pytest.mark.parametrize(("wanted", "target"), [(0, 2), (3, 3), (99, 8)])
 def test_what_can_be_used_is_followed_within_the_bounds(wanted: int, target: int) -> None:
-    demand = Demand(least=2, most=8)
+    demand = Demand(least=2, most=8, idle_seconds=IDLE_SECONDS)
     assert demand.target == 2
     demand.note(wanted, (), 0.0)
     assert demand.target == target
 
 
 def test_it_falls_only_after_nothing_more_was_wanted_for_a_while() -> None:
-    demand = Demand(least=1, most=8)
+    demand = Demand(least=1, most=8, idle_seconds=IDLE_SECONDS)
     demand.note(6, (), 0.0)
     demand.note(2, (), 1.0)
     demand.note(6, (), IDLE_SECONDS)
@@ -28,7 +30,7 @@ def test_it_falls_only_after_nothing_more_was_wanted_for_a_while() -> None:
 
 
 def test_workers_are_let_go_that_have_been_idle_all_the_time() -> None:
-    demand = Demand(least=1, most=8)
+    demand = Demand(least=1, most=8, idle_seconds=IDLE_SECONDS)
     demand.note(2, ("a", "b"), 0.0)
     demand.note(2, ("b", "c"), 5.0)
     assert demand.long_idle(IDLE_SECONDS - 1) == []

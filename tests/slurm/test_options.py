@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,9 +105,12 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
 
 def test_the_page_shows_a_file_that_can_be_read_and_names_every_key(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "slurm.md").read_text()
-    (shown,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    (tmp_path / "dasktune.toml").write_text(shown)
+    first, several = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "dasktune.toml").write_text(first)
     assert options_for(tmp_path, {}).prologue == ("module load cuda",)
+    (tmp_path / "dasktune.toml").write_text(several)
+    options = options_for(tmp_path, {})
+    assert (options.gpus_per_job, options.workers_per_job * options.cpus_per_worker) == (4, 32)
     for one in fields(SlurmOptions):
         assert f"`{one.name}`" in page
 
@@ -116,13 +120,67 @@ def test_the_options_beside_the_examples_can_be_read() -> None:
     assert (options.least, options.most, options.margin_seconds) == (1, 4, 120)
 
 
-def test_a_job_is_its_worker_and_comes_back_when_it_is_requeued(tmp_path: Path) -> None:
+def test_a_job_is_one_process_and_comes_back_when_it_is_requeued(tmp_path: Path) -> None:
     found = job_options(SlurmOptions(qos="high", gpus_per_worker=2, walltime="60"), tmp_path)
     assert found["python"].startswith("exec ")
-    assert found["nanny"] is False
     wanted = {"--requeue", "--open-mode=append", "--gres=gpu:2", "--qos=high"}
     assert wanted <= set(found["job_extra_directives"])
     assert "GPU=2" in found["worker_extra_args"]
+
+
+def test_a_job_asks_for_what_all_its_workers_need(tmp_path: Path) -> None:
+    options = SlurmOptions(workers_per_job=4, gpus_per_worker=0.5, cpus_per_worker=3)
+    assert (options.least, options.most) == (4, 4)
+    found = job_options(options, tmp_path)
+    assert found["job_cpu"] == 12
+    assert found["memory"] == options.memory, "that of the job"
+    assert "--gres=gpu:2" in found["job_extra_directives"]
+    assert "GPU=0.5" in found["worker_extra_args"]
+    assert "--workers 4 --gpus-per-worker 1 --sharers 2" in found["worker_command"]
+    assert 'export OMP_NUM_THREADS="${OMP_NUM_THREADS:-3}"' in found["job_script_prologue"]
+
+
+@pytest.mark.parametrize(
+    ("workers", "gpus", "asked"),
+    [(1, 0, 0), (3, 1, 3), (2, 4, 8), (2, 0.5, 1), (6, 0.33, 2), (4, 0.25, 1)],
+)
+def test_gpus_of_a_job_are_counted(workers: int, gpus: float, asked: int) -> None:
+    assert SlurmOptions(workers_per_job=workers, gpus_per_worker=gpus).gpus_per_job == asked
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"gpus_per_worker": 0.5}, "workers_per_job must be a multiple of 2"),
+        ({"gpus_per_worker": 0.7}, "gpus_per_worker must be an int >= 0 or a part"),
+        ({"gpus_per_worker": 1.5}, "gpus_per_worker must be an int >= 0 or a part"),
+        ({"gpus_per_worker": "1"}, "gpus_per_worker must be an int >= 0 or a part"),
+        ({"gpus_per_worker": float("nan")}, "gpus_per_worker must be an int >= 0 or a part"),
+        ({"workers_per_job": 0}, "workers_per_job must be an int >= 1, got 0"),
+        ({"workers": "2-5", "workers_per_job": 2}, "workers must be multiples of workers_per_job"),
+        ({"idle_seconds": 0}, "idle_seconds must be a number > 0, got 0"),
+        ({"job_name": "a b"}, "job_name must be one word"),
+        ({"job_name": None}, "job_name must be one word"),
+    ],
+)
+def test_what_cannot_be_shared_or_counted_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        SlurmOptions(**given)
+    (problem,) = caught.value.problems
+    assert problem.startswith(said)
+
+
+@pytest.mark.parametrize(("wait", "seconds"), [("30", "25"), ("5", "2.5")])
+def test_workers_have_as_long_to_save_as_slurm_gives(
+    tmp_path: Path, commands: Path, wait: str, seconds: str
+) -> None:
+    (commands / "scontrol").write_text(f"#!/bin/sh\necho 'KillWait       = {wait} sec'\n")
+    (commands / "scontrol").chmod(0o755)
+    prologue = job_options(SlurmOptions(prologue=("module load cuda",)), tmp_path)[
+        "job_script_prologue"
+    ]
+    assert f"export DASKTUNE_CLOSE_SECONDS={seconds}" in prologue
+    assert prologue[-1] == "module load cuda", "what the user writes comes last"
 
 
 @pytest.mark.parametrize(

@@ -445,6 +445,8 @@ def test_trials_that_failed_are_found_by_number(database):
     failed = [replace(TRIAL, number=number, state="FAIL") for number in (5, 2, 9)]
     database.write(Batch(trials=[TRIAL, *failed, replace(TRIAL, study_id=2, state="FAIL")]))
     assert [one.number for one in database.failed_trials(1, 2)] == [2, 5]
+    named = [one.number for one in database.failed_trials(1, 1, named=[9, 0, 7, 2])]
+    assert named == [2, 9]
 
 
 @pytest.mark.parametrize(

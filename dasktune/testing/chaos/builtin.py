@@ -87,7 +87,7 @@ def study(pace: float = 1.0) -> Study:
 
 LR = [
     lr
-    for top in (0.2, 0.1)
+    for top in (0.2, 0.1, 0.05)
     for lr in (
         Constant(top),
         MultiStep(top, [30], gamma=0.3),
@@ -97,11 +97,11 @@ LR = [
         Warmup(10, top) >> MultiStep(top, [45], gamma=0.2),
     )
 ]
-MOMENTUM = [0.0, Piecewise([0.0, 0.5], boundaries=[20])]
-SPACE = Space(lr=LR, momentum=MOMENTUM)
+GRID = Space(lr=LR, momentum=[0.0, Piecewise([0.0, 0.5], boundaries=[20])])
+DRAWN = Space(lr=LR, momentum=[0.0, 0.1, 0.2, 0.3, 0.4, Piecewise([0.0, 0.5], boundaries=[20])])
 
 
-def tuner(kind: str = "grid", trials: int = 24, seed: int = 0) -> Tuner:
+def tuner(kind: str = "grid", trials: int = 75, seed: int = 0) -> Tuner:
     """Return a tuner by name.
 
     Parameters
@@ -119,15 +119,15 @@ def tuner(kind: str = "grid", trials: int = 24, seed: int = 0) -> Tuner:
     return made
 
 
-def _halving(trials: int, seed: int) -> dict[str, Any]:
-    return {"trials": trials, "max_steps": STEPS, "min_steps": 9, "eta": 3, "seed": seed}
+def _halving(trials: int, seed: int, least: int) -> dict[str, Any]:
+    return {"trials": trials, "max_steps": STEPS, "min_steps": least, "eta": 3, "seed": seed}
 
 
 TUNERS: dict[str, Any] = {
-    "grid": lambda trials, seed: Grid(SPACE, max_steps=STEPS),
-    "sha": lambda trials, seed: SHA(SPACE, **_halving(trials, seed)),
-    "asha": lambda trials, seed: ASHA(SPACE, **_halving(trials, seed)),
+    "grid": lambda trials, seed: Grid(GRID, max_steps=STEPS),
+    "sha": lambda trials, seed: SHA(DRAWN, **_halving(trials, seed, 27)),
+    "asha": lambda trials, seed: ASHA(DRAWN, **_halving(trials, seed, 9)),
     "pbt": lambda trials, seed: PBT(
-        SPACE, population=trials // 3, trials=trials, max_steps=STEPS, every=9, seed=seed
+        DRAWN, population=trials // 3, trials=4 * trials // 3, max_steps=STEPS, every=9, seed=seed
     ),
 }

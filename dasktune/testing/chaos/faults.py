@@ -29,7 +29,7 @@ PAUSES = {
 FAULTS = {**KILLS, **PAUSES}
 """What may happen, in words, by name."""
 
-_WEIGHTS = {"kill-worker": 4, "kill-scheduler": 2, "kill-driver": 2}
+_WEIGHTS = {"kill-worker": 8, "kill-scheduler": 2, "kill-driver": 2, "end-worker": 2}
 """How often some happen, compared with the others."""
 
 KINDS = ("worker", "scheduler", "driver")

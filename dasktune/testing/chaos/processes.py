@@ -137,6 +137,12 @@ class Kept:
                 self._process.wait(seconds)
         return self.tail(60)
 
+    def last_words(self) -> str:
+        """Return the last line of its log that says what went wrong, or just the last one."""
+        lines = [one for one in self.tail(60).splitlines() if one.strip()]
+        errors = [one for one in lines if one.startswith("error: ") or "Reason: " in one]
+        return [*lines, *errors][-1] if lines else ""
+
     def tail(self, lines: int) -> str:
         """Return the last lines of its log."""
         with suppress(OSError):

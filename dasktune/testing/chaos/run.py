@@ -173,7 +173,7 @@ class _World:
         if not end.was_ours:
             at = time.monotonic() - (self._trained_at or self._began)
             self._course.ends.append(
-                f"{at:6.2f} s  {end.name} ended by itself, code {end.code}: {one.tail(3)}"
+                f"{at:6.2f} s  {end.name} ended by itself, code {end.code}: {one.last_words()}"
             )
         return False
 

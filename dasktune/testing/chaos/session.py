@@ -75,7 +75,7 @@ class Terms:
 
     kills: int = 10
     workers: int = 2
-    gap: float = 2.5
+    gap: float = 2.2
     seconds: float = 300.0
     silence: float = 6.0
     only: Collection[str] = tuple(FAULTS)
@@ -124,6 +124,7 @@ class Result:
             "steps_trained": found.steps,
             "steps_unique": found.unique,
             "steps_repeated": found.repeated,
+            "steps_late": found.late,
             "longest_stage": found.longest,
             "repeated_per_fault": found.per_fault,
         }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from dasktune.storage import layout
 from dasktune.storage.codec import encode
 from dasktune.study import Study
 from dasktune.testing.chaos.faults import Done
-from dasktune.testing.chaos.lone import Alone, Lone, undisturbed
+from dasktune.testing.chaos.lone import ORDERLY, Alone, Lone, undisturbed
 from dasktune.testing.chaos.witness import Trained
 from dasktune.trials import TrialRecord
 from dasktune.types import Metrics, Step, TrialState
@@ -35,6 +36,9 @@ class Findings:
         How many were compared with those of lone runs.
     steps, unique, repeated
         Steps that workers trained, different ones among them, and the others.
+    late
+        Those among them whose state was durable already, but only since its worker had been
+        given up: it saves once more when it is ended, cut off or wakes up.
     longest
         Steps of the longest stage.
     per_fault
@@ -48,6 +52,7 @@ class Findings:
     steps: Step = 0
     unique: Step = 0
     repeated: Step = 0
+    late: Step = 0
     longest: Step = 0
     per_fault: list[int] = field(default_factory=list)
 
@@ -93,6 +98,8 @@ class _Check:
         self._ways = _ways(study)
         self._lone: dict[int, Lone] = {}
         self._durable: dict[str, tuple[float, str]] = {}
+        self._again: dict[Done, int] = defaultdict(int)
+        self._workers = len({one.process.partition(".")[0] for one in trained})
 
     def run(self) -> Findings:
         """Return what was found."""
@@ -234,63 +241,85 @@ class _Check:
     # -------------------------------------------------------------- what was trained
 
     def _steps(self) -> Iterator[str]:
-        """Check that nothing durable was trained again."""
-        known = {digest for one in self._lone.values() for digest in one.digests}
-        attempts: dict[str, str] = {}
-        before: dict[str, float] = {}
-        began: dict[str, float] = {}
-        current: dict[str, str] = {}
-        for one in self._trained:
-            if current.get(one.process) != one.attempt:
-                # A worker is sent a stage when the one before the last has ended.
-                before[one.attempt] = began.get(one.process, one.began)
-                began[one.process], current[one.process] = one.began, one.attempt
-                attempts[one.attempt] = one.process
-        first: dict[str, Trained] = {}
-        again: dict[int, int] = defaultdict(int)
+        """Check that nothing durable was trained again, and no more than a fault explains."""
+        found, known = self._found, {one for lone in self._lone.values() for one in lone.digests}
+        authors, sent = _attempts(self._trained)
+        last: dict[str, Trained] = {}
         for one in sorted(self._trained, key=lambda one: one.at):
-            self._found.steps += 1
-            if one.digest not in known:
-                self._found.problems.append(f"{one} is not a state of a lone run")
-            if one.digest not in first:
-                first[one.digest] = one
+            found.steps += 1
+            before, last[one.digest] = last.get(one.digest), one
+            if before is None:
+                if one.digest not in known:
+                    yield f"step {one.step} of {one.process} gave a state that no lone run has"
                 continue
-            self._found.repeated += 1
-            cause = self._cause(first[one.digest], one)
-            again[cause] += 1
-            since, author = self._durable.get(one.digest, (float("inf"), ""))
-            if since < before[one.attempt]:
-                late = before[one.attempt] - since
-                yield (
-                    f"step {one.step} was trained by {one.process} (attempt {one.attempt}) "
-                    f"{late:.2f} s after it was durable (attempt {author} of "
-                    f"{attempts.get(author)})"
-                )
-            elif cause < 0:
+            found.repeated += 1
+            cause = self._cause(before, one)
+            if cause is None and isinstance(self._tuner, ORDERLY):
                 yield f"step {one.step} was trained again by {one.process} for no reason"
-            first[one.digest] = one
-        self._found.unique = len(first)
-        self._found.per_fault = list(again.values())
+            since, attempt = self._durable.get(one.digest, (math.inf, ""))
+            if since >= sent[one.attempt]:
+                continue
+            author = authors.get(attempt, "")
+            if self._was_given_up(author, since):
+                found.late += 1
+                continue
+            yield (
+                f"step {one.step} was trained by {one.process} (attempt {one.attempt}) "
+                f"{one.at - since:.2f} s after {author} (attempt {attempt}) had saved it"
+            )
+        found.unique = len(last)
 
-    def _cause(self, before: Trained, now: Trained) -> int:
-        """Return the number of what was done that explains that a step was trained again."""
-        found = -1
-        for number, done in enumerate(self._done):
-            touches = done.fault.target != "worker" or done.process == before.process
-            if touches and before.began <= done.at <= now.at:
-                found = number
-        return found
+    def _cause(self, before: Trained, now: Trained) -> Done | None:
+        """Return what was done last that explains that a step was trained again."""
+        cause = None
+        for done in self._done:
+            # One that was given up may go on with the stage that it was sent ahead.
+            its_own = done.process == before.process
+            of_all = done.fault.target != "worker" and before.began <= done.at
+            if (its_own or of_all) and done.at <= now.at:
+                cause = done
+        if cause is not None:
+            self._again[cause] += 1
+        return cause
+
+    def _was_given_up(self, process: str, at: float) -> bool:
+        """Whether something had been done to a worker before, so that it was given up."""
+        return any(done.process == process and done.at <= at for done in self._done)
 
     def _counts(self) -> Iterator[str]:
-        """Compare what the database counts with what workers have written down."""
+        """Compare counts: what workers wrote down, what the database says, what may be lost."""
         found, stages = self._found, self._study.stages()
         found.longest = max((one.stop - one.start for one in stages), default=0)
+        found.per_fault = sorted(self._again.values())
         executed = sum(one.steps for one in stages)
         repeated = sum(one.repeated for one in stages)
         if executed > found.steps:
             yield f"{executed} steps are counted as executed, workers trained {found.steps}"
         if executed - repeated > found.unique:
             yield f"{executed - repeated} steps are counted as unique, there are {found.unique}"
+        for done, steps in self._again.items():
+            workers = 1 if done.fault.target == "worker" else self._workers
+            if steps > workers * found.longest:
+                yield (
+                    f"{steps} steps were trained again after {done}; a stage has at most "
+                    f"{found.longest}"
+                )
+
+
+def _attempts(trained: Iterable[Trained]) -> tuple[dict[str, str], dict[str, float]]:
+    """Return by attempt its process, and a time before which it was not sent there.
+
+    A worker is sent a stage when the one before the last has ended.
+    """
+    process: dict[str, str] = {}
+    sent: dict[str, float] = {}
+    latest: dict[str, Trained] = {}
+    for one in trained:
+        if one.attempt not in process:
+            before = latest.get(one.process, one)
+            process[one.attempt], sent[one.attempt] = one.process, before.began
+        latest[one.process] = one
+    return process, sent
 
 
 def _ways(study: Study) -> dict[str, tuple[int, Step]]:

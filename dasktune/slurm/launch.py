@@ -1,0 +1,196 @@
+"""The process of a job: starts its workers, and passes on to them what SLURM tells the job.
+
+SLURM tells only the job's own process that the job will end. Workers are told once, however
+often SLURM repeats it. This module imports only what Python has: it stays beside the workers
+for all of their time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from dasktune.errors import ConfigurationError
+
+DEVICES = "CUDA_VISIBLE_DEVICES"
+
+WORKER = "distributed.cli.dask_worker"
+"""The module that is run as a worker."""
+
+AGAIN_SECONDS = 30.0
+"""A worker that has lived as long is started again if it dies: the job goes on."""
+
+ENDING = (signal.SIGTERM, signal.SIGINT)
+"""Signals that are passed on."""
+
+PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the workers of a job to their end; return the exit code of the job."""
+    parser = argparse.ArgumentParser(prog="dasktune.slurm.launch", allow_abbrev=False)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--gpus-per-worker", type=int, default=0)
+    parser.add_argument("--sharers", type=int, default=1)
+    parser.add_argument("--name", required=True)
+    given, others = parser.parse_known_args(arguments)
+    names = worker_names(given.name, given.workers)
+    try:
+        shares = device_shares(
+            os.environ.get(DEVICES, ""), given.workers, given.gpus_per_worker, given.sharers
+        )
+    except ConfigurationError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return Workers(names, shares, others).run()
+
+
+def worker_names(job: str, workers: int) -> list[str]:
+    """Return the names of a job's workers, as dask-jobqueue expects them."""
+    return [job] if workers == 1 else [f"{job}-{number}" for number in range(workers)]
+
+
+def device_shares(visible: str, workers: int, each: int, sharers: int) -> list[str | None]:
+    """Return the devices that each worker sees; None where it keeps what the job sees.
+
+    Parameters
+    ----------
+    visible
+        What the job sees, as in ``CUDA_VISIBLE_DEVICES``.
+    workers
+        How many workers there are.
+    each
+        Devices of a worker; 0 if it needs none.
+    sharers
+        How many workers share those.
+
+    Examples
+    --------
+    >>> device_shares("0,2", workers=4, each=1, sharers=2)
+    ['0', '0', '2', '2']
+
+    Raises
+    ------
+    ConfigurationError
+        If there are too few.
+    """
+    if each == 0:
+        return [None] * workers
+    devices = [device for device in visible.split(",") if device]
+    needed = each * -(-workers // sharers)
+    if len(devices) < needed:
+        raise ConfigurationError(
+            f"the job must see {needed} GPUs for its {workers} workers, "
+            f"got {DEVICES}={visible or '(not set)'}"
+        )
+    first = [number // sharers * each for number in range(workers)]
+    return [",".join(devices[at : at + each]) for at in first]
+
+
+class Running(NamedTuple):
+    """A worker process, and when it began (seconds of the monotonic clock)."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    began: float
+
+
+class Workers:
+    """The worker processes of a job.
+
+    Parameters
+    ----------
+    names
+        Of the workers.
+    shares
+        The devices that each sees; None for those of the job.
+    arguments
+        Of ``dask worker``, without a name.
+    """
+
+    def __init__(
+        self, names: Sequence[str], shares: Sequence[str | None], arguments: Sequence[str]
+    ) -> None:
+        self._commands = {
+            name: [sys.executable, "-m", WORKER, *arguments, "--no-nanny", "--name", name]
+            for name in names
+        }
+        self._shares = dict(zip(names, shares, strict=True))
+        self._running: dict[int, Running] = {}
+        self._is_ending = False
+
+    def run(self) -> int:
+        """Start all, start those again that die, and return the worst exit code."""
+        for number in ENDING:
+            signal.signal(number, self._pass_on)
+        for name in self._commands:
+            self._start(name)
+        worst = 0
+        while self._running:
+            worst = max(worst, self._wait())
+        return worst
+
+    def _start(self, name: str) -> None:
+        # Not while a signal could come between the start and the note of it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+        try:
+            if not self._is_ending:
+                process = _started(self._commands[name], environment_of(self._shares[name]), before)
+                self._running[process.pid] = Running(name, process, time.monotonic())
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _wait(self) -> int:
+        """Wait for one to end; return its exit code, 0 if it is started again."""
+        pid, status = os.wait()
+        ended = self._running.pop(pid, None)
+        if ended is None:
+            return 0
+        code = ended.process.returncode = os.waitstatus_to_exitcode(status)
+        if code == 0 or self._is_ending:
+            return 0
+        sys.stderr.write(f"worker {ended.name} ended with {code}\n")
+        if time.monotonic() - ended.began < AGAIN_SECONDS:
+            return 1
+        self._start(ended.name)
+        return 0
+
+    def _pass_on(self, number: int, _: object) -> None:
+        if self._is_ending:
+            return
+        self._is_ending = True
+        for pid in self._running:
+            # Popen's own way may take note of an end that is waited for elsewhere.
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+def environment_of(devices: str | None) -> Mapping[str, str]:
+    """Return the environment of a worker that sees these devices."""
+    return dict(os.environ) if devices is None else {**os.environ, DEVICES: devices}
+
+
+def _started(
+    command: Sequence[str], environment: Mapping[str, str], mask: Iterable[int]
+) -> subprocess.Popen[bytes]:
+    """Start a worker that gets no signals but from here, and does not outlive this process."""
+    libc = ctypes.CDLL(None)
+
+    def prepare() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if hasattr(libc, "prctl"):
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    return subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=prepare)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

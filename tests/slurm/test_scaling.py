@@ -1,0 +1,237 @@
+"""Jobs of several workers, and as many jobs as can be used, on a real SLURM."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.slurm_server import Slurm
+
+from .conftest import Folder
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
+
+STUDY_FILE = '''
+import os
+import time
+
+import dasktune as dt
+
+
+class Count(dt.Trainer):
+    """Counts, and appends each step that it trains to a file."""
+
+    def build(self, hp):
+        self.steps = 0
+
+    def setup(self, hp):
+        self.hp = hp
+
+    def train(self):
+        while os.path.exists(f"hold-{self.hp['trial']}-{self.steps}"):
+            time.sleep(0.02)
+        time.sleep(0.1)
+        self.steps += 1
+        with open("steps.log", "a") as file:
+            job, gpu = os.environ.get("SLURM_JOB_ID"), os.environ.get("CUDA_VISIBLE_DEVICES")
+            file.write(f"{job} {gpu} {self.hp['trial']} {self.steps} {os.getpid()}\\n")
+
+    def evaluate(self):
+        return {"loss": 1.0}
+
+    def state_dict(self):
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state):
+        self.steps = state["steps"]
+
+
+os.chdir(os.path.dirname(os.path.abspath(__file__)))
+
+
+def study():
+    return dt.create_study(
+        Count, name="count", storage="runs/count", metric="loss", load_if_exists=True
+    )
+
+
+def tuner(trials=8, steps=8, halving=False):
+    space = dt.Space(trial=list(range(trials)))
+    if halving:
+        numbers = {"trials": trials, "max_steps": steps, "min_steps": 2, "eta": 2}
+        return dt.algos.SHA(space, **numbers, sampler="grid")
+    return dt.algos.Grid(space, max_steps=steps)
+'''
+
+QUIET = ("--no-progress", "--no-report", "--json")
+RUN = ("run", "count.py", "--slurm", "--interface", "lo", "--memory", "200MB", *QUIET)
+
+
+@pytest.fixture(autouse=True)
+def study_file(folder: Folder) -> None:
+    """Put the study file into the folder."""
+    (folder.path / "count.py").write_text(STUDY_FILE)
+
+
+def options(folder: Folder, **values: object) -> None:
+    lines = [f"{name} = {json.dumps(value)}\n" for name, value in values.items()]
+    (folder.path / "dasktune.toml").write_text("".join(["[slurm]\n", *lines]))
+
+
+class Held:
+    """Trials that go no further than a step until they are let go."""
+
+    def __init__(self, folder: Folder, *trials: int, at: int) -> None:
+        self._paths = {trial: folder.path / f"hold-{trial}-{at}" for trial in trials}
+        for path in self._paths.values():
+            path.touch()
+
+    def let_go(self, *trials: int) -> None:
+        """Let some go on; all if none are named."""
+        for trial in trials or self._paths:
+            self._paths[trial].unlink(missing_ok=True)
+
+
+def jobs_at(folder: Folder, step: int) -> set[str]:
+    """Return the jobs that have trained a step of some trial."""
+    return {job for job, _, _, at, _ in folder.steps() if at == str(step)}
+
+
+def wait_seconds(folder: Folder, seconds: float, process: subprocess.Popen[str]) -> None:
+    """Let time pass in which nothing must happen."""
+    end = time.monotonic() + seconds
+    folder.wait(lambda: time.monotonic() > end, process)
+
+
+def start(folder: Folder, **config: object) -> subprocess.Popen[str]:
+    return folder.start(
+        *RUN, *(word for key, value in config.items() for word in ("--config", f"{key}={value}"))
+    )
+
+
+def finished(process: subprocess.Popen[str]) -> tuple[dict[str, object], str]:
+    output, errors = process.communicate(timeout=90)
+    assert process.returncode == 0, errors
+    return json.loads(output)["summary"], errors
+
+
+def check_each_step_once(folder: Folder, trials: int, steps: int) -> None:
+    found = sorted((int(trial), int(step)) for _, _, trial, step, _ in folder.steps())
+    assert found == [(trial, step + 1) for trial in range(trials) for step in range(steps)]
+
+
+def test_workers_of_a_job_share_its_gpus_and_are_processes_of_their_own(
+    folder: Folder, slurm: Slurm
+) -> None:
+    options(folder, workers=4, workers_per_job=4, gpus_per_worker=0.5)
+    process = start(folder)
+    folder.wait(lambda: len({pid for *_, pid in folder.steps()}) == 4, process)
+    (job,) = slurm.jobs()
+    assert slurm.call("squeue", "-h", "-j", job, "-o", "%b").endswith("gpu:2")
+    finished(process)
+    seen = {(pid, gpu) for _, gpu, *_, pid in folder.steps()}
+    assert len(seen) == 4
+    assert sorted(gpu for _, gpu in seen) == ["0", "0", "1", "1"]
+    check_each_step_once(folder, 8, 8)
+
+
+def test_all_workers_of_a_job_that_is_cancelled_save_first(folder: Folder, slurm: Slurm) -> None:
+    options(folder, workers=2, workers_per_job=2)
+    process = start(folder, trials=2, steps=60)
+    folder.wait(lambda: {"5"} <= {step for *_, step, _ in folder.steps()}, process)
+    folder.wait(lambda: len({pid for *_, pid in folder.steps()}) == 2, process)
+    (first,) = slurm.jobs()
+    slurm.call("scancel", first)
+    finished(process)
+    assert len({job for job, *_ in folder.steps()}) == 2
+    check_each_step_once(folder, 2, 60)
+
+
+def test_a_worker_that_is_killed_does_not_take_the_others_of_its_job_along(
+    folder: Folder, slurm: Slurm
+) -> None:
+    options(folder, workers=2, workers_per_job=2)
+    process = start(folder, trials=2, steps=20)
+    folder.wait(lambda: len({pid for *_, pid in folder.steps()}) == 2, process)
+    os.kill(int(folder.steps()[0][-1]), signal.SIGKILL)
+    finished(process)
+    assert len({job for job, *_ in folder.steps()}) == 1
+
+
+def test_while_slurm_does_not_answer_jobs_are_left_as_they_are(
+    folder: Folder, slurm: Slurm
+) -> None:
+    options(folder, workers="1-2", idle_seconds=1)
+    process = start(folder, trials=2, steps=150)
+    folder.wait(lambda: len({job for job, *_ in folder.steps()}) == 2, process)
+    before = slurm.jobs()
+    slurm.kill("slurmctld")
+    try:
+        away = time.monotonic() + 10
+        folder.wait(lambda: time.monotonic() > away, process)
+        count = len(folder.steps())
+    finally:
+        slurm.start("slurmctld")
+    folder.wait(lambda: len(folder.steps()) > count, process)
+    _, errors = finished(process)
+    assert errors.count("jobs are left as they are until it answers") == 1
+    assert {job for job, *_ in folder.steps()} == set(before)
+    check_each_step_once(folder, 2, 150)
+
+
+@pytest.mark.slow
+def test_a_refusal_after_the_start_is_told_once_and_tried_again_later(
+    folder: Folder, slurm: Slurm
+) -> None:
+    options(folder, workers=2)
+    held = Held(folder, 0, 1, at=3)
+    process = start(folder, trials=2, steps=6)
+    folder.wait(lambda: len(jobs_at(folder, 3)) == 2, process)
+    slurm.call("scontrol", "update", "PartitionName=low", "State=DRAIN")
+    try:
+        first, second = sorted(slurm.jobs())
+        slurm.call("scancel", second)
+        folder.wait(lambda: slurm.jobs("PENDING,RUNNING,COMPLETING") == [first], process)
+        wait_seconds(folder, 5, process)
+    finally:
+        slurm.call("scontrol", "update", "PartitionName=low", "State=UP")
+    folder.wait(lambda: len(slurm.jobs()) == 2, process)
+    held.let_go()
+    _, errors = finished(process)
+    assert errors.count("SLURM refuses a job") == 1
+    assert "partition" in errors
+
+
+def test_jobs_of_a_driver_that_was_killed_are_cancelled_by_the_next(
+    folder: Folder, slurm: Slurm
+) -> None:
+    options(folder, workers=2, directives=["--exclusive"])
+    blocker = slurm.call("sbatch", "--parsable", "-N1", "--exclusive", "--wrap", "sleep 600")
+    try:
+        first = start(folder, trials=2, steps=20)
+        folder.wait(lambda: folder.steps() and slurm.jobs("PENDING"), first)
+        (pending,) = slurm.jobs("PENDING")
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
+        _, errors = finished(start(folder, trials=2, steps=20))
+        (told,) = (line for line in errors.splitlines() if "of a driver that is gone" in line)
+        assert pending in told
+        assert blocker not in told
+        assert slurm.jobs("PENDING,RUNNING") == [blocker]
+    finally:
+        slurm.call("scancel", blocker)
+    check_each_step_once(folder, 2, 20)
+
+
+def test_the_log_of_jobs_that_end_at_once_is_shown(folder: Folder) -> None:
+    options(folder, prologue=["echo no module cuda >&2", "exit 3"])
+    done = folder.command(*RUN)
+    assert done.returncode == 1
+    told = done.stderr.partition("error: ")[2]
+    assert "3 jobs of SLURM ended before their worker was there" in told
+    assert "no module cuda" in told
