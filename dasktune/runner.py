@@ -432,6 +432,8 @@ class DaskRunner:
             return False
         self._connections.callback(client.close, timeout=CLOSE_SECONDS)
         self._connect(client)
+        if self._signs is not None:
+            self._signs.use(client)
         for worker in list(self._engine.dispatcher.slots):
             self._worker_left(worker, is_blameless=True)
         for event in self._workers.open(self._on_event, patience):
@@ -449,7 +451,7 @@ class DaskRunner:
         while (client := connect_again(self._address, security, self._pool)) is None:
             if self._sharing is not None:
                 self._sharing.turn()
-            if self._stop.is_set():
+            if self._gives_up():
                 return None
             if time.monotonic() > deadline:
                 raise ClusterError(

@@ -143,6 +143,11 @@ class Signs:
         self._say(is_last=True)
         self._within.__exit__(kind, error, trace)
 
+    def use(self, client: Client) -> None:
+        """Speak through a new client: the scheduler had been lost."""
+        self._client = client
+        self._is_served = prometheus.serve(client)
+
     def turn(self, sharing: Waiting | None = None) -> None:
         """Give a sign, if it is time to.
 
@@ -224,6 +229,8 @@ class Signs:
 
     def _present(self) -> dict[str, Mapping[str, float]]:
         """Return the resources of the workers of the cluster: none of them can be used."""
+        if self._client.status != "running":
+            return {}
         try:
             workers = self._client.scheduler_info()["workers"]
         except (OSError, ValueError):
