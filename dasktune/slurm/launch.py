@@ -25,8 +25,11 @@ DEVICES = "CUDA_VISIBLE_DEVICES"
 WORKER = "distributed.cli.dask_worker"
 """The module that is run as a worker."""
 
-AGAIN_SECONDS = 30.0
-"""A worker that has lived as long is started again if it dies: the job goes on."""
+AGAIN_SECONDS = 120.0
+"""A worker that has lived as long is started again if it dies: the job goes on.
+
+That is longer than one waits for its scheduler: where there is none any more, the job ends.
+"""
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
 """Signals that are passed on."""

@@ -26,7 +26,7 @@ from distributed.security import Security
 
 from dasktune.errors import ClusterError
 from dasktune.local import LOCAL_SETTINGS
-from dasktune.plugin import LEAVE_AT
+from dasktune.plugin import CLOSE_SECONDS, LEAVE_AT
 from dasktune.slurm.commands import call, kill_wait, words
 from dasktune.slurm.leftover import Driver, cancel_leftover
 from dasktune.slurm.options import SlurmOptions
@@ -45,9 +45,6 @@ BACKSTOP_SECONDS = 20
 
 STAGGER = 0.1
 """Part of their time over which the ends of workers that began together are spread."""
-
-CLOSE_SECONDS = "DASKTUNE_CLOSE_SECONDS"
-"""Variable that says how long a worker may take to save what it has, once it must end."""
 
 LAST_SECONDS = 5.0
 """How long before SLURM ends a job by force its workers stop saving."""
