@@ -345,6 +345,7 @@ class Study(StudyAdditions):
         from dasktune.runner import DaskRunner
         from dasktune.signs import Signs
 
+        self.database.connections.patience = timeouts.database_seconds
         engine, recorder = self._engine(), self._recorder(run)
         show = display(self, engine) if _wants_display(progress) else nullcontext()
         signing = Signs(

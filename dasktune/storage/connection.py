@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 DIALECTS = ("sqlite", "postgresql")
 
 PATIENCE = 60.0
-"""Seconds for which a server that has been there is waited for."""
+"""Seconds for which a server that has been there is waited for, unless told otherwise."""
 
 CONNECT_SECONDS = 5
 """Seconds within which a server must answer, unless the URL says otherwise."""
@@ -72,6 +72,8 @@ class Connections:
         The SQLite file; None for any other database.
     dialect
         ``sqlite`` or ``postgresql``.
+    patience
+        Seconds for which a server that has been there is waited for.
 
     Raises
     ------
@@ -91,6 +93,7 @@ class Connections:
             raise StorageError(f"there is no database {address.database}")
         self._lock = threading.Lock()
         self._has_answered = False
+        self.patience = PATIENCE
         with self.failing():
             self.engine = self._engine(address, timeout, may_write=create)
 
@@ -98,7 +101,7 @@ class Connections:
         """Return what comes of work in one transaction.
 
         If the connection to a server is lost, it is done again with a new one, for up to
-        `PATIENCE` seconds.
+        `patience` seconds.
 
         Parameters
         ----------
@@ -165,7 +168,7 @@ class Connections:
 
         waiting = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(_LostError),
-            stop=tenacity.stop_after_delay(PATIENCE),
+            stop=tenacity.stop_after_delay(self.patience),
             wait=tenacity.wait_random_exponential(multiplier=0.2, max=5),
         )
         try:

@@ -197,7 +197,7 @@ def test_a_server_is_waited_for(
         back.join()
         admin("ALTER DATABASE mine ALLOW_CONNECTIONS false")
         admin(END)
-        monkeypatch.setattr(module, "PATIENCE", 0.2)
+        database.connections.patience = 0.2
         with pytest.raises(StorageError, match="not currently accepting connections"):
             database.write(batch(1))
         admin("ALTER DATABASE mine ALLOW_CONNECTIONS true")
