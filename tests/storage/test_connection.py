@@ -185,9 +185,7 @@ def test_a_log_that_another_went_on_with_meanwhile_is_fenced(
 
 
 @pytest.mark.postgresql
-def test_a_server_is_waited_for(
-    server: str, admin: Callable[[str], list[Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_is_waited_for(server: str, admin: Callable[[str], list[Any]]) -> None:
     with closing(Database(server)) as database:
         admin("ALTER DATABASE mine ALLOW_CONNECTIONS false")
         admin(END)
