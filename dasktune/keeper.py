@@ -106,6 +106,9 @@ class Keeper:
         What runs, and what its trials are compared by.
     kept_elsewhere
         Gives the keys of states that other studies keep.
+    write_down
+        Makes durable what is known of states that may be let go: the metrics that came with
+        them must outlive them.
     clock
         Gives epoch seconds.
     """
@@ -120,6 +123,7 @@ class Keeper:
         trials: Mapping[int, TrialRecord],
         objective: Objective,
         kept_elsewhere: Callable[[], frozenset[str]] = frozenset,
+        write_down: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.retention = retention
@@ -131,6 +135,7 @@ class Keeper:
         self._trials = trials
         self._objective = objective
         self._ask_kept = kept_elsewhere
+        self._write_down = write_down
         self._clock = clock
         self._held: dict[str, _Held] = {}
         self._held_nbytes = 0
@@ -332,6 +337,7 @@ class Keeper:
 
     def _make_room(self) -> list[Evicted]:
         """Let go of the cheapest states; return those of this plan."""
+        self._write_down()
         now = self._clock()
         states = self._states(now)
         strangers = [one for one in states if one.key not in self._places]

@@ -35,6 +35,7 @@ from dasktune.kept import kept_elsewhere
 from dasktune.limits import Limits, Meter, Used
 from dasktune.log import Record, Replay, replay
 from dasktune.loop import Asked, OwnLoop
+from dasktune.recorder import Recorder
 from dasktune.states import Training, TrialStates, chosen_step
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
@@ -365,7 +366,7 @@ class Study(StudyAdditions):
                 self._plan(run, timeouts),
                 recorder,
                 study=self._owner if self._options.merge else None,
-                keeper=self._keeper(engine),
+                keeper=self._keeper(engine, recorder),
                 meter=meter,
                 timeouts=timeouts,
                 on_turn=on_turn,
@@ -386,7 +387,7 @@ class Study(StudyAdditions):
         limit = meter.reached()
         return ("interrupted", "") if limit is None else ("limit", limit)
 
-    def _keeper(self, engine: Engine) -> Keeper | None:
+    def _keeper(self, engine: Engine, recorder: Recorder) -> Keeper | None:
         """Return who keeps the store under its budget; None if it has none."""
         if self._retention is None:
             return None
@@ -398,6 +399,7 @@ class Study(StudyAdditions):
             trials=engine.trials,
             objective=self.objective,
             kept_elsewhere=partial(kept_elsewhere, self.database, self._row.id),
+            write_down=recorder.flush,
         )
 
     def _engine(self) -> Engine:

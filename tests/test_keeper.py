@@ -63,6 +63,7 @@ class Scene:
         self.now = 1e9
         self.kept: frozenset[str] = frozenset()
         self.trials: dict[int, TrialRecord] = {}
+        self.there_when_written_down: list[set[str]] = []
         options = DispatchOptions(attempt_prefix="a", saves=SavePolicy(at_changes=False))
         self.dispatcher = Dispatcher(root_key("scene", 0), options)
 
@@ -96,6 +97,7 @@ class Scene:
             trials=self.trials,
             objective=LOSS,
             kept_elsewhere=lambda: self.kept,
+            write_down=lambda: self.there_when_written_down.append(self.keys),
             clock=lambda: self.now,
         )
         made.open()
@@ -145,6 +147,20 @@ def test_ends_of_trials_go_before_branch_points_that_others_wait_for(database: D
     assert gone == [(scene.dispatcher.plan.node_at(first, 40), 40)]
     assert scene.keys == {branch, other}
     assert end not in scene.keys
+
+
+def test_what_is_known_of_states_is_durable_before_they_go(database: Database) -> None:
+    scene = Scene(database)
+    trial = scene.trial(Constant(0.5))
+    keeper = scene.keeper(WHOLE * 3 // 2)
+    keys = {scene.save(trial, 20, keeper)}
+    assert keeper.turn() == []
+    assert scene.there_when_written_down == []
+    keys.add(scene.save(trial, 40, keeper))
+    scene.tell(keeper.turn())
+    keeper.close()
+    assert scene.there_when_written_down == [keys]
+    assert len(scene.keys) == 1
 
 
 def test_the_store_is_counted_whole_with_strangers_and_uploads(database: Database) -> None:

@@ -301,7 +301,7 @@ class Dispatcher:
         rival = None
         if event.step == node.stop:
             rival = self._attempt_on(node)
-            self.frontier.work(node).attempt = None
+            self.frontier.settle(node)
         self._take_reports(attempt.leaf, event.reports)
         self.frontier.state_arrived(node)
         if rival is not None and rival is not attempt and not rival.ended:
@@ -404,7 +404,7 @@ class Dispatcher:
         rival = None
         if event.step == node.stop:
             rival = self._attempt_on(node)
-            self.frontier.work(node).attempt = None
+            self.frontier.settle(node)
         self._take_reports(node, event.reports)
         self.frontier.state_arrived(node)
         if rival is not None and rival.taken and rival.stop <= event.step:

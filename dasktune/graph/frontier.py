@@ -242,6 +242,11 @@ class Frontier:
         if bottom.failed is not None and bottom.failed.step < step:
             top.failed, bottom.failed = bottom.failed, None
 
+    def settle(self, node: Node) -> None:
+        """Take in that the state at a node's end is there: nobody makes it, nothing kills there."""
+        work = self.work(node)
+        work.attempt, work.losses, work.lost_at = None, 0, -1
+
     def order(self, *, deepest_first: bool) -> None:
         """Say what goes first of stages that can start: the longest path, or the deepest start.
 

@@ -180,9 +180,9 @@ class Driver:
         """Take in that a save-point came too late."""
         self.tell(SaveMissed(attempt=attempt, step=step))
 
-    def lose(self, worker: str) -> None:
-        """Take in that a worker is gone."""
-        for attempt in self.flights.lose(worker):
+    def lose(self, worker: str, *, is_blameless: bool = False) -> None:
+        """Take in that a worker is gone; with all others, if it is blameless."""
+        for attempt in self.flights.lose(worker, is_blameless=is_blameless):
             self._submitted.pop(attempt, None)
 
     def tell(self, event: Event) -> None:
@@ -297,6 +297,7 @@ class Driver:
 
     def evict(self, node: Node, step: Step) -> None:
         """Let a state go, and say so."""
+        self.flush_all()  # its metrics outlive it
         key = node.key_at(step)
         self.world.store.lose(key)
         self.notes.forget(key)

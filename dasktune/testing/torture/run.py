@@ -28,9 +28,6 @@ MOST_TURNS = 400
 HARMLESS = frozenset({"clock", "pause", "receipt", "repeat"})
 """Faults after which the driver itself knows all metrics, not only who opens the study next."""
 
-LOSSES_ALLOWED = 100
-"""More than the workers that die in one run: who dies is nobody's fault here."""
-
 
 class Torture:
     """One run of a scenario."""
@@ -45,7 +42,10 @@ class Torture:
         self._gone: list[Worker] = []
         self._fragile: dict[State, bool] = {}
         self._poison = 0.03 if "raise" in scenario.faults and scenario.most_faults else 0.0
-        options = replace(scenario.options, losses_allowed=LOSSES_ALLOWED)
+        self._deadly = 0.02 if "poison" in scenario.faults else 0.0
+        # What kills its workers is told from a stage that was unlucky as often as workers die for
+        # other reasons, and once because it ended just before the next one killed them.
+        options = replace(scenario.options, losses_allowed=scenario.most_faults + 1)
         self.world = World(scenario.make, options, scenario.snapshot_every)
         for _ in range(scenario.workers):
             self._join()
@@ -61,7 +61,9 @@ class Torture:
             self._speak,
         )
         self._may = [
-            getattr(self, f"_{name}") for name in scenario.faults if name not in ("raise", "lease")
+            getattr(self, f"_{name}")
+            for name in scenario.faults
+            if name not in ("raise", "poison", "lease")
         ]
 
     # -------------------------------------------------------------------------- the run
@@ -117,7 +119,8 @@ class Torture:
             while worker.inbox:
                 worker.take(0, self._way)
             worker.work()
-            self._look_at(worker)
+            if self._has_died(worker):
+                continue
             while worker.writes:
                 worker.write()
             if worker in self._gone:
@@ -153,7 +156,7 @@ class Torture:
                 for one in driver.engine.trials.values()
             }
             merge = self.scenario.options.merge
-            expected = undisturbed(self.scenario.make(), self._always_raises, merge=merge)
+            expected = undisturbed(self.scenario.make(), self._always_fails, merge=merge)
             check(mine == expected, f"trials are {mine}, undisturbed {expected}")
         if "lose" not in self.faults:
             # What no driver heard of is found in the store by whoever opens the study next.
@@ -191,10 +194,18 @@ class Torture:
         worker = self._pick()
         if worker is not None and worker.jobs:
             worker.work()
-            self._look_at(worker)
+            self._has_died(worker)
 
-    def _look_at(self, worker: Worker) -> None:
+    def _has_died(self, worker: Worker) -> bool:
+        """Check what a worker has come to; let the driver hear of it if it died."""
         check(worker.wrong is None, f"{worker.name}: {worker.wrong}")
+        if worker.is_dead:
+            self.world.story.append(f"{worker.name} was killed by its step")
+            if worker in self._gone:
+                self._gone.remove(worker)
+            else:
+                self._part_with(worker)
+        return worker.is_dead
 
     def _obey(self) -> None:
         worker = self._pick()
@@ -261,7 +272,7 @@ class Torture:
         self.world.store.save(key, state, attempt="other", step=step, reports=reports)
 
     def _raises_at(self, order: RunStage, step: Step) -> bool:
-        return self._always_raises(self.world.ways.of(order.node).state(step))
+        return self._always_fails(self.world.ways.of(order.node).state(step))
 
     # --------------------------------------------------------------------- what goes wrong
 
@@ -280,6 +291,12 @@ class Torture:
     def _always_raises(self, state: State) -> bool:
         return state % 1009 < self._poison * 1009
 
+    def _always_kills(self, state: State) -> bool:
+        return state % 1013 < self._deadly * 1013
+
+    def _always_fails(self, state: State) -> bool:
+        return self._always_raises(state) or self._always_kills(state)
+
     def _raises(self, state: State) -> bool:
         """Whether the trainer raises: always at some states, at others the first time."""
         if self._always_raises(state):
@@ -292,7 +309,8 @@ class Torture:
     def _join(self) -> Worker:
         name = f"w{self._joined}"
         self._joined += 1
-        worker = Worker(name, self.world.store, self._raises, self.scenario.report_every)
+        scenario, store = self.scenario, self.world.store
+        worker = Worker(name, store, self._raises, self._always_kills, scenario.report_every)
         self.world.workers[name] = worker
         return worker
 
@@ -322,6 +340,14 @@ class Torture:
         if worker is not None:
             self._gone.append(worker)
             self._part_with(worker)
+
+    def _scheduler(self) -> None:
+        lost = list(self.world.workers)
+        self._let_go_of_all()
+        for name in lost:
+            self.driver.lose(name, is_blameless=True)
+        for worker in self.world.workers.values():
+            self.driver.tell(WorkerJoined(worker=worker.name))
 
     def _pause(self) -> None:
         worker = self._victim()

@@ -38,6 +38,8 @@ FAULTS = {
     "drain": "a limit is reached: what runs is saved; then the run goes on in the same process",
     "clock": "the clock jumps",
     "raise": "the trainer raises, once or always",
+    "poison": "a step kills every process that trains it",
+    "scheduler": "the scheduler is gone, and all workers: they save, and nobody hears of it",
     "evict": "the keeper lets states go, and says so",
     "lose": "a state that was durable is gone from the store, and nobody says so",
     "lease": "another driver trains a stage, and may die on the way",

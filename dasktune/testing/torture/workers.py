@@ -20,7 +20,7 @@ from dasktune.types import Metrics, Step
 Message = dict[str, Any]
 Report = tuple[Step, str, Metrics]
 Raises = Callable[[State], bool]
-"""Whether the trainer raises where it should get to a state."""
+"""Whether the trainer raises, or its process dies, where it should get to a state."""
 
 
 @dataclass(slots=True)
@@ -63,13 +63,15 @@ class Worker:
         Unique.
     store
         Where it saves.
-    raises
+    raises, dies
         See `Raises`.
     report_every
         Steps between two reports.
     """
 
-    def __init__(self, name: str, store: Store, raises: Raises, report_every: int) -> None:
+    def __init__(
+        self, name: str, store: Store, raises: Raises, dies: Raises, report_every: int
+    ) -> None:
         self.name = name
         self.inbox: list[RunStage | SavePoint | StopStage] = []
         self.jobs: list[Job] = []
@@ -78,10 +80,12 @@ class Worker:
         self.late: list[tuple[str, Step]] = []
         self.writes: deque[Write] = deque()
         self.asleep = 0
+        self.is_dead = False
         self.wrong: str | None = None
         """What it found that must not be, in words."""
         self._store = store
         self._raises = raises
+        self._dies = dies
         self._report_every = report_every
         self._warm: State | None = None
         self._save_is_due = False
@@ -234,6 +238,9 @@ class Worker:
     def _train(self, job: Job) -> None:
         order = job.order
         state = job.way.state(job.position + 1)
+        if self._dies(state):
+            self.is_dead = True
+            return
         if self._raises(state):
             self._warm = None
             self._flush(job)
