@@ -267,6 +267,16 @@ def test_a_gpu_that_is_claimed_and_not_there_is_a_problem(study: Study, cluster:
     assert "claimed, and torch sees none" in problem.found
 
 
+@pytest.mark.gpu
+def test_a_gpu_that_a_worker_has_is_told_and_left_alone(study: Study) -> None:
+    with local_client(1, gpus_per_worker=1) as client:
+        found = dt.doctor(study, client=client, seconds=120)
+        memory = client.run(lambda: "torch" in __import__("sys").modules)
+    assert found.ok, str(found)
+    assert "1 GPU, " in of(found, "GPU", Status.OK)[0].found
+    assert set(memory.values()) == {False}  # CUDA was started in another process
+
+
 def test_a_need_that_no_worker_meets_is_a_problem(tmp_path: Path, cluster: Cluster) -> None:
     cluster.start("--resources", "CAMERA=1")
     for needs, status in ({"CAMERA": 1}, Status.OK), ({"CAMERA": 2}, Status.PROBLEM):
