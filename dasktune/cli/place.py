@@ -15,6 +15,7 @@ from dasktune.tables import FILE, table_of
 if TYPE_CHECKING:
     from distributed import Client
 
+    from dasktune.slurm import SlurmOptions
     from dasktune.timeouts import Timeouts
 
 TABLE = "run"
@@ -105,10 +106,9 @@ class Place:
             Options for SLURM that come before those of the file.
         """
         if self.slurm:
-            from dasktune.slurm import options_for, slurm_client
+            from dasktune.slurm import slurm_client
 
-            mine = {"workers": self.workers, "gpus_per_worker": self._whole_gpus()}
-            return partial(slurm_client, options_for(folder, {**mine, **flags}))
+            return partial(slurm_client, self.slurm_options(folder, flags))
         if given := [_flag(name) for name, value in flags.items() if value is not None]:
             raise ConfigurationError(f"{', '.join(given)} must come with --slurm")
         if self.is_local:
@@ -123,6 +123,13 @@ class Place:
             insecure=self.insecure,
         )
         return scheduler.client
+
+    def slurm_options(self, folder: Path, flags: Mapping[str, object]) -> SlurmOptions:
+        """Return what jobs of SLURM ask for; takes what `connecting` does."""
+        from dasktune.slurm import options_for
+
+        mine = {"workers": self.workers, "gpus_per_worker": self._whole_gpus()}
+        return options_for(folder, {**mine, **flags})
 
     def _whole_gpus(self) -> float | None:
         """Return the GPUs as an int where they are whole: flags come as floats."""
