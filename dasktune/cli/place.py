@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 TABLE = "run"
 
-FILES = ("scheduler_file", "tls_ca", "tls_cert", "tls_key")
+FILES = ("scheduler_file", "tls_ca", "tls_cert", "tls_key", "log_file")
 """Options that are paths; in the table relative to its file."""
 
 ELSEWHERE = ("scheduler", "scheduler_file", "slurm")
@@ -49,6 +49,8 @@ class Place:
         Run in jobs of SLURM.
     step_timeout, silence_timeout
         Seconds; see `dasktune.Timeouts`.
+    log_file, log_format, log_level
+        Where it is written what happens; see `dasktune.logs.configure`.
 
     Raises
     ------
@@ -67,9 +69,17 @@ class Place:
     slurm: bool = False
     step_timeout: float | None = None
     silence_timeout: float | None = None
+    log_file: str | None = None
+    log_format: str | None = None
+    log_level: str | None = None
 
     def __post_init__(self) -> None:
         refuse(self._problems())
+
+    @property
+    def log(self) -> tuple[str | None, str | None, str | None]:
+        """File, format and level of the log."""
+        return self.log_file, self.log_format, self.log_level
 
     @property
     def is_local(self) -> bool:

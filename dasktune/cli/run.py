@@ -113,7 +113,7 @@ def run(
         bool, typer.Option("--allow-failed-check", help="Merge although the check failed.")
     ] = False,
     log_file: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Append to this what happens.")
+        str | None, typer.Option(metavar="PATH", help="Append to this what happens.")
     ] = None,
     log_format: Annotated[str | None, typer.Option(help="text, or json: an object a line.")] = None,
     log_level: Annotated[
@@ -154,6 +154,9 @@ def run(
             "slurm": slurm,
             "step_timeout": step_timeout,
             "silence_timeout": silence_timeout,
+            "log_file": log_file,
+            "log_format": log_format,
+            "log_level": log_level,
         },
     )
     client, timeouts = place.connecting(file.parent, of_slurm), place.timeouts()
@@ -162,7 +165,7 @@ def run(
     from dasktune.logs import configure
 
     _check_writable(report)
-    with configure(log_file, log_format, log_level):
+    with configure(*place.log):
         study, tuner = open_study(file, config)
         optimize = partial(
             study.optimize,
