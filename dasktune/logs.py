@@ -116,6 +116,17 @@ class TextLines(logging.Formatter):
         return _time_of(record)
 
 
+class Terminal(logging.Handler):
+    """Writes to standard error as it is at the time: a live display may have taken its place."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record."""
+        try:
+            sys.stderr.write(f"{self.format(record)}\n")
+        except Exception:  # noqa: BLE001 - as every handler of Python
+            self.handleError(record)
+
+
 class JsonLines(logging.Formatter):
     """One JSON object a record: time (UTC), level, logger, message, fields, traceback."""
 
@@ -137,7 +148,7 @@ class JsonLines(logging.Formatter):
 
 @contextmanager
 def configure(
-    path: Path | str | None = None, format: str = "text", level: str = "INFO"
+    path: Path | str | None = None, format: str | None = None, level: str | None = None
 ) -> Iterator[None]:
     """Write what dasktune logs to a file, or to standard error, while the context lasts.
 
@@ -149,20 +160,23 @@ def configure(
     path
         Is appended to, and made if it is missing; None for standard error.
     format
-        ``text``, or ``json`` for one JSON object a line.
+        ``text``, or ``json`` for one JSON object a line; if None, text in a file, and the bare
+        messages on standard error.
     level
-        The least that is written: ``DEBUG``, ``INFO``, ``WARNING`` or ``ERROR``.
+        The least that is written: ``DEBUG``, ``INFO``, ``WARNING`` or ``ERROR``; if None,
+        ``INFO`` in a file and ``WARNING`` on standard error.
 
     Raises
     ------
     ConfigurationError
         If format or level is none of these, or the file cannot be written.
     """
-    level = str(level).upper()
+    level = str(level or ("WARNING" if path is None else "INFO")).upper()
+    format = format or ("bare" if path is None else "text")
     refuse(
         unknown(name, value, known)
         for name, value, known in (("log format", format, FORMATS), ("log level", level, LEVELS))
-        if value not in known
+        if value not in known and value != "bare"
     )
     logger = logging.getLogger("dasktune")
     handlers = list(_handlers(path, format, level))
@@ -182,17 +196,18 @@ def configure(
 
 def _handlers(path: Path | str | None, format: str, level: str) -> Iterator[logging.Handler]:
     """Yield the handlers that write a file, and warnings to the terminal."""
-    main: logging.Handler = logging.StreamHandler(sys.stderr)
+    main: logging.Handler = Terminal()
     if path is not None:
         try:
             main = logging.FileHandler(path, encoding="utf-8")
         except OSError as error:
             raise ConfigurationError(f"the log file must be writable: {error}") from error
-    main.setFormatter(JsonLines() if format == "json" else TextLines(_LINE))
+    if format != "bare":
+        main.setFormatter(JsonLines() if format == "json" else TextLines(_LINE))
     main.setLevel(level)
     yield main
     if path is not None and not logging.getLogger().handlers:
-        terminal = logging.StreamHandler(sys.stderr)
+        terminal = Terminal()
         terminal.setLevel(logging.WARNING)
         yield terminal
 

@@ -64,8 +64,8 @@ class Recall:
         for row in self._database.checkpoints(root):
             if row.key in self._stored:
                 self._checkpoints[row.step].add(row.key)
-        for metrics in self._database.metrics(root):
-            self._metrics[metrics.step][metrics.key] = metrics.values
+        for key, step, metrics in self._database.known_metrics(root):
+            self._metrics[step][key] = metrics
         self._steps = sorted({*self._checkpoints, *self._metrics})
 
     def fill(self, node: Node) -> None:

@@ -11,12 +11,17 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 PROGRAMS = ("munged", "sbatch", "slurmctld", "slurmd", "squeue")
+
+STEPD = "slurmstepd: ["
+"""How the process begins to name itself that looks after a job."""
 
 # SlurmdParameters: more CPUs are claimed than there are. cred_expire: a requeued job waits as
 # long; less than 5 is taken for the default of 120 seconds.
@@ -80,6 +85,7 @@ class Slurm:
 
     folder: Path
     nodes: tuple[str, ...]
+    daemons: _Daemons
 
     @property
     def environment(self) -> dict[str, str]:
@@ -101,6 +107,51 @@ class Slurm:
     def jobs(self, state: str = "RUNNING") -> list[str]:
         """Return the ids of the jobs in a state."""
         return self.call("squeue", "-h", "-o", "%i", "-t", state).split()
+
+    def told(self, job: str, what: str) -> str:
+        """Return what SLURM says of a job, such as its ``JobState`` or ``Restarts``."""
+        parts = self.call("scontrol", "-o", "show", "job", job).split()
+        return dict(part.partition("=")[::2] for part in parts)[what]
+
+    def signal_node(self, node: str, number: signal.Signals) -> None:
+        """Signal all that runs on a node: SIGKILL is its death, SIGSTOP its silence."""
+        jobs = self.call("squeue", "-h", "-o", "%i", "-t", "RUNNING", "-w", node).split()
+        self.daemons.of(node).send_signal(number)
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if self._job_of(process) in jobs:
+                    process.send_signal(number)
+
+    def mark_down(self, node: str) -> None:
+        """Let SLURM find out at once that a node is gone; it would after `SlurmdTimeout`."""
+        self.call("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+
+    def kill(self, daemon: str) -> None:
+        """Kill ``slurmctld``, or the ``slurmd`` of a node."""
+        self.daemons.of(daemon).kill()
+        self.daemons.of(daemon).wait()
+
+    def start(self, daemon: str) -> None:
+        """Start ``slurmctld``, or the ``slurmd`` of a node, again."""
+        self.daemons.serve(daemon)
+
+    def wait_for_nodes(self) -> None:
+        """Wait until all nodes can take jobs."""
+        deadline = time.monotonic() + 30
+        while set(_idle_nodes(self)) != set(self.nodes):
+            if time.monotonic() > deadline:
+                raise RuntimeError(self.daemons.logs())
+            time.sleep(0.05)
+
+    def _job_of(self, process: psutil.Process) -> str:
+        """Return the job that a process belongs to, or that it looks after; empty if none."""
+        environment = process.environ()
+        if environment.get("SLURM_CONF") != self.environment["SLURM_CONF"]:
+            return ""
+        command = process.cmdline()[0]
+        if command.startswith(STEPD):
+            return command.removeprefix(STEPD).partition(".")[0]
+        return environment.get("SLURM_JOB_ID", "")
 
 
 def missing_programs() -> list[str]:
@@ -124,6 +175,8 @@ class _Daemons:
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._folder, self._stack = folder, stack
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        stack.callback(self._end_all)
         path = os.pathsep.join([*os.get_exec_path(), "/usr/sbin"])
         self._environment = {
             **os.environ,
@@ -137,18 +190,25 @@ class _Daemons:
         names = tuple(f"t{os.getpid()}n{number}" for number in range(nodes))
         self._start_munge()
         self._configure(names, gpus, cpus)
-        self._serve("slurmctld", "-D", "-i")
+        self.serve("slurmctld")
         for name in names:
             (self._folder / f"spool-{name}").mkdir()
-            self._serve("slurmd", "-D", "-N", name)
-        made = Slurm(folder=self._folder, nodes=names)
+            self.serve(name)
+        made = Slurm(folder=self._folder, nodes=names, daemons=self)
         self._stack.callback(_cancel_all, made)
-        deadline = time.monotonic() + 30
-        while set(_idle_nodes(made)) != set(names):
-            if time.monotonic() > deadline:
-                raise RuntimeError(self._logs())
-            time.sleep(0.05)
+        made.wait_for_nodes()
         return made
+
+    def serve(self, name: str) -> None:
+        """Start ``slurmctld``, or the ``slurmd`` of a node."""
+        if name == "slurmctld":
+            self._serve(name, name, "-D", "-i")
+        else:
+            self._serve(name, "slurmd", "-D", "-N", name)
+
+    def of(self, name: str) -> subprocess.Popen[bytes]:
+        """Return the process of ``slurmctld``, or of the ``slurmd`` of a node."""
+        return self._running[name]
 
     def _start_munge(self) -> None:
         private = self._folder / "munge"
@@ -158,6 +218,7 @@ class _Daemons:
         key.chmod(0o400)
         socket_path = self._folder / "munge.sock"
         self._serve(
+            "munged",
             "munged",
             "--foreground",
             "--force",
@@ -209,18 +270,23 @@ class _Daemons:
         if has_cgroups:
             (self._folder / "cgroup.conf").write_text(CGROUPS)
 
-    def _serve(self, program: str, *options: str) -> None:
+    def _serve(self, name: str, program: str, *options: str) -> None:
         # Not even a test run that is killed leaves a server behind.
         command = ["setpriv", "--pdeathsig", "KILL", program, *options]
-        log = (self._folder / f"{program}{options[-1][-3:]}.out").open("wb")
+        log = (self._folder / f"{name}.out").open("ab")
         quiet: dict[str, Any] = {"stdout": log, "stderr": subprocess.STDOUT}
         process = subprocess.Popen(
             command, cwd=self._folder, env=self._environment, start_new_session=True, **quiet
         )
         log.close()
-        self._stack.callback(_end, process)
+        self._running[name] = process
 
-    def _logs(self) -> str:
+    def _end_all(self) -> None:
+        for process in reversed(self._running.values()):
+            _end(process)
+
+    def logs(self) -> str:
+        """Return the ends of all logs."""
         texts = []
         for path in sorted(self._folder.glob("*.[lo][ou][gt]")):
             texts.append(f"{path.name}:\n{path.read_text(errors='replace')[-1000:]}")

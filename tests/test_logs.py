@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dasktune.errors import ConfigurationError
-from dasktune.logs import Redacting, about, configure, within
+from dasktune.logs import FIELDS, Redacting, about, configure, within
 
 logger = logging.getLogger("dasktune.somewhere")
 
@@ -68,6 +69,19 @@ def test_afterwards_all_is_as_before(tmp_path: Path) -> None:
     with configure(tmp_path / "log"):
         assert (top.level, list(top.handlers)) != before
     assert (top.level, list(top.handlers)) == before
+
+
+def test_on_the_terminal_messages_are_bare_unless_asked_otherwise(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with configure():
+        logger.info("one")
+        logger.warning("two at %s", URL, extra=about(worker="w"))
+    with configure(format="text"):
+        logger.warning("three", extra=about(worker="w"))
+    two, three = capsys.readouterr().err.splitlines()
+    assert two == "two at postgresql://***@db/tuning"
+    assert three.endswith("WARNING dasktune.somewhere: three [worker=w]")
 
 
 def test_what_cannot_be_is_refused_all_at_once(tmp_path: Path) -> None:
@@ -147,3 +161,20 @@ def test_a_handler_of_ones_own_can_have_the_filter(caplog: pytest.LogCaptureFixt
         caplog.handler.removeFilter(redacting)
     assert SECRET not in caplog.text
     assert "no answer from" in caplog.text
+
+
+def test_the_page_shows_what_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "observability.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    top, names = logging.getLogger("dasktune"), {}
+    before = list(top.handlers)
+    try:
+        for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+            exec(compile(block, "observability.md", "exec"), names)
+        assert (tmp_path / "run.log").exists()
+        (added,) = set(top.handlers) - set(before)
+        assert added is names["handler"]
+    finally:
+        top.handlers = before
+    for name in FIELDS:
+        assert f"`{name}`" in page

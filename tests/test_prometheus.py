@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -95,6 +96,15 @@ def test_names_and_helps_are_as_prometheus_wants_them() -> None:
         assert not one.name.endswith("_total")  # which counters get
         assert one.help.endswith(".")
         assert one.label in ("", "state", "status")
+
+
+def test_the_page_lists_them_all() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "observability.md").read_text()
+    shown = set(re.findall(r"^\| `(dasktune_\w+)` +\| (\w+)", page, re.MULTILINE))
+    assert shown == {
+        (f"{one.name}_total", "counter") if one.is_counter else (one.name, "gauge")
+        for one in FAMILIES
+    }
 
 
 class Count(dt.Trainer):

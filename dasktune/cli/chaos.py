@@ -65,7 +65,7 @@ def chaos(
     terms = Terms(kills=kills, workers=workers, gap=gap, seconds=limit, only=names)
     found: list[Result] = []
     for number in range(runs):
-        found.append(run_one(cases[number % len(cases)], seed + number, terms, _open))
+        found.append(run_one(cases[number % len(cases)], seed + number, terms, open_left))
         if not as_json:
             _tell(found[-1])
     if as_json:
@@ -93,7 +93,8 @@ def _cases(file: Path | None, settings: tuple[str, ...], tuner: str | None) -> l
     return [Case.builtin(name, *settings) for name in names]
 
 
-def _open(path: Path) -> tuple[Study, Tuner]:
+def open_left(path: Path) -> tuple[Study, Tuner]:
+    """Return the study that a run has left behind, and its tuner."""
     from dasktune.cli.study_file import load
 
     loaded = load(path)

@@ -19,6 +19,7 @@ OF_A_RUN = frozenset(
     {
         *("progress", "report", "no_report", "target", "seconds", "worker_seconds", "steps"),
         *("allow_failed_check", "step_timeout", "silence_timeout"),
+        *("log_file", "log_format", "log_level"),
     }
 )
 """Options of ``run`` that do not say where it runs."""

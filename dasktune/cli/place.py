@@ -15,11 +15,12 @@ from dasktune.tables import FILE, table_of
 if TYPE_CHECKING:
     from distributed import Client
 
+    from dasktune.slurm import SlurmOptions
     from dasktune.timeouts import Timeouts
 
 TABLE = "run"
 
-FILES = ("scheduler_file", "tls_ca", "tls_cert", "tls_key")
+FILES = ("scheduler_file", "tls_ca", "tls_cert", "tls_key", "log_file")
 """Options that are paths; in the table relative to its file."""
 
 ELSEWHERE = ("scheduler", "scheduler_file", "slurm")
@@ -48,6 +49,8 @@ class Place:
         Run in jobs of SLURM.
     step_timeout, silence_timeout
         Seconds; see `dasktune.Timeouts`.
+    log_file, log_format, log_level
+        Where it is written what happens; see `dasktune.logs.configure`.
 
     Raises
     ------
@@ -66,9 +69,17 @@ class Place:
     slurm: bool = False
     step_timeout: float | None = None
     silence_timeout: float | None = None
+    log_file: str | None = None
+    log_format: str | None = None
+    log_level: str | None = None
 
     def __post_init__(self) -> None:
         refuse(self._problems())
+
+    @property
+    def log(self) -> tuple[str | None, str | None, str | None]:
+        """File, format and level of the log."""
+        return self.log_file, self.log_format, self.log_level
 
     @property
     def is_local(self) -> bool:
@@ -105,10 +116,9 @@ class Place:
             Options for SLURM that come before those of the file.
         """
         if self.slurm:
-            from dasktune.slurm import options_for, slurm_client
+            from dasktune.slurm import slurm_client
 
-            mine = {"workers": self.workers, "gpus_per_worker": self._whole_gpus()}
-            return partial(slurm_client, options_for(folder, {**mine, **flags}))
+            return partial(slurm_client, self.slurm_options(folder, flags))
         if given := [_flag(name) for name, value in flags.items() if value is not None]:
             raise ConfigurationError(f"{', '.join(given)} must come with --slurm")
         if self.is_local:
@@ -123,6 +133,13 @@ class Place:
             insecure=self.insecure,
         )
         return scheduler.client
+
+    def slurm_options(self, folder: Path, flags: Mapping[str, object]) -> SlurmOptions:
+        """Return what jobs of SLURM ask for; takes what `connecting` does."""
+        from dasktune.slurm import options_for
+
+        mine = {"workers": self.workers, "gpus_per_worker": self._whole_gpus()}
+        return options_for(folder, {**mine, **flags})
 
     def _whole_gpus(self) -> float | None:
         """Return the GPUs as an int where they are whole: flags come as floats."""

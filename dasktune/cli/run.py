@@ -112,6 +112,13 @@ def run(
     allow_failed_check: Annotated[
         bool, typer.Option("--allow-failed-check", help="Merge although the check failed.")
     ] = False,
+    log_file: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Append to this what happens.")
+    ] = None,
+    log_format: Annotated[str | None, typer.Option(help="text, or json: an object a line.")] = None,
+    log_level: Annotated[
+        str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR, and what is graver.")
+    ] = None,
 ) -> None:
     """Run a study; go on where it was interrupted.
 
@@ -147,25 +154,30 @@ def run(
             "slurm": slurm,
             "step_timeout": step_timeout,
             "silence_timeout": silence_timeout,
+            "log_file": log_file,
+            "log_format": log_format,
+            "log_level": log_level,
         },
     )
     client, timeouts = place.connecting(file.parent, of_slurm), place.timeouts()
     from dasktune.cli.results import as_json as results_json
     from dasktune.cli.results import as_text, failed
+    from dasktune.logs import configure
 
     _check_writable(report)
-    study, tuner = open_study(file, config)
-    optimize = partial(
-        study.optimize,
-        tuner,
-        workers=place.local_workers,
-        gpus_per_worker=place.local_gpus,
-        limits=limits,
-        timeouts=timeouts,
-        progress=progress,
-        allow_failed_check=allow_failed_check,
-    )
-    _optimize(study, optimize, client)
+    with configure(*place.log):
+        study, tuner = open_study(file, config)
+        optimize = partial(
+            study.optimize,
+            tuner,
+            workers=place.local_workers,
+            gpus_per_worker=place.local_gpus,
+            limits=limits,
+            timeouts=timeouts,
+            progress=progress,
+            allow_failed_check=allow_failed_check,
+        )
+        _optimize(study, optimize, client)
     page = None if no_report else study.report(report)
     trials = study.trials
     if as_json:

@@ -11,7 +11,8 @@ import typer
 from typer.core import TyperGroup
 
 from dasktune.cli.conventions import AsJson, StudyPath, open_study, print_json
-from dasktune.errors import ConfigurationError, refuse
+from dasktune.cli.place import Place, place_of
+from dasktune.errors import ConfigurationError, InternalError, refuse
 
 if TYPE_CHECKING:
     from dasktune.slurm import SlurmOptions
@@ -79,7 +80,7 @@ def submit(
         driver,
         workers,
         name=_open(file, asked["config"]),
-        run=["run", str(file), "--slurm", *context.args],
+        run=["run", str(file), *context.args, "--slurm"],
         status=["status", str(file), *settings],
     )
     if as_json:
@@ -93,19 +94,23 @@ def _asked_of_run(context: typer.Context, file: Path) -> Mapping[str, Any]:
     group = context.parent and context.parent.command
     run = group.get_command(context, "run") if isinstance(group, TyperGroup) else None
     if run is None:
-        raise ConfigurationError("submit must be a command beside run")
-    with run.make_context("run", [str(file), *context.args], parent=context.parent) as asked:
-        if asked.params["scheduler"] is not None:
-            raise typer.BadParameter("submit starts a cluster, --scheduler says which is there")
+        raise InternalError("submit must be a command beside run")
+    arguments = [str(file), *context.args, "--slurm"]
+    with run.make_context("run", arguments, parent=context.parent) as asked:
         return asked.params
 
 
 def _workers(folder: Path, asked: Mapping[str, Any]) -> SlurmOptions:
-    from dasktune.slurm import SlurmOptions, options_for
+    """Return what the workers' jobs ask for, as `run` would."""
+    from dasktune.slurm import SlurmOptions
 
-    flags = {one.name: asked.get(one.name) for one in fields(SlurmOptions)}
-    directives = tuple(asked["directive"]) if asked["directive"] else None
-    return options_for(folder, {**flags, "directives": directives})
+    places = {one.name for one in fields(Place)}
+    others = {one.name for one in fields(SlurmOptions)} - places
+    place = place_of(folder, {name: asked[name] for name in places & asked.keys()})
+    flags: dict[str, object] = {name: asked[name] for name in others & asked.keys()}
+    if asked["directive"]:
+        flags["directives"] = tuple(asked["directive"])
+    return place.slurm_options(folder, flags)
 
 
 def _all_at_once(*makers: Callable[[], Any]) -> list[Any]:

@@ -14,6 +14,8 @@ from typing import Any
 import cloudpickle
 from distributed import Client
 
+from dasktune.errors import ClusterError
+
 GRACE_SECONDS = 5.0
 """How much longer than its limit a question may take until it is given up altogether."""
 
@@ -88,8 +90,26 @@ class Asking:
             return None, self._reason(error)
 
     def workers(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return what the scheduler knows of each worker, by address."""
-        found: Mapping[str, Mapping[str, Any]] = self._client.scheduler_info()["workers"]
+        """Return what the scheduler knows of each worker, by address.
+
+        Raises
+        ------
+        ClusterError
+            If it does not answer.
+        """
+        scheduler = self._client.scheduler
+        if scheduler is None:
+            raise ClusterError("the client must be connected to a scheduler")
+
+        async def ask() -> Any:
+            return await asyncio.wait_for(scheduler.identity(n_workers=-1), self._seconds)
+
+        try:
+            known = self._client.sync(ask, asynchronous=False)
+        except (OSError, TimeoutError) as error:
+            words = f"the scheduler {scheduler.address} does not answer: {self._reason(error)}"
+            raise ClusterError(words) from error
+        found: Mapping[str, Mapping[str, Any]] = known["workers"]
         return found
 
     def _gather(

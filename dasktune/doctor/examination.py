@@ -6,6 +6,7 @@ It takes time and asks others, and decides nothing: that is `dasktune.doctor.dia
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -37,6 +38,8 @@ from dasktune.doctor.subject import Subject
 from dasktune.storage.layout import probe_folder
 from dasktune.storage.redaction import redacted
 from dasktune.trainer.fingerprint import differing
+
+logger = logging.getLogger(__name__)
 
 CORE = ("dask", "distributed", "cloudpickle", "msgpack", "numpy", "torch", "fsspec", "zarr")
 """Packages whose versions count for every study."""
@@ -112,17 +115,18 @@ class Examination:
 
     def _meet(self) -> str:
         """Wait for the workers; return why there are none, or fewer than there should be."""
-        pool, began = pool_of(self._client), time.monotonic()
-        expected = len(getattr(self._client.cluster, "worker_spec", ())) or 1
-        patience = WORKERS_SECONDS
+        pool, began, said = pool_of(self._client), time.monotonic(), ""
         while True:
-            there = self._asking.workers()
+            there, expected = self._asking.workers(), _expected(self._client.cluster)
             passed = time.monotonic() - began
             trouble = None if pool is None else pool.trouble()
             if len(there) >= expected or trouble is not None:
                 break
-            if passed > patience and (there or pool is None):
+            if passed > WORKERS_SECONDS and (there or pool is None):
                 break
+            if pool is not None and (waiting := pool.waiting()) != said:
+                said = waiting
+                logger.warning("waiting for a worker; %s", waiting)
             self._pause()
         self._known = {one: WorkerFacts(address=one) for one in sorted(there)}
         if len(there) >= expected:
@@ -316,6 +320,12 @@ class Examination:
         except Exception as error:  # noqa: BLE001 - libraries of stores have errors of their own
             return f"{folder}: {type(error).__name__}"
         return "" if is_gone else folder
+
+
+def _expected(cluster: Any) -> int:
+    """Return how many workers a cluster is to have, as far as it says; at least one."""
+    jobs = getattr(cluster, "worker_spec", {}).values()
+    return max(1, sum(len(job.get("group", ("",))) for job in jobs))
 
 
 def offset_of(trips: Sequence[tuple[float, float, float]]) -> Offset:

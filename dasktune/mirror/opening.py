@@ -17,6 +17,7 @@ from optuna.study import StudyDirection
 from dasktune.errors import ConfigurationError, StorageError, refuse
 from dasktune.mirror.tables import TableWriter, found_in_tables, understands
 from dasktune.mirror.writers import CallWriter, Found, Writer, found_by_calls
+from dasktune.storage.redaction import redacted, showable
 from dasktune.types import Objective
 
 OWNER: Final = "dasktune:study"
@@ -68,7 +69,10 @@ class Place:
             raise
         except (OptunaError, sa.exc.SQLAlchemyError, OSError, ImportError, RuntimeError) as error:
             self.close()
-            raise StorageError(f"cannot mirror study {name!r} to Optuna: {error}") from error
+            reason = redacted(str(error))
+            raise StorageError(f"cannot mirror study {name!r} to Optuna: {reason}") from showable(
+                error
+            )
 
     def close(self) -> None:
         """Close the storage, if it was opened here."""
@@ -143,11 +147,18 @@ def _database(url: str) -> RDBStorage:
     Raises
     ------
     ConfigurationError
-        If it is a SQLite database in memory, which no one else would see.
+        If it is no URL, or a SQLite database in memory, which no one else would see.
     """
     if "://" not in url:
         url = f"sqlite:///{Path(url).expanduser().absolute()}"
-    address = sa.make_url(url)
+    try:
+        address = sa.make_url(url)
+    except (sa.exc.ArgumentError, ValueError):
+        # The reason may quote a part of the URL that is one of the password.
+        raise ConfigurationError(
+            "the URL of a mirror cannot be read; it must be like "
+            "postgresql+psycopg://user:password@host:5432/name or sqlite:///path"
+        ) from None
     if address.get_backend_name() != "sqlite":
         return RDBStorage(url, engine_kwargs={"pool_pre_ping": True})
     if address.database in (None, "", ":memory:"):

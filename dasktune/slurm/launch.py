@@ -11,6 +11,7 @@ import argparse
 import ctypes
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -44,12 +45,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--gpus-per-worker", type=int, default=0)
     parser.add_argument("--sharers", type=int, default=1)
     parser.add_argument("--name", required=True)
+    parser.add_argument("--local-directory")
     given, others = parser.parse_known_args(arguments)
     names = worker_names(given.name, given.workers)
     try:
         shares = device_shares(
             os.environ.get(DEVICES, ""), given.workers, given.gpus_per_worker, given.sharers
         )
+        if given.local_directory:
+            others += ["--local-directory", own_folder(given.local_directory)]
     except ConfigurationError as error:
         sys.stderr.write(f"{error}\n")
         return 1
@@ -59,6 +63,29 @@ def main(arguments: Sequence[str]) -> int:
 def worker_names(job: str, workers: int) -> list[str]:
     """Return the names of a job's workers, as dask-jobqueue expects them."""
     return [job] if workers == 1 else [f"{job}-{number}" for number in range(workers)]
+
+
+def own_folder(above: str) -> str:
+    """Return the folder of this user's temporary files, made if need be.
+
+    Dask imports from where its workers keep their files: nobody else may write there.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is somebody else's.
+    """
+    path = os.path.join(above, f"dasktune-{os.getuid()}")
+    os.makedirs(above, exist_ok=True)
+    with suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise ConfigurationError(
+            f"{path} must be a folder of this user, to which nobody else may write; give another "
+            "local_directory"
+        )
+    return path
 
 
 def device_shares(visible: str, workers: int, each: int, sharers: int) -> list[str | None]:

@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 from dask.utils import parse_bytes
@@ -74,7 +75,8 @@ class SlurmOptions:
         refused: whoever reaches an open port of Dask runs code there. If None, wherever it leaves
         this host.
     local_directory
-        Where workers keep temporary files, on their node.
+        Where workers keep temporary files, on their node: in a folder ``dasktune-UID`` there,
+        to which nobody else may write.
     shared_directory
         A folder that driver and nodes see: job logs, and the keys of the encryption.
 
@@ -100,7 +102,7 @@ class SlurmOptions:
     job_name: str = "dasktune"
     interface: str | None = None
     encrypt: bool | None = None
-    local_directory: str = "${TMPDIR:-/tmp}/dasktune-$(id -u)"
+    local_directory: str = "${TMPDIR:-/tmp}"
     shared_directory: str = "slurm"
 
     def __post_init__(self) -> None:
@@ -225,6 +227,11 @@ class SlurmOptions:
             given = getattr(self, name)
             if not isinstance(given, str) or not given or "\n" in given:
                 yield f"{name} must be a folder, got {given!r}"
+            elif name == "shared_directory" and not _is_plain(given):
+                yield (
+                    f"{name} must be a folder whose path has letters, digits and ./@:+,=_- alone, "
+                    f"since it stands in scripts; got {str(Path(given).absolute())!r}"
+                )
 
     def _place_problems(self) -> Iterator[str]:
         """Say what this host lacks to submit jobs at all."""
@@ -272,6 +279,11 @@ def _range_of(workers: object) -> tuple[int, int]:
 
 def _is_number(given: object) -> bool:
     return isinstance(given, int | float) and not isinstance(given, bool) and math.isfinite(given)
+
+
+def _is_plain(path: str) -> bool:
+    """Whether a path may stand in the script of a job as it is."""
+    return re.fullmatch(r"[\w./@:+,=-]+", str(Path(path).expanduser().absolute())) is not None
 
 
 def _is_word(text: str) -> bool:

@@ -83,7 +83,9 @@ def slurm_client(options: SlurmOptions | None = None, /, **fields: Any) -> Itera
         check_accepted(options, shared)
         if jobs := cancel_leftover(Driver.this()):
             logger.warning("cancelled jobs of a driver that is gone: %s", ", ".join(jobs))
-        cluster = stack.enter_context(_cluster(options, shared))
+        cluster = _cluster(options, shared)
+        stack.callback(_remove_keys, cluster)
+        stack.enter_context(cluster)
         client = stack.enter_context(Client(cluster))
         stack.enter_context(cluster.kept())
         yield client
@@ -186,6 +188,13 @@ def _cluster(options: SlurmOptions, shared: Path) -> Any:
         silence_logs=logging.CRITICAL,
         **job_options(options, shared),
     )
+
+
+def _remove_keys(cluster: Any) -> None:
+    """Remove the files by which jobs got their keys: Dask would when it forgets the cluster."""
+    for name in ("ca_file", "cert", "key"):
+        if (file := getattr(cluster, f"_job_{name}", None)) is not None:
+            file.close()
 
 
 def _imported() -> Any:

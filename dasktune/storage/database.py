@@ -34,7 +34,7 @@ from dasktune.storage.schema import (
     TrialRow,
 )
 from dasktune.storage.tables import prepare
-from dasktune.types import Step
+from dasktune.types import Metrics, Step
 
 _PAGE = 1000
 _KEYS = 500
@@ -436,6 +436,17 @@ class Database:
         """Return the metrics of all states below a root, by key."""
         return self._rows(MetricRow, schema.metrics, schema.metrics.c.root == root)
 
+    def known_metrics(self, root: str) -> Iterator[tuple[str, Step, Metrics]]:
+        """Return `metrics` as (key, step, metrics), in half the time: there may be millions."""
+        table = schema.metrics
+        key, texts = table.c.key, sa.type_coerce(table.c["values"], sa.Text)
+        mine = sa.select(key, table.c.step, texts).where(table.c.root == root)
+        query = mine.order_by(key).limit(_PAGE)
+        while page := self._connections.run(partial(_tuples, query)):
+            keys, steps, found = zip(*page, strict=True)
+            yield from zip(keys, steps, schema.MetricsText().values_of(found), strict=True)
+            query = mine.where(key > keys[-1]).order_by(key).limit(_PAGE)
+
     def checkpoints(self, root: str) -> Iterator[CheckpointRow]:
         """Return the checkpoints below a root, by key."""
         return self._rows(CheckpointRow, schema.checkpoints, schema.checkpoints.c.root == root)
@@ -521,6 +532,13 @@ def _find_events(events: Sequence[EventRow], connection: sa.Connection) -> bool 
         if [schema.to_text(row[0]) for row in there] != [schema.to_text(event.payload)]:
             return None
     return bool(events) or None
+
+
+def _tuples(query: sa.Select[Any], connection: sa.Connection) -> Sequence[tuple[Any, ...]]:
+    """Return rows as the driver gives them, past all that SQLAlchemy would do for each."""
+    cursor: Any = connection.execute(query).cursor
+    found: Sequence[tuple[Any, ...]] = cursor.fetchall()
+    return found
 
 
 def _columns_of(kind: type, table: sa.Table) -> list[sa.Column[Any]]:

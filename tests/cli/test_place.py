@@ -43,6 +43,12 @@ def test_files_of_the_table_are_beside_it(tmp_path: Path) -> None:
     assert found.tls_ca == str(tmp_path / "ca.pem")
 
 
+def test_the_table_may_say_how_a_run_is_logged(tmp_path: Path) -> None:
+    toml = '[run]\nlog-file = "run.log"\nlog-format = "json"\n'
+    assert place(tmp_path, toml).log == (str(tmp_path / "run.log"), "json", None)
+    assert place(tmp_path, toml, log_format="text").log[1] == "text"
+
+
 def test_a_flag_that_names_another_cluster_replaces_that_of_the_table(tmp_path: Path) -> None:
     there = '[run]\nscheduler = "tls://h:1"\ntls_ca = "ca.pem"\nstep-timeout = 9\n'
     found = place(tmp_path, there, workers="2")
@@ -68,6 +74,7 @@ def test_a_flag_that_names_another_cluster_replaces_that_of_the_table(tmp_path: 
         ("[run]\nworkers = 0", "--workers must be a number >= 1, got 0"),
         ("[run]\nworkers = true", "--workers must be a number >= 1, got True"),
         ("[run]\nworkers = 2\nscheduler = 'tls://h:1'", "--workers is for a local cluster"),
+        ("[run]\nlog-file = 5", "--log-file must be a text, got 5"),
         ("[run]\nscheduler = 5", "--scheduler must be a text, got 5"),
         ("[run]\nscheduler = 'tcp://192.0.2.1:8786'", "without encryption runs code on it"),
         ("[run]\nslurm = 'yes'", "--slurm must be true or false, got 'yes'"),

@@ -65,11 +65,19 @@ def test_a_run_is_seen_while_it_runs_when_it_is_killed_and_when_it_has_gone_on(
 
 def test_what_failed_is_told_with_step_reason_and_tries(folder: Folder) -> None:
     options = ("--workers", "1", "--no-report", "--no-progress", "--config", "bad=true")
-    done = folder.command("run", "counting.py", *options)
+    logged = ("--log-file", "run.log", "--log-format", "json")
+    done = folder.command("run", "counting.py", *options, *logged)
     assert done.returncode == 1, done.stderr
     assert "stage of trial 4, steps 6 to 12 on tcp://" in done.stderr
     assert "failed after step 6: ValueError: lr must be >= 0" in done.stderr
     assert "trial 4 failed: ValueError: lr must be >= 0, got -1.0" in done.stderr
+    lines = [json.loads(one) for one in (folder.path / "run.log").read_text().splitlines()]
+    assert {one["study"] for one in lines if one["logger"] == "dasktune.flights"} == {"counting"}
+    failed = [one for one in lines if "failed after step 6" in one["message"]]
+    assert [(one["trials"], one["step"], one["level"]) for one in failed] == [
+        ([4], 6, "WARNING")
+    ] * 2
+    assert any(one["message"].endswith("ended (ended)") for one in lines)
     (found,) = read(str(folder.path / "runs" / "counting"))
     (failure,) = found.failures
     assert (failure.trials, failure.step, failure.tries) == ((4,), 6, 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -22,7 +23,7 @@ from dasktune.doctor import Diagnosis, Finding, Status, examine
 from dasktune.doctor.diagnose import diagnose
 from dasktune.doctor.examination import Examination
 from dasktune.doctor.subject import Subject, subject_of
-from dasktune.errors import ConfigurationError
+from dasktune.errors import ClusterError, ConfigurationError
 from dasktune.local import local_client
 from dasktune.study import Study
 from tests.services import S3Server
@@ -228,6 +229,7 @@ def test_workers_with_another_dasktune_or_none_are_named_and_not_used(
     assert len(of(found, "clock", Status.OK)[0].workers) == 2
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_is_named_and_holds_up_nothing(study: Study, cluster: Cluster) -> None:
     hung = cluster.start()
     cluster.start()
@@ -240,6 +242,22 @@ def test_a_worker_that_hangs_is_named_and_holds_up_nothing(study: Study, cluster
     assert silent.workers == (address,)
     assert silent.found == "asked to answer: no answer within 10 s"
     assert of(found, "store", Status.OK)[0].workers == (named(cluster.client, "worker-1"),)
+
+
+def test_a_scheduler_that_hangs_is_named(study: Study, tmp_path: Path) -> None:
+    file = tmp_path / "scheduler.json"
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1"]
+    command += ["--port", "0", "--no-dashboard", "--scheduler-file", str(file)]
+    scheduler = subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=tmp_path)
+    try:
+        with Client(scheduler_file=str(file), timeout=60) as client:
+            scheduler.send_signal(signal.SIGSTOP)
+            with pytest.raises(ClusterError, match="does not answer: no answer within 3 s"):
+                dt.doctor(study, client=client, seconds=3)
+            scheduler.kill()
+    finally:
+        scheduler.kill()
+        scheduler.wait()
 
 
 def test_clocks_are_measured_by_round_trips(study: Study, cluster: Cluster) -> None:
@@ -260,11 +278,22 @@ def test_clocks_are_measured_by_round_trips(study: Study, cluster: Cluster) -> N
     assert "the store's clock is 4" in store.found  # a file's time is as coarse as its system
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_claimed_and_not_there_is_a_problem(study: Study, cluster: Cluster) -> None:
     cluster.start("--resources", "GPU=1", env={"CUDA_VISIBLE_DEVICES": ""})
     found = dt.doctor(study, client=cluster.client, seconds=120)
     (problem,) = of(found, "GPU")
     assert "claimed, and torch sees none" in problem.found
+
+
+@pytest.mark.gpu
+def test_a_gpu_that_a_worker_has_is_told_and_left_alone(study: Study) -> None:
+    with local_client(1, gpus_per_worker=1) as client:
+        found = dt.doctor(study, client=client, seconds=120)
+        memory = client.run(lambda: "torch" in __import__("sys").modules)
+    assert found.ok, str(found)
+    assert "1 GPU, " in of(found, "GPU", Status.OK)[0].found
+    assert set(memory.values()) == {False}  # CUDA was started in another process
 
 
 def test_a_need_that_no_worker_meets_is_a_problem(tmp_path: Path, cluster: Cluster) -> None:
@@ -307,6 +336,7 @@ def test_a_store_in_memory_is_a_problem_for_other_processes_only(two_threads: Cl
 
 
 @pytest.mark.s3
+@pytest.mark.slow
 def test_a_bucket_is_tried_from_every_worker_and_left_as_it_was(
     tmp_path: Path, moto: S3Server, monkeypatch: pytest.MonkeyPatch, cluster: Cluster
 ) -> None:

@@ -1,4 +1,4 @@
-"""A study file in a folder, and the command that runs it on a real SLURM."""
+"""A study file in a folder, the command that runs it on a real SLURM, and what came of it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.database import Database
 from tests.slurm_server import Slurm
 
 STUDY_FILE = '''
@@ -26,9 +29,12 @@ from dasktune.sequences import Constant, Piecewise
 
 
 class Walk(dt.Trainer):
-    """Walks at random by lr, and appends each step that it trains to a file."""
+    """Walks at random by lr, and appends each step that it trains to a file.
 
-    ignored_config = ("log", "pause")
+    A step does not end as long as there is a file to hold it.
+    """
+
+    ignored_config = ("log", "pause", "hold")
 
     def build(self, hp):
         self.random = np.random.default_rng(self.seed)
@@ -40,6 +46,8 @@ class Walk(dt.Trainer):
 
     def train(self):
         time.sleep(self.config["pause"])
+        while os.path.exists(self.config["hold"]):
+            time.sleep(0.01)
         self.weight = self.weight + self.lr * self.random.normal(size=4)
         self.steps += 1
         with open(self.config["log"], "a") as file:
@@ -51,20 +59,25 @@ class Walk(dt.Trainer):
 
     def state_dict(self):
         random = self.random.bit_generator.state
-        return {"weight": self.weight, "steps": self.steps, "random": random}
+        return {"weight": self.weight, "steps": self.steps, "random": random, "lr": self.lr}
 
     def load_state_dict(self, state):
         self.weight, self.steps = state["weight"], state["steps"]
         self.random.bit_generator.state = state["random"]
 
 
-def study(pause=0.0, checkpoint_every=None):
+def study(pause=0.0, checkpoint_every=None, database=None):
     return dt.create_study(
         Walk,
         name="walk",
         storage="runs/walk",
+        database=database,
         metric="loss",
-        config={"log": os.path.abspath("steps.log"), "pause": pause},
+        config={
+            "log": os.path.abspath("steps.log"),
+            "hold": os.path.abspath("hold"),
+            "pause": pause,
+        },
         checkpoint_every=checkpoint_every,
         load_if_exists=True,
     )
@@ -76,7 +89,22 @@ def tuner(trials=20, steps=8):
 '''
 
 PROGRAM = [sys.executable, "-c", "from dasktune.cli import main; main()"]
-PATIENCE = 60.0
+PATIENCE = 120.0
+
+QUIET = ("--no-progress", "--no-report", "--json")
+ON_SLURM = ("--interface", "lo", "--memory", "200MB")
+RUN = ("run", "walk.py", "--slurm", *ON_SLURM, *QUIET)
+
+UNIQUE = 4 + 20 * 4
+"""Steps of 20 trials of 8 steps that share the first 4, and of one of them the rest, too."""
+
+
+class Results(NamedTuple):
+    """All that a study has made: what came of its steps, wherever they were trained."""
+
+    states: dict[str, object]
+    metrics: dict[tuple[str, int], dict[str, float]]
+    trials: dict[int, tuple[str, int, float | None]]
 
 
 @dataclass(frozen=True)
@@ -112,11 +140,66 @@ class Folder:
         log = self.path / "steps.log"
         return [line.split() for line in log.read_text().splitlines()] if log.exists() else []
 
-    def wait(self, is_there: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    def repeated(self) -> int:
+        """Return how many steps were trained again."""
+        return len(self.steps()) - len({(lr, number) for *_, lr, number in self.steps()})
+
+    def durable(self) -> set[tuple[str, str]]:
+        """Return value and number of each step whose state is stored, or a later one's."""
+        store = CheckpointStore(str(self.path / "runs" / "walk"))
+        states = [store.load(key)[0] for key in store.keys()]  # noqa: SIM118 - not a mapping
+        return {
+            (str(state["lr"]), str(number))
+            for state in states
+            for number in range(1 if state["steps"] <= 4 else 5, state["steps"] + 1)
+        }
+
+    def results(self) -> Results:
+        """Return all that the study has made."""
+        place = self.path / "runs" / "walk"
+        store = CheckpointStore(str(place))
+        states: dict[str, object] = {}
+        for key in store.keys():  # noqa: SIM118 - not a mapping
+            state, commit = store.load(key)
+            states[key] = (state["weight"].tobytes(), state["random"], commit.step)
+        database = Database(str(place / "dasktune.db"), create=False)
+        (study,) = database.studies()
+        metrics = {(one.key, one.step): dict(one.values) for one in database.metrics(study.root)}
+        trials = {
+            one.number: (one.state, one.steps, one.value) for one in database.trials(study.id)
+        }
+        database.close()
+        return Results(states, metrics, trials)
+
+    def hold(self) -> None:
+        """Let no step end for now."""
+        (self.path / "hold").touch()
+
+    def hold_in_mid_stage(self, process: subprocess.Popen[str] | None = None) -> None:
+        """Let one worker's step not end that is neither the first nor the last of its stage."""
+        self.wait(lambda: self._is_in_mid_stage(), process)
+
+    def _is_in_mid_stage(self) -> bool:
+        if len(self.steps()) < 10 or self.steps()[-1][-1] != "5":
+            return False
+        self.hold()
+        # The next step may have been through in this moment, and does not end the stage.
+        if self.steps()[-1][-1] in "56":
+            return True
+        self.go_on()
+        return False
+
+    def go_on(self) -> None:
+        """Let steps end again."""
+        (self.path / "hold").unlink()
+
+    def wait(
+        self, is_there: Callable[[], object], process: subprocess.Popen[str] | None = None
+    ) -> None:
         """Wait until something is so, while a process runs."""
         deadline = time.monotonic() + PATIENCE
         while not is_there():
-            assert process.poll() is None, process.communicate()
+            assert process is None or process.poll() is None, process.communicate()
             assert time.monotonic() < deadline, "it did not come"
             time.sleep(0.02)
 
@@ -131,3 +214,23 @@ def folder(tmp_path: Path, slurm: Slurm) -> Iterator[Folder]:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """Return what the same study makes on one local worker."""
+    folder = Folder(tmp_path_factory.mktemp("undisturbed"), dict(os.environ))
+    (folder.path / "walk.py").write_text(STUDY_FILE)
+    done = folder.command("run", "walk.py", "--workers", "1", *QUIET)
+    assert done.returncode == 0, done.stderr
+    return folder.results()
+
+
+def assert_same(found: Results, expected: Results) -> None:
+    """Fail unless a run made what the undisturbed one made, bit for bit.
+
+    More states may be stored: those that were saved where something was interrupted.
+    """
+    assert {key: found.states.get(key) for key in expected.states} == expected.states
+    assert found.metrics == expected.metrics
+    assert found.trials == expected.trials

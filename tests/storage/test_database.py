@@ -137,6 +137,15 @@ def test_every_kind_of_row_comes_back(database):
     assert list(database.stages(1)) == batch.stages
 
 
+def test_metrics_come_as_tuples_too(database):
+    many = [metric(f"{at:04}", loss=at / 7) for at in range(2000)]
+    database.write(Batch(metrics=[*many, metric("x", loss=math.inf), metric("b1", root="r1")]))
+    expected = [(row.key, row.step, row.values) for row in database.metrics("r0")]
+    assert list(database.known_metrics("r0")) == expected
+    assert len(expected) == 2001
+    assert list(database.known_metrics("r3")) == []
+
+
 def test_rows_of_other_studies_and_roots_are_left_out(database):
     database.write(
         Batch(

@@ -12,6 +12,9 @@ from typing import Any, Self, TypeVar
 
 HOST = "127.0.0.1"
 _CHUNK = 2**16
+_ACCEPT_SECONDS = 0.05
+"""Time for what has just been accepted to begin, so that it can end."""
+
 _NO_LINGER = struct.pack("ii", 1, 0)
 """With this a connection that is closed is reset (RST in place of FIN)."""
 
@@ -30,6 +33,7 @@ class Exchange:
     """A thread that carries what lines carry; a context manager."""
 
     def __init__(self) -> None:
+        self.lines: list[Line] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
@@ -39,7 +43,9 @@ class Exchange:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End all lines."""
+        """Close all lines."""
+        for line in self.lines:
+            line.close()
         self.call(_cancel_all())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -51,6 +57,7 @@ class Exchange:
 
 
 async def _cancel_all() -> None:
+    await asyncio.sleep(_ACCEPT_SECONDS)
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for one in others:
         one.cancel()
@@ -74,6 +81,7 @@ class Line:
         self._writers: set[asyncio.StreamWriter] = set()
         self._server, self._passes = exchange.call(self._listen())
         self.port: int = self._server.sockets[0].getsockname()[1]
+        exchange.lines.append(self)
 
     async def _listen(self) -> tuple[asyncio.Server, asyncio.Event]:
         passes = asyncio.Event()

@@ -106,12 +106,17 @@ class Alone:
         return Lone(digests=tuple(digests), metrics=metrics, error=error)
 
 
+class _FailedError(Exception):
+    """A trial cannot be trained as far."""
+
+
 def undisturbed(
     tuner: Tuner, alone: Alone, objective: Objective
 ) -> dict[int, tuple[Step, ...]] | None:
     """Return the steps that each trial of a tuner reports if nothing goes wrong.
 
-    None if that depends on the order of events.
+    None if that depends on the order of events, or if a trial fails: when others hear of it
+    depends on that order, too.
 
     Parameters
     ----------
@@ -128,7 +133,12 @@ def undisturbed(
     def loss(trial: int, step: Step, sequences: Sequences) -> float:
         seed = game.trials[trial].registered.seed
         found = alone.run(sequences, step, seed=seed, asked=[step])
+        if step not in found.metrics:
+            raise _FailedError
         return objective.losses(found.metrics[step])[0]
 
     game = Game(tuner, seed=0, loss=loss, in_turn=True)
-    return {trial.number: tuple(trial.told) for trial in game.run().trials}
+    try:
+        return {trial.number: tuple(trial.told) for trial in game.run().trials}
+    except _FailedError:
+        return None

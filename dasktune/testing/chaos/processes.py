@@ -14,6 +14,9 @@ from pathlib import Path
 AGAIN_SECONDS = 0.3
 """How long after its end a process is started again."""
 
+MOST_LINES = 150
+"""Lines that a process may need to say what it is doing."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
@@ -135,7 +138,7 @@ class Kept:
         if self._process is not None:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(seconds)
-        return self.tail(60)
+        return self.tail(MOST_LINES)
 
     def last_words(self) -> str:
         """Return the last line of its log that says what went wrong, or just the last one."""

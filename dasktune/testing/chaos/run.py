@@ -6,12 +6,11 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dasktune.local import LOCAL_SETTINGS
 from dasktune.testing.chaos.faults import Done, Fault
 from dasktune.testing.chaos.lines import HOST, Exchange, Line, free_port
 from dasktune.testing.chaos.processes import End, Kept, Start
@@ -69,6 +68,8 @@ class Setup:
         The run must have ended by then.
     silence
         After how many seconds without a sign a worker is given up.
+    dask
+        Settings of Dask that are not its own.
     """
 
     file: Path
@@ -78,6 +79,7 @@ class Setup:
     faults: tuple[Fault, ...]
     seconds: float
     silence: float
+    dask: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -172,9 +174,13 @@ class _World:
                 return True
         if not end.was_ours:
             at = time.monotonic() - (self._trained_at or self._began)
-            self._course.ends.append(
-                f"{at:6.2f} s  {end.name} ended by itself, code {end.code}: {one.last_words()}"
-            )
+            words = one.last_words()
+            self._course.ends.append(f"{at:6.2f} s  {end.name}, code {end.code}: {words}")
+            if one is self._driver and not words.startswith("error: "):
+                self._course.problem = (
+                    f"the driver came to an end that it does not know:\n{one.tail(40)}"
+                )
+                return True
         return False
 
     # ----------------------------------------------------------------------- faults
@@ -266,15 +272,16 @@ class _World:
     def _start_driver(self, name: str) -> Start:
         code = "from dasktune.cli import main; main()"
         study = str(self._setup.folder / STUDY)
-        options = (f"--scheduler=tcp://{HOST}:{self._port}", "--json", "--no-report")
-        command = (sys.executable, "-c", code, "run", study, *options, "--no-progress")
+        options = (
+            *(f"--scheduler=tcp://{HOST}:{self._port}", "--json", "--no-report", "--no-progress"),
+            f"--silence-timeout={self._setup.silence:g}",
+        )
+        command = (sys.executable, "-c", code, "run", study, *options)
         return Start(command=command, environment=self._settings())
 
     def _settings(self) -> dict[str, str]:
         """Return the variables of all processes: Dask's settings, and to speak when aborted."""
-        ttl = {"distributed.scheduler.worker-ttl": f"{self._setup.silence:g}s"}
-        settings = {**LOCAL_SETTINGS, **ttl}
-        found = {_variable(name): str(value) for name, value in settings.items()}
+        found = {_variable(name): str(value) for name, value in self._setup.dask.items()}
         return {**found, "PYTHONFAULTHANDLER": "1"}
 
     def _give_up(self) -> None:
@@ -284,11 +291,9 @@ class _World:
         self._course.seconds = time.monotonic() - self._began
 
     def destroy(self) -> None:
-        """End all processes and lines."""
+        """End all processes."""
         for one in self._all:
             one.destroy()
-        for line in [line for lines in self._lines.values() for line in lines]:
-            line.close()
 
 
 def _release(lines: Iterable[Line]) -> None:

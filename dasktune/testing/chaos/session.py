@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dasktune.algos.base import Tuner
+from dasktune.local import LOCAL_SETTINGS
 from dasktune.study import Study
 from dasktune.testing.chaos import builtin
 from dasktune.testing.chaos.faults import FAULTS, KINDS, timetable
@@ -106,6 +108,12 @@ class Result:
     problems: tuple[str, ...]
     folder: Path | None
 
+    @property
+    def kills(self) -> dict[str, int]:
+        """How many processes of each kind were killed."""
+        killed = Counter(one.fault.target for one in self.course.done if one.fault.is_kill)
+        return {kind: killed[kind] for kind in KINDS}
+
     def to_json(self) -> dict[str, object]:
         """Return it as a JSON document."""
         found = self.findings or Findings()
@@ -115,7 +123,7 @@ class Result:
             "problems": list(self.problems),
             "folder": None if self.folder is None else str(self.folder),
             "seconds": self.course.seconds,
-            "kills": {kind: self._kills(kind) for kind in KINDS},
+            "kills": self.kills,
             "faults": [str(one) for one in self.course.done],
             "ended_by_themselves": list(self.course.ends),
             "states": found.states,
@@ -126,18 +134,15 @@ class Result:
             "steps_repeated": found.repeated,
             "steps_late": found.late,
             "longest_stage": found.longest,
-            "repeated_per_fault": found.per_fault,
+            "repeated_per_loss": found.per_loss,
         }
-
-    def _kills(self, kind: str) -> int:
-        mine = (one.fault for one in self.course.done if one.fault.target == kind)
-        return sum(one.is_kill for one in mine)
 
 
 def chaos(case: Case, seed: int, terms: Terms, open_study: Open) -> Result:
     """Run a study while its processes are killed; return what came of it.
 
-    The seed decides what happens to which processes and when. What they are doing at these
+    The seed decides what happens to which processes and when, and whether Dask has its own
+    settings (odd seeds) or those of our local clusters. What they are doing at these
     times it does not decide: another run of the same seed may go otherwise.
 
     Parameters
@@ -163,6 +168,7 @@ def chaos(case: Case, seed: int, terms: Terms, open_study: Open) -> Result:
         faults=tuple(faults),
         seconds=terms.seconds,
         silence=terms.silence,
+        dask={} if seed % 2 else LOCAL_SETTINGS,
     )
     course = run(setup)
     findings = None if course.problem else _look(case, course, folder, open_study)

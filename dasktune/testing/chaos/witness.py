@@ -54,7 +54,9 @@ def read(folder: Path) -> Iterator[Trained]:
     """Yield all steps that the files of a folder tell of, process by process, in order."""
     for path in sorted(folder.iterdir()):
         attempt, began = "", 0.0
-        for line in path.read_text().splitlines():
+        for line in path.read_text().splitlines(keepends=True):
+            if not line.endswith("\n"):
+                continue  # its writer was killed
             kind, at, name, *rest = line.split()
             if kind == "begin":
                 attempt, began = name, float(at)
@@ -69,8 +71,8 @@ def read(folder: Path) -> Iterator[Trained]:
                 )
 
 
-def dask_setup(worker: Any) -> None:
-    """Write down, from now on, what is trained in this process."""
+def dask_setup(worker: Any) -> int:
+    """Write down, from now on, what is trained in this process; return the file's number."""
     from dasktune.storage.codec import encode
     from dasktune.trainer.lifecycle import TrainerRun
     from dasktune.worker import StageHost
@@ -89,3 +91,4 @@ def dask_setup(worker: Any) -> None:
 
     TrainerRun.advance = advance  # type: ignore[method-assign]
     StageHost.run = begin  # type: ignore[method-assign]
+    return file

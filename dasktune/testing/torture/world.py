@@ -119,6 +119,10 @@ class Ledger:
         """Return the rows below a root."""
         return self._metrics.get(root, {}).values()
 
+    def known_metrics(self, root: str) -> Iterable[tuple[str, Step, Metrics]]:
+        """Return them as tuples."""
+        return ((row.key, row.step, row.values) for row in self.metrics(root))
+
     def copy_of_trials(self) -> dict[int, TrialRecord]:
         """Return the trials as they are written, for a driver to go on with."""
         return {number: replace(one) for number, one in sorted(self.trials.items())}

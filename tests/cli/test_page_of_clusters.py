@@ -1,0 +1,107 @@
+"""What docs/clusters.md shows is run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dasktune as dt
+from dasktune.cli.place import Place, place_of
+from dasktune.sequences import Constant
+
+from .conftest import PATIENCE, Folder
+
+pytestmark = pytest.mark.cluster
+
+PAGE = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+class Digits(dt.Trainer):
+    """Counts its steps."""
+
+    def build(self, hp: Any) -> None:
+        self.steps = 0
+
+    def setup(self, hp: Any) -> None: ...
+
+    def train(self) -> None:
+        self.steps += 1
+
+    def evaluate(self) -> dict[str, float]:
+        return {"loss": float(self.device == "cuda") + self.steps}
+
+    def state_dict(self) -> dict[str, object]:
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.steps = state["steps"]
+
+
+def test_the_python_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    names: dict[str, Any] = {"Digits": Digits, "dt": dt}
+    for number, block in enumerate(blocks("python")):
+        # Each with trials of its own, or there is nothing left to do.
+        lrs = [Constant(number + 0.1), Constant(number + 0.2)]
+        names["study"] = dt.create_study(Digits, name=f"study {number}", metric="loss")
+        names["tuner"] = dt.algos.Grid(dt.Space(lr=lrs[:1]), max_steps=2)
+        names["another"] = dt.algos.Grid(dt.Space(lr=lrs), max_steps=2)
+        exec(compile(block, "clusters.md", "exec"), names)
+    assert names["needy"].best_value == 3  # after two steps on a GPU
+    assert names["study"].trials == []
+
+
+def test_three_commands_start_an_encrypted_cluster_that_runs_a_study(folder: Folder) -> None:
+    script, run = (block for block in blocks("bash") if "pem" in block)
+    (folder.path / "counting.py").rename(folder.path / "study.py")
+    openssl, *daemons = map(shlex.split, script.splitlines())
+    subprocess.run(openssl, cwd=folder.path, check=True, capture_output=True)
+    with ExitStack() as stack:
+        for _, kind, *options in daemons:
+            here = ["--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0"]
+            port = ["--port", "0"] if kind == "scheduler" else []
+            command = [sys.executable, "-m", f"distributed.cli.dask_{kind}"]
+            log = stack.enter_context((folder.path / f"{kind}.log").open("w"))
+            process = subprocess.Popen(
+                [*command, *options, *here, *port], cwd=folder.path, stdout=log, stderr=log
+            )
+            stack.callback(process.wait, PATIENCE)
+            stack.callback(process.terminate)
+            deadline = time.monotonic() + PATIENCE
+            while not (folder.path / "scheduler.json").exists():
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        done = folder.command(*shlex.split(run)[1:], "--no-report")
+        assert done.returncode == 0, done.stderr
+        (toml,) = blocks("toml")
+        (folder.path / "dasktune.toml").write_text(toml)
+        done = folder.command("run", "study.py", "--no-report")
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_page_lists_each_key_of_the_table(tmp_path: Path) -> None:
+    (toml,) = blocks("toml")
+    (tmp_path / "dasktune.toml").write_text(toml)
+    assert place_of(tmp_path, {}).step_timeout == 600
+    table = PAGE[PAGE.index("| key |") :]
+    listed = {
+        name.replace("-", "_")
+        for row in table.splitlines()
+        for name in re.findall(r"`([a-z-]+)`", row.split("|")[1] if "|" in row else "")
+    }
+    assert listed == {one.name for one in fields(Place)}

@@ -1,0 +1,51 @@
+"""The page about the doctor shows what can be run, and names every check."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+import dasktune.doctor
+from dasktune.local import LOCAL_SETTINGS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text()
+RULES = ("machines", "network", "places", "software")
+
+
+def test_its_example_runs(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "flat.py").write_text(example)
+    done = subprocess.run(
+        [sys.executable, "flat.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("study flat, 1 worker, ")
+
+
+def test_it_names_every_check() -> None:
+    """Rules name their checks where they make a finding."""
+    folder = Path(dasktune.doctor.__file__).parent
+    source = "".join((folder / f"{name}.py").read_text() for name in RULES)
+    made = re.findall(r'GROUP\.\w+\(\s*(?:status,\s*)?"([A-Za-z]+)"', source)
+    named = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\|.*?\|", PAGE, re.MULTILINE))))
+    assert set(made) >= {"store", "clock", "GPU", "settings", "trainer"}
+    assert set(made) <= named
+
+
+def test_its_settings_are_those_of_a_cluster_of_ours() -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    shown = yaml.safe_load(text)["distributed"]
+    for part, settings in shown.items():
+        for name, value in settings.items():
+            assert LOCAL_SETTINGS[f"distributed.{part}.{name}"] == value

@@ -1,0 +1,92 @@
+"""Nothing that comes from a store or a database is ever unpickled, evaluated or imported."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import dasktune
+
+PACKAGE = Path(dasktune.__file__).parent
+
+LOADERS = {
+    *("pickle", "cloudpickle", "_pickle", "dill", "joblib", "shelve", "marshal"),
+    *("yaml", "torch.load", "numpy.load", "np.load", "eval", "exec", "runpy"),
+}
+"""What runs, or may run, what it is given."""
+
+ALLOWED = {
+    "trainer/code.py": {"pickle", "cloudpickle"},  # trainers, over Dask's own connection
+    "trainer/data.py": {"cloudpickle"},  # data sets, to processes that this one starts
+    "trainer/check_resume.py": {"pickle"},  # a job, to a process that this one starts
+    "trainer/resume_process.py": {"pickle"},  # is that process, and reads its standard input
+    "simulate/trace.py": {"np.load"},  # with allow_pickle=False
+    "doctor/asking.py": {"cloudpickle"},  # its own code, over Dask's own connection
+    "testing/torture/scenario.py": {"pickle"},  # copies what it has made
+}
+"""By file of the package, with what it is needed for."""
+
+PLACES = ("storage", "recall.py", "history.py", "inventory.py", "leasing.py", "sharing.py")
+"""What reads stores and databases."""
+
+
+def modules() -> dict[str, ast.Module]:
+    found = sorted(PACKAGE.rglob("*.py"))
+    return {str(one.relative_to(PACKAGE)): ast.parse(one.read_text()) for one in found}
+
+
+MODULES = modules()
+
+
+def loaders_in(tree: ast.Module) -> Iterator[str]:
+    """Yield the loaders that a module imports or calls by name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield str(node.module)
+            yield from (f"{node.module}.{one.name}" for one in node.names)
+        elif isinstance(node, ast.Call):
+            yield ast.unparse(node.func)
+
+
+def test_what_could_run_code_is_used_where_it_must_be_and_nowhere_else() -> None:
+    found = {name: LOADERS & set(loaders_in(tree)) for name, tree in MODULES.items()}
+    assert {name: used for name, used in found.items() if used} == ALLOWED
+
+
+def test_numpy_loads_and_saves_no_objects() -> None:
+    names = {"np.load", "np.save", "np.lib.format.write_array", "np.lib.format.read_array"}
+    calls = [
+        (name, {one.arg: ast.unparse(one.value) for one in node.keywords})
+        for name, tree in MODULES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in names
+    ]
+    assert len(calls) >= 2
+    assert [name for name, given in calls if given.get("allow_pickle") != "False"] == []
+
+
+def test_what_reads_stores_and_databases_imports_only_what_is_named_in_it() -> None:
+    """A name from a document must never be looked up among modules."""
+    for name, tree in MODULES.items():
+        if not name.startswith(PLACES):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
+                argument = ast.unparse(node.args[0])
+                assert argument in ("'torch'", "f'{__name__}.{_HOMES[name]}'"), name
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr":
+                assert ast.unparse(node.args[0]) not in ("sys.modules", "builtins"), name
+
+
+def test_opening_a_store_and_a_database_loads_no_pickle_module_of_ours() -> None:
+    """Python and NumPy import pickle themselves; cloudpickle none of what reads stores does."""
+    code = (
+        "import sys, dasktune.storage.checkpoints, dasktune.storage.database; "
+        "sys.exit('cloudpickle' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0

@@ -1,0 +1,126 @@
+"""`dasktune submit` on a real SLURM: the driver is a job, and goes on in its next life."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.slurm_server import Slurm
+
+from .conftest import ON_SLURM, UNIQUE, Folder, Results, assert_same
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
+
+SUBMIT = ("submit", "walk.py", *ON_SLURM, "--driver-memory", "300MB", "--config", "pause=0.05")
+
+STAGE = 4
+"""Steps of a stage."""
+
+
+@dataclass(frozen=True)
+class Driver:
+    """A driver's job."""
+
+    job: str
+    log: Path
+    folder: Folder
+    slurm: Slurm
+
+    def has_said(self, words: str, times: int = 1) -> bool:
+        """Whether something is in its log, so often."""
+        return self.log.exists() and self.log.read_text().count(words) == times
+
+    def has_ended(self) -> bool:
+        """Whether the job is done, as SLURM sees it."""
+        state = self.slurm.told(self.job, "JobState")
+        assert state not in ("FAILED", "TIMEOUT", "OUT_OF_MEMORY"), self.log.read_text()
+        return state == "COMPLETED"
+
+    def workers(self) -> list[str]:
+        """Return the jobs of workers that trained, in their order."""
+        return list(dict.fromkeys(job for job, *_ in self.folder.steps()))
+
+
+@pytest.fixture
+def submitted(folder: Folder, slurm: Slurm) -> Iterator[list[Driver]]:
+    """Return a list for drivers' jobs; what still runs at the end is cancelled."""
+    made: list[Driver] = []
+    yield made
+    for one in made:
+        slurm.call("scancel", one.job)
+        slurm.call("scancel", f"--name=dasktune-{one.job}")
+    folder.wait(lambda: not slurm.call("squeue", "-h"))
+
+
+def submit(folder: Folder, slurm: Slurm, submitted: list[Driver], *flags: str) -> Driver:
+    done = folder.command(*SUBMIT, *flags, "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    submitted.append(Driver(told["job"], Path(told["log"]), folder, slurm))
+    return submitted[-1]
+
+
+def test_a_driver_goes_on_after_its_walltime_and_after_a_requeue(
+    folder: Folder, undisturbed: Results, slurm: Slurm, submitted: list[Driver]
+) -> None:
+    walltime = ("--driver-walltime", "1:00:00", "--driver-margin", "1:00")
+    driver = submit(folder, slurm, submitted, *walltime)
+    folder.hold_in_mid_stage()
+    slurm.call("scontrol", "update", f"JobId={driver.job}", "EndTime=now+80")
+    folder.wait(lambda: driver.has_said("saving what runs"))
+    folder.go_on()
+    folder.wait(lambda: slurm.told(driver.job, "JobState") != "RUNNING")
+    slurm.call("scontrol", "update", f"JobId={driver.job}", "TimeLimit=UNLIMITED")
+    (found,) = json.loads(folder.command("status", "walk.py", "--json").stdout)
+    assert found["steps_executed"] == len(folder.steps()), "all that was trained is saved"
+    folder.wait(lambda: len(driver.workers()) == 2)
+    assert folder.repeated() == 0
+    slurm.call("scontrol", "requeue", driver.job)
+    folder.wait(driver.has_ended)
+    assert driver.has_said("interrupted; the same command goes on", times=2)
+    assert_same(folder.results(), undisturbed)
+    assert len(folder.steps()) == UNIQUE + folder.repeated()
+    assert folder.repeated() <= STAGE
+    assert len(driver.workers()) == 3, "each life has its own"
+    assert slurm.jobs("PENDING,RUNNING") == []
+
+
+def test_a_driver_whose_node_dies_goes_on_elsewhere(
+    folder: Folder, undisturbed: Results, slurm: Slurm, submitted: list[Driver]
+) -> None:
+    driver = submit(folder, slurm, submitted)
+    folder.wait(lambda: len(folder.steps()) > 10)
+    dead = slurm.told(driver.job, "NodeList")
+    slurm.signal_node(dead, signal.SIGKILL)
+    slurm.mark_down(dead)
+    durable, before = folder.durable(), len(folder.steps())
+    try:
+        folder.wait(driver.has_ended)
+    finally:
+        slurm.kill(dead)
+        slurm.start(dead)
+        slurm.wait_for_nodes()
+    assert_same(folder.results(), undisturbed)
+    assert not {(lr, number) for *_, lr, number in folder.steps()[before:]} & durable
+    assert folder.repeated() < STAGE
+    assert slurm.jobs("PENDING,RUNNING") == []
+
+
+def test_a_driver_that_is_cancelled_saves_and_stays_ended(
+    folder: Folder, undisturbed: Results, slurm: Slurm, submitted: list[Driver]
+) -> None:
+    driver = submit(folder, slurm, submitted)
+    folder.wait(lambda: len(folder.steps()) > 10)
+    slurm.call("scancel", driver.job)
+    folder.wait(lambda: not slurm.call("squeue", "-h"))
+    assert slurm.told(driver.job, "JobState") == "CANCELLED"
+    assert driver.has_said("interrupted")
+    again = submit(folder, slurm, submitted)
+    folder.wait(again.has_ended)
+    assert_same(folder.results(), undisturbed)
+    assert folder.repeated() == 0
