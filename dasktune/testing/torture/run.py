@@ -42,7 +42,7 @@ class Torture:
         self._gone: list[Worker] = []
         self._fragile: dict[State, bool] = {}
         self._poison = 0.03 if "raise" in scenario.faults and scenario.most_faults else 0.0
-        self._deadly = 0.02 if "poison" in scenario.faults else 0.0
+        self._deadly = 0.03 if "poison" in scenario.faults else 0.0
         # What kills its workers is told from a stage that was unlucky as often as workers die for
         # other reasons, and once because it ended just before the next one killed them.
         options = replace(scenario.options, losses_allowed=scenario.most_faults + 1)

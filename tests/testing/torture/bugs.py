@@ -218,6 +218,10 @@ def only_the_last_state_is_looked_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Flights, "_look_up_saves", looks)
 
 
+def losses_are_blamed_on_nobody(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Dispatcher, "_blame", lambda self, attempt: None)
+
+
 def _all() -> Iterator[Plant]:
     here = globals()
     unplanted = {"Callable", "Iterator"}

@@ -27,7 +27,7 @@ def test_nothing_is_violated_in_two_thousand_seeds() -> None:
     assert [(one.command, one.problem) for one in findings if one.problem is not None] == []
     # All that can go wrong did, with every tuner.
     happened = Counter(name for one in findings for name in one.faults)
-    assert {*happened} == {*FAULTS} - {"raise"}
+    assert {*happened} == {*FAULTS} - {"raise", "poison"}
     assert min(happened.values()) > 100
     assert {one.scenario.tuner for one in findings} == {*TUNERS}
 
