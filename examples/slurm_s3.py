@@ -1,8 +1,8 @@
 """ASHA on a SLURM cluster, states in a bucket: TPE proposes, jobs of SLURM train.
 
-Run it on a login node with ``dasktune run examples/slurm_s3.py --slurm --gpus-per-worker 1
---config gpus=1 --config storage=s3://bucket/digits``; ``dasktune.toml`` beside this file has the
-other options. Without ``--slurm`` the same file runs on one machine.
+Put your bucket here, your partition and its GPUs into ``dasktune.toml``, and run it where
+``sbatch`` works: ``dasktune run examples/slurm_s3.py --slurm``. Jobs take over the credentials of
+your shell. Without ``--slurm`` the same file runs on one machine.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from digits import DigitsTrainer
 
 import dasktune as dt
 
+BUCKET = "s3://your-bucket/digits"
 
-def study(storage: str = "runs/slurm", gpus: int = 0) -> dt.Study:
+
+def study(storage: str = BUCKET) -> dt.Study:
     """Return the study, continued if it was begun before.
 
     Parameters
     ----------
     storage
-        A folder that all nodes see, or a bucket; then ``dasktune.db`` lies where this is run.
-    gpus
-        How many each stage needs: only workers that have them are used.
+        A bucket, or a folder that all nodes see.
     """
     return dt.create_study(
         DigitsTrainer,
@@ -29,7 +29,6 @@ def study(storage: str = "runs/slurm", gpus: int = 0) -> dt.Study:
         storage=storage,
         metric="accuracy",
         direction="maximize",
-        needs={"GPU": gpus} if gpus else None,
         load_if_exists=True,
     )
 

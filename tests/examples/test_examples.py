@@ -23,7 +23,12 @@ TRAINERS = {
     "numpy_regression": "SoftmaxRegression",
     "sklearn_sgd": "SGDTrainer",
 }
-TUNERS = {"asha": "digits", "own_tuner": "numpy_regression", "slurm_s3": "digits"}
+TUNERS = {
+    "asha": "digits",
+    "bucket": "digits",
+    "own_tuner": "numpy_regression",
+    "slurm_s3": "digits",
+}
 """Examples that show a tuner, and whose trainer they take."""
 
 HP = {
