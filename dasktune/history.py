@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dasktune.algos.base import Tuner
+from dasktune.errors import StorageError
 from dasktune.log import KINDS, Record, has_ended
-from dasktune.storage.database import Database
+from dasktune.storage.database import Batch, Database
 from dasktune.storage.schema import EventRow, TrialRow
 from dasktune.trials import TrialRecord
 from dasktune.types import Direction
+
+BEGUN = "begun"
+"""Kind of the entry that a run begins with; no tuner's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +75,23 @@ class History:
             rows = self._database.landmarks(self._study_id, "tuner", after=before - 1)
             self.begun.extend(row.payload for row in rows if row.number < self.next_number)
         return self.next_number > before
+
+    def begin(self, run: str, place: int) -> bool:
+        """Write that a run begins; return False if others have written since this was read.
+
+        From then on every earlier driver finds the number of its next entry taken: whoever
+        began last runs the study. The one before may be on a host that was silent only.
+        """
+        payload = {"kind": BEGUN, "place": place, "run": run, "decisions": []}
+        row = EventRow(study_id=self._study_id, number=self.next_number, payload=payload)
+        try:
+            self._database.write(Batch(events=[row]))
+        except StorageError:
+            if self._database.next_event(self._study_id) == row.number:
+                raise
+            return False
+        self.remember(row)
+        return True
 
     def remember(self, row: EventRow) -> None:
         """Take in an entry that has been written."""

@@ -192,6 +192,7 @@ class Study(StudyAdditions):
             meter = Meter(limits, self.objective, self._used(place, limits), save)
             if meter.reached() is None:
                 self._check_resumable(allow_failed_check)
+                place = self._take_over(tuner, place, run)
                 gpus = self._gpus_of_workers(client, gpus_per_worker)
                 try:
                     with (
@@ -208,6 +209,13 @@ class Study(StudyAdditions):
             self.limit = None if self._history.place_of(tuner).has_ended else meter.reached()
         if last_line:
             self._say_last(tuner)
+
+    def _take_over(self, tuner: Tuner, place: Place, run: str) -> Place:
+        """Begin a run: an earlier driver that goes on elsewhere can write nothing from now on."""
+        while not self._history.begin(run, place.number):
+            self._catch_up()
+            place = self._history.place_of(tuner)
+        return place
 
     def _say_last(self, tuner: Tuner) -> None:
         if self._history.place_of(tuner).has_ended:

@@ -113,17 +113,49 @@ class Slurm:
         parts = self.call("scontrol", "-o", "show", "job", job).split()
         return dict(part.partition("=")[::2] for part in parts)[what]
 
-    def signal_node(self, node: str, number: signal.Signals) -> None:
-        """Signal all that runs on a node: SIGKILL is its death, SIGSTOP its silence."""
+    def processes_on(self, node: str) -> list[psutil.Process]:
+        """Return the processes of all jobs on a node, and those that look after them."""
         jobs = self.call("squeue", "-h", "-o", "%i", "-t", "RUNNING", "-w", node).split()
-        self.daemons.of(node).send_signal(number)
+        found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 if self._job_of(process) in jobs:
-                    process.send_signal(number)
+                    found.append(process)
+        return found
 
-    def mark_down(self, node: str) -> None:
-        """Let SLURM find out at once that a node is gone; it would after `SlurmdTimeout`."""
+    @contextmanager
+    def gone(self, node: str) -> Iterator[None]:
+        """Let a node and all that runs there die meanwhile."""
+        processes = self.processes_on(node)
+        self.kill(node)
+        send(processes, signal.SIGKILL)
+        self._mark_down(node)
+        try:
+            yield
+        finally:
+            self.start(node)
+            self.wait_for_nodes()
+
+    @contextmanager
+    def silent(self, node: str) -> Iterator[list[psutil.Process]]:
+        """Let a node and all that runs there be silent; give its processes.
+
+        They do not go on by themselves; SLURM does not hear of the node until the end.
+        """
+        processes = self.processes_on(node)
+        self.daemons.of(node).send_signal(signal.SIGSTOP)
+        send(processes, signal.SIGSTOP)
+        self._mark_down(node)
+        try:
+            yield processes
+        finally:
+            send(processes, signal.SIGKILL)
+            self.kill(node)
+            self.start(node)
+            self.wait_for_nodes()
+
+    def _mark_down(self, node: str) -> None:
+        # SLURM would do so itself, after `SlurmdTimeout`.
         self.call("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
 
     def kill(self, daemon: str) -> None:
@@ -152,6 +184,13 @@ class Slurm:
         if command.startswith(STEPD):
             return command.removeprefix(STEPD).partition(".")[0]
         return environment.get("SLURM_JOB_ID", "")
+
+
+def send(processes: list[psutil.Process], number: signal.Signals) -> None:
+    """Signal processes; those that have ended do not mind."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
 
 
 def missing_programs() -> list[str]:

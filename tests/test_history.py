@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dasktune.algos import Grid, Random
+from dasktune.errors import StorageError
 from dasktune.history import History
 from dasktune.log import has_ended
 from dasktune.space import Float, Space
@@ -53,6 +54,28 @@ def test_what_is_remembered_is_not_read_again(database: Database) -> None:
     history.remember(row)
     assert history.read_on() is False
     assert len(history.place_of(FIRST).records) == 1
+
+
+def test_whoever_begins_last_runs_the_study(database: Database) -> None:
+    earlier, later = History(database, 1), History(database, 1)
+    assert earlier.begin("a", 0)
+    assert not later.begin("b", 0), "what the other one has written must be read first"
+    later.read_on()
+    assert later.begin("b", 0)
+    with pytest.raises(StorageError, match="another process is running"):
+        write(database, earlier.next_number, "ask", 0)
+    write(database, later.next_number, "ask", 0)
+
+
+def test_what_cannot_be_written_is_no_sign_of_others(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(batch: Batch) -> None:
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr(database, "write", fail)
+    with pytest.raises(StorageError, match="the disk is full"):
+        History(database, 1).begin("a", 0)
 
 
 def test_notes_of_others_are_seen_and_take_no_number(database: Database) -> None:

@@ -37,11 +37,9 @@ DASKTUNE = (sys.executable, "-c", "from dasktune.cli import main; main()")
 SCRIPT = """\
 #!/bin/bash
 {prologue}
-# An earlier life may have left jobs of workers; they are known by their name.
-export SBATCH_JOB_NAME="dasktune-$SLURM_JOB_ID"
-end_workers() {{ scancel --quiet --user="$(id -u)" --name="$SBATCH_JOB_NAME"; }}
-end_workers
-trap end_workers EXIT
+# However the driver ends, no job of a worker of this life outlasts it in the queue.
+export SBATCH_JOB_NAME="dasktune-$SLURM_JOB_ID-${{SLURM_RESTART_COUNT:-0}}"
+trap 'scancel --quiet --user="$(id -u)" --name="$SBATCH_JOB_NAME"' EXIT
 
 # On a node that does not see the study's database it would begin anew.
 {status} > /dev/null || exit
@@ -50,16 +48,13 @@ again=
 # USR1: the walltime is near. TERM: somebody ends this job, or SLURM requeues it by itself.
 trap 'again=yes; kill -TERM $driver
       {{ sleep {patience}; exec scontrol requeue "$SLURM_JOB_ID"; }} &' USR1
-trap 'again=; kill -TERM $driver' TERM
+trap 'again=; kill -TERM $driver 2> /dev/null' TERM
 {run} &
 driver=$!
 while kill -0 $driver 2> /dev/null; do wait $driver; done
 wait $driver
 code=$?
-if [ "$again" ] && [ $code -gt 2 ]; then
-    end_workers
-    exec scontrol requeue "$SLURM_JOB_ID"
-fi
+if [ "$again" ] && [ $code -gt 2 ]; then scontrol requeue "$SLURM_JOB_ID"; fi
 exit $code
 """
 """Exit codes above 2 are those of a driver that was interrupted, however early."""

@@ -114,7 +114,8 @@ class LocalFiles:
             target.rename(aside)
         except (FileNotFoundError, NotADirectoryError):
             return False
-        is_same = aside.read_bytes() == content
+        found = _read_file(aside)
+        is_same = found is not None and found.tobytes() == content
         if not is_same:
             with suppress(FileExistsError):  # yet another one has come since
                 os.link(aside, target)
@@ -190,9 +191,14 @@ def _sync_folders(paths: Iterable[Path]) -> None:
             os.close(descriptor)
 
 
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
 def _read_file(path: Path) -> Buffer | None:
     try:
-        with path.open("rb", buffering=0) as file:
+        # A pipe that somebody has put there would be waited for.
+        with open(path, "rb", buffering=0, opener=_open_at_once) as file:
             content = in_pages(os.fstat(file.fileno()).st_size)
             rest = content.data
             while rest and (count := file.readinto(rest)):

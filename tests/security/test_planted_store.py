@@ -187,3 +187,13 @@ def test_no_error_shows_what_a_link_leads_to(store: CheckpointStore, tmp_path: P
         file.unlink()
         store.discard(KEY)
         store.save(encode(STATE), key=KEY, attempt=ATTEMPT, step=3)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["commit", f"{ATTEMPT}/step-3/zarr.json", f"{ATTEMPT}/step-3/c.0"])
+def test_a_pipe_in_place_of_a_file_holds_nobody_up(store: CheckpointStore, name: str) -> None:
+    (folder() / name).unlink()
+    os.mkfifo(folder() / name)
+    with pytest.raises(CorruptCheckpointError):
+        store.load(KEY)
+    assert store.discard(KEY)

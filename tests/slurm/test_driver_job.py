@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm_server import Slurm
+from tests.slurm_server import Slurm, send
 
 from .conftest import ON_SLURM, UNIQUE, Folder, Results, assert_same
 
@@ -51,9 +51,8 @@ def submitted(folder: Folder, slurm: Slurm) -> Iterator[list[Driver]]:
     """Return a list for drivers' jobs; what still runs at the end is cancelled."""
     made: list[Driver] = []
     yield made
-    for one in made:
-        slurm.call("scancel", one.job)
-        slurm.call("scancel", f"--name=dasktune-{one.job}")
+    if made:
+        slurm.call("scancel", "--partition=low")
     folder.wait(lambda: not slurm.call("squeue", "-h"))
 
 
@@ -95,20 +94,26 @@ def test_a_driver_whose_node_dies_goes_on_elsewhere(
 ) -> None:
     driver = submit(folder, slurm, submitted)
     folder.wait(lambda: len(folder.steps()) > 10)
-    dead = slurm.told(driver.job, "NodeList")
-    slurm.signal_node(dead, signal.SIGKILL)
-    slurm.mark_down(dead)
-    durable, before = folder.durable(), len(folder.steps())
-    try:
+    with slurm.gone(slurm.told(driver.job, "NodeList")):
+        durable, before = folder.durable(), len(folder.steps())
         folder.wait(driver.has_ended)
-    finally:
-        slurm.kill(dead)
-        slurm.start(dead)
-        slurm.wait_for_nodes()
     assert_same(folder.results(), undisturbed)
     assert not {(lr, number) for *_, lr, number in folder.steps()[before:]} & durable
     assert folder.repeated() < STAGE
     assert slurm.jobs("PENDING,RUNNING") == []
+
+
+def test_a_driver_that_was_silent_does_not_disturb_its_next_life(
+    folder: Folder, undisturbed: Results, slurm: Slurm, submitted: list[Driver]
+) -> None:
+    driver = submit(folder, slurm, submitted)
+    folder.wait(lambda: len(folder.steps()) > 10)
+    with slurm.silent(slurm.told(driver.job, "NodeList")) as processes:
+        folder.wait(lambda: len(driver.workers()) > 1)
+        send(processes, signal.SIGCONT)
+        folder.wait(driver.has_ended)
+    assert_same(folder.results(), undisturbed)
+    assert folder.repeated() <= 2 * STAGE, "the stage that ran there, and its rest once it is back"
 
 
 def test_a_driver_that_is_cancelled_saves_and_stays_ended(

@@ -12,7 +12,7 @@ import subprocess
 
 import pytest
 
-from tests.slurm_server import Slurm
+from tests.slurm_server import Slurm, send
 
 from .conftest import RUN, UNIQUE, Folder, Results, assert_same
 
@@ -20,6 +20,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 
 TWO_JOBS = ("--workers", "2", "--cpus-per-worker", "8", "--config", "pause=0.05")
 """One fills a node."""
+
+QUICK = ("--output=/dev/null", "--wrap", "sleep 1")
+"""What another job does."""
 
 STAGE = 4
 """Steps of a stage."""
@@ -52,7 +55,6 @@ def test_jobs_that_are_cancelled_and_requeued_in_mid_stage_change_nothing(
     assert len(folder.steps()) == UNIQUE + folder.repeated()
 
 
-@pytest.mark.xfail(strict=True, reason="the driver does not hear of what a worker saves last")
 def test_a_preempted_job_saves_first_and_comes_back(
     folder: Folder, undisturbed: Results, slurm: Slurm
 ) -> None:
@@ -60,7 +62,7 @@ def test_a_preempted_job_saves_first_and_comes_back(
     folder.hold_in_mid_stage(process)
     (job,) = slurm.jobs()
     both = ",".join(slurm.nodes)
-    slurm.call("sbatch", "-p", "high", "-N2", "-w", both, "--exclusive", "--wrap", "sleep 1")
+    slurm.call("sbatch", "-p", "high", "-N2", "-w", both, "--exclusive", *QUICK)
     folder.wait(lambda: slurm.told(job, "JobState") != "RUNNING", process)
     folder.go_on()
     ended(process)
@@ -75,17 +77,25 @@ def test_what_ran_on_a_node_that_dies_is_trained_elsewhere(
 ) -> None:
     process = folder.start(*RUN, *TWO_JOBS)
     folder.wait(lambda: both_at_work(folder), process)
-    dead = slurm.told(slurm.jobs()[0], "NodeList")
-    slurm.signal_node(dead, signal.SIGKILL)
-    slurm.mark_down(dead)
-    try:
+    with slurm.gone(slurm.told(slurm.jobs()[0], "NodeList")):
         ended(process)
-    finally:
-        slurm.kill(dead)
-        slurm.start(dead)
-        slurm.wait_for_nodes()
     assert_same(folder.results(), undisturbed)
     assert folder.repeated() <= STAGE
+
+
+def test_a_node_that_is_silent_counts_as_gone_and_may_come_back(
+    folder: Folder, undisturbed: Results, slurm: Slurm
+) -> None:
+    process = folder.start(*RUN, *TWO_JOBS, "--silence-timeout", "5")
+    folder.wait(lambda: both_at_work(folder), process)
+    with slurm.silent(slurm.told(slurm.jobs()[0], "NodeList")) as processes:
+        before = len(folder.steps())
+        # What the other job has to do, it has done meanwhile.
+        folder.wait(lambda: len(folder.steps()) > before + 20, process)
+        send(processes, signal.SIGCONT)
+        ended(process)
+    assert_same(folder.results(), undisturbed)
+    assert folder.repeated() <= 2 * STAGE, "the stage that ran there, and its rest once it is back"
 
 
 def test_after_a_killed_driver_the_same_command_goes_on_and_its_jobs_are_gone(

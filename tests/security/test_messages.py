@@ -1,0 +1,83 @@
+"""What a worker says about a trainer's failure can be sent, whatever the failure says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+import dasktune as dt
+from dasktune.graph.keys import Chain
+from dasktune.job import Job, StageSpec
+from dasktune.sequences import Constant
+from dasktune.worker import StageHost
+
+
+class Failing(dt.Trainer):
+    def build(self, hp: Mapping[str, Any]) -> None:
+        pass
+
+    def setup(self, hp: Mapping[str, Any]) -> None:
+        pass
+
+    def train(self) -> None:
+        raise ValueError(f"cannot read {self.config['path']}")
+
+    def evaluate(self) -> dict[str, float]:
+        return {"loss": 0.0}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "a\0b",
+        "\x1b[31m",
+        "x" * 100_000,
+        pytest.param(
+            "caf\udce9.png",  # as Python has the name of a file that is no UTF-8
+            marks=pytest.mark.xfail(
+                strict=True,
+                raises=UnicodeEncodeError,
+                reason="Dask cannot send it, and the worker that tries is lost",
+            ),
+        ),
+    ],
+    ids=["NUL", "an escape", "much", "half a pair"],
+)
+def test_every_failure_can_be_sent(path: str, tmp_path: Path) -> None:
+    said: list[dict[str, Any]] = []
+    job = Job(
+        trainer_class=Failing,
+        config={"path": path},
+        device="cpu",
+        store=str(tmp_path),
+        report_every=1,
+    )
+    host = StageHost(job, said.extend)
+    chain = Chain("aa" * 16)
+    receipt = host.run(
+        StageSpec(
+            attempt="0-77",
+            start=0,
+            stop=1,
+            saves=(),
+            sequences={"lr": Constant(1).to_json()},
+            chain=(chain.base, chain.values.hex(), chain.length),
+            seed=0,
+        )
+    )
+    host.close(5.0)
+    (failed,) = [one for one in said if one["kind"] == "failed"]
+    assert "cannot read" in failed["message"]
+    assert len(failed["message"]) <= 500
+    for message in (*said, receipt):
+        msgpack.packb(message)
