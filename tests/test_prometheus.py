@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from distributed import Client
+from prometheus_client.parser import text_string_to_metric_families
 
 import dasktune as dt
 from dasktune import signs
@@ -147,7 +148,6 @@ def get(url: str) -> str:
 def test_the_schedulers_page_has_the_metrics_of_a_study_that_runs(
     tmp_path: Path, two_threads: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parser = pytest.importorskip("prometheus_client.parser", reason="needs prometheus_client")
     monkeypatch.setattr(signs, "SIGN_SECONDS", 0.0)
     monkeypatch.setattr(signs, "SHARE_OF_TIME", 1.0)
     url = two_threads.dashboard_link.replace("/status", "/metrics")
@@ -161,7 +161,7 @@ def test_the_schedulers_page_has_the_metrics_of_a_study_that_runs(
     def samples(page: str) -> dict[tuple[str, str], float]:
         return {
             (one.name, one.labels.get("state", one.labels.get("status", ""))): one.value
-            for family in parser.text_string_to_metric_families(page)
+            for family in text_string_to_metric_families(page)
             for one in family.samples
             if one.labels.get("study") == name
         }
