@@ -52,6 +52,7 @@ def _figures(found: list[Result], calm: dict[str, Result], kills: int) -> list[F
     compared = [one.findings for one in results if one.findings is not None]
     per_kill = [_repeated(one) / max(1, one.course.kills) for one in found]
     after = [steps for one in compared for steps in one.per_loss]
+    late = sum(one.late for one in compared)
     longest = max((one.longest for one in compared), default=0)
     slower = [one.course.seconds / calm[one.case.name].course.seconds for one in found]
     states = sum(one.states for one in compared)
@@ -73,7 +74,8 @@ def _figures(found: list[Result], calm: dict[str, Result], kills: int) -> list[F
             value=fmean(per_kill),
             unit="steps",
             at_most=longest,
-            note=f"of {sum(one.steps for one in compared):,} that were trained",
+            note=f"of {sum(one.steps for one in compared):,} that were trained; {late:,} had been "
+            "saved, by workers that were given up",
         ),
         Figure(
             name="steps repeated of one worker after one fault, most",

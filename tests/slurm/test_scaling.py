@@ -166,22 +166,23 @@ def test_a_worker_that_is_killed_does_not_take_the_others_of_its_job_along(
 def test_while_slurm_does_not_answer_jobs_are_left_as_they_are(
     folder: Folder, slurm: Slurm
 ) -> None:
-    options(folder, workers="1-2", idle_seconds=1)
-    process = start(folder, trials=2, steps=150)
+    options(folder, workers=2)
+    held = Held(folder, 0, 1, at=40)
+    process = start(folder, trials=2, steps=50)
     folder.wait(lambda: len({job for job, *_ in folder.steps()}) == 2, process)
     before = slurm.jobs()
     slurm.kill("slurmctld")
     try:
-        away = time.monotonic() + 10
-        folder.wait(lambda: time.monotonic() > away, process)
-        count = len(folder.steps())
+        # That takes squeue a while to find out.
+        wait_seconds(folder, 20, process)
+        folder.wait(lambda: len(jobs_at(folder, 40)) == 2, process)
     finally:
         slurm.start("slurmctld")
-    folder.wait(lambda: len(folder.steps()) > count, process)
+    held.let_go()
     _, errors = finished(process)
     assert errors.count("jobs are left as they are until it answers") == 1
     assert {job for job, *_ in folder.steps()} == set(before)
-    check_each_step_once(folder, 2, 150)
+    check_each_step_once(folder, 2, 50)
 
 
 @pytest.mark.slow

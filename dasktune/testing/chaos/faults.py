@@ -29,6 +29,9 @@ PAUSES = {
 FAULTS = {**KILLS, **PAUSES}
 """What may happen, in words, by name."""
 
+UNHEARD = ("freeze-worker", "lose-worker", "cut-worker")
+"""After these a worker that was given up may go on, and save, without being heard of."""
+
 _WEIGHTS = {"kill-worker": 8, "kill-scheduler": 2, "kill-driver": 2, "end-worker": 2}
 """How often some happen, compared with the others."""
 

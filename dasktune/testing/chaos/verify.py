@@ -14,7 +14,7 @@ from dasktune.errors import DasktuneError
 from dasktune.storage import layout
 from dasktune.storage.codec import encode
 from dasktune.study import Study
-from dasktune.testing.chaos.faults import Done
+from dasktune.testing.chaos.faults import UNHEARD, Done
 from dasktune.testing.chaos.lone import ORDERLY, Alone, Lone, undisturbed
 from dasktune.testing.chaos.witness import Trained
 from dasktune.trials import TrialRecord
@@ -38,7 +38,7 @@ class Findings:
         Steps that workers trained, different ones among them, and the others.
     late
         Those among them whose state was durable already, but only since its worker had been
-        given up: it saves once more when it is ended, cut off or wakes up.
+        given up: one that is cut off, or wakes up, saves once more.
     longest
         Steps of the longest stage.
     per_loss
@@ -259,7 +259,7 @@ class _Check:
             if since >= sent[one.attempt]:
                 continue
             author = authors.get(attempt, "")
-            if self._was_given_up(author, since):
+            if self._was_unheard(author, since):
                 found.late += 1
                 continue
             yield (
@@ -295,9 +295,10 @@ class _Check:
             self._again[cause, before.process] += 1
         return cause
 
-    def _was_given_up(self, process: str, at: float) -> bool:
-        """Whether something had been done to a worker before, so that it was given up."""
-        return any(done.process == process and done.at <= at for done in self._done)
+    def _was_unheard(self, process: str, at: float) -> bool:
+        """Whether a worker may have been given up by then, and have gone on nevertheless."""
+        mine = (one for one in self._done if one.process == process and one.at <= at)
+        return any(one.fault.name in UNHEARD for one in mine)
 
     def _counts(self) -> Iterator[str]:
         """Compare counts: what workers wrote down, what the database says, what may be lost."""

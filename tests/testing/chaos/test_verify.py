@@ -20,7 +20,7 @@ from dasktune.space import Space
 from dasktune.storage.codec import encode
 from dasktune.study import Study
 from dasktune.testing.chaos.builtin import Descent
-from dasktune.testing.chaos.faults import Done, Fault
+from dasktune.testing.chaos.faults import UNHEARD, Done, Fault
 from dasktune.testing.chaos.lone import Alone
 from dasktune.testing.chaos.verify import Findings, verify
 from dasktune.testing.chaos.witness import Trained
@@ -258,6 +258,18 @@ def test_what_is_durable_is_not_trained_again(study: Study) -> None:
     found = check(study, [*trained, again(kept, 120)], done)
     assert len(found.problems) == 1
     assert "had saved it" in found.problems[0]
+
+
+@pytest.mark.parametrize("name", ["kill-worker", "cut-worker", "hide-worker", "freeze-worker"])
+def test_what_a_worker_saves_unheard_is_let_pass_and_counted(study: Study, name: str) -> None:
+    trained, _ = lost(study)
+    commit = next(iter(study.store.commits(list(study.store.keys())).values()))
+    trained = [replace(one, attempt=commit.attempt) for one in trained]
+    kept = next(one for one in trained if one.digest == commit.digest)
+    done = (kill(kept.at - 1, name),)
+    found = check(study, [*trained, again(kept, 120)], done)
+    is_unheard = name in UNHEARD
+    assert (found.late, len(found.problems)) == ((1, 0) if is_unheard else (0, 1))
 
 
 def test_a_fault_costs_no_more_than_a_stage(study: Study) -> None:
