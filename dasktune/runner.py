@@ -13,21 +13,13 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import CancelledError
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from distributed import Client, Future, KilledWorker
+from distributed import Client
 
-from dasktune.cluster import (
-    WORKERS_SECONDS,
-    Pool,
-    Workers,
-    client_hushed,
-    connect_again,
-    pool_of,
-)
+from dasktune.cluster import WORKERS_SECONDS, Pool
+from dasktune.connection import Connection
 from dasktune.engine import Engine, Order, Outcome, with_save_points
 from dasktune.errors import ClusterError, InternalError, StorageError
 from dasktune.flights import Flights
@@ -51,7 +43,6 @@ from dasktune.recorder import Recorder
 from dasktune.sharing import MESSAGES, Sharing
 from dasktune.signs import Signs
 from dasktune.storage.checkpoints import CheckpointStore
-from dasktune.submissions import Submissions
 from dasktune.timeouts import Timeouts
 from dasktune.types import Metrics, Step
 
@@ -65,12 +56,6 @@ MOST_MESSAGES = 1000
 
 DRAIN_SECONDS = 60.0
 """How long running stages are given to end and to be saved when a run is interrupted."""
-
-RESULT_SECONDS = 5.0
-"""How long the receipt of a stage may take whose worker has said nothing of its end."""
-
-CLOSE_SECONDS = 2.0
-"""How long a client may take to be closed whose scheduler is gone."""
 
 FLUSH_SECONDS = 0.1
 """How long records that no decision rests on may wait to be written."""
@@ -138,7 +123,7 @@ class DaskRunner:
         self._plan = plan
         self._recorder = recorder
         self._meter = meter
-        self._timeouts = timeouts
+        self._patience = timeouts.scheduler_seconds
         self._keeper = keeper
         self._on_turn = on_turn
         self._on_safe = on_safe
@@ -150,9 +135,7 @@ class DaskRunner:
         self._orders: list[Order] = []
         self._store = CheckpointStore(plan.store)
         self._stop = threading.Event()
-        self._connections = ExitStack()
-        self._pool = pool_of(client)
-        self._connect(client)
+        self._cluster = Connection(client, plan, self._inbox.put, self._gives_up, timeouts)
         self._study = study
         self._sharing: Sharing | None = None
         self._began = time.monotonic()
@@ -170,15 +153,6 @@ class DaskRunner:
         self._is_draining = False
         self._can_save = True
         self._deserted_at: float | None = None
-
-    def _connect(self, client: Client) -> None:
-        """Use a client from now on."""
-        if client.scheduler is None:
-            raise ClusterError(f"the client must be connected, it is {client.status}")
-        self._client = client
-        self._address = str(client.scheduler.address)
-        self._workers = Workers(client, self._plan, self._inbox.put, self._gives_up, self._timeouts)
-        self._submissions = Submissions(client, self._plan, self._workers.claims)
 
     def run(self, begin: Callable[[float, int], Outcome]) -> None:
         """Run until the tuner has ended and nothing is under way.
@@ -201,7 +175,7 @@ class DaskRunner:
         """
         if self._keeper is not None:
             self._keeper.open()
-        joined = self._workers.open(self._on_event)
+        joined = self._cluster.open()
         if self._study is not None:
             self._sharing = self._shared(self._study)
         try:
@@ -240,8 +214,7 @@ class DaskRunner:
         """Take what has come in, let the engine decide, make it durable, carry it out."""
         if self._sharing is not None:
             self._sharing.turn()
-        is_connected = self._client.status == "running" and self._workers.look_around()
-        if not is_connected and not self._begin_anew():
+        if not self._cluster.is_there() and not self._begin_anew():
             return
         self._sign()
         for kind, content in self._receive():
@@ -251,7 +224,7 @@ class DaskRunner:
         self._ask_for_more()
         self._make_room()
         self._carry_out()
-        self._hear_of_futures()
+        self._cluster.hear_of_futures()
         self._flights.check()
         self._check_workers()
         self._count()
@@ -277,13 +250,13 @@ class DaskRunner:
                 for message in content["messages"]:
                     self._flights.hear(message)
             case "future":
-                self._future_done(*content)
+                self._future_done(content)
             case "late":
                 attempt, step = content
                 self._tell(SaveMissed(attempt=attempt, step=step))
             case "joined":
                 self._welcome(content)
-                if self._workers.knows(content.worker):
+                if self._cluster.workers.knows(content.worker):
                     self._tell(content)
                 if content.worker in self._leaving:
                     self._tell(WorkerLeaving(worker=content.worker))
@@ -336,9 +309,9 @@ class DaskRunner:
                     if order.attempt in self._engine.dispatcher.attempts:
                         self._start(order)
                 case SavePoint():
-                    self._workers.control(order.worker, order.attempt, save_at=order.step)
+                    self._cluster.workers.control(order.worker, order.attempt, save_at=order.step)
                 case StopStage():
-                    self._workers.control(order.worker, order.attempt, stop_at=order.at)
+                    self._cluster.workers.control(order.worker, order.attempt, stop_at=order.at)
 
     def _say_what_is_safe(self) -> None:
         """Pass on outcomes that are durable; user code may be called by that."""
@@ -380,25 +353,17 @@ class DaskRunner:
 
     # ------------------------------------------------------- what Dask says of attempts
 
-    def _future_done(self, attempt: str, status: str) -> None:
+    def _future_done(self, attempt: str) -> None:
         """Take in that Dask is done with an attempt: normally its messages came before."""
-        order, future = self._flights.order_of(attempt), self._submissions.take(attempt)
-        if order is None or future is None:
+        order = self._flights.order_of(attempt)
+        if order is None:
+            self._cluster.submissions.take(attempt)
             return
-        if status == "finished":
-            self._flights.end(attempt, _receipt_of(future, order))
-        elif status == "error":
-            error = future.exception()
-            if not isinstance(error, KilledWorker):
-                raise InternalError(f"attempt {attempt} failed in Dask: {error!r}")
+        receipt = self._cluster.receipt_of(order)
+        if receipt is None:
             self._worker_left(order.worker)
         elif order.worker in self._engine.dispatcher.slots:
-            logger.warning("attempt %s ended with status %r in Dask", attempt, status)
-            self._flights.end(attempt, _lost(order))
-
-    def _hear_of_futures(self) -> None:
-        for found in self._submissions.done():
-            self._inbox.put(("future", found))
+            self._flights.end(attempt, receipt)
 
     def _worker_left(self, worker: str, *, is_blameless: bool = False) -> None:
         """Take in that a worker is gone; Dask must not run its stages anywhere else."""
@@ -408,7 +373,7 @@ class DaskRunner:
             logger.warning("worker %s is lost", worker, extra=about(worker=worker))
         self._leaving.discard(worker)
         for attempt in self._flights.lose(worker, is_blameless=is_blameless):
-            self._submissions.cancel(attempt)
+            self._cluster.submissions.cancel(attempt)
 
     def _begin_anew(self) -> bool:
         """Go on with a scheduler that was lost, once it is there again, and with its workers.
@@ -420,51 +385,21 @@ class DaskRunner:
         bool
             Whether it is there; else the run was asked to stop.
         """
-        patience = self._timeouts.scheduler_seconds
-        logger.warning(
-            "the connection to scheduler %s was lost; it is waited for %.0f s",
-            self._address,
-            patience,
-        )
-        with client_hushed():
-            client = self._wait_for_scheduler(patience)
-        if client is None:
+        if not self._cluster.renew():
             return False
-        self._connections.callback(client.close, timeout=CLOSE_SECONDS)
-        self._connect(client)
         if self._signs is not None:
-            self._signs.use(client)
+            self._signs.use(self._cluster.client)
         for worker in list(self._engine.dispatcher.slots):
             self._worker_left(worker, is_blameless=True)
-        for event in self._workers.open(self._on_event, patience):
+        for event in self._cluster.open(self._patience):
             self._tell(event)
-        logger.warning("scheduler %s is there again", self._address)
         return True
-
-    def _wait_for_scheduler(self, patience: float) -> Client | None:
-        """Return a new client once it can be made; None if the run is asked to stop."""
-        security = self._client.security
-        self._submissions.close()
-        self._workers.close()
-        self._client.close(timeout=CLOSE_SECONDS)
-        deadline = time.monotonic() + patience
-        while (client := connect_again(self._address, security, self._pool)) is None:
-            if self._sharing is not None:
-                self._sharing.turn()
-            if self._gives_up():
-                return None
-            if time.monotonic() > deadline:
-                raise ClusterError(
-                    f"scheduler {self._address} must be there, it is gone since {patience:.0f} s; "
-                    "run this again when it is: it goes on where it was"
-                )
-        return client
 
     def _check_workers(self) -> None:
         """Give up when all workers have been gone for long."""
         slots = self._engine.dispatcher.slots
-        if self._pool is not None:
-            self._ask_for_workers(self._pool)
+        if self._cluster.pool is not None:
+            self._ask_for_workers(self._cluster.pool)
         elif slots:
             self._deserted_at = None
         elif self._deserted_at is None:
@@ -495,7 +430,7 @@ class DaskRunner:
             self._recorder,
             submit=self._submit,
             tell=self._tell,
-            save_at=lambda worker, attempt, step: self._workers.control(
+            save_at=lambda worker, attempt, step: self._cluster.workers.control(
                 worker, attempt, save_at=step
             ),
         )
@@ -519,14 +454,7 @@ class DaskRunner:
 
     def _submit(self, order: RunStage) -> None:
         seed = self._plan.seed + self._engine.dispatcher.plan.seed_of(order.node)
-        self._flights.add(order, self._submissions.submit(order, seed))
-
-    def _on_event(self, event: tuple[float, Mapping[str, Any]]) -> None:
-        """Take a message of a worker; runs in Dask's event loop, so it only passes it on."""
-        content = event[1]
-        if content["run"] == self._plan.run:
-            kind = "leaving" if content.get("leaving") else "messages"
-            self._inbox.put((kind, content["worker"] if kind == "leaving" else content))
+        self._flights.add(order, self._cluster.submissions.submit(order, seed))
 
     def _drain(self) -> None:
         """Let what runs end at its next step and be saved; a second ctrl-C ends that, too."""
@@ -538,7 +466,7 @@ class DaskRunner:
         self._take(self._engine.drain(self._now()))
         self._carry_out()
         while self._flights and not self._engine.dispatcher.is_idle and self._now() < deadline:
-            if self._client.status != "running":
+            if not self._cluster.is_open:
                 return
             self._sign()
             if not self._can_save and self._flights.have_ended:
@@ -547,7 +475,7 @@ class DaskRunner:
                 self._dispatch(kind, content)
             self._make_room()
             self._carry_out()
-            self._hear_of_futures()
+            self._cluster.hear_of_futures()
             self._flights.check()
 
     def _close(self) -> None:
@@ -556,10 +484,9 @@ class DaskRunner:
             self._recorder.flush()
             self._say_what_is_safe()
             self._count()
-            self._submissions.close()
-            self._workers.close()
+            self._cluster.close_stages()
         finally:
-            self._connections.close()
+            self._cluster.close()
             if self._sharing is not None:
                 self._sharing.close()
             self._engine.dispatcher.dismiss()
@@ -576,7 +503,9 @@ class DaskRunner:
             self._signs.turn(self._sharing)
 
     def _gives_up(self) -> bool:
-        """Whether the first worker need not be waited for any more; asked while it is."""
+        """Whether scheduler and workers need not be waited for any more; asked while they are."""
+        if self._sharing is not None:
+            self._sharing.turn()
         self._sign()
         return self._stop.is_set()
 
@@ -594,17 +523,3 @@ class DaskRunner:
             worker_seconds=self._flights.worker_seconds,
             latest=self._flights.latest,
         )
-
-
-def _receipt_of(future: Future[Any], order: RunStage) -> Mapping[str, Any]:
-    """Return what Dask says of the end of an attempt whose own messages did not come."""
-    try:
-        receipt: Mapping[str, Any] = future.result(timeout=RESULT_SECONDS)
-    except (OSError, TimeoutError, CancelledError, KilledWorker):
-        return _lost(order)  # it lay on its worker, which is gone
-    return {**receipt, "status": "lost"} if receipt["status"] == "failed" else receipt
-
-
-def _lost(order: RunStage) -> Mapping[str, Any]:
-    lost = {"attempt": order.attempt, "step": order.start, "status": "lost", "seconds": 0.0}
-    return {**lost, "at": time.time()}

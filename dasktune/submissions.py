@@ -71,14 +71,9 @@ class Submissions:
         )
         return key
 
-    def done(self) -> Iterator[tuple[str, str]]:
-        """Yield the attempts that Dask is done with, and how.
-
-        They are looked through at every turn: a callback for each costs a thread hop and more.
-        """
-        for attempt, future in self._futures.items():
-            if future.done():
-                yield attempt, str(future.status)
+    def done(self) -> Iterator[str]:
+        """Yield the attempts that Dask is done with."""
+        return (attempt for attempt, future in self._futures.items() if future.done())
 
     def take(self, attempt: str) -> Future[Any] | None:
         """Return the future of an attempt, which is forgotten here."""

@@ -48,7 +48,17 @@ LAYERS = (
         "prometheus",
     ),
     (
-        *("cluster", "connecting", "hello", "local", "runner", "signs", "simulate", "slurm"),
+        *(
+            "cluster",
+            "connecting",
+            "connection",
+            "hello",
+            "local",
+            "runner",
+            "signs",
+            "simulate",
+            "slurm",
+        ),
         *("submissions", "tables"),
     ),
     (
