@@ -10,10 +10,8 @@ Everything it has to say goes through one function, `emit`, as lists of plain di
 from __future__ import annotations
 
 import queue
-import sys
 import threading
 import time
-import traceback as tracebacks
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -23,6 +21,7 @@ from dasktune.errors import (
     InternalError,
     StorageError,
 )
+from dasktune.faults import in_words, sendable, spoils_process, where
 from dasktune.graph.keys import Chain, runs
 from dasktune.job import Job, StageSpec
 from dasktune.sequences import Sequence, sequence_from_json
@@ -56,10 +55,6 @@ PENDING_BYTES = 2**30
 
 SPARE_BYTES = 2**29
 """Largest snapshot whose memory is kept for the next one: fresh memory costs another copy."""
-
-
-_SPOILING = ("CUDA error:", "HIP error:", "CUBLAS_STATUS_", "CUDNN_STATUS_")
-"""How torch's messages name errors of a GPU and its libraries."""
 
 
 class Control:
@@ -225,10 +220,9 @@ class StageHost:
         if stage is None or began is None or time.monotonic() - began <= seconds:
             return
         self._is_spoiled = True
-        frame = sys._current_frames().get(self._thread)
-        where = [] if frame is None else tracebacks.format_stack(frame)
+        found = where(self._thread)
         self._leave()
-        stage.overdue(seconds, "".join(where))
+        stage.overdue(seconds, found)
 
     def finish_writes(self, timeout: float) -> None:
         """Wait until all that was saved is in the store."""
@@ -311,7 +305,7 @@ class StageHost:
             try:
                 self._write(write)
             except Exception as error:  # noqa: BLE001 - a dead writer would hold up training
-                message = str(error)
+                message = sendable(str(error))
                 if not isinstance(error, StorageError):
                     message = f"{type(error).__name__}: {message}"
                 self.emit([{"kind": "storage", "attempt": write.attempt, "message": message}])
@@ -501,24 +495,20 @@ class _StageRun:
             f"a step must end within {seconds:g} s, the one after step {self.step} has not "
             "(Timeouts.step_seconds)"
         )
-        receipt["traceback"] = f"Where it was then:\n{where}"[-20_000:]
+        receipt["traceback"] = where
         self.host.emit([receipt])
 
     def failure(self, error: BaseException) -> Message:
         """Return the receipt of a stage whose trainer raised."""
+        attempt, words = self.spec.attempt, in_words(error)
         if isinstance(error, InternalError | StorageError):
-            self._outbox.append(
-                {"kind": "storage", "attempt": self.spec.attempt, "message": str(error)}
-            )
+            text = sendable(str(error))
+            self._outbox.append({"kind": "storage", "attempt": attempt, "message": text})
         self._flush()
-        lines = tracebacks.format_exception(error)
-        receipt = _receipt(self.spec.attempt, self.step, "failed")
-        receipt["kind"] = "failed"
-        receipt["message"] = tracebacks.format_exception_only(error)[-1].strip()[:500]
-        receipt["traceback"] = "".join(lines)[-20_000:]
-        self._outbox.append(receipt)
+        receipt = _receipt(attempt, self.step, "failed")
+        self._outbox.append({**receipt, "kind": "failed", **words})
         self._flush()
-        return _receipt(self.spec.attempt, self.step, "failed")
+        return receipt
 
     def _end(self, status: str) -> Message:
         receipt = _receipt(self.spec.attempt, self.step, status)
@@ -549,20 +539,3 @@ def _receipt(attempt: str, step: Step, status: str) -> Message:
         "seconds": 0.0,
         "at": time.time(),
     }
-
-
-def spoils_process(error: BaseException) -> bool:
-    """Say whether an error leaves a process in which nothing can be trained any more.
-
-    After most errors of a GPU, all that touches it fails in this process. Memory that does not
-    suffice is no such error.
-    """
-    found: BaseException | None = error
-    while found is not None:
-        names = {one.__name__ for one in type(found).__mro__}
-        if "OutOfMemoryError" not in names and (
-            "AcceleratorError" in names or any(text in str(found) for text in _SPOILING)
-        ):
-            return True
-        found = found.__cause__ or found.__context__
-    return False

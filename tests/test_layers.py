@@ -25,6 +25,7 @@ LAYERS = (
     ("storage",),
     ("trainer",),
     (
+        "faults",
         "flights",
         "gpus",
         "history",

@@ -14,10 +14,10 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dasktune as dt
+from dasktune.faults import spoils_process
 from dasktune.local import local_client
 from dasktune.sequences import Constant, Piecewise
 from dasktune.study import Study
-from dasktune.worker import spoils_process
 
 SPACE = dt.Space(
     lr=[Constant(0.1), *(Piecewise([0.1, lr], boundaries=[3]) for lr in (0.2, 0.3, 0.4))]

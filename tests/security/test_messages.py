@@ -42,14 +42,7 @@ class Failing(dt.Trainer):
         "a\0b",
         "\x1b[31m",
         "x" * 100_000,
-        pytest.param(
-            "caf\udce9.png",  # as Python has the name of a file that is no UTF-8
-            marks=pytest.mark.xfail(
-                strict=True,
-                raises=UnicodeEncodeError,
-                reason="Dask cannot send it, and the worker that tries is lost",
-            ),
-        ),
+        "caf\udce9.png",  # as Python has the name of a file that is no UTF-8
     ],
     ids=["NUL", "an escape", "much", "half a pair"],
 )

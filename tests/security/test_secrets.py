@@ -126,7 +126,6 @@ def test_keys_of_a_bucket_are_found_nowhere(
     assert SECRET not in caplog.text, "not even the libraries' own words at DEBUG have it"
 
 
-@pytest.mark.xfail(strict=True, reason="tracebacks of trainers are kept as they are")
 @pytest.mark.cluster
 def test_a_traceback_is_kept_without_the_credentials_of_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
