@@ -422,7 +422,7 @@ def test_a_step_that_always_kills_its_worker_fails_its_trial_alone(
     with local_client(2) as client:
         run(study, client)
     assert [trial.state.value for trial in study.trials] == ["COMPLETE", "FAIL", "COMPLETE"]
-    assert "lost with its worker 2 times" in study.trials[1].error
+    assert "its worker was lost 2 times in a row" in study.trials[1].error
     study.close()
 
 
