@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 
 from distributed import Scheduler, Worker
 from distributed.protocol.pickle import dumps
 
 from dasktune.plugin import StagePlugin
-from dasktune.slurm.ending import close
+
+_closing: set[asyncio.Task[object]] = set()
+"""Kept while they run: the event loop does not."""
 
 
 def leave(dask_worker: Worker) -> None:
@@ -18,7 +21,9 @@ def leave(dask_worker: Worker) -> None:
         if not plugin.is_leaving:
             plugin._begin_to_leave()
     if not stages:
-        close(dask_worker, "dasktune-leaves")
+        task = asyncio.ensure_future(dask_worker.close(reason="dasktune-leaves"))
+        _closing.add(task)
+        task.add_done_callback(_closing.discard)
 
 
 async def drain(scheduler: Scheduler, workers: Collection[str]) -> bool:

@@ -1,8 +1,8 @@
 """The process of a job: starts its workers, and passes on to them what SLURM tells the job.
 
 SLURM tells only the job's own process that the job will end. Workers are told once, however
-often SLURM repeats it. This module imports only what Python has: it stays beside the workers
-for all of their time.
+often SLURM repeats it: a second signal would end one that is still saving. This module imports
+only what Python has: it stays beside the workers for all of their time.
 """
 
 from __future__ import annotations

@@ -151,7 +151,6 @@ def _prologue(options: SlurmOptions) -> list[str]:
 def _arguments(options: SlurmOptions) -> list[str]:
     lifetime = options.walltime_seconds - min(BACKSTOP_SECONDS, options.margin_seconds // 2)
     found = ["--memory-limit", "0", "--dashboard-address", "127.0.0.1:0"]
-    found += ["--preload", "dasktune.slurm.ending"]
     if options.gpus_per_worker:
         found += ["--resources", f"GPU={options.gpus_per_worker:g}"]
     return [*found, "--lifetime", f"{lifetime}s"]

@@ -154,21 +154,20 @@ class Folder:
             for number in range(1 if state["steps"] <= 4 else 5, state["steps"] + 1)
         }
 
-    def results(self) -> Results:
-        """Return all that the study has made."""
+    def results(self, database: str | None = None) -> Results:
+        """Return all that the study has made, also as a database of its own has it."""
         place = self.path / "runs" / "walk"
         store = CheckpointStore(str(place))
         states: dict[str, object] = {}
         for key in store.keys():  # noqa: SIM118 - not a mapping
             state, commit = store.load(key)
             states[key] = (state["weight"].tobytes(), state["random"], commit.step)
-        database = Database(str(place / "dasktune.db"), create=False)
-        (study,) = database.studies()
-        metrics = {(one.key, one.step): dict(one.values) for one in database.metrics(study.root)}
-        trials = {
-            one.number: (one.state, one.steps, one.value) for one in database.trials(study.id)
-        }
-        database.close()
+        opened = Database(database or str(place / "dasktune.db"), create=False)
+        study = opened.study("walk")
+        assert study is not None
+        metrics = {(one.key, one.step): dict(one.values) for one in opened.metrics(study.root)}
+        trials = {one.number: (one.state, one.steps, one.value) for one in opened.trials(study.id)}
+        opened.close()
         return Results(states, metrics, trials)
 
     def hold(self) -> None:

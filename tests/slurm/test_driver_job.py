@@ -12,7 +12,7 @@ import pytest
 
 from tests.slurm_server import Slurm, send
 
-from .conftest import ON_SLURM, UNIQUE, Folder, Results, assert_same
+from .conftest import ON_SLURM, QUIET, UNIQUE, Folder, Results, assert_same
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 
@@ -89,15 +89,16 @@ def test_a_driver_goes_on_after_its_walltime_and_after_a_requeue(
     assert slurm.jobs("PENDING,RUNNING") == []
 
 
+@pytest.mark.postgresql
 def test_a_driver_whose_node_dies_goes_on_elsewhere(
-    folder: Folder, undisturbed: Results, slurm: Slurm, submitted: list[Driver]
+    folder: Folder, undisturbed: Results, slurm: Slurm, submitted: list[Driver], postgresql: str
 ) -> None:
-    driver = submit(folder, slurm, submitted)
+    driver = submit(folder, slurm, submitted, "--config", f"database={postgresql}")
     folder.wait(lambda: len(folder.steps()) > 10)
     with slurm.gone(slurm.told(driver.job, "NodeList")):
         durable, before = folder.durable(), len(folder.steps())
         folder.wait(driver.has_ended)
-    assert_same(folder.results(), undisturbed)
+    assert_same(folder.results(postgresql), undisturbed)
     assert not {(lr, number) for *_, lr, number in folder.steps()[before:]} & durable
     assert folder.repeated() < STAGE
     assert slurm.jobs("PENDING,RUNNING") == []
@@ -125,7 +126,6 @@ def test_a_driver_that_is_cancelled_saves_and_stays_ended(
     folder.wait(lambda: not slurm.call("squeue", "-h"))
     assert slurm.told(driver.job, "JobState") == "CANCELLED"
     assert driver.has_said("interrupted")
-    again = submit(folder, slurm, submitted)
-    folder.wait(again.has_ended)
+    assert folder.command("run", "walk.py", "--workers", "1", *QUIET).returncode == 0
     assert_same(folder.results(), undisturbed)
     assert folder.repeated() == 0

@@ -68,6 +68,12 @@ def tuner(trials=8, steps=8, halving=False):
     return dt.algos.Grid(space, max_steps=steps)
 '''
 
+BLOCKER = (
+    *("sbatch", "--parsable", "--nodes=1", "--exclusive", "--output=/dev/null"),
+    *("--wrap", "sleep 600"),
+)
+"""Submits a job that takes a node for itself."""
+
 QUIET = ("--no-progress", "--no-report", "--json")
 RUN = ("run", "count.py", "--slurm", "--interface", "lo", "--memory", "200MB", *QUIET)
 
@@ -212,7 +218,7 @@ def test_jobs_of_a_driver_that_was_killed_are_cancelled_by_the_next(
     folder: Folder, slurm: Slurm
 ) -> None:
     options(folder, workers=2, directives=["--exclusive"])
-    blocker = slurm.call("sbatch", "--parsable", "-N1", "--exclusive", "--wrap", "sleep 600")
+    blocker = slurm.call(*BLOCKER)
     try:
         first = start(folder, trials=2, steps=20)
         folder.wait(lambda: folder.steps() and slurm.jobs("PENDING"), first)
