@@ -91,8 +91,22 @@ class Connection:
         return self.is_open and self.workers.look_around()
 
     def open(self, patience: float | None = None) -> list[WorkerJoined]:
-        """Get the workers ready; see `Workers.open`."""
-        return self.workers.open(self._on_event, patience)
+        """Get the workers ready; see `Workers.open`. A scheduler that is lost then is waited for.
+
+        Raises
+        ------
+        ClusterError
+            If they cannot be used, or the scheduler stays away.
+        """
+        deadline = time.monotonic() + self._timeouts.scheduler_seconds
+        while True:
+            try:
+                return self.workers.open(self._on_event, patience)
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise ClusterError(f"the workers cannot be made ready: {error}") from error
+                if not self.renew():
+                    return []
 
     def renew(self) -> bool:
         """Wait for a scheduler that was lost, and connect anew; nothing is open then.

@@ -175,7 +175,7 @@ class DaskRunner:
         """
         if self._keeper is not None:
             self._keeper.open()
-        joined = self._cluster.open()
+        joined = self._open()
         if self._study is not None:
             self._sharing = self._shared(self._study)
         try:
@@ -387,13 +387,18 @@ class DaskRunner:
         """
         if not self._cluster.renew():
             return False
-        if self._signs is not None:
-            self._signs.use(self._cluster.client)
         for worker in list(self._engine.dispatcher.slots):
             self._worker_left(worker, is_blameless=True)
-        for event in self._cluster.open(self._patience):
+        for event in self._open(self._patience):
             self._tell(event)
         return True
+
+    def _open(self, patience: float | None = None) -> list[WorkerJoined]:
+        """Get the workers ready; signs go by the client that they were made ready with."""
+        joined = self._cluster.open(patience)
+        if self._signs is not None:
+            self._signs.use(self._cluster.client)
+        return joined
 
     def _check_workers(self) -> None:
         """Give up when all workers have been gone for long."""

@@ -144,7 +144,9 @@ class Signs:
         self._within.__exit__(kind, error, trace)
 
     def use(self, client: Client) -> None:
-        """Speak through a new client: the scheduler had been lost."""
+        """Speak through a client: another one than before if the scheduler had been lost."""
+        if client is self._client:
+            return
         self._client = client
         self._is_served = prometheus.serve(client)
 

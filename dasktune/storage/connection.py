@@ -28,6 +28,9 @@ PATIENCE = 60.0
 CONNECT_SECONDS = 5
 """Seconds within which a server must answer, unless the URL says otherwise."""
 
+IDLE_SECONDS = 60
+"""Seconds that a transaction may do nothing; ours do all they have to at once."""
+
 _MOMENT = 0.01
 """Seconds between two attempts to set up a SQLite file that others set up."""
 
@@ -199,7 +202,9 @@ class Connections:
         if self.dialect == "postgresql":
             waits = address.get_driver_name() in _LIBPQ and "connect_timeout" not in address.query
             seconds = {"connect_timeout": CONNECT_SECONDS} if waits else {}
-            return sa.create_engine(address, connect_args=seconds)
+            engine = sa.create_engine(address, connect_args=seconds)
+            sa.event.listen(engine, "connect", _configure_postgresql)
+            return engine
         options: dict[str, Any] = {"timeout": timeout, "check_same_thread": False}
         if self.file is None:
             return sa.create_engine(address, connect_args=options, poolclass=sa.StaticPool)
@@ -262,6 +267,19 @@ def _at_rest(file: Path) -> sa.URL:
     """Return the URL by which SQLite reads a file in a folder that is another's."""
     options = {"mode": "ro", "immutable": "1", "uri": "true"}
     return sa.URL.create("sqlite", database=f"file:{quote(str(file.absolute()))}", query=options)
+
+
+def _configure_postgresql(connection: Any, record: object) -> None:
+    """Let the server end a transaction whose client is gone without a word.
+
+    It would hold up whoever goes on with the study: for two hours, as servers are set up.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET idle_in_transaction_session_timeout = {IDLE_SECONDS * 1000}")
+        cursor.execute("SET tcp_keepalives_idle = 30")
+        cursor.execute("SET tcp_keepalives_interval = 10")
+        cursor.execute("SET tcp_keepalives_count = 3")
+    connection.commit()
 
 
 def _configure_sqlite(timeout: float, connection: Any, record: object) -> None:

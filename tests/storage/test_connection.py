@@ -202,6 +202,21 @@ def test_a_server_is_waited_for(server: str, admin: Callable[[str], list[Any]]) 
         assert [row.number for row in database.events(1)] == [0]
 
 
+@pytest.mark.postgresql
+def test_a_server_ends_transactions_whose_client_is_gone_without_a_word(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "IDLE_SECONDS", 1)
+    with closing(Database(server)) as lost:
+        transaction = lost.connections.engine.connect()
+        transaction.execute(sa.text("LOCK TABLE dasktune_events"))
+        monkeypatch.setattr(module, "IDLE_SECONDS", 60)
+        with closing(Database(server)) as successor:
+            successor.write(batch(0))  # waits until the first one's second is over
+            assert [row.number for row in successor.events(1)] == [0]
+        transaction.invalidate()
+
+
 # ---------------------------------------------------------------------- who may come in
 
 
