@@ -104,7 +104,7 @@ def test_what_hangs_is_told_with_what_every_process_was_doing(forgetful: Path) -
     problem = run["problems"][0]
     assert problem.startswith("it did not end within 4 s")
     for name in ("scheduler.0", "worker-0.0", "worker-1.0", "driver.0"):
-        doing = problem.partition(f"--- {name}\n")[2].partition("---")[0]
+        doing = problem.partition(f"--- {name}\n")[2].partition("\n--- ")[0]
         assert "most recent call first" in doing
 
 
