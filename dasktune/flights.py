@@ -38,6 +38,12 @@ logger = logging.getLogger(__name__)
 DURABLE_SECONDS = 10.0
 """How long after a stage's end its commit is waited for before the store is asked."""
 
+CUT_OFF_SECONDS = 2.0
+"""How long ago a worker may have been heard of when it notices that its scheduler is gone."""
+
+MOST_REACH = 100
+"""States at most that are looked for beyond what was heard of; each costs a request."""
+
 Message = Mapping[str, Any]
 
 
@@ -149,7 +155,8 @@ class Flights:
         for attempt in lost:
             flight = self._flights.get(attempt.id)
             if flight is not None:
-                self._look_up_saves(flight, attempt, until=attempt.position + 1)
+                reach = self._reach_of(attempt) if is_blameless else 1
+                self._look_up_saves(flight, attempt, until=attempt.position + reach)
             if not attempt.ended:
                 self.worker_seconds += self._recorder.seconds_of(attempt.id, time.time())
         self._tell(WorkerLost(worker=worker, is_blameless=is_blameless))
@@ -307,6 +314,11 @@ class Flights:
             self._flights.pop(attempt, None)
             self._recorder.settled(attempt)
 
+    def _reach_of(self, attempt: Attempt) -> int:
+        """Return how many steps a worker may have got further that saved once it was cut off."""
+        seconds = self._dispatcher.speeds.seconds_per_step(attempt.node)
+        return 2 + min(MOST_REACH, int(CUT_OFF_SECONDS / max(seconds, 1e-6)))
+
     def _look_up_saves(self, flight: _Flight, attempt: Attempt, until: Step) -> None:
         """Take in the states of an attempt that were saved but not heard of, in their order.
 
@@ -314,7 +326,8 @@ class Flights:
         no later one has.
         """
         ends = (node.stop for node in attempt.leaf.up())
-        likely = {until, attempt.position, attempt.stop, *flight.order.saves, *ends}
+        reached = range(attempt.position, until + 1)
+        likely = {*reached, attempt.stop, *flight.order.saves, *ends}
         for step in sorted(likely):
             if max(attempt.saved, attempt.start) < step <= attempt.stop:
                 self._look_up(flight, attempt, step)

@@ -8,22 +8,28 @@ from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.saves import SavePolicy
 from dasktune.space import Space
 from dasktune.testing.torture.driver import Driver, World
+from dasktune.testing.torture.ways import State
 from dasktune.testing.torture.workers import Worker
 
 STEPS = 4
 
 
-def trained() -> tuple[Driver, Worker]:
+def nowhere(state: State) -> bool:
+    """No state raises, and none kills."""
+    return False
+
+
+def trained(steps: int = STEPS, save_every: int | None = 2) -> tuple[Driver, Worker]:
     """Return a driver that has heard nothing yet of the only stage, and its worker."""
-    options = DispatchOptions(saves=SavePolicy(every=2))
+    options = DispatchOptions(saves=SavePolicy(every=save_every))
     world = World(lambda: Grid(Space(lr=[0.5]), max_steps=STEPS), options, snapshot_every=1000)
-    worker = world.workers["w0"] = Worker("w0", world.store, lambda state: False, 1)
+    worker = world.workers["w0"] = Worker("w0", world.store, nowhere, nowhere, 1)
     driver = Driver(world, lambda order: False)
     driver.begin()
     driver.flush()
     driver.carry_out()
     worker.take(0, lambda order: world.ways.of(order.node))
-    for _ in range(1 + STEPS):
+    for _ in range(1 + steps):
         worker.work()
     while worker.writes:
         worker.write()
@@ -53,6 +59,16 @@ def test_all_states_of_a_lost_worker_are_looked_up() -> None:
     driver, _ = trained()
     driver.lose("w0")
     assert known(driver) == ({2, 4}, {1, 2, 3, 4})
+
+
+def test_what_a_worker_saved_that_lost_the_scheduler_is_looked_for_where_it_may_be() -> None:
+    for is_blameless, found in ((False, set()), (True, {3})):
+        driver, worker = trained(steps=2, save_every=None)
+        worker.save()
+        worker.work()
+        worker.write()
+        driver.lose("w0", is_blameless=is_blameless)
+        assert known(driver)[0] == found, "it was heard of at no step"
 
 
 def test_an_end_that_is_told_twice_is_counted_once() -> None:
