@@ -37,6 +37,9 @@ def measure(short: bool) -> list[Figure]:
 
 
 def _say(one: Result) -> None:
+    """Tell of a run at once: all together take long."""
+    seconds, kills = one.course.seconds, one.course.kills
+    sys.stderr.write(f"seed {one.seed}, {one.case.name}: {kills} kills in {seconds:.0f} s\n")
     for problem in one.problems:
         sys.stderr.write(f"seed {one.seed}, {one.case.name}, {one.folder}: {problem}\n")
 
