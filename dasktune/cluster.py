@@ -53,8 +53,8 @@ class Pool(Protocol):
     They may come late: a run waits for them as long as there is no `trouble`.
     """
 
-    def use(self, wanted: int, idle: Collection[str]) -> None:
-        """Take in how many workers could be used, and which have nothing to do."""
+    def use(self, wanted: int, idle: Collection[str], step_seconds: float) -> None:
+        """Take in how many workers could be used, which are idle, and how long a step takes."""
 
     def trouble(self) -> str | None:
         """Return why there will be no worker; None if one may come."""

@@ -110,6 +110,12 @@ class Engine:
         """Whether the tuner has ended."""
         return self._session is None or self._session.finished
 
+    @property
+    def to_begin(self) -> int | None:
+        """How many trials the tuner would still begin if it were asked; None if it is unknown."""
+        session = self._session
+        return 0 if session is None or session.finished else session.tuner.to_begin
+
     def begin(
         self,
         tuner: Tuner,

@@ -23,6 +23,7 @@ from dasktune.connection import Connection
 from dasktune.engine import Engine, Order, Outcome, with_save_points
 from dasktune.errors import ClusterError, InternalError, StorageError
 from dasktune.flights import Flights
+from dasktune.graph.demand import slowest_step, usable_slots
 from dasktune.graph.events import (
     Event,
     RunStage,
@@ -417,13 +418,13 @@ class DaskRunner:
             )
 
     def _ask_for_workers(self, pool: Pool) -> None:
-        """Say how many workers can be used: twice as many, if all have something to do."""
-        slots = self._engine.dispatcher.slots.values()
-        if not slots and (trouble := pool.trouble()) is not None:
+        """Say how many workers can be used, and which have nothing to do."""
+        dispatcher = self._engine.dispatcher
+        if not dispatcher.slots and (trouble := pool.trouble()) is not None:
             raise ClusterError(f"{trouble}. Run this again when it is mended: it goes on")
-        idle = [slot.worker for slot in slots if not slot.queue]
-        busy = len(slots) - len(idle)
-        pool.use(busy if idle or self._engine.finished else 2 * max(1, busy), idle)
+        idle = [slot.worker for slot in dispatcher.slots.values() if not slot.queue]
+        wanted = usable_slots(dispatcher, self._now(), left=self._engine.to_begin)
+        pool.use(wanted, idle, slowest_step(dispatcher))
 
     # ----------------------------------------------------------------------- Dask
 

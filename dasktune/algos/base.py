@@ -149,6 +149,11 @@ class Tuner(ABC):
         """How many ``queued`` points it takes at most."""
         return 0
 
+    @property
+    def to_begin(self) -> int | None:
+        """How many trials it would still begin for workers that are free; None if it is unknown."""
+        return None
+
     # What tuners with a sampler, or a number of trials that may grow, do beyond that.
 
     @property

@@ -46,6 +46,11 @@ class FixedTrials(Tuner):
         """One per trial."""
         return self._configurations
 
+    @property
+    def to_begin(self) -> int:
+        """Nothing once it was asked."""
+        return 0 if self._asked else len(self.configurations)
+
     def ask(self, capacity: int) -> list[Decision]:
         """Return all trials and requests the first time, nothing later."""
         if self._asked:

@@ -83,6 +83,12 @@ class Repeats(Tuner):
         """Whether the other tuner can be used with more than one."""
         return self.tuner.several_objectives
 
+    @property
+    def to_begin(self) -> int | None:
+        """The repeats of those that the other tuner would begin."""
+        trials = self.tuner.to_begin
+        return None if trials is None else self.seeds * trials
+
     # ----------------------------------------------------------------- what a tuner must do
 
     def ask(self, capacity: int) -> list[Decision]:

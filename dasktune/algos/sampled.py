@@ -135,6 +135,11 @@ class SampledTuner(Tuner):
         """How many trials have not been drawn yet."""
         return self.trials - self.registered
 
+    @property
+    def to_begin(self) -> int:
+        """What is left: the rest is under way."""
+        return self.left
+
     def draw(self) -> Register:
         """Return the next trial, whose number is `registered` before the call."""
         trial = self.registered

@@ -242,3 +242,56 @@ def test_the_log_of_jobs_that_end_at_once_is_shown(folder: Folder) -> None:
     told = done.stderr.partition("error: ")[2]
     assert "3 jobs of SLURM ended before their worker was there" in told
     assert "no module cuda" in told
+
+
+def test_jobs_follow_what_can_be_used_up_and_down_and_up_again(
+    folder: Folder, slurm: Slurm
+) -> None:
+    options(folder, workers="1-4", idle_seconds=2)
+    first, second = Held(folder, *range(16), at=1), Held(folder, *range(16), at=3)
+    before = set(slurm.jobs("all"))
+    process = start(folder, trials=16, steps=8, halving=True)
+    folder.wait(lambda: len(jobs_at(folder, 1)) == 4, process)
+    slowest = next(int(trial) for _, _, trial, step, _ in folder.steps() if step == "1")
+    (last,) = {job for job, _, trial, *_ in folder.steps() if trial == str(slowest)}
+    first.let_go(*(trial for trial in range(16) if trial != slowest))
+    # The rung is complete but for one trial: nothing else can be trained.
+    folder.wait(lambda: slurm.jobs("PENDING,RUNNING,COMPLETING") == [last], process)
+    wait_seconds(folder, 5, process)
+    assert len({*slurm.jobs("all")} - before) == 4, "nothing could use a fifth"
+    first.let_go()
+    folder.wait(lambda: len(jobs_at(folder, 3)) == 4, process)
+    second.let_go()
+    finished(process)
+    assert len({*slurm.jobs("all")} - before) == 7
+    steps = [(trial, step) for _, _, trial, step, _ in folder.steps()]
+    assert len(steps) == len(set(steps)), "no worker was cancelled at work"
+
+
+def test_a_job_in_the_queue_is_cancelled_once_nothing_would_use_it(
+    folder: Folder, slurm: Slurm
+) -> None:
+    options(folder, workers="1-2", idle_seconds=2, directives=["--exclusive"])
+    blocker = slurm.call(*BLOCKER)
+    held = Held(folder, 0, 1, at=3)
+    try:
+        process = start(folder, trials=2, steps=6)
+        folder.wait(lambda: jobs_at(folder, 3) and slurm.jobs("PENDING"), process)
+        wait_seconds(folder, 6, process)
+        assert len(slurm.jobs("PENDING")) == 1, "the second trial would use it"
+        held.let_go(int(folder.steps()[0][2]))
+        folder.wait(lambda: slurm.jobs("PENDING") == [], process)
+        held.let_go()
+        finished(process)
+    finally:
+        slurm.call("scancel", blocker)
+    check_each_step_once(folder, 2, 6)
+    assert len({job for job, *_ in folder.steps()}) == 1
+
+
+def test_a_step_that_is_longer_than_the_margin_is_told(folder: Folder) -> None:
+    options(folder, walltime="2", margin="0:01")
+    slow = STUDY_FILE.replace("sleep(0.1)", "sleep(1.6)")
+    (folder.path / "count.py").write_text(slow)
+    _, errors = finished(start(folder, trials=3, steps=2))
+    assert errors.count("a step takes 2 s, and workers stop 1 s before their walltime ends") == 1
