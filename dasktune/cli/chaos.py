@@ -40,7 +40,7 @@ def chaos(
     workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 2,
     gap: Annotated[
         float, typer.Option(min=0.2, help="Mean time between two faults, in seconds.")
-    ] = 2.2,
+    ] = 1.7,
     limit: Annotated[
         float, typer.Option(min=1, help="A run hangs that has not ended after so many seconds.")
     ] = 300.0,

@@ -77,7 +77,7 @@ class Terms:
 
     kills: int = 10
     workers: int = 2
-    gap: float = 2.2
+    gap: float = 1.7
     seconds: float = 300.0
     silence: float = 6.0
     only: Collection[str] = tuple(FAULTS)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dasktune.algos.base import Tuner
 from dasktune.errors import DasktuneError
+from dasktune.graph.plan import Node
+from dasktune.log import Record
 from dasktune.storage import layout
 from dasktune.storage.codec import encode
 from dasktune.study import Study
@@ -95,7 +97,8 @@ class _Check:
         self._trained = trained
         self._done = done
         self._found = Findings()
-        self._ways = _ways(study)
+        self._keys = _keys(study)
+        self._ways = {key: way for way, key in reversed(self._keys.items())}
         self._lone: dict[int, Lone] = {}
         self._durable: dict[str, tuple[float, str]] = {}
         self._again: dict[tuple[Done, str], int] = defaultdict(int)
@@ -119,13 +122,17 @@ class _Check:
 
     def _train_alone(self) -> None:
         """Train each trial alone as far as anything is known of it."""
-        keys = {one.key for one in self._study.store.inventory() if one.is_committed}
-        keys.update(row.key for root in self._roots() for row in self._study.database.metrics(root))
-        needed: dict[int, set[Step]] = {number: {one.steps} for number, one in self._records}
-        for key in keys:
+        study, needed = self._study, {number: {one.steps} for number, one in self._records}
+        for entry in self._told():
+            needed[entry["trial"]].add(entry["step"])
+        commits = study.store.commits(study.store.keys())
+        keys = {row.key for root in self._roots() for row in study.database.metrics(root)}
+        for key in commits.keys() | keys:
             if key in self._ways:
                 trial, step = self._ways[key]
                 needed[trial].add(step)
+                if key in commits:
+                    needed[trial].update(at for at, _ in commits[key].reports)
         for number, record in self._records:
             steps = max(needed[number])
             self._lone[number] = self._alone.run(
@@ -136,6 +143,10 @@ class _Check:
     def _records(self) -> list[tuple[int, TrialRecord]]:
         return list(self._study.records.items())
 
+    def _told(self) -> Iterator[Record]:
+        """Yield what the tuner was told."""
+        return (one for one in self._study.log(self._tuner) if one["kind"] == "tell")
+
     def _roots(self) -> set[str]:
         plan = self._study.plan
         return {plan.root_key_of(node) for node in plan}
@@ -145,8 +156,9 @@ class _Check:
         digests = self._lone[trial].digests
         return digests[step - 1] if 0 < step <= len(digests) else ""
 
-    def _expected(self, trial: int, step: Step) -> Metrics | None:
-        return self._lone[trial].metrics.get(step)
+    def _is_lone(self, trial: int, step: Step, metrics: Metrics) -> bool:
+        """Whether metrics are those of a lone run, bit for bit."""
+        return _exact(metrics) == _exact(self._lone[trial].metrics.get(step, {}))
 
     # ---------------------------------------------------------------- what was kept
 
@@ -172,7 +184,7 @@ class _Check:
             if not commit.digest == encode(state).digest == self._digest(trial, step):
                 yield f"{name} is not that of a lone run"
             for at, metrics in commit.reports:
-                if metrics != self._expected(trial, at):
+                if not self._is_lone(trial, at, metrics):
                     yield f"{name} comes with other metrics of step {at} than a lone run's"
         for root in self._roots():
             for row in study.database.checkpoints(root):
@@ -189,24 +201,24 @@ class _Check:
                     continue
                 trial, step = self._ways[row.key]
                 self._found.metrics += 1
-                if row.values != self._expected(trial, step):
+                if not self._is_lone(trial, step, row.values):
+                    lone = self._lone[trial].metrics.get(step)
                     yield (
                         f"trial {trial} has the metrics {row.values} at step {step}, "
-                        f"a lone run {self._expected(trial, step)}"
+                        f"a lone run {lone}"
                     )
 
     # ----------------------------------------------------------------- what was told
 
     def _reports(self) -> Iterator[str]:
-        """Compare what the tuner was told; with the undisturbed run's if that is the same."""
+        """Compare what the tuner was told, and what came of its trials."""
         told: dict[int, list[Step]] = defaultdict(list)
-        for entry in self._study.log(self._tuner):
-            if entry["kind"] == "tell":
-                trial, step = entry["trial"], entry["step"]
-                told[trial].append(step)
-                self._found.reports += 1
-                if entry["metrics"] != self._expected(trial, step):
-                    yield f"trial {trial} reported {entry['metrics']} at step {step}"
+        for entry in self._told():
+            trial, step = entry["trial"], entry["step"]
+            told[trial].append(step)
+            self._found.reports += 1
+            if not self._is_lone(trial, step, entry["metrics"]):
+                yield f"trial {trial} reported {entry['metrics']} at step {step}"
         for number, record in self._records:
             if told[number] != sorted(set(told[number])):
                 yield f"trial {number} reported steps {told[number]}"
@@ -214,16 +226,18 @@ class _Check:
                 yield f"trial {number} failed: {record.message}"
             if record.state is TrialState.COMPLETE and record.steps not in self._kept(number):
                 yield f"trial {number} is complete, its state at {record.steps} is not kept"
+        yield from self._differences({number: tuple(told[number]) for number, _ in self._records})
+
+    def _differences(self, here: Mapping[int, tuple[Step, ...]]) -> Iterator[str]:
+        """Compare reported steps by trial with the undisturbed run's, if that is the same."""
         tuner = copy.deepcopy(self._tuner)
-        expected = undisturbed(tuner, self._alone, self._study.objective)
-        if expected is not None:
-            here = {number: tuple(told[number]) for number, _ in self._records}
-            for number in sorted(expected.keys() | here.keys()):
-                if expected.get(number) != here.get(number):
-                    yield (
-                        f"trial {number} reported steps {here.get(number)}, "
-                        f"undisturbed {expected.get(number)}"
-                    )
+        there = undisturbed(tuner, self._alone, self._study.objective)
+        for number in sorted(() if there is None else there.keys() | here.keys()):
+            if there is not None and there.get(number) != here.get(number):
+                yield (
+                    f"trial {number} reported steps {here.get(number)}, "
+                    f"undisturbed {there.get(number)}"
+                )
 
     def _kept(self, trial: int) -> set[Step]:
         """Return the steps of a trial that have a state in the store."""
@@ -240,23 +254,24 @@ class _Check:
     # -------------------------------------------------------------- what was trained
 
     def _steps(self) -> Iterator[str]:
-        """Check that nothing durable was trained again, and no more than a fault explains."""
-        found, known = self._found, self._known()
+        """Check that nothing durable was trained again, and nothing without a reason."""
+        found, copies = self._found, self._copies()
         authors, sent = _attempts(self._trained)
-        last: dict[str, Trained] = {}
+        runs: dict[str, list[Trained]] = defaultdict(list)
         for one in sorted(self._trained, key=lambda one: one.at):
             found.steps += 1
-            before, last[one.digest] = last.get(one.digest), one
-            if before is None:
-                if one.digest not in known:
-                    yield f"step {one.step} of {one.process} gave a state that no lone run has"
+            runs[one.digest].append(one)
+            if one.digest not in copies:
+                yield f"step {one.step} of {one.process} gave a state that no lone run has"
+            if len(runs[one.digest]) <= max(1, copies[one.digest]):
+                found.unique += 1
                 continue
             found.repeated += 1
-            cause = self._cause(before, one)
+            cause = self._cause(runs[one.digest][-2], one)
             if cause is None and isinstance(self._tuner, ORDERLY):
                 yield f"step {one.step} was trained again by {one.process} for no reason"
             since, attempt = self._durable.get(one.digest, (math.inf, ""))
-            if since >= sent[one.attempt]:
+            if since >= sent[one.attempt] or copies[one.digest] > 1:
                 continue
             author = authors.get(attempt, "")
             if self._was_unheard(author, since):
@@ -266,21 +281,23 @@ class _Check:
                 f"step {one.step} was trained by {one.process} (attempt {one.attempt}) "
                 f"{one.at - since:.2f} s after {author} (attempt {attempt}) had saved it"
             )
-        found.unique = len(last)
 
-    def _known(self) -> set[str]:
-        """Return the digests of all states that lone runs have, as far as workers may have come.
+    def _copies(self) -> Counter[str]:
+        """Return how many state keys each digest of a lone run has: as often is it trained.
 
-        What was stopped may have come further than anything that was kept of it.
+        More than one if hyper-parameters do not tell yet, or nothing is merged. Lone runs go as
+        far as workers may have come: what was stopped may have come further than what was kept.
         """
         trained = {one.digest for one in self._trained}
-        known = {digest for one in self._lone.values() for digest in one.digests}
-        for _, record in self._records:
-            if trained <= known:
-                break
-            lone = self._alone.run(record.sequences, record.max_steps, seed=record.seed)
-            known.update(lone.digests)
-        return known
+        digests: dict[str, str] = {}
+        for is_far in (False, True):
+            for number, record in self._records:
+                lone = self._lone[number]
+                if is_far and not trained <= set(digests.values()):
+                    lone = self._alone.run(record.sequences, record.max_steps, seed=record.seed)
+                for step, digest in enumerate(lone.digests, 1):
+                    digests[self._keys[number, step]] = digest
+        return Counter(digests.values())
 
     def _cause(self, before: Trained, now: Trained) -> Done | None:
         """Return what was done last that explains that a step was trained again."""
@@ -332,10 +349,26 @@ def _attempts(trained: Iterable[Trained]) -> tuple[dict[str, str], dict[str, flo
     return process, sent
 
 
-def _ways(study: Study) -> dict[str, tuple[int, Step]]:
-    """Return a trial and a step by the key of each state that any trial may come to."""
-    found: dict[str, tuple[int, Step]] = {}
-    for number, record in study.records.items():
-        for step in range(1, record.max_steps + 1):
-            found.setdefault(study.plan.node_at(number, step).key_at(step), (number, step))
+def _keys(study: Study) -> dict[tuple[int, Step], str]:
+    """Return the key of each state that any trial may come to, by trial and step."""
+    shared: dict[Node, list[str]] = {}
+    found = {}
+    for number in study.records:
+        for node in study.plan.nodes_of(number):
+            if node not in shared:
+                shared[node] = list(_keys_in(node))
+            for step, key in enumerate(shared[node], node.start + 1):
+                found[number, step] = key
     return found
+
+
+def _keys_in(node: Node) -> Iterator[str]:
+    chain = node.chain_at(node.start)
+    for step in range(node.start, node.stop):
+        chain = chain.advance(node.sequences, step, step + 1)
+        yield chain.key
+
+
+def _exact(metrics: Metrics) -> list[tuple[str, str]]:
+    """Return metrics so that only the same bits are equal: NaN to itself, -0.0 not to 0.0."""
+    return sorted((name, repr(value)) for name, value in metrics.items())

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from distributed import Client
@@ -34,9 +35,15 @@ CALM = {"pace": 0}
 Trail = list[Trained]
 
 
-def open_study(folder: Path) -> Study:
+def open_study(folder: Path, **more: Any) -> Study:
     return create_study(
-        Descent, name="chaos", storage=folder, metric="loss", config=CALM, load_if_exists=True
+        Descent,
+        name="chaos",
+        storage=folder,
+        metric="loss",
+        config=CALM,
+        load_if_exists=True,
+        **more,
     )
 
 
@@ -59,17 +66,17 @@ def study(ran: Path, tmp_path: Path) -> Iterator[Study]:
     opened.close()
 
 
-def trail(study: Study) -> Trail:
-    """Return what one worker writes down that trains everything once, now."""
+def trail(study: Study, *, merge: bool = True) -> Trail:
+    """Return what one worker writes down that trains everything now, once if it is merged."""
     alone, now = Alone(Descent, config=CALM, seed=0, report_every=1), time.time()
-    digests = {
-        digest: step
+    states = [
+        (digest, step)
         for record in study.records.values()
         for step, digest in enumerate(alone.run(record.sequences, record.steps).digests, 1)
-    }
+    ]
     return [
         Trained(process="worker-0.0", attempt="0-a", began=now, at=now, step=step, digest=digest)
-        for digest, step in digests.items()
+        for digest, step in (dict(states).items() if merge else states)
     ]
 
 
@@ -90,6 +97,21 @@ def test_a_study_that_nothing_happened_to_is_in_order(study: Study) -> None:
     assert found.states >= 4
     assert found.metrics == found.steps == found.unique == study.summary()["steps_unique"]
     assert (found.repeated, found.per_loss) == (0, [])
+
+
+@pytest.mark.parametrize("more", [{"report_every": 3}, {"merge": False}], ids=str)
+def test_fewer_metrics_and_trials_that_share_nothing_are_in_order_too(
+    tmp_path: Path, two_threads: Client, more: dict[str, Any]
+) -> None:
+    study = open_study(tmp_path, **more)
+    study.optimize(TUNER, client=two_threads, progress=False, last_line=False)
+    alone = Alone(Descent, config=CALM, seed=0, report_every=study.report_every)
+    trained = trail(study, merge=more.get("merge", True))
+    found = verify(study, TUNER, alone, trained, ())
+    assert found.problems == []
+    assert found.repeated == 0
+    assert found.unique == study.summary()["steps_executed"]
+    study.close()
 
 
 def edit(study: Study, statement: str, *values: object) -> None:
