@@ -30,6 +30,9 @@ NAMES = (
     "decisions",
     "stragglers",
     "drivers",
+    "restart",
+    "utilisation",
+    "detection",
     "torture",
 )
 WITH_DATA = "regret"

@@ -178,8 +178,11 @@ class Connection:
         self.workers.close()
 
     def close(self) -> None:
-        """Close clients that were made here."""
-        self._made.close()
+        """Let go of all stages and workers, and close clients that were made here."""
+        try:
+            self.close_stages()
+        finally:
+            self._made.close()
 
     def _on_event(self, event: tuple[float, Mapping[str, Any]]) -> None:
         """Take a message of a worker; runs in Dask's event loop, so it only passes it on."""

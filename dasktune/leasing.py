@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
+from dasktune.errors import StorageError
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.leases import Lease, Leases, Path
@@ -56,6 +57,10 @@ class _Held:
     lease: Lease
     part: str = ""
     is_dirty: bool = False
+
+
+class _AwayError(Exception):
+    """A store has failed a moment ago, and is done without."""
 
 
 class Leasing:
@@ -102,6 +107,7 @@ class Leasing:
         self._renewed = clock()
         self._poll_seconds = POLL_SECONDS[0]
         self._has_failed = False
+        self._failed_at = -PATIENCE.seconds
         self._thread = threading.Thread(target=self._work, name="dasktune-leasing", daemon=True)
         self._thread.start()
 
@@ -200,17 +206,27 @@ class Leasing:
     def _safely(self, work: Callable[[], None]) -> None:
         try:
             work()
+        except _AwayError:
+            pass
         # The driver waits for answers: whatever a store may do, this thread goes on.
         except Exception as error:  # noqa: BLE001
+            if isinstance(error, OSError | StorageError):
+                self._failed_at = self._clock()
             if not self._has_failed:
                 self._has_failed = True
                 logger.warning(
                     "leases cannot be used, so that other drivers may train the same: %s", error
                 )
 
+    def _check_presence(self) -> None:
+        """Do without a store that has just failed: each try may take as long as the patience."""
+        if 0 <= self._clock() - self._failed_at < PATIENCE.seconds:
+            raise _AwayError
+
     def _take(self, attempt: str, lease: Lease, heed_saved: bool) -> None:
         other = None
         try:
+            self._check_presence()
             self._know(lease.root)
             other = self._leases.take(lease, self._clock(), heed_saved=heed_saved)
         finally:
@@ -241,6 +257,7 @@ class Leasing:
         held = self._held.pop(attempt, None)
         if held is None or any(one.lease.key == held.lease.key for one in self._held.values()):
             return  # the next attempt at the same steps has taken it over
+        self._check_presence()
         if not self._is_lost(held.lease):
             step = max(held.lease.step, step)
             self._leases.write(replace(held.lease, is_done=True, step=step))
@@ -255,6 +272,7 @@ class Leasing:
 
     def _flush(self) -> None:
         """Tell what was saved: the step after it is leased first."""
+        self._check_presence()
         for held in self._held.values():
             if not held.is_dirty or self._is_lost(held.lease):
                 continue
@@ -269,6 +287,7 @@ class Leasing:
         now = self._clock()
         if now - self._renewed < RENEW_SECONDS or now - self._alive > LEASE_SECONDS:
             return
+        self._check_presence()
         self._renewed = now
         for held in self._held.values():
             if not self._is_lost(held.lease):
@@ -290,6 +309,7 @@ class Leasing:
         # While the store does not answer they are as they were, and come to their ends.
         found: list[Lease | None] = list(watched.values())
         try:
+            self._check_presence()
             found = self._leases.read(root, [lease.key for lease in watched.values()])
         finally:
             for attempt, lease in zip(watched, found, strict=True):
@@ -311,6 +331,7 @@ class Leasing:
 
     def _listen(self) -> None:
         """Take in what others want, and how long that takes."""
+        self._check_presence()
         began = time.monotonic()
         found = [
             (root, path)
@@ -326,12 +347,14 @@ class Leasing:
     def _look_up(self, attempt: str, keys: Mapping[Step, str]) -> None:
         found: dict[Step, Commit] = {}
         try:
+            self._check_presence()
             commits = self._store.commits(keys.values())
             found = {step: commits[key] for step, key in keys.items() if key in commits}
         finally:
             self._put(("commits", (attempt, found)))
 
     def _tell_wanted(self) -> None:
+        self._check_presence()
         for root in sorted(self._wanted.keys() & self._roots):
             path = self._leases.want(root, self.holder, self._count, self._wanted.pop(root))
             self._count += 1
@@ -342,6 +365,7 @@ class Leasing:
         self._wanted.setdefault(root, []).extend(paths)
 
     def _end(self) -> None:
+        self._check_presence()
         for attempt, held in list(self._held.items()):
             self._release(attempt, held.lease.step)
         for root in self._roots:

@@ -170,7 +170,8 @@ class DaskRunner:
         StorageError
             If a state or record cannot be stored; what was reported is safe.
         KeyboardInterrupt
-            After all running stages have been stopped and saved.
+            After all running stages have been stopped and saved; at once if it had been asked
+            to stop before.
         Exception
             What `on_safe` raised, likewise.
         """
@@ -197,7 +198,9 @@ class DaskRunner:
             # A call of the tuner may have been broken off; what it is not told now, it is told
             # by the next run.
             self._engine.mute()
-            if not self._is_draining:
+            # Who was asked to stop and is interrupted all the same saves nothing more.
+            gives_up = isinstance(error, KeyboardInterrupt) and self._stop.is_set()
+            if not self._is_draining and not gives_up:
                 self._drain()
             raise
         finally:
@@ -490,7 +493,6 @@ class DaskRunner:
             self._recorder.flush()
             self._say_what_is_safe()
             self._count()
-            self._cluster.close_stages()
         finally:
             self._cluster.close()
             if self._sharing is not None:

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from dasktune.algos.base import Tuner, known_configurations
 from dasktune.algos.single import SingleTrial
 from dasktune.callbacks import Announcer, Callback, Mirroring
 from dasktune.engine import Engine, Outcome, refuse_objectives
-from dasktune.errors import ConfigurationError, TrainerError, refuse
+from dasktune.errors import ConfigurationError, StorageError, TrainerError, refuse
 from dasktune.export import about_state, check_target, write_state
 from dasktune.gpus import gpus_needed
 from dasktune.graph.attempts import DispatchOptions
@@ -54,6 +54,9 @@ if TYPE_CHECKING:
     from dasktune.runner import DaskRunner
 
 logger = logging.getLogger(__name__)
+
+GOES_ON = "once that is mended, the same call or command goes on where it was"
+"""What to do about a store or database that fails a run."""
 
 
 class Study(StudyAdditions):
@@ -309,9 +312,16 @@ class Study(StudyAdditions):
         self._is_stopping = False
         try:
             yield
+        except BaseException as error:
+            with suppress(StorageError):  # what went wrong first is what is told
+                save(meter.of_this_run)
+            if isinstance(error, StorageError):
+                error.add_note(GOES_ON)
+            raise
+        else:
+            save(meter.of_this_run)
         finally:
             self._is_stopping = None
-            save(meter.of_this_run)
 
     def _note_run(self, run: str, place: int, used: Used) -> None:
         self._history.note(

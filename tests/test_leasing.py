@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dasktune.leasing import LEASE_SECONDS, Leasing
+from dasktune.leasing import LEASE_SECONDS, PATIENCE, Leasing
 from dasktune.sequences import Constant
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
@@ -102,3 +102,22 @@ def test_whatever_fails_the_next_question_is_answered(driver: Driver) -> None:
     assert driver.hear() == ("commits", ("odd", {}))
     driver.leasing.ask("mine", driver.lease())
     assert driver.hear() == ("leased", ("mine", None))
+
+
+def test_a_store_that_has_just_failed_is_done_without_for_as_long_as_it_is_waited_for(
+    driver: Driver,
+) -> None:
+    folder = driver.folder / layout.lease_folder(ROOT)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.write_text("no folder")
+    driver.leasing.ask("first", driver.lease())
+    assert driver.hear() == ("leased", ("first", None))
+    driver.settle()
+    folder.unlink()
+    driver.leasing.ask("second", driver.lease())
+    assert driver.hear() == ("leased", ("second", None))
+    assert driver.there() is None, "many that ask would each wait as long"
+    driver.now += PATIENCE.seconds
+    driver.leasing.ask("third", driver.lease())
+    assert driver.hear() == ("leased", ("third", None))
+    assert driver.there() is not None

@@ -381,7 +381,7 @@ def _speaking() -> Iterator[None]:
     except TrainerError as error:
         _refuse(error.traceback or str(error), FAILED)
     except DasktuneError as error:
-        _refuse(str(error), FAILED)
+        _refuse("\n".join([str(error), *getattr(error, "__notes__", ())]), FAILED)
 
 
 def _refuse(text: str, code: int) -> NoReturn:

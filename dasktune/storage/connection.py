@@ -31,6 +31,9 @@ CONNECT_SECONDS = 5
 IDLE_SECONDS = 60
 """Seconds that a transaction may do nothing; ours do all they have to at once."""
 
+SILENT_SECONDS = 60
+"""Seconds after which a server of which nothing is heard counts as gone."""
+
 _MOMENT = 0.01
 """Seconds between two attempts to set up a SQLite file that others set up."""
 
@@ -39,6 +42,15 @@ _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 
 _URLS = (*DIALECTS, "postgres")
 """What begins with one of these and a colon is no path, but a URL with a slip in it."""
+
+_WAITS = {
+    "connect_timeout": CONNECT_SECONDS,
+    "tcp_user_timeout": SILENT_SECONDS * 1000,
+    "keepalives_idle": SILENT_SECONDS // 2,
+    "keepalives_interval": SILENT_SECONDS // 6,
+    "keepalives_count": 3,
+}
+"""How libpq waits for a server; else it would for two hours for one that vanished."""
 
 _MEMORY = (None, "", ":memory:")
 _LIBPQ = ("psycopg", "psycopg2")
@@ -104,7 +116,8 @@ class Connections:
         """Return what comes of work in one transaction.
 
         If the connection to a server is lost, it is done again with a new one, for up to
-        `patience` seconds.
+        `patience` seconds. One that was waited for in vain is not waited for again until it
+        has answered.
 
         Parameters
         ----------
@@ -163,6 +176,7 @@ class Connections:
         import tenacity
 
         logger.warning("database %s: the connection was lost; trying again", self.name)
+        self._has_answered = False  # who waits in vain, or is interrupted, does so once
         is_uncertain = lost.is_committing
 
         def again(connection: sa.Connection) -> Found:
@@ -200,9 +214,11 @@ class Connections:
 
     def _engine(self, address: sa.URL, timeout: float, *, may_write: bool) -> sa.Engine:
         if self.dialect == "postgresql":
-            waits = address.get_driver_name() in _LIBPQ and "connect_timeout" not in address.query
-            seconds = {"connect_timeout": CONNECT_SECONDS} if waits else {}
-            engine = sa.create_engine(address, connect_args=seconds)
+            is_libpq = address.get_driver_name() in _LIBPQ
+            waits = {
+                name: n for name, n in _WAITS.items() if is_libpq and name not in address.query
+            }
+            engine = sa.create_engine(address, connect_args=waits)
             sa.event.listen(engine, "connect", _configure_postgresql)
             return engine
         options: dict[str, Any] = {"timeout": timeout, "check_same_thread": False}

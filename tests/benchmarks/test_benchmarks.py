@@ -16,7 +16,7 @@ import dasktune as dt
 from dasktune.sequences import Constant, MultiStep, Piecewise
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
-MODULES = ("figures", "spaces", "trainers", "merging", "wall_time", "start", "all")
+MODULES = ("figures", "spaces", "trainers", "merging", "wall_time", "utilisation", "start", "all")
 
 
 @pytest.fixture
@@ -157,6 +157,44 @@ def test_a_missed_bound_is_an_exit_code_and_a_line(
     document = json.loads(path.read_text())
     assert document["figures"][0]["reached"] is False
     assert "| slow | slow | 3 x | <= 2.5 | NO |" in load("all").markdown([document])
+
+
+@pytest.mark.slow
+def test_a_restarted_driver_decides_as_one_that_lives(tmp_path: Path) -> None:
+    figures = run("restart", tmp_path)
+    same = [figure for name, figure in figures.items() if "decides otherwise" in name]
+    assert [figure["value"] for figure in same] == [0, 0]
+    assert all(int(figure["note"].removeprefix("of ")) > 10 for figure in same)
+    seconds = [figure for name, figure in figures.items() if "first step" in name]
+    assert all(figure["value"] > 0 and "replay" in figure["note"] for figure in seconds)
+
+
+def test_slots_are_busy_by_two_clocks(tmp_path: Path) -> None:
+    figures = run("utilisation", tmp_path)
+    idle = {name: figure["value"] for name, figure in figures.items() if "idle" in name}
+    assert len(idle) == 3
+    assert all(0 <= share < 1 for share in idle.values())
+    assert idle["idle share of 16 simulated slots while there is work"] < 0.1
+    assert all(figure["value"] > 0 for name, figure in figures.items() if "CPU" in name)
+
+
+def test_the_idle_share_counts_from_the_first_begin_until_stages_run_out(load: Any) -> None:
+    busy = load("utilisation")._busy
+    # Two slots; the third stage is the last that begins while another one waits.
+    spans = [(0.0, 4.0), (1.0, 3.0), (3.0, 5.0), (4.0, 9.0)]
+    assert busy(spans, [0.0, 1.0, 3.0, 4.0], 2) == (3 + 2) / (2 * 3)
+    assert busy([(0.0, 9.0)] * 2, [0.0, 0.0, 5.0, 5.0], 2) == 1
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_what_is_done_to_workers_is_noticed(tmp_path: Path) -> None:
+    figures = run("detection", tmp_path)
+    killed, silent, hung = (figure["value"] for figure in figures.values())
+    assert killed > 0
+    assert silent > 1
+    # It is not before its limit that a step counts as hung.
+    assert hung > 0
 
 
 def test_torture_finds_no_violation(tmp_path: Path) -> None:

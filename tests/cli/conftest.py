@@ -117,13 +117,14 @@ class Folder:
 
     def wait_for_steps(self, number: int, process: subprocess.Popen[str]) -> None:
         """Wait until so many steps have been trained."""
-        self._wait(lambda: len(self.steps()) >= number, process)
+        self.wait_until(lambda: len(self.steps()) >= number, process)
 
     def wait_for_file(self, name: str, process: subprocess.Popen[str]) -> None:
         """Wait until a file has been made."""
-        self._wait((self.path / name).exists, process)
+        self.wait_until((self.path / name).exists, process)
 
-    def _wait(self, is_there: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    def wait_until(self, is_there: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+        """Wait for whatever it is, while the process runs."""
         deadline = time.monotonic() + PATIENCE
         while not is_there():
             assert process.poll() is None, process.communicate()

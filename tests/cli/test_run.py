@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
 
 import pytest
 from distributed import LocalCluster
@@ -65,6 +67,31 @@ def test_an_interrupted_run_goes_on_where_it_was(
     done = folder.command(*command)
     assert done.returncode == 0, done.stderr
     assert len(folder.steps()) == len(set(folder.steps())) == UNIQUE
+
+
+def test_a_second_interrupt_gives_up_what_runs_at_once(folder: Folder) -> None:
+    process = folder.start(*RUN, "--config", "pause=100")
+    database = folder.path / "runs" / "counting" / "dasktune.db"
+    folder.wait_until(lambda: stages_that_run(database) == 2, process)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.stderr is not None
+    assert any("saving what runs; interrupt again" in line for line in process.stderr)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "interrupted; the same command goes on where it was" in errors
+    assert folder.steps() == []
+    assert folder.command(*RUN).returncode == 0
+    assert len(folder.steps()) == len(set(folder.steps())) == UNIQUE
+
+
+def stages_that_run(database: Path) -> int:
+    if not database.exists():
+        return 0
+    with closing(sqlite3.connect(database)) as connection, suppress(sqlite3.OperationalError):
+        query = "SELECT count(*) FROM dasktune_stages WHERE status = 'running'"
+        return int(connection.execute(query).fetchone()[0])
+    return 0
 
 
 def test_an_interrupt_while_the_cluster_starts_ends_cleanly(folder: Folder) -> None:

@@ -339,6 +339,7 @@ def test_a_server_must_answer_within_seconds_unless_asked_otherwise() -> None:
 
     def connect(dialect: object, record: object, arguments: object, options: dict[str, Any]) -> Any:
         given.append(options["connect_timeout"])
+        assert options["tcp_user_timeout"] == module.SILENT_SECONDS * 1000
         raise OSError("not now")
 
     for url in ("postgresql://h/x", "postgresql://h/x?connect_timeout=77"):

@@ -1,0 +1,197 @@
+"""Studies as drivers leave them that are killed, written in the time of a simulation.
+
+The real engine runs on simulated workers; a study's own recorder and checkpoint store write
+what a run on a cluster would have written by then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from trainers import Nothing
+
+import dasktune as dt
+from dasktune.algos.base import Tuner
+from dasktune.engine import Engine, Outcome
+from dasktune.graph.dispatch import Dispatcher
+from dasktune.graph.events import Ended, Event, RunStage, Saved
+from dasktune.limits import Limits
+from dasktune.log import Record
+from dasktune.simulate.mishaps import Mishaps
+from dasktune.simulate.runner import Conditions, SimulatedRunner
+from dasktune.storage.codec import encode
+from dasktune.types import Objective, Step
+
+METRIC = "value"
+WORKERS = 64
+TOGETHER = 500
+"""Events whose records are written together: a run writes what 0.1 s bring."""
+
+
+class Noting(Nothing):
+    """Trains nothing, and writes down when it does so first, after ``config["seconds"]``."""
+
+    ignored_config = ("began", "seconds")
+
+    def train(self) -> None:
+        """Write the time down, once."""
+        path = Path(self.config["began"])
+        if not path.exists():
+            path.write_text(repr(time.time()))
+        time.sleep(self.config["seconds"])
+
+
+class _KilledError(Exception):
+    """The driver is gone."""
+
+
+class _Recorded:
+    """An engine whose outcomes are written as a runner does, until it has had enough reports."""
+
+    def __init__(self, study: dt.Study, reports: int) -> None:
+        self.engine: Engine = study._engine()
+        self.reports = 0
+        self._most = reports
+        self._store = study.store
+        self._recorder = study._recorder()
+        self._events = 0
+        self._orders: dict[str, RunStage] = {}
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        return self.engine.dispatcher
+
+    @property
+    def trials(self) -> Mapping[int, Any]:
+        return self.engine.trials
+
+    @property
+    def objective(self) -> Objective:
+        return self.engine.objective
+
+    @property
+    def finished(self) -> bool:
+        return self.engine.finished
+
+    def begin(self, tuner: Tuner, **options: Any) -> Outcome:
+        return self._written(self.engine.begin(tuner, **options))
+
+    def ask(self, capacity: int, now: float) -> Outcome:
+        return self._written(self.engine.ask(capacity, now))
+
+    def handle(self, event: Event, now: float) -> Outcome:
+        match event:
+            case Saved():
+                self._saved(event)
+            case Ended():
+                self._ended(event)
+        outcome = self._written(self.engine.handle(event, now))
+        if self.reports >= self._most:
+            self._recorder.flush()
+            raise _KilledError
+        return outcome
+
+    def _written(self, outcome: Outcome) -> Outcome:
+        self._recorder.outcome(outcome)
+        self._events += 1
+        if self._events % TOGETHER == 0:
+            self._recorder.flush()
+        for order in outcome.orders:
+            if isinstance(order, RunStage):
+                self._orders[order.attempt] = order
+                self._recorder.launched(order, order.node.key_at(order.stop))
+                self._recorder.started(order.attempt, time.time())
+        return outcome
+
+    def _saved(self, event: Saved) -> None:
+        node = self.dispatcher.attempts[event.attempt].leaf
+        self._recorder.metrics(node, [(at, node.key_at(at), one) for at, one in event.reports])
+        self.reports += len(event.reports)
+        key = node.key_at(event.step)
+        commit = self._store.save(
+            encode({"value": 0.0}),
+            key=key,
+            attempt=event.attempt,
+            step=event.step,
+            reports=event.reports,
+        )
+        names = ("key", "step", "digest", "nbytes", "seconds")
+        message = {name: getattr(commit, name) for name in names}
+        self._recorder.checkpoint(node, {**message, "by": commit.attempt})
+
+    def _ended(self, event: Ended) -> None:
+        end = {"status": event.status, "step": event.step, "repeated": 0}
+        self._recorder.ended(event.attempt, time.time(), **end)  # type: ignore[arg-type]
+        self._recorder.settled(event.attempt)
+        self._orders.pop(event.attempt, None)
+
+
+def open_study(folder: Path, database: str | None = None, *, began: Path | None = None) -> dt.Study:
+    """Return the study in a folder, as a user's script would open it."""
+    return dt.create_study(
+        Noting,
+        name="interrupted",
+        storage=folder / "store",
+        database=database,
+        metric=METRIC,
+        load_if_exists=True,
+        config={"began": str(began or folder / "began"), "seconds": 0.2},
+    )
+
+
+def loss_of(values: Mapping[str, Any], step: Step) -> float:
+    """Return a metric that falls, from what a trial's hyper-parameters are."""
+    return 9973 * sum(map(float, values.values())) % 1 + 1 / step
+
+
+def write_study(
+    folder: Path, tuner: Tuner, reports: int, following: int, database: str | None = None
+) -> tuple[int, list[Record]]:
+    """Run a study until so many reports are written, and leave it there.
+
+    Returns how many reports there are, and the records that the engine would have made of the
+    `following` reports, had it not been killed: of trials that are under way, in the order of
+    their numbers.
+    """
+    study = open_study(folder, database)
+    recorded = _Recorded(study, reports)
+    conditions = Conditions(
+        curve=loss_of,
+        pace=lambda values: 1.0,
+        mishaps=Mishaps(straggling=0.5, drop=0.0, seed=0),
+        report_every=1,
+    )
+    runner = SimulatedRunner(
+        recorded,  # type: ignore[arg-type]
+        conditions,
+        workers=WORKERS,
+        limits=Limits(),
+    )
+    with suppress(_KilledError):
+        runner.run(tuner)
+    found = next_records(recorded.engine, following)
+    study.close()
+    return recorded.reports, found
+
+
+def next_records(engine: Engine, count: int) -> list[Record]:
+    """Return what an engine notes when it is told of the next end of trials that wait for one."""
+    found: list[Record] = []
+    for number in sorted(engine.dispatcher.wanted)[:count]:
+        node = engine.dispatcher.wanted[number][0]
+        values = {name: one(0) for name, one in engine.trials[number].sequences.items()}
+        metrics = {METRIC: loss_of(values, node.stop)}
+        outcome = engine.measured(number, node.stop, metrics, 0.0)
+        found += [one for one in outcome.records if one["kind"] != "snapshot"]
+    return found
+
+
+def space(trials: int) -> dt.Space:
+    """Return a grid of trials that have nothing in common."""
+    across = max(1, round(trials**0.5))
+    rates: Iterable[float] = (0.1 + 0.001 * at for at in range(-(-trials // across)))
+    return dt.Space(lr=list(rates), width=list(range(across)))
