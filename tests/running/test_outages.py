@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -23,9 +24,11 @@ from distributed import Client
 import dasktune as dt
 from dasktune import leasing
 from dasktune.errors import StorageError
+from dasktune.runner import DRAIN_SECONDS
 from dasktune.sequences import Constant, Piecewise
 from dasktune.storage import object_files
-from dasktune.storage.retrying import Patience
+from dasktune.storage.connection import SILENT_SECONDS
+from dasktune.storage.retrying import PATIENCE_SECONDS, Patience
 from dasktune.study import GOES_ON, Study
 from tests.services import S3Server
 from tests.storage.proxy import Proxy
@@ -426,3 +429,22 @@ def test_a_trial_that_does_not_fit_into_memory_fails_alone(
     assert len({stage.worker for stage in failed}) == 2, "tried again on another worker"
     assert set(place.trained().values()) == {1}
     study.close()
+
+
+# ----------------------------------------------------------------------------- the page
+
+
+def test_the_page_about_failures_names_tests_that_are_there_and_the_times_of_the_code() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "failures.md").read_text()
+    named = set(re.findall(r"`((?:\w+/)*test_\w+\.py)`", page))
+    assert len(named) > 10
+    assert [one for one in sorted(named) if not (root / "tests" / one).is_file()] == []
+    timeouts = dt.Timeouts()
+    assert timeouts.step_seconds is None
+    for name in ("silence_seconds", "scheduler_seconds", "database_seconds"):
+        assert f"`{name}` ({getattr(timeouts, name):g} s)" in page
+    for seconds in (PATIENCE_SECONDS, leasing.PATIENCE.seconds, SILENT_SECONDS, DRAIN_SECONDS):
+        assert f" {seconds:g} s" in page
+    for link in re.findall(r"\]\(([\w-]+\.md)\)", page):
+        assert (root / "docs" / link).is_file()
