@@ -56,27 +56,6 @@ def test_twenty_trials_on_two_jobs_give_what_one_local_worker_gives(
     assert slurm.jobs("PENDING,RUNNING") == []
 
 
-def test_jobs_that_are_cancelled_and_requeued_in_mid_stage_change_nothing(
-    folder: Folder, undisturbed: dict[str, object], slurm: Slurm
-) -> None:
-    process = folder.start(*RUN, *TWO_JOBS, "--config", "pause=0.1")
-    folder.wait(lambda: len({job for job, *_ in folder.steps()}) == 2, process)
-    cancelled, requeued = slurm.jobs()
-    slurm.call("scancel", cancelled)
-    before = len(folder.steps())
-    folder.wait(lambda: len(folder.steps()) > before + 6, process)
-    slurm.call("scontrol", "requeue", requeued)
-    output, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
-    summary = json.loads(output)["summary"]
-    assert summary["trials"] == 20
-    # Of each job that was lost: the steps of its stage that were not durable.
-    assert UNIQUE <= len(folder.steps()) <= UNIQUE + 2 * 4
-    jobs = [job for job, *_ in folder.steps()]
-    assert len(set(jobs)) == 3, "a job took the place of the one that was cancelled"
-    assert {key: states_of(folder)[key] for key in undisturbed} == undisturbed
-
-
 def test_before_its_walltime_a_worker_saves_and_another_job_goes_on(
     folder: Folder, slurm: Slurm
 ) -> None:
