@@ -415,7 +415,7 @@ def test_opening_reads_neither_the_log_nor_the_trials(
     expected = study.best_value, study.best_params, repr(study)
     study.close()
     read: list[str] = []
-    for name in ("events", "trials", "metrics", "stages", "checkpoints"):
+    for name in ("events", "trials", "metrics", "known_metrics", "stages", "checkpoints"):
         real = getattr(Database, name)
 
         def noting(*arguments: Any, name: str = name, real: Any = real, **more: Any) -> Any:
@@ -427,7 +427,7 @@ def test_opening_reads_neither_the_log_nor_the_trials(
     assert (again.best_value, again.best_params, repr(again)) == expected
     assert read == []
     assert again.best_trial.value == expected[0]
-    assert {"trials", "metrics"} <= set(read)
+    assert {"trials", "known_metrics"} <= set(read)
     again.close()
 
 
