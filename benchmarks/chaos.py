@@ -101,11 +101,9 @@ def _repeated(one: Result) -> int:
 
 
 def _table(found: list[Result], calm: dict[str, Result]) -> Table:
-    """Return the runs, a line each."""
+    """Return the runs, a line each; kills are of workers, scheduler and driver."""
     made = Table(title="runs", title_justify="left")
-    for column in ("seed", "tuner", *(f"{kind} kills" for kind in KINDS), "other faults"):
-        made.add_column(column, justify="right")
-    for column in ("steps", "repeated", "most at once", "seconds", "undisturbed", "ended so"):
+    for column in ("seed", "tuner", "kills", "other", "steps", "again", "most", "s", "calm", "so"):
         made.add_column(column, justify="right")
     for one in found:
         looked = one.findings
@@ -114,7 +112,8 @@ def _table(found: list[Result], calm: dict[str, Result]) -> Table:
             most = max(looked.per_loss, default=0)
             steps = (f"{looked.steps:,}", str(looked.repeated), str(most))
         made.add_row(
-            *(str(one.seed), one.case.name, *(str(one.kills[kind]) for kind in KINDS)),
+            *(str(one.seed), one.case.name),
+            " + ".join(str(one.kills[kind]) for kind in KINDS),
             str(len(one.course.done) - one.course.kills),
             *steps,
             f"{one.course.seconds:.0f}",

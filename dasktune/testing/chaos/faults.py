@@ -120,8 +120,8 @@ def timetable(
     --------
     >>> for fault in timetable(3, kills=2, gap=2.0, silence=5.0, only=["kill-worker"]):
     ...     print(fault)
-      0.36 s  kill-worker
-      1.35 s  kill-worker
+      1.51 s  kill-worker
+      3.98 s  kill-worker
     """
     rng = random.Random(seed)
     names = _drawn(rng, [name for name in KILLS if name in only], kills)

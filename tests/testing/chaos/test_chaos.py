@@ -97,7 +97,9 @@ def test_a_trainer_that_does_not_resume_exactly_is_found_out(forgetful: Path) ->
 
 
 def test_what_hangs_is_told_with_what_every_process_was_doing(forgetful: Path) -> None:
-    found = command(forgetful, "--runs", 1, "--kills", 0, "--limit", 4, "--json")
+    found = command(
+        forgetful, "--config", "pace=50", "--runs", 1, "--kills", 0, "--limit", 4, "--json"
+    )
     assert found.exit_code == 1
     run = json.loads(found.stdout)[0]
     assert run["states"] == 0
