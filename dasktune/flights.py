@@ -29,7 +29,7 @@ from dasktune.graph.events import (
 from dasktune.graph.plan import Node
 from dasktune.logs import KEY_LETTERS, about, trials_text
 from dasktune.recorder import Recorder
-from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.types import Metrics, Step
 from dasktune.waiting import trials_of
 
@@ -38,11 +38,8 @@ logger = logging.getLogger(__name__)
 DURABLE_SECONDS = 10.0
 """How long after a stage's end its commit is waited for before the store is asked."""
 
-CUT_OFF_SECONDS = 2.0
-"""How long ago a worker may have been heard of when it notices that its scheduler is gone."""
-
 MOST_REACH = 100
-"""States at most that are looked for beyond what was heard of; each costs a request."""
+"""How many steps beyond what was heard of a worker may have saved whose scheduler is gone."""
 
 Message = Mapping[str, Any]
 
@@ -155,7 +152,7 @@ class Flights:
         for attempt in lost:
             flight = self._flights.get(attempt.id)
             if flight is not None:
-                reach = self._reach_of(attempt) if is_blameless else 1
+                reach = MOST_REACH if is_blameless else 1
                 self._look_up_saves(flight, attempt, until=attempt.position + reach)
             if not attempt.ended:
                 self.worker_seconds += self._recorder.seconds_of(attempt.id, time.time())
@@ -314,11 +311,6 @@ class Flights:
             self._flights.pop(attempt, None)
             self._recorder.settled(attempt)
 
-    def _reach_of(self, attempt: Attempt) -> int:
-        """Return how many steps a worker may have got further that saved once it was cut off."""
-        seconds = self._dispatcher.speeds.seconds_per_step(attempt.node)
-        return 2 + min(MOST_REACH, int(CUT_OFF_SECONDS / max(seconds, 1e-6)))
-
     def _look_up_saves(self, flight: _Flight, attempt: Attempt, until: Step) -> None:
         """Take in the states of an attempt that were saved but not heard of, in their order.
 
@@ -328,19 +320,20 @@ class Flights:
         ends = (node.stop for node in attempt.leaf.up())
         reached = range(attempt.position, until + 1)
         likely = {*reached, attempt.stop, *flight.order.saves, *ends}
-        for step in sorted(likely):
-            if max(attempt.saved, attempt.start) < step <= attempt.stop:
-                self._look_up(flight, attempt, step)
-
-    def _look_up(self, flight: _Flight, attempt: Attempt, step: Step) -> None:
-        """Take in the state at a step, if the store has it."""
-        node = attempt.node_at(step)
+        first = max(attempt.saved, attempt.start) + 1
+        steps = [step for step in sorted(likely) if first <= step <= attempt.stop]
+        keys = {step: attempt.node_at(step).key_at(step) for step in steps}
         try:
-            commit = self._store.commit_of(node.key_at(step))
+            commits = self._store.commits(keys.values())
         except StorageError:
             return
-        if commit is None:
-            return
+        for step in steps:
+            if keys[step] in commits:
+                self._take_in(flight, attempt, step, commits[keys[step]])
+
+    def _take_in(self, flight: _Flight, attempt: Attempt, step: Step, commit: Commit) -> None:
+        """Take in the state at a step that the store has."""
+        node = attempt.node_at(step)
         reports = [(at, node.key_at(at), metrics) for at, metrics in commit.reports]
         self._saved(
             flight,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from dasktune.graph.plan import Node, SearchPlan
 from dasktune.log import Record
 from dasktune.recall import Recall
 from dasktune.session import Session, after_last_snapshot
+from dasktune.testing.torture.world import Store
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -211,11 +212,12 @@ def what_was_known_all_along_ends_the_run(patch: pytest.MonkeyPatch) -> None:
 
 
 def only_the_last_state_is_looked_up(patch: pytest.MonkeyPatch) -> None:
-    def looks(self: Flights, flight: Any, attempt: Attempt, until: int) -> None:
-        if until > max(attempt.saved, attempt.start):
-            self._look_up(flight, attempt, min(until, attempt.stop))
+    look_up = Store.commits
 
-    patch.setattr(Flights, "_look_up_saves", looks)
+    def looks(self: Store, keys: Iterable[str]) -> Any:
+        return dict([*look_up(self, keys).items()][-1:])
+
+    patch.setattr(Store, "commits", looks)
 
 
 def losses_are_blamed_on_nobody(patch: pytest.MonkeyPatch) -> None:
@@ -224,7 +226,7 @@ def losses_are_blamed_on_nobody(patch: pytest.MonkeyPatch) -> None:
 
 def _all() -> Iterator[Plant]:
     here = globals()
-    unplanted = {"Callable", "Iterator"}
+    unplanted = {"Callable", "Iterable", "Iterator"}
     for name, found in here.items():
         is_plant = callable(found) and getattr(found, "__module__", "") == __name__
         if is_plant and not name.startswith("_") and name not in unplanted:
