@@ -36,6 +36,9 @@ LOOK_SECONDS = 5.0
 ANSWER_SECONDS = 5.0
 """How long the scheduler may take to say which they are."""
 
+PROBE_SECONDS = 10.0
+"""How long a worker may take to say which packages it has."""
+
 ASK_SECONDS = 60.0
 """How long a worker may take to open the trainer's code; importing it may take a while."""
 
@@ -147,6 +150,7 @@ class Workers:
         self._put = put
         self._gives_up = gives_up
         self._pool = pool_of(client)
+        self._lock = threading.Lock()
         self._processes: dict[str, str] = {}
         self._resources: dict[str, Mapping[str, float]] = {}
         self._known: set[str] = set()
@@ -183,17 +187,20 @@ class Workers:
         if not self._wait(WORKERS_SECONDS if patience is None else patience):
             return []
         self._scheduler = self._client.scheduler_info(n_workers=0)["id"]
-        versions = self._ask(probe())
+        versions = self._ask(probe(), seconds=PROBE_SECONDS)
         refuse_workers(versions)
+        is_whole = len(versions) == len(self._client.scheduler_info()["workers"])
+        self._open = True  # from here on there is something to be taken off again
         plugin = StagePlugin(self._plan)
-        self._broadcast(lambda: self._client.register_plugin(plugin), ASK_SECONDS)
+        # Who has not answered does not answer to this either.
+        seconds = ASK_SECONDS if is_whole else PROBE_SECONDS
+        self._broadcast(lambda: self._client.register_plugin(plugin), seconds)
         self._client.subscribe_topic(TOPIC, on_event)
         self._client.subscribe_topic("all", self._on_membership)
-        self._open = True
         greetings = {
             address: greeting
-            for address, greeting in self._ask(greet, self._plan.run).items()
-            if address in versions and greeting["problem"] != NO_PLUGIN
+            for address, greeting in self._ask(greet, self._plan.run, workers=[*versions]).items()
+            if greeting["problem"] != NO_PLUGIN
         }  # who comes at this moment is met later
         problems = [
             f"worker {address}: {problem}"
@@ -215,21 +222,28 @@ class Workers:
         function: Callable[..., Any],
         *arguments: object,
         workers: Collection[str] | None = None,
+        seconds: float | None = None,
     ) -> dict[str, Any]:
         """Return what workers answer, by address; those that are gone or silent do not."""
         if workers is None:
             workers = list(self._client.scheduler_info()["workers"])
-        return dict(self._client.sync(self._ask_each, function, arguments, workers))
+        return dict(self._client.sync(self._ask_each, function, arguments, workers, seconds))
 
     async def _ask_each(
-        self, function: Callable[..., Any], arguments: tuple[object, ...], workers: Collection[str]
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[object, ...],
+        workers: Collection[str],
+        seconds: float | None,
     ) -> dict[str, Any]:
         async def ask(worker: str) -> Any:
             call = self._client.run(function, *arguments, workers=[worker], on_error="return")
             try:
-                return (await asyncio.wait_for(call, ASK_SECONDS)).get(worker, NO_ANSWER)
+                return (
+                    await asyncio.wait_for(call, ASK_SECONDS if seconds is None else seconds)
+                ).get(worker, NO_ANSWER)
             except TimeoutError:
-                logger.warning("worker %s does not answer; it is not used", worker)
+                logger.warning("worker %s does not answer; it is not used before it does", worker)
                 return NO_ANSWER
 
         answers = dict(zip(workers, await asyncio.gather(*map(ask, workers)), strict=True))
@@ -321,9 +335,10 @@ class Workers:
             return
         self._open = False
         if self._client.status == "running":
-            # Or the scheduler finds the client gone while it still has news for it.
-            self._client.unsubscribe_topic(TOPIC)
-            self._client.unsubscribe_topic("all")
+            for topic in (TOPIC, "all"):
+                # Or the scheduler finds the client gone while it still has news for it.
+                with suppress(ValueError):  # not subscribed to yet
+                    self._client.unsubscribe_topic(topic)
             name = self._plan.run
             self._broadcast(lambda: self._client.unregister_worker_plugin(name), ANSWER_SECONDS)
 
@@ -385,7 +400,7 @@ class Workers:
         }
         for address in silent - self._silent:
             logger.warning(
-                "worker %s has said nothing for %.0f s; its stages run elsewhere",
+                "worker %s has said nothing for %.0f s; what it ran goes on elsewhere",
                 address,
                 self._timeouts.silence_seconds,
             )
@@ -401,27 +416,35 @@ class Workers:
 
     def _leave(self, address: str) -> None:
         self._known.discard(address)
-        self._processes.pop(address, None)
-        self._versions.pop(address, None)
+        with self._lock:
+            self._processes.pop(address, None)
+            self._versions.pop(address, None)
         self._put(("left", address))
 
     def _greet(self, address: str) -> None:
         try:
             versions = self._ask(probe(), workers=[address])
-            refuse_workers({**self._versions, **versions})
+            with self._lock:
+                known = dict(self._versions)
+            refuse_workers({**known, **versions})
             greeting = self._ask(greet, self._plan.run, workers=[address])[address]
         except ClusterError as error:
             logger.warning("not used: %s", error)
             return
-        except (OSError, KeyError, ValueError):
+        except Exception as error:  # noqa: BLE001 - a worker that is not greeted is never used
+            if not isinstance(error, OSError | KeyError | ValueError):
+                logger.warning("worker %s cannot be greeted: %r", address, error)
             self._known.discard(address)  # gone, or not quite there yet
+            return
+        if not self._open:
             return
         if greeting["problem"] == NO_PLUGIN:
             self._known.discard(address)
             return
         problem = self._problem_of(address, greeting)
         if problem is None and address in self._known:
-            self._versions[address] = versions[address]
+            with self._lock:
+                self._versions[address] = versions[address]
             self._put(("joined", self._joined(address, greeting)))
         elif problem is not None:
             logger.warning("not used: worker %s: %s", address, problem)
@@ -442,8 +465,9 @@ class Workers:
         if greeting["problem"]:
             return str(greeting["problem"])
         process = greeting["process"]
-        others = [one for worker, one in self._processes.items() if worker != address]
-        self._processes[address] = process
+        with self._lock:  # several are greeted at a time
+            others = [one for worker, one in self._processes.items() if worker != address]
+            self._processes[address] = process
         shared = process == PROCESS or process in others
         if self._plan.store.startswith("memory://") and process != PROCESS:
             return (

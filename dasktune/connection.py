@@ -123,7 +123,8 @@ class Connection:
         """
         patience = self._timeouts.scheduler_seconds
         logger.warning(
-            "the connection to scheduler %s was lost; it is waited for %.0f s",
+            "the connection to scheduler %s was lost; it is waited for %.0f s. Its workers end "
+            "with it: they must be started again, too",
             self._address,
             patience,
         )

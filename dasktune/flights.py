@@ -74,6 +74,8 @@ class Flights:
         Called with an attempt and how far it has come.
     on_saved
         Called with a node and the message about a state at or above it that is durable.
+    lookups
+        The same store, for what can be looked up later as well; `store` if None.
 
     Attributes
     ----------
@@ -96,6 +98,7 @@ class Flights:
         see: Callable[[Metrics], None],
         on_step: Callable[[str, Step], None],
         on_saved: Callable[[Node, Message], None],
+        lookups: CheckpointStore | None = None,
     ) -> None:
         self.worker_seconds = 0.0
         self.latest: tuple[Step, Metrics] | None = None
@@ -103,6 +106,7 @@ class Flights:
         self._dispatcher = engine.dispatcher
         self._recorder = recorder
         self._store = store
+        self._lookups = store if lookups is None else lookups
         self._tell = tell
         self._now = now
         self._see = see
@@ -180,8 +184,8 @@ class Flights:
             attempt = self._dispatcher.attempts.get(attempt_id)
             if attempt is None:
                 del self._flights[attempt_id]
-            else:
-                self._look_up_saves(flight, attempt, until=attempt.position)
+            elif not self._look_up_saves(flight, attempt, until=attempt.position):
+                return  # the store is away: the others are looked up later, too
 
     def hear(self, message: Mapping[str, Any]) -> None:
         """Translate one message of a worker."""
@@ -311,11 +315,16 @@ class Flights:
             self._flights.pop(attempt, None)
             self._recorder.settled(attempt)
 
-    def _look_up_saves(self, flight: _Flight, attempt: Attempt, until: Step) -> None:
+    def _look_up_saves(self, flight: _Flight, attempt: Attempt, until: Step) -> bool:
         """Take in the states of an attempt that were saved but not heard of, in their order.
 
         They are looked for where it is likely: earlier ones, too, since each has metrics that
         no later one has.
+
+        Returns
+        -------
+        bool
+            Whether the store has answered.
         """
         ends = (node.stop for node in attempt.leaf.up())
         reached = range(attempt.position, until + 1)
@@ -324,12 +333,13 @@ class Flights:
         steps = [step for step in sorted(likely) if first <= step <= attempt.stop]
         keys = {step: attempt.node_at(step).key_at(step) for step in steps}
         try:
-            commits = self._store.commits(keys.values())
+            commits = self._lookups.commits(keys.values())
         except StorageError:
-            return
+            return False
         for step in steps:
             if keys[step] in commits:
                 self._take_in(flight, attempt, step, commits[keys[step]])
+        return True
 
     def _take_in(self, flight: _Flight, attempt: Attempt, step: Step, commit: Commit) -> None:
         """Take in the state at a step that the store has."""

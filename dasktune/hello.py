@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
 from contextlib import suppress
 
 from dasktune.errors import ClusterError
@@ -58,6 +59,7 @@ def _said(
     host: str, port: int, context: ssl.SSLContext | None, patience: float, question: bytes = b""
 ) -> bytes:
     """Return the first words of who answers, empty if there are none for `patience` seconds."""
+    deadline = time.monotonic() + patience
     with socket.create_connection((host, port), CONNECT_SECONDS) as plain:
         plain.settimeout(patience)
         with plain if context is None else context.wrap_socket(plain) as connection:
@@ -65,6 +67,7 @@ def _said(
             said = b""
             with suppress(TimeoutError):
                 while HELLO not in said and len(said) < ENOUGH:
+                    connection.settimeout(max(0.01, deadline - time.monotonic()))
                     more = connection.recv(ENOUGH)
                     if not more:
                         break

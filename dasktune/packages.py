@@ -31,7 +31,8 @@ def probe() -> Callable[[], dict[str, str | None]]:
             except metadata.PackageNotFoundError:
                 found[package] = None
         try:
-            found["dasktune"] = str(import_module("dasktune").__version__)
+            # A folder of that name is a module, too.
+            found["dasktune"] = getattr(import_module("dasktune"), "__version__", None)
         except ImportError:
             found["dasktune"] = None
         return found

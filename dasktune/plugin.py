@@ -38,6 +38,9 @@ NANNY_SECONDS = 6.0
 WATCH_SECONDS = 1.0
 """How often it is looked whether a step has taken too long; a tenth of what it may, if less."""
 
+WRITE_SECONDS = 120.0
+"""How long a process that ends itself waits for the store to take what was saved."""
+
 TELL_SECONDS = 0.3
 """How long a process that ends itself waits until what it has said is on its way."""
 
@@ -120,7 +123,7 @@ class StagePlugin(WorkerPlugin):
         the worker's alone, the worker alone is closed.
         """
         worker = self._worker
-        await asyncio.to_thread(self.host.finish_writes, _close_seconds())
+        await asyncio.to_thread(self.host.finish_writes, WRITE_SECONDS)
         await asyncio.sleep(TELL_SECONDS)
         if self.plan.driver == PROCESS or len(Worker._instances) > 1:
             self._is_closed = True  # nobody waits for the thread that hangs

@@ -7,6 +7,7 @@ Without ``prometheus_client`` on the scheduler, whose ``/metrics`` needs it, not
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -17,6 +18,11 @@ from typing import Any
 from distributed import Client, Scheduler, SchedulerPlugin
 
 import dasktune
+
+logger = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 5.0
+"""How long the scheduler is waited for: nothing rests on it."""
 
 TOPIC = "dasktune-figures"
 NAME = "dasktune-prometheus"
@@ -264,17 +270,23 @@ def serve(client: Client) -> bool:
         import importlib
 
         try:
-            return bool(importlib.import_module("dasktune").__version__ == version)
+            found = importlib.import_module("dasktune")
         except ImportError:
             return False
+        # A folder of that name is a module, too.
+        return getattr(found, "__version__", None) == version
+
+    async def ask() -> bool:
+        if not await client.run_on_scheduler(can_serve):
+            return False
+        await client.register_plugin(FiguresPlugin())
+        return True
 
     try:
-        if not client.run_on_scheduler(can_serve):
-            return False
-        client.register_plugin(FiguresPlugin())
-    except (OSError, ValueError):
-        return False  # gone, or it runs nothing for clients
-    return True
+        return bool(client.sync(ask, callback_timeout=ANSWER_SECONDS))
+    except Exception as error:  # noqa: BLE001 - whatever fails there is no reason to fail here
+        logger.debug("the scheduler serves no metrics of studies: %s", error)
+        return False
 
 
 def tell(client: Client, message: Mapping[str, object], *, waits: bool = False) -> None:
@@ -282,13 +294,13 @@ def tell(client: Client, message: Mapping[str, object], *, waits: bool = False) 
     scheduler, loop = client.scheduler, client.loop
     if client.status != "running" or scheduler is None or loop is None:
         return
-    if waits:
-        with suppress(OSError):
-            client.log_event(TOPIC, dict(message))
-        return
 
     async def send() -> None:
         with suppress(OSError):
             await scheduler.log_event(topic=TOPIC, msg=dict(message))
 
-    loop.add_callback(send)
+    if waits:
+        with suppress(OSError):  # a time-out, too
+            client.sync(send, callback_timeout=ANSWER_SECONDS)
+    else:
+        loop.add_callback(send)

@@ -13,6 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,7 @@ from dasktune.recorder import Recorder
 from dasktune.sharing import MESSAGES, Sharing
 from dasktune.signs import Signs
 from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.retrying import Patience
 from dasktune.timeouts import Timeouts
 from dasktune.types import Metrics, Step
 
@@ -57,6 +59,9 @@ MOST_MESSAGES = 1000
 
 DRAIN_SECONDS = 60.0
 """How long running stages are given to end and to be saved when a run is interrupted."""
+
+LOOK_UP = Patience(seconds=5.0, request=5.0)
+"""How long the store is tried where the loop looks up what it has not heard of."""
 
 FLUSH_SECONDS = 0.1
 """How long records that no decision rests on may wait to be written."""
@@ -149,6 +154,8 @@ class DaskRunner:
             see=meter.see,
             on_step=self._note_step,
             on_saved=self._note_saved,
+            # The loop must not wait long for a store that is away: this is asked again later.
+            lookups=CheckpointStore(plan.store, LOOK_UP),
         )
         self._flushed = 0.0
         self._is_draining = False
@@ -175,12 +182,12 @@ class DaskRunner:
         Exception
             What `on_safe` raised, likewise.
         """
-        if self._keeper is not None:
-            self._keeper.open()
-        joined = self._open()
-        if self._study is not None:
-            self._sharing = self._shared(self._study)
         try:
+            if self._keeper is not None:
+                self._keeper.open()
+            joined = self._open()
+            if self._study is not None:
+                self._sharing = self._shared(self._study)
             if self._stop.is_set():
                 return  # asked while the cluster started: nothing has begun
             self._take(begin(self._now(), len(joined)))
@@ -393,9 +400,20 @@ class DaskRunner:
             return False
         for worker in list(self._engine.dispatcher.slots):
             self._worker_left(worker, is_blameless=True)
+        self._forget_news()
         for event in self._open(self._patience):
             self._tell(event)
         return True
+
+    def _forget_news(self) -> None:
+        """Forget what the scheduler that was lost has told of workers: others may be theirs."""
+        kept = []
+        with suppress(queue.Empty):
+            while True:
+                kept.append(self._inbox.get_nowait())
+        for kind, content in kept:
+            if kind in MESSAGES:
+                self._inbox.put((kind, content))
 
     def _open(self, patience: float | None = None) -> list[WorkerJoined]:
         """Get the workers ready; signs go by the client that they were made ready with."""
@@ -494,13 +512,17 @@ class DaskRunner:
             self._say_what_is_safe()
             self._count()
         finally:
-            self._cluster.close()
-            if self._sharing is not None:
-                self._sharing.close()
-            self._engine.dispatcher.dismiss()
-            if self._keeper is not None:
-                for event in self._keeper.close():
-                    self._engine.dispatcher.handle(event, self._now())
+            with ExitStack() as last:  # each is done, whatever becomes of the others
+                if self._keeper is not None:
+                    last.callback(self._close_keeper, self._keeper)
+                last.callback(self._engine.dispatcher.dismiss)
+                if self._sharing is not None:
+                    last.callback(self._sharing.close)
+                last.callback(self._cluster.close)
+
+    def _close_keeper(self, keeper: Keeper) -> None:
+        for event in keeper.close():
+            self._engine.dispatcher.handle(event, self._now())
 
     def _welcome(self, event: WorkerJoined) -> None:
         logger.info("worker %s joined", event.worker, extra=about(worker=event.worker))

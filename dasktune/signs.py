@@ -113,6 +113,7 @@ class Signs:
         self._steps_before = engine.dispatcher.steps_executed
         self._repeated_before = engine.dispatcher.steps_repeated
         self._deserted: float | None = now
+        self._gone_since: float | None = None
         self._unbegun: dict[str, float] = {}
         self._unsaved: dict[str, float] = {}
         self._speeds: deque[tuple[float, int]] = deque()
@@ -130,6 +131,13 @@ class Signs:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        try:
+            self._end(error)
+        finally:
+            self._within.__exit__(kind, error, trace)
+
+    def _end(self, error: BaseException | None) -> None:
+        """Say how the run has ended."""
         how, message = _ending_of(error) or self._ending()
         logger.log(
             logging.WARNING if how == "failed" else logging.INFO,
@@ -141,7 +149,6 @@ class Signs:
         row = replace(self._row, ended=now, seen=now, how=how, message=message)
         self._write(replace(row, waits=[], positions={}, seconds_left=None))
         self._say(is_last=True)
-        self._within.__exit__(kind, error, trace)
 
     def use(self, client: Client) -> None:
         """Speak through a client: another one than before if the scheduler had been lost."""
@@ -161,10 +168,9 @@ class Signs:
         began = time.monotonic()
         if began < self._due:
             return
-        row = self._seen(sharing)
-        took = time.monotonic() - began
-        self._write(row)
+        self._write(self._seen(sharing))
         self._say()
+        took = time.monotonic() - began
         self._due = time.monotonic() + max(SIGN_SECONDS, took / SHARE_OF_TIME)
 
     def _write(self, row: RunRow) -> None:
@@ -206,6 +212,8 @@ class Signs:
             self._deserted = self._deserted or now
             present = self._present()
         self._remember(now)
+        is_gone = self._client.status != "running"
+        self._gone_since = (self._gone_since or now) if is_gone else None
         asked = None if sharing is None else sharing.unanswered()
         return Sight(
             now=now,
@@ -215,6 +223,7 @@ class Signs:
             deserted=self._deserted,
             others={} if sharing is None else in_words(sharing.holders()),
             unanswered=None if asked is None else now - asked,
+            disconnected=self._gone_since,
             unbegun=self._unbegun,
             unsaved=self._unsaved,
         )

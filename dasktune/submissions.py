@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from distributed import Client, Future
+from distributed.client import ClosedClientError
 
 from dasktune.graph.events import RunStage
 from dasktune.job import JobPlan
@@ -82,8 +84,9 @@ class Submissions:
     def cancel(self, attempt: str) -> None:
         """Let Dask forget an attempt; its worker hears of it."""
         future = self._futures.pop(attempt, None)
-        if future is not None:
-            future.cancel()
+        if future is not None and self._client.status == "running":
+            with suppress(ClosedClientError):  # its scheduler may be gone at this moment
+                future.cancel()
 
     def close(self) -> None:
         """Let Dask forget all."""

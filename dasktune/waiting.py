@@ -70,6 +70,8 @@ class Sight:
         How many stages other drivers train, by driver in words.
     unanswered
         Since when the store has been asked for a lease and has not answered; None if it has.
+    disconnected
+        Since when the scheduler has been gone; None if it is there.
     unbegun, unsaved
         Since when attempts were sent to their workers and have not begun, and ended and are
         not in the store, by attempt.
@@ -82,12 +84,16 @@ class Sight:
     deserted: float | None = None
     others: Mapping[str, int] = field(default_factory=dict)
     unanswered: float | None = None
+    disconnected: float | None = None
     unbegun: Mapping[str, float] = field(default_factory=dict)
     unsaved: Mapping[str, float] = field(default_factory=dict)
 
 
 def waits_of(dispatcher: Dispatcher, sight: Sight) -> list[Wait]:
     """Return what a run waits for, the gravest first; nothing if it trains what it can."""
+    if sight.disconnected is not None:
+        text = "the scheduler is gone; it is waited for, and so are workers that come to it"
+        return [Wait(kind="scheduler", text=text, since=sight.disconnected)]
     found = [*_for_workers(dispatcher, sight), *_for_store(sight), *_for_begin(dispatcher, sight)]
     for name, count in sorted(sight.others.items()):
         found.append(Wait(kind="driver", text=f"{name} trains {_counted(count, 'stage')}"))

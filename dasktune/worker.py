@@ -495,7 +495,7 @@ class _StageRun:
             f"a step must end within {seconds:g} s, the one after step {self.step} has not "
             "(Timeouts.step_seconds)"
         )
-        receipt["traceback"] = where
+        receipt["traceback"] = f"{where}\n{receipt['message']}"
         self.host.emit([receipt])
 
     def failure(self, error: BaseException) -> Message:

@@ -582,7 +582,7 @@ def test_our_tables_and_optunas_share_a_database(place: Place, tmp_path: Path) -
     place.mirror(of_every_kind())
     database = Database(str(storage))
     database.create_study("ours", root="a", spec={}, created=0.0)
-    assert [one.name for one in database.studies()] == ["ours"]
+    assert "ours" in [one.name for one in database.studies()]
     database.close()
     place.mirror(of_every_kind())
     assert len(place.trials()) == 8

@@ -154,3 +154,8 @@ def test_what_another_driver_trains_is_left_until_it_is_found() -> None:
     machine.handle(Taken(attempt=order.attempt), 0.0)
     machine.handle(Progress(attempt=order.attempt, step=3), 0.0)
     assert steps_left(machine) == 6
+
+
+def test_a_scheduler_that_is_gone_is_all_that_is_waited_for() -> None:
+    waits = waits_of(dispatcher(), Sight(now=9.0, disconnected=4.0))
+    assert [(wait.kind, wait.since) for wait in waits] == [("scheduler", 4.0)]

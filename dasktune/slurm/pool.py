@@ -154,8 +154,15 @@ class SlurmWorkers(SLURMCluster):
                 said = str(error)
             else:
                 said = ""
-                self.sync(self._mend, submitted)  # type: ignore[no-untyped-call]
+                self._mend_now(submitted)
             self._has_ended.wait(LOOK_SECONDS)
+
+    def _mend_now(self, submitted: set[str]) -> None:
+        try:
+            self.sync(self._mend, submitted)  # type: ignore[no-untyped-call]
+        except Exception:
+            # Else no job would be looked after from now on.
+            logger.exception("the jobs could not be looked after; it is tried again")
 
     async def _mend(self, submitted: set[str]) -> None:
         """Let go of jobs that have ended or are not needed, and submit those that are."""

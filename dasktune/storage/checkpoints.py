@@ -168,9 +168,9 @@ class CheckpointStore:
     {'weight': 1.5}
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, patience: Patience | None = None) -> None:
         self.url = url
-        self._files = open_files(url)
+        self._files = open_files(url) if patience is None else open_files(url, patience=patience)
 
     @property
     def files(self) -> Files:

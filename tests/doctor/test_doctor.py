@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -275,7 +276,8 @@ def test_clocks_are_measured_by_round_trips(study: Study, cluster: Cluster) -> N
     (worker,) = [one for one in clocks if one.workers]
     assert "the clock there is 40.0 s ahead of the driver's" in worker.found
     (store,) = [one for one in clocks if not one.workers]
-    assert "the store's clock is 4" in store.found  # a file's time is as coarse as its system
+    # A file's time is as coarse as its system.
+    assert re.search(r"the store's clock is (39\.\d|4\d[\d.]*) s", store.found)
 
 
 @pytest.mark.slow
@@ -348,7 +350,7 @@ def test_a_bucket_is_tried_from_every_worker_and_left_as_it_was(
     cluster.start(env={"AWS_ENDPOINT_URL": "http://127.0.0.1:1"})
     with closing(make(url, database=str(tmp_path / "dasktune.db"))) as study:
         before = [entry.path for entry in study.store.files.entries("")]
-        found = dt.doctor(study, client=cluster.client, seconds=10)
+        found = dt.doctor(study, client=cluster.client)
         assert [entry.path for entry in study.store.files.entries("")] == before
     (problem,) = of(found, "store")
     assert problem.workers == (named(cluster.client, "worker-2"),)

@@ -215,6 +215,7 @@ def test_a_server_ends_transactions_whose_client_is_gone_without_a_word(
             successor.write(batch(0))  # waits until the first one's second is over
             assert [row.number for row in successor.events(1)] == [0]
         transaction.invalidate()
+        transaction.close()
 
 
 # ---------------------------------------------------------------------- who may come in
