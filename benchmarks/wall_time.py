@@ -87,7 +87,7 @@ def _last_durable(events: Iterable[tuple[float, Mapping[str, Any]]]) -> float:
     return max(
         at
         for at, content in events
-        if any(message["kind"] == "saved" for message in content["messages"])
+        if any(message["kind"] == "saved" for message in content.get("messages", ()))
     )
 
 
