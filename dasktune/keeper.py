@@ -145,6 +145,7 @@ class Keeper:
         self._leaving: dict[tuple[str, str | None], _Leaving] = {}
         self._kept: frozenset[str] = frozenset()
         self._stuck: frozenset[str] = frozenset()
+        self._saved_again: set[str] = set()
         self._forget: dict[str, float] = {}
         self._done: queue.SimpleQueue[tuple[str, str | None, bool]] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="dasktune-keeper")
@@ -213,6 +214,9 @@ class Keeper:
         gone = self._make_room() if self._excess() > 0 else []
         self._pool.shutdown(wait=True)
         gone += self._hear_of_removals()
+        for key in self._saved_again - self._held.keys():
+            # It was saved just after it had gone, before that was heard of: nobody knows of it.
+            self._discard(key, None)
         try:
             self._database.forget_checkpoints(self._forget)
         except StorageError as error:
@@ -472,6 +476,8 @@ class Keeper:
                 if leaving.place is not None:
                     self._places.setdefault(key, leaving.place)
                 self._stuck |= {key}
+            if leaving.is_saved_again:
+                self._saved_again.add(key)
             if leaving.is_saved_again and leaving.place is not None:
                 again.append(Evicted(node=leaving.place[0], step=leaving.place[1]))
         return again
