@@ -62,6 +62,7 @@ async def _cancel_all() -> None:
     for one in others:
         one.cancel()
     await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.sleep(_ACCEPT_SECONDS)  # what was broken off is closed in the loop's next turn
 
 
 class Line:
