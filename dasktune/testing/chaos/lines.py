@@ -119,8 +119,13 @@ class Line:
         self._server.close()
         await self._reset()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
+        task = asyncio.get_running_loop().create_task(self._join(reader, writer))
+        # Also where it is cancelled before it has begun.
+        task.add_done_callback(lambda _: _break_off(writer))
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far: asyncio.StreamWriter | None = None
         try:
             await self._passes.wait()

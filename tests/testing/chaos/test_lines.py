@@ -108,11 +108,3 @@ def test_a_line_to_nobody_breaks_off(exchange: Exchange) -> None:
     with pytest.raises(ConnectionResetError), connect(line) as one:
         one.recv(1)
     line.close()
-
-
-def test_an_exchange_ends_with_lines_that_are_open(echo: int) -> None:
-    with Exchange() as exchange:
-        line = Line(exchange, echo)
-        line.hold()
-        one = connect(line)
-    one.close()
