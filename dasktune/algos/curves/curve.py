@@ -1,0 +1,307 @@
+"""What is known of a learning curve, and what is predicted of its future.
+
+All scores are larger-is-better: who has a metric that gets better downwards negates it.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, Protocol, runtime_checkable
+
+import numpy as np
+
+from dasktune.errors import refuse
+from dasktune.types import Step
+
+LEVELS: Final = (
+    *(0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5),
+    *(0.6, 0.7, 0.8, 0.9, 0.95, 0.975, 0.99),
+)
+"""Probabilities at which a predicted score is given."""
+
+MOST_STEPS: Final = 16
+"""Future steps at which a score is predicted at most; between them it is interpolated."""
+
+_TAIL = 0.5
+"""Scale of a tail beyond the outermost levels, as a part of the distance to the next one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """The curve of another trial that begins like this one.
+
+    Parameters
+    ----------
+    at
+        The step up to which both are the same.
+    steps, scores
+        All that was measured of it, also up to `at`.
+    rates
+        Its learning rate, as in `Curve`.
+    """
+
+    at: Step
+    steps: tuple[Step, ...]
+    scores: tuple[float, ...]
+    rates: tuple[tuple[Step, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """What is known of a learning curve, its future included.
+
+    Parameters
+    ----------
+    steps
+        Steps after which it was measured, ascending.
+    scores
+        What was measured there, larger is better. One that is not finite counts as not
+        measured.
+    max_steps
+        How far its trial may be trained.
+    low, high
+        The range that a score can have; None where there is no bound.
+    rates
+        The learning rate over the whole trial, known beforehand: ``(step, rate)``,
+        ascending, each from that step (counted from 0) on until the next. Empty if it is
+        not known.
+    siblings
+        Curves of trials that begin like this one.
+
+    Raises
+    ------
+    ConfigurationError
+        If steps do not ascend from at least 0, there are not as many scores, or bounds are
+        not in order: all at once.
+    """
+
+    steps: tuple[Step, ...]
+    scores: tuple[float, ...]
+    max_steps: Step
+    low: float | None = None
+    high: float | None = None
+    rates: tuple[tuple[Step, float], ...] = ()
+    siblings: tuple[Branch, ...] = ()
+
+    def __post_init__(self) -> None:
+        problems = []
+        if len(self.steps) != len(self.scores):
+            problems.append(
+                f"scores must be as many as steps, {len(self.steps)}, got {len(self.scores)}"
+            )
+        if any(first >= second for first, second in pairwise((-1, *self.steps))):
+            problems.append(f"steps must ascend from at least 0, got {list(self.steps)}")
+        if self.low is not None and self.high is not None and not self.low < self.high:
+            problems.append(f"low must be < high, got {self.low} and {self.high}")
+        refuse(f"curve: {problem}" for problem in problems)
+
+    @property
+    def measured(self) -> tuple[tuple[Step, float], ...]:
+        """The finite scores with their steps."""
+        pairs = zip(self.steps, self.scores, strict=True)
+        return tuple((step, score) for step, score in pairs if math.isfinite(score))
+
+    @property
+    def last_step(self) -> Step:
+        """The last step that was measured, finite or not; 0 if none was."""
+        return self.steps[-1] if self.steps else 0
+
+    def rate_at(self, step: Step) -> float | None:
+        """Return the learning rate of the step after `step` steps; None if it is not known."""
+        place = bisect_left(self.rates, step + 1, key=lambda pair: pair[0])
+        return self.rates[place - 1][1] if place else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What scores will be measured at future steps, with their uncertainty.
+
+    Parameters
+    ----------
+    after
+        The last step that it rests on.
+    steps
+        Future steps, ascending.
+    scores
+        ``(steps, levels)``: for each step the scores below which what is measured then lies
+        with the probabilities `LEVELS`, ascending. Noise of the measurement is included.
+    deviations
+        For each step the standard deviation, over the posterior's samples, of the score
+        without noise: HyperDrive's prediction accuracy PA (Rasley et al., section 3.1.1).
+
+    Raises
+    ------
+    ConfigurationError
+        If the shapes do not fit, or steps or scores do not ascend: all at once.
+    """
+
+    after: Step
+    steps: tuple[Step, ...]
+    scores: tuple[tuple[float, ...], ...]
+    deviations: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        problems = []
+        if not self.steps or any(a >= b for a, b in pairwise((self.after, *self.steps))):
+            problems.append(f"steps must ascend from after {self.after}, got {list(self.steps)}")
+        if len(self.scores) != len(self.steps) or len(self.deviations) != len(self.steps):
+            problems.append(
+                f"scores and deviations must be one for each of {len(self.steps)} steps, got "
+                f"{len(self.scores)} and {len(self.deviations)}"
+            )
+        if any(len(row) != len(LEVELS) or list(row) != sorted(row) for row in self.scores):
+            problems.append(f"each row of scores must be {len(LEVELS)} ascending numbers")
+        if not all(math.isfinite(score) for row in self.scores for score in row):
+            problems.append("scores must be finite")
+        refuse(f"prediction: {problem}" for problem in problems)
+
+    @classmethod
+    def of_samples(
+        cls, after: Step, steps: Iterable[Step], observed: Any, expected: Any
+    ) -> Prediction:
+        """Return the prediction that samples make.
+
+        Parameters
+        ----------
+        after, steps
+            As above.
+        observed
+            ``(samples, steps)``: scores with noise.
+        expected
+            ``(samples, steps)``: scores without noise.
+        """
+        rows = np.quantile(np.asarray(observed, float), LEVELS, axis=0).T
+        rows = np.maximum.accumulate(rows, axis=1)  # rounding must not turn the order around
+        return cls(
+            after=after,
+            steps=tuple(steps),
+            scores=tuple(map(tuple, rows.tolist())),
+            deviations=tuple(np.std(np.asarray(expected, float), axis=0).tolist()),
+        )
+
+    @property
+    def medians(self) -> tuple[float, ...]:
+        """The median score at each step."""
+        middle = LEVELS.index(0.5)
+        return tuple(row[middle] for row in self.scores)
+
+    def interval(self, probability: float) -> tuple[tuple[float, float], ...]:
+        """Return for each step the middle interval that holds the score with a probability."""
+        tail = (1 - probability) / 2
+        return tuple(
+            (float(np.interp(tail, LEVELS, row)), float(np.interp(1 - tail, LEVELS, row)))
+            for row in self.scores
+        )
+
+    def chances(self, target: float) -> tuple[float, ...]:
+        """Return for each step the probability that the score there is at least `target`."""
+        return tuple(1.0 - _below(row, target) for row in self.scores)
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as JSON, scores to six digits: what decides is what the log holds."""
+        return {
+            "after": self.after,
+            "steps": list(self.steps),
+            "scores": [[_short(score) for score in row] for row in self.scores],
+            "deviations": [_short(one) for one in self.deviations],
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Prediction:
+        """Return what `to_json` described."""
+        return cls(
+            after=document["after"],
+            steps=tuple(document["steps"]),
+            scores=tuple(map(tuple, document["scores"])),
+            deviations=tuple(document["deviations"]),
+        )
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """Predicts learning curves; it is pickled and sent to workers.
+
+    The same arguments give the same prediction.
+    """
+
+    def predict(self, curve: Curve, steps: tuple[Step, ...], *, seed: int = 0) -> Prediction:
+        """Return what is measured at future steps.
+
+        Parameters
+        ----------
+        curve
+            With at least one finite score.
+        steps
+            Ascending, all after the curve's last step.
+        seed
+            Decides what is drawn, where something is.
+
+        Raises
+        ------
+        ConfigurationError
+            If the curve has no finite score, or a step is not after its last one.
+        """
+
+    def identity(self) -> dict[str, object]:
+        """Return class and arguments as JSON: equal for predictors that predict alike."""
+
+
+def check_question(curve: Curve, steps: tuple[Step, ...]) -> None:
+    """Refuse what no predictor can answer.
+
+    Raises
+    ------
+    ConfigurationError
+        If the curve has no finite score, or steps do not ascend from its last one.
+    """
+    problems = []
+    if not curve.measured:
+        problems.append(f"a curve must have a finite score, got {list(curve.scores)}")
+    if not steps or any(a >= b for a, b in pairwise((curve.last_step, *steps))):
+        problems.append(
+            f"steps must ascend and lie after the curve's last, {curve.last_step}, "
+            f"got {list(steps)}"
+        )
+    refuse(problems)
+
+
+def future_steps(after: Step, until: Step, every: Step = 1) -> tuple[Step, ...]:
+    """Return at most `MOST_STEPS` steps after one and up to another, both ends included.
+
+    They are multiples of `every` as far as they can be, closer together at first.
+
+    Examples
+    --------
+    >>> future_steps(10, 40, 10)
+    (20, 30, 40)
+    >>> future_steps(10, 15, 10)
+    (15,)
+    """
+    first = (after // every + 1) * every
+    steps = [*range(first, until, every), until]
+    if len(steps) > MOST_STEPS:
+        places = np.unique(np.geomspace(1, len(steps), MOST_STEPS).round().astype(int))
+        steps = [steps[place - 1] for place in places]
+    return tuple(steps)
+
+
+def _below(row: tuple[float, ...], target: float) -> float:
+    """Return the probability of a score below `target`, its tails exponential."""
+    if target <= row[0]:
+        scale = _TAIL * (row[1] - row[0])
+        return LEVELS[0] * math.exp((target - row[0]) / scale) if scale > 0 else 0.0
+    if target > row[-1]:
+        scale = _TAIL * (row[-1] - row[-2])
+        return 1 - (1 - LEVELS[-1]) * math.exp((row[-1] - target) / scale) if scale > 0 else 1.0
+    right = bisect_left(row, target)
+    left, width = right - 1, row[right] - row[right - 1]
+    part = (target - row[left]) / width
+    return LEVELS[left] + part * (LEVELS[right] - LEVELS[left])
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
