@@ -17,7 +17,7 @@ from dasktune.errors import ClusterError
 from dasktune.graph.events import WorkerJoined
 from dasktune.job import PROCESS, JobPlan
 from dasktune.packages import Versions, differences, probe, problems_of_worker
-from dasktune.plugin import NO_PLUGIN, TOPIC, StagePlugin, greet
+from dasktune.plugin import NO_PLUGIN, TOPIC, StagePlugin, greet, predicting
 from dasktune.timeouts import Timeouts
 
 logger = logging.getLogger(__name__)
@@ -326,6 +326,30 @@ class Workers:
             answers = await scheduler.broadcast(msg=message, workers=[worker], on_error="return")
             if save_at is not None and answers.get(worker) != "ok":
                 self._put(("late", (attempt, save_at)))
+
+        loop.add_callback(send)
+
+    def predict(self, worker: str, number: int, question: bytes) -> None:
+        """Send a question to a worker; ``("predicted", (number, answer))`` is put down for it.
+
+        The answer is a prediction as JSON, a text that says why there is none, or None if the
+        worker does not answer.
+        """
+        message = {"op": predicting(self._plan.run), "question": question}
+        scheduler, loop = self._client.scheduler, self._client.loop
+        if scheduler is None or loop is None:
+            self._put(("predicted", (number, None)))
+            return
+
+        async def send() -> None:
+            try:
+                answers = await scheduler.broadcast(
+                    msg=message, workers=[worker], on_error="return"
+                )
+                answer = answers.get(worker)
+            except OSError:
+                answer = None
+            self._put(("predicted", (number, answer if isinstance(answer, dict | str) else None)))
 
         loop.add_callback(send)
 

@@ -14,9 +14,10 @@ import json
 import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from dasktune.algos.base import Inputs, Tuner
+from dasktune.algos.curves.curve import Prediction, Question
 from dasktune.errors import ConfigurationError, InternalError, unknown
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
@@ -28,7 +29,15 @@ from dasktune.graph.events import (
     SavePoint,
     StopStage,
 )
-from dasktune.log import Record, call, describe, difference_of, report_of
+from dasktune.log import (
+    Record,
+    call,
+    describe,
+    difference_of,
+    recorded_report,
+    report_of,
+    seconds_of,
+)
 from dasktune.session import Session, after_last_snapshot
 from dasktune.trials import TrialRecord
 from dasktune.types import (
@@ -36,7 +45,9 @@ from dasktune.types import (
     Extend,
     Finish,
     Metrics,
+    Now,
     Objective,
+    Predict,
     Rank,
     Register,
     Report,
@@ -45,7 +56,24 @@ from dasktune.types import (
     TrialState,
 )
 
-Order = RunStage | StopStage | SavePoint
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPrediction:
+    """Compute a prediction beside the training, and tell `Engine.predicted` of it.
+
+    Parameters
+    ----------
+    trial
+        Its number in the study.
+    question
+        What to predict.
+    """
+
+    trial: int
+    question: Question
+
+
+Order = RunStage | StopStage | SavePoint | RunPrediction
 """What a runner carries out."""
 
 SNAPSHOT_EVERY = 1000
@@ -99,6 +127,7 @@ class Engine:
         self._fails_on_nan = fails_on_nan
         self._snapshot_every = snapshot_every
         self._session: Session | None = None
+        self._clock_before = 0.0
         self._orders: list[Order] = []
         self._records: list[Record] = []
         self._reports: list[Report] = []
@@ -115,6 +144,19 @@ class Engine:
         """How many trials the tuner would still begin if it were asked; None if it is unknown."""
         session = self._session
         return 0 if session is None or session.finished else session.tuner.to_begin
+
+    @property
+    def predicting(self) -> bool:
+        """Whether a prediction is waited for."""
+        session = self._session
+        return session is not None and not session.finished and bool(session.questions)
+
+    @property
+    def due(self) -> float | None:
+        """When the tuner wants to be told of the time, on the runner's clock; None if never."""
+        session = self._session
+        due = None if session is None or session.finished else session.tuner.due_seconds
+        return None if due is None else due - self._clock_before
 
     def begin(
         self,
@@ -134,7 +176,10 @@ class Engine:
         """
         refuse_objectives(tuner, self.objective)
         self._session = Session(tuner, place)
+        self._clock_before = -now
         inputs = dict(inputs or {})
+        if tuner.timed:
+            inputs["directions"] = [one.value for one in self.objective.directions]
         tuner.prepare(inputs)
         # As the database gives it back, so that it is known again in this process, too.
         identity = json.loads(json.dumps(tuner.identity()))
@@ -177,6 +222,7 @@ class Engine:
                 session.numbers[trial.local] = trial.number
         for record in after_last_snapshot(records):
             self._replay(session, record)
+        self._clock_before = session.seconds - now
         # Rows say this already; written again, they could undo what another driver added.
         self._changed.clear()
         self._ask_again(session, now)
@@ -200,6 +246,20 @@ class Engine:
     def handle(self, event: Event, now: float) -> Outcome:
         """Take in one event of the runner."""
         self._todo.extend(self.dispatcher.handle(event, now))
+        return self._settle(now)
+
+    def predicted(self, number: int, prediction: Prediction | None, now: float) -> Outcome:
+        """Take in what came of a `RunPrediction`; None if it could not be made."""
+        session, trial = self._session, self.trials[number]
+        if session is None or trial.tuner != session.place or trial.local not in session.questions:
+            return self._settle(now)  # nobody waits for it any more
+        session.questions.discard(trial.local)
+        decisions = session.tuner.tell_prediction(trial.local, prediction)
+        document = None if prediction is None else prediction.to_json()
+        seconds = self._clock(now)
+        cause = {"kind": "predicted", "trial": trial.local, "prediction": document}
+        self._note({**cause, "seconds": seconds}, decisions)
+        self._apply(session, decisions, now)
         return self._settle(now)
 
     def measured(self, number: int, step: Step, metrics: Metrics, now: float) -> Outcome:
@@ -251,7 +311,8 @@ class Engine:
         if missing:
             self._miss_metric(missing[0], report, now)
             return
-        told = report_of(trial.local, report.step, report.metrics, self.objective)
+        clock = self._now_of(session, report, now)
+        told = report_of(trial.local, report.step, report.metrics, self.objective, clock)
         self._reports.append(replace(told, trial=trial.number))
         self.reports_told += 1
         if self._fails_on_nan and math.inf in told.losses:
@@ -260,8 +321,34 @@ class Engine:
         self._take_report(session, trial, told)
         decisions = session.tuner.tell(told)
         cause = {"kind": "tell", "trial": trial.local, "step": report.step}
-        self._note({**cause, "metrics": dict(report.metrics)}, decisions)
+        timed = {} if clock is None else {"now": asdict(clock)}
+        self._note({**cause, "metrics": dict(report.metrics), **timed}, decisions)
         self._apply(session, decisions, now)
+
+    def _now_of(self, session: Session, report: Report, now: float) -> Now | None:
+        """Return what a timed tuner is told of the run at a report."""
+        if not session.tuner.timed:
+            return None
+        return Now(
+            seconds=self._clock(now),
+            step_seconds=self.dispatcher.seconds_per_step(report.trial),
+            workers=len(self.dispatcher.slots),
+        )
+
+    def _clock(self, now: float) -> float:
+        """Return how long the tuner has run, all its runs together."""
+        return self._clock_before + now
+
+    def _tell_time(self, now: float) -> None:
+        """Tell the tuner of the time when it has come that it wants to be told of."""
+        session, due = self._session, self.due
+        if session is None or due is None or now < due:
+            return
+        seconds = max(self._clock(now), session.tuner.due_seconds or 0.0)
+        decisions = session.tuner.tell_time(seconds)
+        self._note({"kind": "time", "seconds": seconds}, decisions)
+        self._apply(session, decisions, now)
+        self._work(now)
 
     def _fail_on_nan(self, report: Report, now: float) -> None:
         values = zip(self.objective.metrics, self.objective.values(report.metrics), strict=True)
@@ -316,6 +403,7 @@ class Engine:
         self, session: Session, trial: TrialRecord, message: str, traceback: str
     ) -> None:
         session.requests.pop(trial.local, None)
+        session.questions.discard(trial.local)
         trial.state, trial.until = TrialState.FAIL, None
         trial.message, trial.traceback = message, traceback
         self._changed[trial.number] = None
@@ -338,6 +426,7 @@ class Engine:
         record = {**cause, "place": session.place, "decisions": described}
         self._records.append({**record, "proposals": proposals} if proposals else record)
         session.since_snapshot += 1
+        session.seconds = max(session.seconds, seconds_of(record))
 
     def _take_snapshot(self) -> None:
         """Add a snapshot to the records now and then."""
@@ -358,16 +447,17 @@ class Engine:
                 session.restore(record["state"])
             case "tell":
                 trial = self.trials[session.numbers[record["trial"]]]
-                metrics = record["metrics"]
-                report = report_of(trial.local, record["step"], metrics, self.objective)
-                self._take_report(session, trial, report)
+                self._take_report(session, trial, recorded_report(record, self.objective))
             case "fail":
                 trial = self.trials[session.numbers[record["trial"]]]
                 self._take_failure(session, trial, record["message"], record["traceback"])
             case "widen":
                 self._take_widening(session)
+            case "predicted":
+                session.questions.discard(record["trial"])
             case _:
                 pass
+        session.seconds = max(session.seconds, seconds_of(record))
         decisions = call(session.tuner, record, self.objective)
         session.tuner.take_proposals()
         difference = difference_of(record, decisions)
@@ -387,6 +477,12 @@ class Engine:
             self._todo.extend(
                 self.dispatcher.extend(trial.number, request.until, request.priority, now, ahead)
             )
+        for local in sorted(session.questions):
+            self._orders.append(self._prediction_of(session, local))
+
+    def _prediction_of(self, session: Session, local: int) -> RunPrediction:
+        question = session.tuner.question(local)
+        return RunPrediction(trial=session.numbers[local], question=question)
 
     # -------------------------------------------------------------------- decisions
 
@@ -433,6 +529,9 @@ class Engine:
                 return dispatcher.stop(session.numbers[decision.trial], now)
             case Rank():
                 return dispatcher.rank(session.numbers[decision.trial], decision.priority)
+            case Predict():
+                self._orders.append(self._prediction_of(session, decision.trial))
+                return []
             case Finish():
                 live = [n for n in session.numbers.values() if n in dispatcher.wanted]
                 return [one for number in live for one in dispatcher.stop(number, now)]
@@ -452,13 +551,17 @@ class Engine:
                 if request is not None:
                     ranked = replace(request, priority=decision.priority)
                     session.requests[decision.trial] = ranked
+            case Predict():
+                session.questions.add(decision.trial)
             case Stop():
                 session.requests.pop(decision.trial, None)
+                session.questions.discard(decision.trial)
                 session.stopped.add(decision.trial)
                 self._prune(self.trials[session.numbers[decision.trial]])
             case Finish():
                 session.finished = True
                 session.requests.clear()
+                session.questions.clear()
                 for number in session.numbers.values():
                     self._prune(self.trials[number])
             case _:
@@ -485,6 +588,7 @@ class Engine:
     def _settle(self, now: float) -> Outcome:
         """Return what follows when all is said."""
         self._work(now)
+        self._tell_time(now)
         self._take_snapshot()
         outcome = Outcome(
             tuple(self._orders),

@@ -13,13 +13,16 @@ from hashlib import blake2b
 from typing import Any
 
 from dasktune.algos.base import Tuner
+from dasktune.algos.curves.curve import Prediction
 from dasktune.errors import DasktuneError, InternalError
 from dasktune.types import (
     Decision,
     Extend,
     Finish,
     Metrics,
+    Now,
     Objective,
+    Predict,
     Rank,
     Register,
     Report,
@@ -30,7 +33,7 @@ from dasktune.types import (
 Record = Mapping[str, Any]
 """One entry of the event log."""
 
-KINDS = ("tuner", "ask", "tell", "fail", "widen", "snapshot")
+KINDS = ("tuner", "ask", "tell", "fail", "widen", "predicted", "time", "snapshot")
 """``tuner`` begins it, with identity and inputs; ``snapshot`` holds its state, no call."""
 
 
@@ -49,6 +52,8 @@ def describe(decision: Decision) -> dict[str, object]:
             return {"do": "stop", "trial": decision.trial}
         case Rank():
             return {"do": "rank", "trial": decision.trial, "priority": decision.priority}
+        case Predict():
+            return {"do": "predict", "trial": decision.trial}
         case Finish():
             return {"do": "finish"}
 
@@ -69,9 +74,30 @@ def extend_of(document: Mapping[str, Any]) -> Extend:
     )
 
 
-def report_of(trial: int, step: Step, metrics: Metrics, objective: Objective) -> Report:
+def report_of(
+    trial: int, step: Step, metrics: Metrics, objective: Objective, now: Now | None = None
+) -> Report:
     """Return a report with its losses."""
-    return Report(trial=trial, step=step, metrics=metrics, losses=objective.losses(metrics))
+    losses = objective.losses(metrics)
+    return Report(trial=trial, step=step, metrics=metrics, losses=losses, now=now)
+
+
+def recorded_report(record: Record, objective: Objective) -> Report:
+    """Return the report that a record of kind ``tell`` holds."""
+    now = Now(**record["now"]) if "now" in record else None
+    return report_of(record["trial"], record["step"], record["metrics"], objective, now)
+
+
+def seconds_of(record: Record) -> float:
+    """Return how long a timed tuner had run at a record; 0 where the record does not say."""
+    found = record["now"]["seconds"] if "now" in record else record.get("seconds", 0.0)
+    return float(found)
+
+
+def prediction_of(record: Record) -> Prediction | None:
+    """Return the prediction that a record of kind ``predicted`` holds."""
+    found = record["prediction"]
+    return None if found is None else Prediction.from_json(found)
 
 
 def call(tuner: Tuner, record: Record, objective: Objective) -> list[Decision]:
@@ -84,8 +110,11 @@ def call(tuner: Tuner, record: Record, objective: Objective) -> list[Decision]:
         case "ask":
             return tuner.ask(record["capacity"])
         case "tell":
-            metrics = record["metrics"]
-            return tuner.tell(report_of(record["trial"], record["step"], metrics, objective))
+            return tuner.tell(recorded_report(record, objective))
+        case "predicted":
+            return tuner.tell_prediction(record["trial"], prediction_of(record))
+        case "time":
+            return tuner.tell_time(record["seconds"])
         case "fail":
             return tuner.tell_failure(record["trial"])
         case "widen":
@@ -172,6 +201,10 @@ def cause_of(record: Record) -> str:
             return f"the report of trial {record['trial']} at step {record['step']}"
         case "fail":
             return f"the failure of trial {record['trial']}"
+        case "predicted":
+            return f"a prediction for trial {record['trial']}"
+        case "time":
+            return f"the time, {record['seconds']:.6g} s"
         case "ask":
             return f"being asked for {record['capacity']} workers"
         case "widen":

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from dasktune.algos.base import Tuner
-from dasktune.engine import Engine, Outcome
+from dasktune.engine import Engine, Outcome, RunPrediction
 from dasktune.errors import ConfigurationError
 from dasktune.graph.plan import Node
 from dasktune.recorder import Recorder
@@ -170,10 +171,17 @@ class OwnLoop:
         return found
 
     def _take(self, outcome: Outcome) -> None:
-        """Make an outcome durable; there are no workers to carry out anything."""
-        self._recorder.outcome(outcome)
-        self._recorder.flush()
-        self._on_safe(outcome)
+        """Make an outcome durable; there are no workers, so predictions are made here."""
+        waiting = deque([outcome])
+        while waiting:
+            one = waiting.popleft()
+            self._recorder.outcome(one)
+            self._recorder.flush()
+            self._on_safe(one)
+            for order in one.orders:
+                if isinstance(order, RunPrediction):
+                    answer = order.question.answer()
+                    waiting.append(self._engine.predicted(order.trial, answer, self._now()))
 
     def _now(self) -> float:
         return time.monotonic() - self._began

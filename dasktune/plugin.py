@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import signal
 import threading
 import time
 from collections.abc import Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeGuard, cast
 
 from distributed import Worker, WorkerPlugin, get_worker
@@ -78,6 +80,8 @@ class StagePlugin(WorkerPlugin):
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         worker.handlers[self.plan.run] = self._control
+        worker.handlers[predicting(self.plan.run)] = self._predict
+        self._thinking = ThreadPoolExecutor(1, thread_name_prefix="dasktune-predictions")
         if self.plan.driver != PROCESS:
             GentleEnd.prepare(worker)
         if self.plan.step_seconds is not None:
@@ -153,6 +157,9 @@ class StagePlugin(WorkerPlugin):
         The worker waits for it, and what was saved is heard of while it still can be.
         """
         worker.handlers.pop(self.plan.run, None)
+        worker.handlers.pop(predicting(self.plan.run), None)
+        if self.problem is None:
+            self._thinking.shutdown(wait=False, cancel_futures=True)
         if self._timer is not None:
             self._timer.cancel()
         await self.finish()
@@ -186,6 +193,22 @@ class StagePlugin(WorkerPlugin):
             control.stop(None if stop_at is None or stop_at < 0 else stop_at)
             return "ok"
         return "ok" if control.save_at(save_at) else "late"
+
+    async def _predict(self, question: bytes) -> dict[str, object] | str:
+        """Return a prediction as JSON, computed beside the stage that runs; or why there is none.
+
+        One at a time, in a thread of its own: it takes CPU time from the training, and nothing
+        else.
+        """
+        try:
+            return await self._loop.run_in_executor(self._thinking, _answer, question)
+        except Exception as error:  # noqa: BLE001 - a predictor of the user's may run here
+            return f"{type(error).__name__}: {error}"
+
+
+def _answer(question: bytes) -> dict[str, object]:
+    found: dict[str, object] = pickle.loads(question).answer().to_json()
+    return found
 
 
 class GentleEnd:
@@ -233,6 +256,11 @@ def _close_seconds() -> float:
 
 def _is_stage(plugin: object) -> TypeGuard[StagePlugin]:
     return isinstance(plugin, StagePlugin)
+
+
+def predicting(run: str) -> str:
+    """Return the name of the handler that predicts for a run."""
+    return f"{run}:predict"
 
 
 def is_stage_key(key: object, run: str) -> bool:

@@ -21,7 +21,7 @@ from distributed import Client
 
 from dasktune.cluster import WORKERS_SECONDS, Pool
 from dasktune.connection import Connection
-from dasktune.engine import Engine, Order, Outcome, with_save_points
+from dasktune.engine import Engine, Order, Outcome, RunPrediction, with_save_points
 from dasktune.errors import ClusterError, InternalError, StorageError
 from dasktune.flights import Flights
 from dasktune.graph.demand import slowest_step, usable_slots
@@ -41,6 +41,7 @@ from dasktune.keeper import Keeper
 from dasktune.leasing import Leasing
 from dasktune.limits import Meter
 from dasktune.logs import about
+from dasktune.predictions import Predictions
 from dasktune.recorder import Recorder
 from dasktune.sharing import MESSAGES, Sharing
 from dasktune.signs import Signs
@@ -143,6 +144,8 @@ class DaskRunner:
         self._stop = threading.Event()
         self._cluster = Connection(client, plan, self._inbox.put, self._gives_up, timeouts)
         self._study = study
+        self._predictions = Predictions(lambda *question: self._cluster.workers.predict(*question))
+        self._unasked: list[RunPrediction] = []
         self._sharing: Sharing | None = None
         self._began = time.monotonic()
         self._flights = Flights(
@@ -265,6 +268,8 @@ class DaskRunner:
             case "late":
                 attempt, step = content
                 self._tell(SaveMissed(attempt=attempt, step=step))
+            case "predicted":
+                self._predicted(*content)
             case "joined":
                 self._welcome(content)
                 if self._cluster.workers.knows(content.worker):
@@ -323,6 +328,25 @@ class DaskRunner:
                     self._cluster.workers.control(order.worker, order.attempt, save_at=order.step)
                 case StopStage():
                     self._cluster.workers.control(order.worker, order.attempt, stop_at=order.at)
+                case RunPrediction():
+                    self._unasked.append(order)
+        self._ask_for_predictions()
+
+    def _ask_for_predictions(self) -> None:
+        """Send what is to be predicted to workers, as soon as there are any."""
+        workers = self._engine.dispatcher.slots
+        if workers and not self._is_draining:
+            unasked, self._unasked = self._unasked, []
+            for order in unasked:
+                self._predictions.start(order, workers)
+
+    def _predicted(self, number: int, answer: object) -> None:
+        """Take in a prediction; what comes while the run is drained is asked for again later."""
+        if self._is_draining:
+            return
+        found = self._predictions.take(number, answer, self._engine.dispatcher.slots)
+        if found is not None:
+            self._take(self._engine.predicted(*found, self._now()))
 
     def _say_what_is_safe(self) -> None:
         """Pass on outcomes that are durable; user code may be called by that."""
@@ -358,7 +382,8 @@ class DaskRunner:
         if self._engine.finished or not dispatcher.idle_workers:
             return
         self._take(self._engine.ask(dispatcher.idle_workers, self._now()))
-        if self._engine.finished or dispatcher.wanted or not dispatcher.is_idle:
+        is_under_way = dispatcher.wanted or not dispatcher.is_idle or self._engine.predicting
+        if self._engine.finished or is_under_way:
             return
         raise InternalError("the tuner has not ended, asks for nothing, and nothing is running")
 
@@ -383,6 +408,8 @@ class DaskRunner:
         elif worker in self._engine.dispatcher.slots:
             logger.warning("worker %s is lost", worker, extra=about(worker=worker))
         self._leaving.discard(worker)
+        for number in self._predictions.lose(worker):
+            self._predicted(number, None)
         for attempt in self._flights.lose(worker, is_blameless=is_blameless):
             self._cluster.submissions.cancel(attempt)
 

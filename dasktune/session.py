@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 from dasktune.algos.base import Tuner
 from dasktune.errors import ConfigurationError, InternalError
@@ -15,26 +16,34 @@ from dasktune.types import Decision, Extend, Finish, Register
 
 @dataclass(slots=True)
 class Session:
-    """A tuner at work: its place in the study, its trials' numbers and what it asks for."""
+    """A tuner at work: its place in the study, its trials' numbers and what it asks for.
+
+    `questions` are the trials whose prediction it waits for.
+    """
 
     tuner: Tuner
     place: int
     numbers: dict[int, int] = field(default_factory=dict)
     requests: dict[int, Extend] = field(default_factory=dict)
     stopped: set[int] = field(default_factory=set)
+    questions: set[int] = field(default_factory=set)
     finished: bool = False
     since_snapshot: int = 0
+    seconds: float = 0.0
+    """How long the tuner has run, as far as a record says."""
 
     def snapshot(self) -> dict[str, object]:
         """Return all of it but the numbers, which the trials themselves say, as JSON."""
+        timed = {"seconds": self.seconds, "questions": sorted(self.questions)}
         return {
             "tuner": self.tuner.snapshot(),
             "requests": [describe(one) for one in self.requests.values()],
             "stopped": sorted(self.stopped),
             "finished": self.finished,
+            **(timed if self.tuner.timed else {}),
         }
 
-    def restore(self, snapshot: Mapping[str, object]) -> None:
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
         """Take over what `snapshot` returned."""
         match snapshot:
             case {
@@ -42,8 +51,11 @@ class Session:
                 "requests": list(requests),
                 "stopped": list(stopped),
                 "finished": bool(finished),
+                **timed,
             }:
                 self.tuner.restore(tuner)
+                self.seconds = timed.get("seconds", 0.0)
+                self.questions = set(timed.get("questions", ()))
                 self.requests = {one["trial"]: extend_of(one) for one in requests}
                 self.stopped, self.finished = set(stopped), finished
             case _:

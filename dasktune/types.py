@@ -135,6 +135,25 @@ class TrialState(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Now:
+    """What a timed tuner is told of the run at a report.
+
+    Parameters
+    ----------
+    seconds
+        Since the tuner began, without the time in which it did not run.
+    step_seconds
+        What a step of the report's trial takes, as far as it was measured.
+    workers
+        How many stages can run at a time.
+    """
+
+    seconds: float
+    step_seconds: float
+    workers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """The metrics of one trial after `step` steps of training, final.
 
@@ -149,12 +168,15 @@ class Report:
     losses
         One for each objective of the study: smaller is better whatever the direction, and
         infinite where a value is NaN or infinite. Tuners decide by these.
+    now
+        What a tuner that is timed is told besides; None for others.
     """
 
     trial: int
     step: Step
     metrics: Metrics
     losses: tuple[float, ...] = ()
+    now: Now | None = None
 
     @property
     def loss(self) -> float:
@@ -230,10 +252,21 @@ class Rank:
     priority: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predict:
+    """Ask the tuner's predictor for the rest of a trial's learning curve.
+
+    It is computed beside the training, and told when it is there. A trial may be asked for
+    again when it has been told.
+    """
+
+    trial: int
+
+
 @dataclass(frozen=True, slots=True)
 class Finish:
     """End the tuner: what is paused becomes pruned."""
 
 
-Decision = Register | Extend | Stop | Rank | Finish
+Decision = Register | Extend | Stop | Rank | Predict | Finish
 """All that a tuner can do (DESIGN 5)."""

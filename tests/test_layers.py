@@ -46,6 +46,7 @@ LAYERS = (
         "worth",
         "packages",
         "plugin",
+        "predictions",
         "prometheus",
     ),
     (
@@ -64,7 +65,7 @@ LAYERS = (
     ),
     (
         *("results", "callbacks", "loop", "earlier", "additions", "inventory"),
-        *("overlap", "states", "export", "kept"),
+        *("outlook", "overlap", "states", "export", "kept"),
     ),
     ("report", "study"),
     ("doctor", "opening", "testing"),

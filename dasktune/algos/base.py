@@ -7,10 +7,13 @@ A tuner is a state machine. The engine calls it and carries out the decisions it
 3. `Tuner.tell` for each report: at the end of what was asked for with `Extend`, and at the
    steps that were named in its ``reports``; a trial's reports come in the order of their
    steps, those of different trials in any order;
-4. `Tuner.tell_failure` for a trial that reports no more.
+4. `Tuner.tell_failure` for a trial that reports no more;
+5. `Tuner.tell_prediction` for what its predictor says of a trial, if it asked for that, and
+   `Tuner.tell_time` when the time has come that it wants to be told of.
 
 Each returns decisions: `Register` a trial (numbered from 0, in order), `Extend` it to a
-step, `Stop` it, `Rank` it, `Finish`. Not to extend a trial further is to pause it. The same
+step, `Stop` it, `Rank` it, `Predict` it, `Finish`. Not to extend a trial further is to pause
+it. The same
 calls in the same order must give the same decisions, so that the log of a study can be
 replayed: a tuner takes time, randomness and samples from nowhere but its arguments.
 """
@@ -22,7 +25,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
-from dasktune.errors import ConfigurationError, refuse
+from dasktune.algos.curves.curve import Prediction, Question
+from dasktune.errors import ConfigurationError, InternalError, refuse
 from dasktune.sequences import Sequence
 from dasktune.space import Configuration
 from dasktune.types import Decision, Report, Step
@@ -94,6 +98,9 @@ class Tuner(ABC):
     several_objectives: ClassVar[bool] = False
     """Whether it can be used with more than one objective."""
 
+    timed: ClassVar[bool] = False
+    """Whether it decides by time: reports then say what `dasktune.types.Now` holds."""
+
     def prepare(self, inputs: Inputs) -> None:
         """Take what is known before the start.
 
@@ -102,7 +109,7 @@ class Tuner(ABC):
         inputs
             ``earlier``: finished trials of other tuners, each with ``point``, ``step`` and
             ``losses``; ``queued``: points that a user wants to be tried first. Missing
-            where there is nothing.
+            where there is nothing. For a timed tuner ``directions``, those of the objectives.
         """
 
     @abstractmethod
@@ -123,6 +130,28 @@ class Tuner(ABC):
     @abstractmethod
     def identity(self) -> dict[str, object]:
         """Return class and arguments as JSON: equal for tuners that decide alike."""
+
+    # What tuners do that predict learning curves, or decide by time.
+
+    def question(self, trial: int) -> Question:
+        """Return what is to be predicted of a trial for which `Predict` was decided."""
+        raise InternalError(f"{type(self).__name__} predicts nothing, asked for trial {trial}")
+
+    def tell_prediction(self, trial: int, prediction: Prediction | None) -> list[Decision]:
+        """Return what follows from a prediction; None is one that could not be made.
+
+        It may be late: the trial may have been trained further since.
+        """
+        return []
+
+    @property
+    def due_seconds(self) -> float | None:
+        """When it wants to be told of the time next, in seconds as in `Now`; None if never."""
+        return None
+
+    def tell_time(self, seconds: float) -> list[Decision]:
+        """Return what follows from the time's having come; `due_seconds` must move on."""
+        return []
 
     def snapshot(self) -> dict[str, object]:
         """Return the state as JSON."""

@@ -10,10 +10,23 @@ from dataclasses import replace
 from typing import Final
 
 from dasktune.algos.base import Inputs, Proposal, Tuner
+from dasktune.algos.curves.curve import Prediction, Question
 from dasktune.errors import ConfigurationError, unknown
 from dasktune.sequences.values import Arguments
 from dasktune.space import Configuration
-from dasktune.types import Decision, Extend, Finish, Metrics, Rank, Register, Report, Step, Stop
+from dasktune.types import (
+    Decision,
+    Extend,
+    Finish,
+    Metrics,
+    Now,
+    Predict,
+    Rank,
+    Register,
+    Report,
+    Step,
+    Stop,
+)
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -178,6 +191,31 @@ class Repeats(Tuner):
             return None
         return tuple(replace(one, seed=seed) for one in found for seed in range(self.seeds))
 
+    @property
+    def timed(self) -> bool:  # type: ignore[override]
+        """Whether the other tuner decides by time."""
+        return self.tuner.timed
+
+    @property
+    def due_seconds(self) -> float | None:
+        """When the other tuner wants to be told of the time."""
+        return self.tuner.due_seconds
+
+    def tell_time(self, seconds: float) -> list[Decision]:
+        """Tell the other tuner."""
+        return self._for_all(self.tuner.tell_time(seconds))
+
+    def question(self, trial: int) -> Question:
+        """Return what the other tuner wants to know of a trial."""
+        return self.tuner.question(trial // self.seeds)
+
+    def tell_prediction(self, trial: int, prediction: Prediction | None) -> list[Decision]:
+        """Tell the other tuner, unless its trial has ended."""
+        of = trial // self.seeds
+        return (
+            [] if of in self._ended else self._for_all(self.tuner.tell_prediction(of, prediction))
+        )
+
     def take_proposals(self) -> list[Proposal]:
         """Return what the other tuner's sampler proposed in the last call."""
         return self.tuner.take_proposals()
@@ -218,7 +256,7 @@ class Repeats(Tuner):
         return found
 
     def _for_one(
-        self, decision: Register | Extend | Stop | Rank, repeat: int, number: int
+        self, decision: Register | Extend | Stop | Rank | Predict, repeat: int, number: int
     ) -> list[Decision]:
         match decision:
             case Register():
@@ -230,6 +268,9 @@ class Repeats(Tuner):
                 reports = tuple(step for step in decision.reports if step > reached)
                 ahead = decision.until <= reached
                 return [] if ahead else [replace(decision, trial=number, reports=reports)]
+            case Predict():
+                # They are of one configuration: the first speaks for all.
+                return [replace(decision, trial=number)] if repeat == 0 else []
             case _:
                 return [replace(decision, trial=number)]
 
@@ -245,6 +286,18 @@ class Repeats(Tuner):
             step=told[0].step,
             metrics=self._metrics_of(told),
             losses=tuple(self._aggregated(column, math.inf) for column in columns),
+            now=self._now_of(told),
+        )
+
+    def _now_of(self, told: list[Report]) -> Now | None:
+        """Return what a timed tuner is told: as many of its trials run as groups of repeats can."""
+        known = [report.now for report in told if report.now is not None]
+        if not known:
+            return None
+        return Now(
+            seconds=max(one.seconds for one in known),
+            step_seconds=max(one.step_seconds for one in known),
+            workers=max(1, max(one.workers for one in known) // self.seeds),
         )
 
     def _metrics_of(self, told: list[Report]) -> Metrics:

@@ -203,6 +203,10 @@ class Dispatcher:
         self._fill(now)
         return self._take()
 
+    def seconds_per_step(self, trial: int) -> float:
+        """Return what a step of a trial takes, as far as it was measured."""
+        return self.speeds.seconds_per_step(self.plan.paths[trial].leaf)
+
     def next_tick(self, now: float) -> float | None:
         """Return when a `Tick` is due: the next worker is about to run dry."""
         return self._placing.next_tick(now)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 
 from dasktune.algos.base import Tuner
+from dasktune.algos.curves.curve import Prediction, Question
 from dasktune.engine import Engine
 from dasktune.errors import refuse
 from dasktune.graph.attempts import DispatchOptions
@@ -43,6 +44,8 @@ def simulate(
     drop: float = 0.0,
     seed: int = 0,
     limits: Limits | None = None,
+    prediction_seconds: float = 0.0,
+    answer: Callable[[Question], Prediction] = Question.answer,
 ) -> Simulation:
     """Run a tuner without training, on a virtual clock.
 
@@ -84,6 +87,10 @@ def simulate(
     limits
         Ends the run at the very moment a limit is reached: whole steps of what runs then
         count and are saved, and the tuner hears no more.
+    prediction_seconds
+        Virtual seconds until a prediction is there; training goes on meanwhile.
+    answer
+        Computes a prediction: for who keeps those of earlier simulations.
 
     Raises
     ------
@@ -128,6 +135,7 @@ def simulate(
         [
             *_problems(curves, workers, seconds_per_step, report_every, limits),
             *_mishap_problems(straggling, drop, seed),
+            *_delay_problems(prediction_seconds),
             *_trace_problems(curves, tuner),
         ]
     )
@@ -138,6 +146,8 @@ def simulate(
         report_every=report_every,
         resume=resume,
         recorded=isinstance(curves, Trace),
+        prediction_seconds=prediction_seconds,
+        answer=answer,
     )
     options = DispatchOptions(merge=merge, saves=SavePolicy(at_changes=False))
     engine = Engine(
@@ -209,6 +219,12 @@ def _mishap_problems(straggling: object, drop: object, seed: object) -> list[str
     if type(seed) is not int or seed < 0:
         found.append(f"seed must be an int >= 0, got {seed!r}")
     return found
+
+
+def _delay_problems(seconds: object) -> list[str]:
+    if _is_number(seconds) and 0 <= seconds < math.inf:  # type: ignore[operator]
+        return []
+    return [f"prediction_seconds must be a number >= 0, got {seconds!r}"]
 
 
 def _trace_problems(curves: object, tuner: Tuner) -> list[str]:

@@ -9,7 +9,8 @@ from heapq import heappop, heappush
 from typing import Literal
 
 from dasktune.algos.base import Tuner
-from dasktune.engine import Engine, Order, Outcome
+from dasktune.algos.curves.curve import Prediction, Question
+from dasktune.engine import Engine, Order, Outcome, RunPrediction
 from dasktune.errors import ConfigurationError, InternalError, refuse
 from dasktune.graph.events import (
     Ended,
@@ -21,6 +22,7 @@ from dasktune.graph.events import (
     SavePoint,
     Started,
     StopStage,
+    Tick,
     WorkerJoined,
 )
 from dasktune.limits import Limits
@@ -57,6 +59,10 @@ class Conditions:
         Whether stages start from saved states.
     recorded
         Whether the curves are recorded: they know nothing of hyper-parameters that change.
+    prediction_seconds
+        How long a prediction takes; it is computed beside the training.
+    answer
+        Computes one.
     """
 
     curve: Callable[[Values, Step], float]
@@ -65,6 +71,8 @@ class Conditions:
     report_every: Step = 1
     resume: bool = True
     recorded: bool = False
+    prediction_seconds: float = 0.0
+    answer: Callable[[Question], Prediction] = Question.answer
 
 
 class SimulatedRunner:
@@ -97,6 +105,7 @@ class SimulatedRunner:
         self._metric = engine.objective.metrics[0]
         self._workers = {f"w{index}": Worker(f"w{index}") for index in range(workers)}
         self._due: list[tuple[float, int, Worker, Job, Step | None, int]] = []
+        self._answers: list[tuple[float, int, RunPrediction]] = []
         self._count = 0
         self._turn = 0
         self._asked: dict[int, int] = {}
@@ -111,11 +120,12 @@ class SimulatedRunner:
             self._tell(WorkerJoined(worker=name))
         while not (self.engine.finished and self.engine.dispatcher.is_idle):
             self._ask_for_more()
-            if not self._due:
+            at = self._next_at()
+            if at is None:
                 if self.engine.finished:
                     break
                 raise InternalError("the tuner has not ended, and nothing is running")
-            if self._is_spent() or self._advance():
+            if self._is_spent(at) or self._advance(at):
                 self._cut()
                 break
 
@@ -127,17 +137,33 @@ class SimulatedRunner:
             self._turn += 1
             self._carry_out(self.engine.ask(idle, self.now))
 
-    def _is_spent(self) -> bool:
-        """Go to the moment at which a limit is reached, if that is what comes next."""
+    def _next_at(self) -> float | None:
+        """Return when the next thing happens; None if nothing will."""
+        if self.engine.finished:
+            self._answers.clear()
+        found = [heap[0][0] for heap in (self._due, self._answers) if heap]
+        if self.engine.due is not None:
+            found.append(max(self.now, self.engine.due))
+        return min(found, default=None)
+
+    def _is_spent(self, at: float) -> bool:
+        """Go to the moment at which a limit is reached, if that comes before the next thing."""
         if self.engine.finished:
             return False
-        found = self.budget.spent_before(self._due[0][0], self.now)
+        found = self.budget.spent_before(at, self.now)
         if found is not None:
             self.now, self.limit = found
         return found is not None
 
-    def _advance(self) -> bool:
+    def _advance(self, at: float) -> bool:
         """Go to the next thing that happens; return whether that is the target."""
+        if self._answers and self._answers[0][0] <= at:
+            self._answer(heappop(self._answers))
+            return False
+        if not self._due or self._due[0][0] > at:
+            self.now = at
+            self._tell(Tick())
+            return False
         at, _, worker, job, step, version = heappop(self._due)
         if job.version != version:
             return False
@@ -152,6 +178,12 @@ class SimulatedRunner:
             self._schedule(worker, job)
         self.limit = None if self.engine.finished else self.budget.met(best)
         return self.limit is not None
+
+    def _answer(self, due: tuple[float, int, RunPrediction]) -> None:
+        self.now, _, order = due
+        self._turn += 1
+        prediction = self._conditions.answer(order.question)
+        self._carry_out(self.engine.predicted(order.trial, prediction, self.now))
 
     def _cut(self) -> None:
         """End what runs where it is, saved at its last whole step; nobody is told."""
@@ -337,6 +369,11 @@ class SimulatedRunner:
             self._obey(order)
 
     def _obey(self, order: Order) -> None:
+        if isinstance(order, RunPrediction):
+            self._count += 1
+            at = self.now + self._conditions.prediction_seconds
+            heappush(self._answers, (at, self._count, order))
+            return
         worker = self._workers[order.worker]
         match order:
             case RunStage():

@@ -1,5 +1,6 @@
 """Learning curves: what they will come to, and how sure that is."""
 
-from dasktune.algos.curves.curve import LEVELS, Branch, Curve, Prediction, Predictor
+from dasktune.algos.curves.curve import LEVELS, Branch, Curve, Prediction, Predictor, Question
+from dasktune.algos.curves.persistence import Persistence
 
-__all__ = ["LEVELS", "Branch", "Curve", "Prediction", "Predictor"]
+__all__ = ["LEVELS", "Branch", "Curve", "Persistence", "Prediction", "Predictor", "Question"]

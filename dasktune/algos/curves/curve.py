@@ -250,6 +250,27 @@ class Predictor(Protocol):
         """Return class and arguments as JSON: equal for predictors that predict alike."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is to be predicted, and by whom; it is pickled and sent to a worker.
+
+    Parameters
+    ----------
+    predictor, curve, steps, seed
+        As for `Predictor.predict`.
+    """
+
+    predictor: Predictor
+    curve: Curve
+    steps: tuple[Step, ...]
+    seed: int = 0
+
+    def answer(self) -> Prediction:
+        """Return the prediction, rounded as the log keeps it."""
+        found = self.predictor.predict(self.curve, self.steps, seed=self.seed)
+        return Prediction.from_json(found.to_json())
+
+
 def check_question(curve: Curve, steps: tuple[Step, ...]) -> None:
     """Refuse what no predictor can answer.
 

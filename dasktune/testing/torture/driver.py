@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from dasktune.algos.base import Tuner
-from dasktune.engine import Engine, Order, Outcome, with_save_points
+from dasktune.engine import Engine, Order, Outcome, RunPrediction, with_save_points
 from dasktune.flights import Flights
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
@@ -234,6 +234,10 @@ class Driver:
         """Send orders to workers, `most` of them if it is to die then."""
         orders, self._orders = self._orders, []
         for order in with_save_points(orders)[:most]:
+            if isinstance(order, RunPrediction):
+                answer = order.question.answer()
+                self._take(self.engine.predicted(order.trial, answer, self.world.now))
+                continue
             worker = self.world.workers.get(order.worker)
             if not isinstance(order, RunStage):
                 if worker is not None:
