@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from dasktune.algos.curves import Predictor
 from dasktune.errors import ConfigurationError, CorruptRecordError
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
@@ -16,6 +17,7 @@ from dasktune.graph.plan import Node, SearchPlan
 from dasktune.history import History
 from dasktune.log import Record
 from dasktune.mirror import Seen, optuna_study, spans_of
+from dasktune.outlook import Bounds, CurveReader, Outlook, outlook_of, seconds_of_steps
 from dasktune.recall import Recall
 from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.database import Database
@@ -31,7 +33,7 @@ from dasktune.trials import (
     table_of,
     trial_of,
 )
-from dasktune.types import Direction, Objective
+from dasktune.types import Direction, Objective, Step
 
 if TYPE_CHECKING:
     import optuna
@@ -188,6 +190,51 @@ class StudyResults:
             ) from None
         columns, rows = table_of(self.records.values(), len(self.objective.metrics))
         return pandas.DataFrame(rows, columns=columns)
+
+    def predict(
+        self,
+        number: int,
+        *,
+        steps: Step | Iterable[Step] | None = None,
+        predictor: Predictor | None = None,
+        bounds: Bounds = (None, None),
+        rate: str | None = None,
+    ) -> Outlook:
+        """Return what a trial will come to, and how sure that is; also while it is trained.
+
+        The metric is the first of several.
+
+        Parameters
+        ----------
+        number
+            Which trial.
+        steps
+            Future steps, ascending; up to the trial's end if None. They may lie beyond it.
+        predictor
+            One of `dasktune.algos.curves`; the fast one if None.
+        bounds
+            The lowest and the highest value that the metric can have; None where it has no
+            bound.
+        rate
+            The hyper-parameter that is the learning rate, if not ``lr`` or ``learning_rate``.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such trial, nothing was measured of it yet, or no step is left.
+        """
+        reader = CurveReader(
+            plan=self.plan,
+            records=self.records,
+            metric=self.metric,
+            direction=self.direction,
+            bounds=bounds,
+            rate=rate,
+        )
+        step_seconds = seconds_of_steps(self.stages(), number)
+        return outlook_of(
+            reader, number, steps=steps, predictor=predictor, step_seconds=step_seconds
+        )
 
     def optuna_study(self) -> optuna.Study:
         """Return an Optuna study in memory that has these trials: for ``optuna.visualization``.
