@@ -233,7 +233,8 @@ class Flights:
             self._recorder.checkpoint(flight.order.node, message)
             self._recorder.saved(message["attempt"], message["step"])
             self._on_saved(flight.order.node, message)
-        self._recorder.metrics(flight.order.node, reports)
+        paces = dict(zip(message["reported"], message.get("paces", ()), strict=False))
+        self._recorder.metrics(flight.order.node, reports, paces)
         told = tuple((step, metrics) for step, _, metrics in reports)
         self._tell(Saved(attempt=message["attempt"], step=message["step"], reports=told))
         self._forget_if_settled(message["attempt"])
@@ -267,6 +268,8 @@ class Flights:
             key = flight.order.node.key_at(flight.order.start)
             logger.warning("state %s is missing or corrupt; it is trained again", key)
             self._recorder.forget(key)
+        if (start := message.get("start_seconds")) is not None:
+            self._recorder.held(message["attempt"], start)
         attempt = self._dispatcher.attempts.get(message["attempt"])
         self._tell(
             Ended(

@@ -131,11 +131,22 @@ class Recorder:
         self._take(added)
         self.flush()
 
-    def metrics(self, node: Node, reports: Iterable[tuple[Step, str, Metrics]]) -> None:
-        """Take metrics at or above a node that are final now, as (step, key, metrics)."""
-        root = self._root_of(node)
+    def metrics(
+        self,
+        node: Node,
+        reports: Iterable[tuple[Step, str, Metrics]],
+        paces: Mapping[Step, float] | None = None,
+    ) -> None:
+        """Take metrics at or above a node that are final now, as (step, key, metrics).
+
+        Parameters
+        ----------
+        paces
+            What a step took up to those of `reports` of which it is known, in seconds.
+        """
+        root, paces = self._root_of(node), paces or {}
         self._batch.metrics.extend(
-            MetricRow(key=key, root=root, step=step, values=metrics)
+            MetricRow(key=key, root=root, step=step, values=metrics, seconds=paces.get(step))
             for step, key, metrics in reports
         )
 
@@ -156,6 +167,8 @@ class Recorder:
                 seconds=message["seconds"],
                 created=time.time(),
                 study_id=self._study_id,
+                hold_up=message.get("hold_up"),
+                latency=message.get("latency"),
             )
         )
 
@@ -199,6 +212,12 @@ class Recorder:
         if row is not None:
             row = self._stages[attempt] = replace(row, started=at, status="running")
             self._batch.stages.append(row)
+
+    def held(self, attempt: str, seconds: float) -> None:
+        """Take note of what it took until an attempt had its trainer."""
+        row = self._stages.get(attempt)
+        if row is not None:
+            self._stages[attempt] = replace(row, start_seconds=seconds)
 
     def seconds_of(self, attempt: str, at: float) -> float:
         """Return how long an attempt has run at a time (epoch seconds); 0 if it has not begun."""

@@ -92,6 +92,8 @@ class Lineage:
         self.run = run
         self.key = key
         self.parent = parent
+        self.is_warm = False
+        """Whether it was kept from an earlier stage."""
         self.is_lost = False
         """Whether another attempt's different state was committed under one of its keys."""
 
@@ -106,7 +108,10 @@ class _Write:
     key: str
     step: Step
     reports: list[tuple[Step, str, Metrics]]
+    paces: list[float]
     seconds: float
+    began: float
+    hold_up: float
 
 
 class StageHost:
@@ -277,6 +282,7 @@ class StageHost:
 
     def keep_warm(self, lineage: Lineage) -> None:
         """Keep a trainer for the stage that goes on from its state."""
+        lineage.is_warm = True
         self._warm = None if self._is_abandoned else lineage
 
     def room_for(self, nbytes: int) -> Buffer:
@@ -353,9 +359,12 @@ class StageHost:
                     "digest": commit.digest,
                     "nbytes": commit.nbytes,
                     "reported": [step for step, _, _ in reports],
+                    "paces": [] if lineage.is_lost else write.paces,
                     "differs": lineage.is_lost,
                     "replaced": reports if lineage.is_lost else [],
                     "seconds": write.seconds,
+                    "hold_up": write.hold_up,
+                    "latency": time.monotonic() - write.began,
                 }
             ]
         )
@@ -378,6 +387,11 @@ class _StageRun:
         self._flushed = time.monotonic()
         self._unsent: list[tuple[Step, str, Metrics]] = []
         self._unsaved: list[tuple[Step, str, Metrics]] = []
+        self._paces: list[float] = []
+        """What a step took on average up to each of those reports, since the one before."""
+        self._measured = spec.start, 0.0
+        self._start_seconds: float | None = None
+        self._evaluating = 0.0
         self._saved_at = self._flushed
         self._saved_seconds = 0.0
         self._hold_up = 0.0
@@ -390,6 +404,7 @@ class _StageRun:
         # Before user code has its turn, which may take this process with it: what was lost then
         # must be known.
         self._flush()
+        began = time.monotonic()
         try:
             lineage = host.lineage_at(spec, self.sequences)
         except CorruptCheckpointError as error:
@@ -398,6 +413,7 @@ class _StageRun:
             host.store.discard(self.chain.key, attempt=error.attempt)
             return self._end("missing")
         self._saved_at = time.monotonic()
+        self._start_seconds = 0.0 if lineage.is_warm else self._saved_at - began
         if spec.start == spec.stop:
             return self._evaluate_only(lineage)
         status = "trained"
@@ -430,13 +446,22 @@ class _StageRun:
         """Evaluate, save and speak, where it is time to."""
         save = must_save or self._save_is_due()
         if save or self.step % self.host.job.report_every == 0:
-            report = (self.step, self.chain.key, lineage.run.evaluate())
-            self._unsent.append(report)
-            self._unsaved.append(report)
+            self._measure(lineage)
         if save:
             self._save(lineage)
         if time.monotonic() - self._flushed > FLUSH_SECONDS:
             self._flush()
+
+    def _measure(self, lineage: Lineage) -> None:
+        """Evaluate, and note what the steps since the last time took with it."""
+        began = time.monotonic()
+        report = (self.step, self.chain.key, lineage.run.evaluate())
+        self._evaluating += time.monotonic() - began
+        self._unsent.append(report)
+        self._unsaved.append(report)
+        last, before = self._measured
+        self._measured = self.step, self.seconds + self._evaluating
+        self._paces.append((self._measured[1] - before) / (self.step - last))
 
     def _save_is_due(self) -> bool:
         if not self.host.job.saves_by_time:
@@ -451,6 +476,8 @@ class _StageRun:
         self.host.step_began = None  # it may have to wait for the store
         snapshot = encode(state, allocate=self.host.room_for)
         del state
+        self._saved_at = time.monotonic()
+        self._hold_up = self._saved_at - began
         self.host.write(
             _Write(
                 lineage,
@@ -459,12 +486,13 @@ class _StageRun:
                 self.chain.key,
                 self.step,
                 self._unsaved,
+                self._paces,
                 self.seconds - self._saved_seconds,
+                began,
+                self._hold_up,
             )
         )
-        self._unsaved, self._saved_seconds = [], self.seconds
-        self._saved_at = time.monotonic()
-        self._hold_up = self._saved_at - began
+        self._unsaved, self._paces, self._saved_seconds = [], [], self.seconds
 
     def _evaluate_only(self, lineage: Lineage) -> Message:
         """Measure a state that exists: its metrics are all that is missing."""
@@ -512,7 +540,7 @@ class _StageRun:
 
     def _end(self, status: str) -> Message:
         receipt = _receipt(self.spec.attempt, self.step, status)
-        receipt["seconds"] = self.seconds
+        receipt |= {"seconds": self.seconds, "start_seconds": self._start_seconds}
         self._flush(receipt)
         return receipt
 

@@ -117,13 +117,13 @@ def _trial(row: TrialRow) -> tuple[Any, ...]:
 
 
 def _metric(row: MetricRow) -> tuple[Any, ...]:
-    return row.key, row.root, row.step, metrics_to_text(row.values)
+    return row.key, row.root, row.step, metrics_to_text(row.values), row.seconds
 
 
 def _checkpoint(row: CheckpointRow) -> tuple[Any, ...]:
     return (
         *(row.key, row.root, row.step, row.attempt, row.digest, row.nbytes, row.seconds),
-        *(row.created, row.used, row.study_id),
+        *(row.created, row.used, row.study_id, row.hold_up, row.latency),
     )
 
 
@@ -131,7 +131,7 @@ def _stage(row: StageRow) -> tuple[Any, ...]:
     return (
         *(row.study_id, row.attempt, row.key, row.start, row.stop, row.worker, row.status),
         *(row.started, row.ended, row.steps, row.repeated),
-        *(row.run, to_text(row.trials), row.message),
+        *(row.run, to_text(row.trials), row.message, row.start_seconds),
     )
 
 

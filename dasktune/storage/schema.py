@@ -19,7 +19,7 @@ from dasktune.errors import CorruptRecordError
 from dasktune.storage.metrics import metrics_from_json, metrics_to_text
 from dasktune.types import Metrics, Step
 
-REVISIONS = ("0001", "0002", "0003")
+REVISIONS = ("0001", "0002", "0003", "0004")
 """Revisions of the tables, oldest first; `dasktune.storage.migrations` leads to the last."""
 
 META_VERSION = 3
@@ -173,12 +173,17 @@ class TrialRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricRow:
-    """The metrics of the state of one key; the first row of a key stands."""
+    """The metrics of the state of one key; the first row of a key stands.
+
+    `seconds` is what a step took since the last one that was measured, evaluation included: the
+    mean of several. None if nobody measured it.
+    """
 
     key: str
     root: str
     step: Step
     values: Metrics
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +192,8 @@ class CheckpointRow:
 
     `seconds` is what its steps took to train, `created` and `used` (epoch seconds) when it
     was written and last found again (0: never, or not known), `study_id` who wrote it.
+    `hold_up` is what saving it held training up, and `latency` what it took until it was
+    durable, both in seconds; None if nobody measured it.
     """
 
     key: str
@@ -199,6 +206,8 @@ class CheckpointRow:
     created: float = 0.0
     used: float = 0.0
     study_id: int | None = None
+    hold_up: float | None = None
+    latency: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +215,8 @@ class StageRow:
     """One attempt to train the steps from `start` to `stop`; a later row replaces it.
 
     `run` is the driver's that sent it, `trials` are some of those that want it, and `message`
-    says why it failed.
+    says why it failed. `start_seconds` is what it took to build or load its trainer: 0 if the
+    worker held it already, None if it did not come to that.
     """
 
     study_id: int
@@ -223,6 +233,7 @@ class StageRow:
     run: str = ""
     trials: list[int] = field(default_factory=list)
     message: str = ""
+    start_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,6 +349,7 @@ metrics = sa.Table(
     sa.Column("root", sa.String(128), nullable=False),
     sa.Column("step", sa.BigInteger, nullable=False),
     sa.Column("values", MetricsText, nullable=False),
+    sa.Column("seconds", sa.Double),
     sa.Index("dasktune_metrics_root", "root", "key"),
 )
 
@@ -354,6 +366,8 @@ checkpoints = sa.Table(
     sa.Column("created", sa.Double, nullable=False, server_default="0"),
     sa.Column("used", sa.Double, nullable=False, server_default="0"),
     sa.Column("study_id", sa.Integer),
+    sa.Column("hold_up", sa.Double),
+    sa.Column("latency", sa.Double),
     sa.Index("dasktune_checkpoints_root", "root", "key"),
 )
 
@@ -374,6 +388,7 @@ stages = sa.Table(
     sa.Column("run", sa.Text, nullable=False, server_default=""),
     sa.Column("trials", JsonText, nullable=False, server_default="[]"),
     sa.Column("message", sa.Text, nullable=False, server_default=""),
+    sa.Column("start_seconds", sa.Double),
 )
 
 runs = sa.Table(

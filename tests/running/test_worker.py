@@ -146,6 +146,19 @@ def test_a_stage_says_what_happens_in_order(bench: Bench) -> None:
     assert bench.heard("ended") == [receipt]
 
 
+def test_a_stage_says_what_its_steps_its_start_and_its_saves_took(bench: Bench) -> None:
+    built, warm = bench.run("a1", 0, 3, saves=(1,)), bench.run("a2", 3, 4)
+    assert bench.saved_steps() == [1, 3, 4]
+    assert built["start_seconds"] > 0
+    assert warm["start_seconds"] == 0, "the worker held its trainer already"
+    assert [len(one["paces"]) for one in bench.heard("saved")] == [1, 2, 1]
+    first, second, third = (one["paces"] for one in bench.heard("saved"))
+    # Evaluation is part of a step's time, but not of what its configuration's speed is.
+    assert sum(first + second) >= built["seconds"] > 0
+    assert sum(third) >= warm["seconds"] > 0
+    assert all(0 < one["hold_up"] <= one["latency"] for one in bench.heard("saved"))
+
+
 def test_the_next_stage_goes_on_with_the_same_trainer(bench: Bench) -> None:
     bench.run("a1", 0, 3)
     bench.run("b1", 3, 5)

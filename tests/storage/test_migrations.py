@@ -160,19 +160,19 @@ def test_a_copy_is_kept_of_a_file(old: Path, caplog: pytest.LogCaptureFixture) -
     before = dump(old)
     with caplog.at_level(logging.WARNING, "dasktune"):
         Database(old).close()
-    copy = old.with_name("x.db.before-0003.bak")
+    copy = old.with_name("x.db.before-0004.bak")
     assert dump(copy) == before
     assert dump(old) != before
     (line,) = (one for one in caplog.messages if "brought up to date" in one)
     assert str(copy) in line
-    assert "from revision 0001 to 0003" in line
+    assert "from revision 0001 to 0004" in line
     Database(old).close()
     assert [one.name for one in old.parent.glob("*.bak")] == [copy.name]
 
 
 def test_no_copy_is_overwritten(old: Path) -> None:
-    first, second = back_up(old, "0003"), back_up(old, "0003")
-    assert [first.name, second.name] == ["x.db.before-0003.bak", "x.db.before-0003.2.bak"]
+    first, second = back_up(old, NEWEST), back_up(old, NEWEST)
+    assert [first.name, second.name] == ["x.db.before-0004.bak", "x.db.before-0004.2.bak"]
     assert dump(first) == dump(second) == dump(old)
 
 
@@ -189,7 +189,7 @@ def test_a_copy_that_does_not_fit_is_told_in_a_sentence_and_leaves_nothing(old: 
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, limits[1]))
     try:
-        with pytest.raises(StorageError, match=r"it cannot be copied to .*x\.db\.before-0003\.bak"):
+        with pytest.raises(StorageError, match=r"it cannot be copied to .*x\.db\.before-0004\.bak"):
             Database(old)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -209,7 +209,7 @@ def test_a_migration_that_fails_changes_nothing(old: Path) -> None:
     with pytest.raises(StorageError, match="cannot be brought up to date"):
         Database(old)
     assert dump(old) == before
-    assert dump(old.with_name("x.db.before-0003.bak")) == before
+    assert dump(old.with_name("x.db.before-0004.bak")) == before
 
 
 MIGRATE = """

@@ -160,8 +160,13 @@ class Notes:
         self._ledger.write(batch)
         return batch
 
-    def metrics(self, node: Node, reports: Iterable[tuple[Step, str, Metrics]]) -> None:
-        """Take metrics that are final now."""
+    def metrics(
+        self,
+        node: Node,
+        reports: Iterable[tuple[Step, str, Metrics]],
+        paces: Mapping[Step, float] | None = None,
+    ) -> None:
+        """Take metrics that are final now; here no step takes time."""
         root = self._root_of(node)
         self.batch.metrics.extend((root, Row(key, step, metrics)) for step, key, metrics in reports)
 

@@ -1,0 +1,20 @@
+"""What steps, starts and saves took, for traces and reports."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0004"
+down_revision = "0003"
+
+
+def upgrade() -> None:
+    """Add the columns; nobody knows any more what was not written."""
+    for table, name in (
+        ("metrics", "seconds"),
+        ("checkpoints", "hold_up"),
+        ("checkpoints", "latency"),
+        ("stages", "start_seconds"),
+    ):
+        op.add_column(f"dasktune_{table}", sa.Column(name, sa.Double))
