@@ -14,20 +14,12 @@ from typing import Any
 
 from dasktune.algos.curves import Branch, Curve, Persistence, Prediction, Predictor
 from dasktune.algos.curves.curve import future_steps
+from dasktune.algos.curves.observed import MOST_SIBLINGS, rates_of
 from dasktune.errors import ConfigurationError, refuse, unknown
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.storage.schema import StageRow
 from dasktune.trials import TrialRecord
 from dasktune.types import Direction, Sequences, Step
-
-RATES = ("lr", "learning_rate")
-"""Names by which a learning rate is known unless told otherwise."""
-
-MOST_RATES = 1000
-"""Steps at which a learning rate is looked at, beside those at which it jumps."""
-
-MOST_SIBLINGS = 16
-"""Other trials' curves that a predictor is given: those that begin alike for longest."""
 
 INTERVALS = (0.5, 0.8, 0.95)
 """Probabilities of the intervals that are shown."""
@@ -198,7 +190,7 @@ class CurveReader:
     bounds
         The metric's, in its own unit.
     rate
-        The hyper-parameter that is the learning rate; one of `RATES` if None.
+        The hyper-parameter that is the learning rate; as in `rates_of` if None.
 
     Raises
     ------
@@ -286,21 +278,8 @@ class CurveReader:
             yield Branch(at=at, steps=steps, scores=scores, rates=rates)
 
     def _rates(self, sequences: Sequences, until: Step) -> tuple[tuple[Step, float], ...]:
-        """Return the learning rate from each step at which it changes on; of many only some."""
-        names = RATES if self.rate is None else (self.rate,)
-        rate = next((sequences[name] for name in names if name in sequences), None)
-        if rate is None:
-            return ()
-        end = until if rate.end is None else min(until, rate.end)
-        grid = range(0, end, math.ceil(end / MOST_RATES))
-        found: list[tuple[Step, float]] = []
-        for step in sorted({*grid, *rate.boundaries(0, end)}):
-            value = rate(step)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                return ()
-            if not found or found[-1][1] != value:
-                found.append((step, float(value)))
-        return tuple(found)
+        ends = (one.end for one in sequences.values() if one.end is not None)
+        return rates_of(sequences, min([until, *ends]), self.rate)
 
 
 def outlook_of(

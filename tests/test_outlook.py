@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dasktune.algos.curves import LEVELS, Curve, Persistence, Prediction
+from dasktune.algos.curves.observed import MOST_SIBLINGS
 from dasktune.errors import ConfigurationError
 from dasktune.graph.plan import SearchPlan
 from dasktune.outlook import (
-    MOST_SIBLINGS,
     CurveReader,
     Outlook,
     outlook_of,
     seconds_of_steps,
 )
-from dasktune.sequences import Constant, Cosine, MultiStep, Piecewise, Warmup
+from dasktune.sequences import Constant, MultiStep, Piecewise, Warmup
 from dasktune.storage.schema import StageRow
 from dasktune.trials import ADDED, TrialRecord
 from dasktune.types import Direction, Sequences, Step, TrialState
@@ -141,21 +141,9 @@ def test_the_future_learning_rate_is_known() -> None:
         reader(trials, rate="rate").curve(0)
 
 
-def test_a_rate_that_changes_at_every_step_of_very_many_is_looked_at_now_and_then() -> None:
-    long = Cosine(0.1, 1_000_000)[:900_000] >> Constant(0.5)
-    plan = SearchPlan("0" * 32)
-    leaf = plan.register(0, {"lr": long}, 1_000_000)
-    leaf.metrics[10] = {"score": 0.5}
-    record = TrialRecord(
-        number=0, tuner=0, local=0, params={}, sequences={"lr": long}, max_steps=1_000_000
-    )
-    rates = (
-        CurveReader(plan=plan, records={0: record}, metric="score", direction=Direction.MAXIMIZE)
-        .curve(0)
-        .rates
-    )
-    assert len(rates) < 2000
-    assert rates[-1] == (900_000, 0.5), "jumps are seen where they are"
+def test_a_rate_is_known_as_far_as_its_sequence_goes() -> None:
+    ends: Mapping[int, Sequences] = {0: {"lr": Constant(0.1)[:10] >> Constant(0.2)[:10]}}
+    assert reader(ends).curve(0, until=100).rates == ((0, 0.1), (10, 0.2))
 
 
 def test_values_come_back_in_the_metrics_own_direction() -> None:
