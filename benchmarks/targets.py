@@ -1,0 +1,131 @@
+"""Recorded curves as traces with a target that few of their configurations reach.
+
+HyperDrive asks for 77% on CIFAR-10, close to the best that is known; in its figure three of 50
+configurations get above 75%. Nobody knows such a figure for every task here, so a target is the
+value that a share of `SHARE` of the configurations reach: 4 of 100. AlgoPerf's runs ended when
+they reached the target of their workload: there it is that one. A task is left out if more
+than `MOST` of its configurations reach the target, for then it says nothing of a search: one
+whose best value many have, or a workload with an easy target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import recorded
+from numpy.typing import NDArray
+from recorded import RecordedCurve, RecordedSet
+
+from dasktune.simulate import Trace
+from dasktune.types import Direction
+
+Array = NDArray[Any]
+
+SHARE = 0.04
+"""Share of the configurations that reach a target."""
+
+MOST = 0.2
+"""Share that may reach a target."""
+
+EVALUATIONS = 100
+"""Evaluations in the time that a run has at most, where they were not made at equal steps."""
+
+METRIC = "value"
+"""The name of the metric in all traces."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NamedTrace:
+    """A trace, and what is asked of it.
+
+    Parameters
+    ----------
+    name
+        Of the task.
+    kind
+        ``rl`` for returns of agents, ``accuracy`` for all that gets better upwards beside
+        them, ``loss`` for what gets better downwards.
+    trace
+        Its one metric is `METRIC`.
+    direction
+        Of the metric.
+    low, high
+        Its range.
+    target
+        Enough.
+    share
+        The part of the configurations that reach it.
+    """
+
+    name: str
+    kind: str
+    trace: Trace
+    direction: Direction
+    low: float
+    high: float
+    target: float
+    share: float
+
+
+def load(folder: Path, sources: Iterable[str] = ()) -> list[NamedTrace]:
+    """Return the traces in a folder; arguments and errors are those of `recorded.load`."""
+    found = (named(one) for one in recorded.load(folder, sources))
+    return [one for one in found if one is not None]
+
+
+def named(of: RecordedSet) -> NamedTrace | None:
+    """Return the trace of a set; None if too many or none of its runs reach the target."""
+    scores, seconds = _timed(of) if of.target is not None else _stepped(of)
+    best = np.sort(np.nanmax(scores, axis=1, initial=-np.inf, where=np.isfinite(scores)))[::-1]
+    target = best[max(0, round(SHARE * len(best)) - 1)] if of.target is None else of.target
+    share = float(np.mean(best >= target))
+    if not 0 < share <= MOST:
+        return None
+    sign = 1.0 if of.maximize else -1.0
+    low, high = (of.low, of.high) if of.maximize else (0.0 - of.high, 0.0 - of.low)
+    return NamedTrace(
+        name=of.name,
+        kind="rl" if of.source == "rl" else "accuracy" if of.maximize else "loss",
+        trace=Trace.from_arrays({METRIC: sign * scores}, seconds=seconds),
+        direction=Direction.MAXIMIZE if of.maximize else Direction.MINIMIZE,
+        low=low,
+        high=high,
+        target=sign * float(target),
+        share=share,
+    )
+
+
+def _stepped(of: RecordedSet) -> tuple[Array, Array | None]:
+    """Return the scores after each step, and the seconds of a step.
+
+    They are as many as nine in ten runs have; shorter runs are left out, and what was measured
+    before the first step.
+    """
+    rows = [_after_the_start(one) for one in of.curves]
+    length = int(np.quantile([len(row) for row in rows], 0.1, method="lower"))
+    kept = [place for place, row in enumerate(rows) if len(row) >= length]
+    seconds = None
+    if all(one.seconds for one in of.curves):
+        seconds = np.array([of.curves[place].seconds[length - 1] / length for place in kept])
+    return np.array([rows[place][:length] for place in kept]), seconds
+
+
+def _after_the_start(curve: RecordedCurve) -> tuple[float, ...]:
+    return curve.scores[1:] if curve.steps[0] == 0 else curve.scores
+
+
+def _timed(of: RecordedSet) -> tuple[Array, Array]:
+    """Return what was known at equal times, and the seconds between them.
+
+    A run that ended keeps what it had: it had reached its target, or its time was over.
+    """
+    times = (of.within or 0.0) * np.arange(1, EVALUATIONS + 1) / EVALUATIONS
+    rows = []
+    for one in of.curves:
+        known = np.searchsorted(one.seconds, times, side="right") - 1
+        rows.append(np.where(known >= 0, np.array(one.scores)[known], np.nan))
+    return np.array(rows), np.full(len(rows), times[0])
