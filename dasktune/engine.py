@@ -14,7 +14,7 @@ import json
 import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from dasktune.algos.base import Inputs, Tuner
 from dasktune.algos.curves.curve import Prediction, Question
@@ -321,7 +321,7 @@ class Engine:
         self._take_report(session, trial, told)
         decisions = session.tuner.tell(told)
         cause = {"kind": "tell", "trial": trial.local, "step": report.step}
-        timed = {} if clock is None else {"now": asdict(clock)}
+        timed = {} if clock is None else {"now": clock.to_json()}
         self._note({**cause, "metrics": dict(report.metrics), **timed}, decisions)
         self._apply(session, decisions, now)
 
@@ -332,7 +332,14 @@ class Engine:
         return Now(
             seconds=self._clock(now),
             step_seconds=self.dispatcher.seconds_per_step(report.trial),
-            workers=len(self.dispatcher.slots),
+            workers=max(1, len(self.dispatcher.slots)),
+            between=tuple(
+                (step, self.objective.losses(metrics))
+                for step, metrics in self.dispatcher.metrics_between(
+                    report.trial, self.trials[report.trial].steps, report.step
+                )
+                if all(name in metrics for name in self.objective.metrics)
+            ),
         )
 
     def _clock(self, now: float) -> float:

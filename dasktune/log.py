@@ -84,7 +84,7 @@ def report_of(
 
 def recorded_report(record: Record, objective: Objective) -> Report:
     """Return the report that a record of kind ``tell`` holds."""
-    now = Now(**record["now"]) if "now" in record else None
+    now = Now.from_json(record["now"]) if "now" in record else None
     return report_of(record["trial"], record["step"], record["metrics"], objective, now)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 from dasktune.errors import ConfigurationError
 
@@ -146,11 +146,37 @@ class Now:
         What a step of the report's trial takes, as far as it was measured.
     workers
         How many stages can run at a time.
+    between
+        ``(step, losses)`` of what was measured since the trial's last report, ascending: a
+        tuner is told of few steps, and sees the curve between them here.
     """
 
     seconds: float
     step_seconds: float
     workers: int
+    between: tuple[tuple[Step, tuple[float, ...]], ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as JSON, which has no infinite numbers."""
+        between = [
+            [step, [loss if math.isfinite(loss) else None for loss in losses]]
+            for step, losses in self.between
+        ]
+        found = {"seconds": self.seconds, "step_seconds": self.step_seconds}
+        return {**found, "workers": self.workers, **({"between": between} if between else {})}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Now:
+        """Return what `to_json` described."""
+        return cls(
+            seconds=document["seconds"],
+            step_seconds=document["step_seconds"],
+            workers=document["workers"],
+            between=tuple(
+                (step, tuple(math.inf if loss is None else loss for loss in losses))
+                for step, losses in document.get("between", ())
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -298,6 +298,17 @@ class Repeats(Tuner):
             seconds=max(one.seconds for one in known),
             step_seconds=max(one.step_seconds for one in known),
             workers=max(1, max(one.workers for one in known) // self.seeds),
+            between=self._between(known),
+        )
+
+    def _between(self, known: list[Now]) -> tuple[tuple[Step, tuple[float, ...]], ...]:
+        """Return the losses at the steps on the way that all repeats have measured."""
+        found = [dict(one.between) for one in known]
+        common = [step for step in found[0] if all(step in other for other in found)]
+        return tuple(
+            (step, tuple(self._aggregated(each, math.inf) for each in columns))
+            for step in common
+            for columns in [zip(*(one[step] for one in found), strict=True)]
         )
 
     def _metrics_of(self, told: list[Report]) -> Metrics:

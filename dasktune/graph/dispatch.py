@@ -207,6 +207,16 @@ class Dispatcher:
         """Return what a step of a trial takes, as far as it was measured."""
         return self.speeds.seconds_per_step(self.plan.paths[trial].leaf)
 
+    def metrics_between(self, trial: int, low: Step, high: Step) -> list[tuple[Step, Metrics]]:
+        """Return what is known of a trial's steps strictly between two, in order."""
+        return [
+            (step, node.metrics[step])
+            for node in self.plan.nodes_of(trial)
+            if node.start < high and node.stop > low
+            for step in sorted(node.metrics)
+            if low < step < high
+        ]
+
     def next_tick(self, now: float) -> float | None:
         """Return when a `Tick` is due: the next worker is about to run dry."""
         return self._placing.next_tick(now)
