@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -88,17 +88,40 @@ def main(name: str, measure: Measure, **paths: str) -> int:
     options = parser.parse_args()
     before = os.getloadavg()[0]
     figures = measure(options.short, **{path: getattr(options, path) for path in paths})
-    if options.short:
+    more = {"machine": {**machine(), "load_before": before}}
+    return publish(name, figures, short=options.short, path=options.json, more=more)
+
+
+def publish(
+    name: str,
+    figures: list[Figure],
+    *,
+    short: bool,
+    path: Path | None,
+    more: Mapping[str, object],
+) -> int:
+    """Print the figures of a benchmark and write them; return 1 if one missed its bound, else 0.
+
+    Parameters
+    ----------
+    name
+        Of the benchmark.
+    figures
+        What was measured.
+    short
+        Whether it was a short version, which has no bounds but counts.
+    path
+        Where the document is written; nowhere if None.
+    more
+        What else it says.
+    """
+    if short:
         figures = [replace(figure, at_most=None) for figure in figures]
-    document = {
-        "benchmark": name,
-        "short": options.short,
-        "figures": [figure.to_json() for figure in figures],
-        "machine": {**machine(), "load_before": before},
-    }
     Console().print(table(name, figures))
-    if options.json is not None:
-        options.json.write_text(json.dumps(document, indent=2) + "\n")
+    if path is not None:
+        found = [figure.to_json() for figure in figures]
+        document = {"benchmark": name, "short": short, "figures": found, **more}
+        path.write_text(json.dumps(document, indent=2) + "\n")
     return int(any(figure.reached is False for figure in figures))
 
 
