@@ -25,6 +25,7 @@ from dasktune.cli.conventions import (
 )
 from dasktune.cli.doctor import doctor
 from dasktune.cli.fingerprint import fingerprint
+from dasktune.cli.predict import predict
 from dasktune.cli.run import run
 from dasktune.cli.simulate import simulate
 from dasktune.cli.submit import PASSED_ON, submit
@@ -345,6 +346,7 @@ def replay(
 app.command()(chaos)
 app.command()(doctor)
 app.command()(fingerprint)
+app.command()(predict)
 app.command()(simulate)
 app.command(context_settings=PASSED_ON)(submit)
 app.command()(torture)

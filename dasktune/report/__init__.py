@@ -1,8 +1,9 @@
 """What people look at: the HTML report, plots of sequences, and the live display."""
 
+from dasktune.report.fan import draw_fan
 from dasktune.report.page import write_report
 from dasktune.report.sequence_plot import plot_sequence
 from dasktune.report.svg import Svg
 from dasktune.report.tree_svg import draw_tree
 
-__all__ = ["Svg", "draw_tree", "plot_sequence", "write_report"]
+__all__ = ["Svg", "draw_fan", "draw_tree", "plot_sequence", "write_report"]

@@ -1,0 +1,181 @@
+"""The command ``predict``: what a trial will come to, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dasktune.cli.conventions import AsJson, Config, print_json
+from dasktune.errors import ConfigurationError, unknown
+
+if TYPE_CHECKING:
+    from dasktune.algos.curves import Predictor
+    from dasktune.cli.ls import Places
+    from dasktune.outlook import Outlook
+    from dasktune.results import StudyResults
+
+PREDICTORS = ("CurveEnsemble", "Persistence", "PriorFitted")
+"""Classes of `dasktune.algos.curves` that can be named."""
+
+
+def predict(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="STUDY", help="Study file, storage folder or URL, or a database's file or URL."
+        ),
+    ],
+    trial: Annotated[int, typer.Option(metavar="N", help="Which trial.")],
+    reach: Annotated[
+        float | None, typer.Option("--target", metavar="VALUE", help="A value to be reached.")
+    ] = None,
+    step: Annotated[
+        list[int] | None,
+        typer.Option(help="A future step; up to the trial's end if not given. May be repeated."),
+    ] = None,
+    low: Annotated[float | None, typer.Option(help="The lowest value that there can be.")] = None,
+    high: Annotated[float | None, typer.Option(help="The highest one.")] = None,
+    rate: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The learning rate, if not lr or learning_rate."),
+    ] = None,
+    predictor: Annotated[
+        str | None, typer.Option(help=f"Who predicts: {', '.join(PREDICTORS)}.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Also draw the fan, as SVG.")
+    ] = None,
+    study: Annotated[str | None, typer.Option(help="The study of this name.")] = None,
+    storage: Annotated[
+        str | None, typer.Option(metavar="URL", help="The store of a database.")
+    ] = None,
+    database: Annotated[
+        str | None, typer.Option(metavar="URL", help="The database of a store.")
+    ] = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a trial will come to, and how sure that is.
+
+    Rests on all that was measured on its way, by whatever trial, and on those that begin alike.
+    Reads store and database, and changes nothing: also while the study runs.
+    """
+    from dasktune.cli.ls import places_of
+
+    places = places_of(
+        target, storage=storage, database=database, study=study, settings=config or ()
+    )
+    with _opened(places) as results:
+        found = results.predict(
+            trial,
+            steps=step or None,
+            predictor=None if predictor is None else _named(predictor),
+            bounds=(low, high),
+            rate=rate,
+        )
+    document = found.to_json(reach)
+    if plot is not None:
+        from dasktune.report.fan import draw_fan
+
+        draw_fan(found, target=reach).save(plot)
+    if as_json:
+        print_json(document)
+    else:
+        typer.echo(in_words(found, reach))
+
+
+def in_words(outlook: Outlook, target: float | None) -> str:
+    """Return an outlook as people read it: a table of the fan, and what is said of a target."""
+    from dasktune.cli.results import shown, table
+    from dasktune.outlook import INTERVALS
+    from dasktune.report.formats import printable
+
+    step, value = outlook.measured[-1]
+    lines = [
+        f"trial {outlook.trial}: {printable(outlook.metric)} {shown(value)} at step {step:,} of "
+        f"{outlook.curve.max_steps:,} ({outlook.direction.value})"
+    ]
+    header = ["step", "median", *(f"{one:.0%}" for one in INTERVALS)]
+    columns = [
+        [f"{low:.4g} to {high:.4g}" for low, high in outlook.interval(one)] for one in INTERVALS
+    ]
+    rows = [
+        [f"{at:,}", f"{median:.4g}", *cells]
+        for at, median, *cells in zip(outlook.steps, outlook.medians, *columns, strict=True)
+    ]
+    if target is not None:
+        header.append(f"reaches {shown(target)}")
+        for row, chance in zip(rows, outlook.chances(target), strict=True):
+            row.append(f"{chance:.2f}")
+    lines += table(header, rows)
+    return "\n".join(lines if target is None else [*lines, of_target(outlook, target)])
+
+
+def of_target(outlook: Outlook, target: float) -> str:
+    """Return in words whether and when a trial reaches a target."""
+    from dasktune.cli.results import shown
+    from dasktune.report.formats import count, duration
+
+    reached, steps = outlook.reached(target), outlook.expected_steps(target)
+    if reached is not None:
+        return f"reached {shown(target)} already, at step {reached:,}"
+    if steps is None:
+        return f"cannot reach {shown(target)} by step {outlook.steps[-1]:,}"
+    seconds = outlook.expected_seconds(target)
+    time = "" if seconds is None else f" (ERT {duration(seconds)})"
+    return (
+        f"reaches {shown(target)} with probability {outlook.chance(target):.2f}, "
+        f"expected after {count(round(steps), 'more step')}{time}"
+    )
+
+
+def _named(name: str) -> Predictor:
+    """Return the predictor of a class's name, as it is unless told otherwise."""
+    from dasktune.algos import curves
+
+    known = [one for one in PREDICTORS if hasattr(curves, one)]
+    if name not in known:
+        raise ConfigurationError(unknown("predictor", name, known))
+    found: Predictor = getattr(curves, name)()
+    return found
+
+
+@contextmanager
+def _opened(places: Places) -> Iterator[StudyResults]:
+    """Open what a study has come to; nothing is made or changed.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no database, or it does not say which study is meant.
+    """
+    from dasktune.graph.attempts import DispatchOptions
+    from dasktune.results import StudyResults
+    from dasktune.storage.checkpoints import CheckpointStore
+    from dasktune.storage.database import Database
+
+    if places.database is None:
+        raise ConfigurationError("there is no database beside the store; say which: --database")
+    opened = Database(places.database, create=False)
+    try:
+        rows = {row.name: row for row in opened.studies()}
+        row = rows[_chosen(places.study, list(rows))]
+        options = DispatchOptions(merge=bool(row.spec.get("merge", True)))
+        yield StudyResults(row, opened, CheckpointStore(places.store), options)
+    finally:
+        opened.close()
+
+
+def _chosen(name: str | None, known: Sequence[str]) -> str:
+    if name is None and len(known) == 1:
+        return known[0]
+    if name is None:
+        listed = ", ".join(sorted(known)) or "(none)"
+        raise ConfigurationError(f"--study must say which study is meant; known: {listed}")
+    if name not in known:
+        raise ConfigurationError(unknown("study", name, known))
+    return name

@@ -1,0 +1,149 @@
+"""A fan: what was measured of a trial, and shaded behind it what may follow, and how likely."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from dasktune.outlook import INTERVALS, Outlook, turned
+from dasktune.report.axes import Scale, bottom_axis, left_axis, value_scale
+from dasktune.report.curves import usual_range
+from dasktune.report.formats import number
+from dasktune.report.svg import Svg, line, tag, text, title
+
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 1120.0, 380.0, 72.0, 24.0, 64.0, 52.0
+
+Points = tuple[tuple[float, float], ...]
+
+
+def draw_fan(outlook: Outlook, *, target: float | None = None, heading: str = "") -> Svg:
+    """Return a trial's curve and its fan: the median, and bands of 50, 80 and 95%.
+
+    Curves of trials that begin alike are faint behind it, where they have gone on alone. What
+    is far from all else lies beyond the axis.
+
+    Parameters
+    ----------
+    outlook
+        What is drawn (`dasktune.Study.predict`).
+    target
+        A value to draw a line at; the fan says how likely it is.
+    heading
+        What the drawing is called for those who cannot see it.
+    """
+    others = _siblings(outlook)
+    scale, beyond = _scale(outlook, others, target)
+    first = min(outlook.measured[0][0], *(curve[0][0] for curve in others), outlook.steps[0])
+    steps = Scale(low=first, high=outlook.steps[-1], start=LEFT, end=WIDTH - RIGHT)
+    frame = tag("rect", x=LEFT, y=TOP - 6, width=WIDTH - LEFT - RIGHT, height=HEIGHT - TOP)
+    clip = f"dt-fan-{outlook.trial}"
+    marks = [
+        tag("clipPath", frame, id=clip),
+        left_axis(scale, LEFT, WIDTH - RIGHT, outlook.metric),
+        bottom_axis(steps, TOP, HEIGHT - BOTTOM, "step"),
+        tag(
+            "g",
+            *(_path(curve, steps, scale, "faint") for curve in others),
+            *(_band(outlook, level, steps, scale) for level in reversed(INTERVALS)),
+            _path(_median(outlook), steps, scale, "median", title(_words(outlook, target))),
+            _path(outlook.measured, steps, scale, "curve l2"),
+            "" if target is None else _target(target, scale),
+            clip_path=f"url(#{clip})",
+        ),
+        _legend(bool(others), beyond, target),
+    ]
+    label = heading or _words(outlook, target)
+    return Svg(marks="".join(marks), width=WIDTH, height=HEIGHT, label=label)
+
+
+def _words(outlook: Outlook, target: float | None) -> str:
+    """Return in words what is expected of the end, and of the target."""
+    (low, high), at = outlook.interval(0.8)[-1], outlook.steps[-1]
+    words = (
+        f"trial {outlook.trial}, step {at:,}: {outlook.metric} {number(outlook.medians[-1])}, "
+        f"80% between {number(low)} and {number(high)}"
+    )
+    if target is None:
+        return words
+    return f"{words}; {number(target)} with probability {outlook.chance(target):.2f}"
+
+
+def _siblings(outlook: Outlook) -> list[Points]:
+    """Return what others measured from where they part, in the metric's own unit."""
+    last = outlook.steps[-1]
+    curves = (
+        tuple(
+            (step, turned(score, outlook.direction))
+            for step, score in zip(branch.steps, branch.scores, strict=True)
+            if branch.at <= step <= last and math.isfinite(score)
+        )
+        for branch in outlook.curve.siblings
+    )
+    return [curve for curve in curves if curve]
+
+
+def _median(outlook: Outlook) -> Points:
+    return outlook.measured[-1], *zip(outlook.steps, outlook.medians, strict=True)
+
+
+def _band(outlook: Outlook, level: float, steps: Scale, scale: Scale) -> str:
+    """Return the area in which values lie with a probability, from the last measured one on."""
+    ends = outlook.interval(level)
+    last, value = outlook.measured[-1]
+    lower = [(last, value), *((at, low) for at, (low, _) in zip(outlook.steps, ends, strict=True))]
+    upper = [(at, high) for at, (_, high) in zip(outlook.steps, ends, strict=True)]
+    places = [(steps(at), scale(one)) for at, one in (*lower, *reversed(upper))]
+    low, high = ends[-1]
+    words = f"{level:.0%} between {number(low)} and {number(high)} at step {outlook.steps[-1]:,}"
+    return tag("path", title(words), d=line(places) + "Z", class_="fan")
+
+
+def _path(points: Points, steps: Scale, scale: Scale, look: str, told: str = "") -> str:
+    places = [(steps(at), scale(value)) for at, value in points]
+    if len(places) == 1:
+        (x, y) = places[0]
+        places = [(x - 2, y), (x + 2, y)]
+    return tag("path", told, d=line(places), class_=look)
+
+
+def _target(target: float, scale: Scale) -> str:
+    y = scale(target)
+    return tag("path", d=f"M{LEFT:.1f} {y:.1f}H{WIDTH - RIGHT:.1f}", class_="target")
+
+
+def _scale(outlook: Outlook, others: Sequence[Points], target: float | None) -> tuple[Scale, bool]:
+    """Return the axis of values, and whether something lies beyond it.
+
+    The 80% interval is always inside; of the widest one and of others' curves what is usual.
+    """
+    always = [value for pair in outlook.interval(0.8) for value in pair]
+    always += [value for value in (target,) if value is not None]
+    values = [value for curve in (outlook.measured, *others) for _, value in curve]
+    low, high = usual_range(values, always)
+    widest = [value for pair in outlook.interval(INTERVALS[-1]) for value in pair]
+    room = high - low
+    low = min([low, *(max(value, low - room) for value in widest)])
+    high = max([high, *(min(value, high + room) for value in widest)])
+    beyond = any(not low <= value <= high for value in (*values, *widest))
+    return value_scale([low, high], HEIGHT - BOTTOM, TOP), beyond
+
+
+def _legend(has_others: bool, beyond: bool, target: float | None) -> str:
+    entries = [("curve l2", "measured"), ("median", "median")]
+    entries += [("faint", "trials that begin alike")] if has_others else []
+    entries += [("target", f"target {number(target)}")] if target is not None else []
+    x, marks = LEFT, []
+    for look, words in entries:
+        marks.append(tag("path", d=f"M{x:.0f} 16h22", class_=look))
+        marks.append(text(x + 28, 20, words, class_="tick"))
+        x += 48 + 6.3 * len(words)
+    # As in the fan, where the bands lie one upon the other.
+    for place in range(len(INTERVALS)):
+        rest = 22 * (len(INTERVALS) - place)
+        marks.append(tag("rect", x=x, y=10, width=float(rest), height=12, class_="fan"))
+    shares = ", ".join(f"{level:.0%}" for level in INTERVALS)
+    marks.append(text(x + 22 * len(INTERVALS) + 6, 20, shares, class_="tick"))
+    if beyond:
+        words = "some lies beyond the axis"
+        marks.append(text(WIDTH - RIGHT, 48, words, class_="note", text_anchor="end"))
+    return "".join(marks)

@@ -1,0 +1,169 @@
+"""``dasktune predict`` says what trials of a real study will come to."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from distributed import Client
+from typer.testing import CliRunner, Result
+
+import dasktune as dt
+from dasktune.algos.curves import Curve, Persistence, Prediction
+from dasktune.cli import app
+from dasktune.cli.predict import in_words
+from dasktune.cli.study_file import load
+from dasktune.sequences import Constant, Piecewise
+from dasktune.types import TrialState
+
+from .conftest import STUDY_FILE
+
+TUNER = """
+def tuner():
+    lrs = [Constant(0.02), Piecewise([0.02, 0.05], [2]), Constant(0.01), Constant(0.03)]
+    return dt.algos.ASHA(dt.Space(lr=dt.Choice(lrs)), trials=17, min_steps=3, max_steps=24, eta=2)
+"""
+
+
+@pytest.fixture(scope="module")
+def home(
+    tmp_path_factory: pytest.TempPathFactory, two_threads: Client
+) -> Iterator[tuple[Path, list[dt.Trial]]]:
+    """Return a folder with a study that was run, and its trials."""
+    folder = tmp_path_factory.mktemp("predict")
+    before = set(sys.modules)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "path", [*sys.path])
+        patch.setattr(sys, "dont_write_bytecode", True)
+        Path("counting.py").write_text(STUDY_FILE.partition("def tuner(")[0] + TUNER)
+        loaded = load(Path("counting.py"), ())
+        study = loaded.study()
+        study.optimize(loaded.tuner(), client=two_threads, progress=False, last_line=False)
+        trials = study.trials
+        study.close()
+        yield folder, trials
+    for name in set(sys.modules) - before:
+        if str(folder) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def pruned(home: tuple[Path, list[dt.Trial]], monkeypatch: pytest.MonkeyPatch) -> dt.Trial:
+    """Return a trial that did not come to its end, nor one like it; work in its folder."""
+    monkeypatch.chdir(home[0])
+    ended = [one.sequences for one in home[1] if one.state is TrialState.COMPLETE]
+    return next(one for one in home[1] if one.sequences not in ended)
+
+
+def command(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["predict", *arguments])
+
+
+@pytest.mark.parametrize("target", ["counting.py", "runs/counting", "runs/counting/dasktune.db"])
+def test_a_fan_is_printed_of_any_study(pruned: dt.Trial, target: str) -> None:
+    before = sorted(Path().rglob("*"))
+    done = command(target, "--trial", str(pruned.number))
+    assert done.exit_code == 0, done.stderr
+    first, header, *rows = done.stdout.splitlines()
+    assert first.startswith(f"trial {pruned.number}: loss ")
+    assert first.endswith("of 24 (minimize)")
+    assert header.split() == ["step", "median", "50%", "80%", "95%"]
+    assert rows[-1].split()[0] == "24"
+    assert sorted(Path().rglob("*")) == before, "nothing is made"
+
+
+def test_a_target_has_a_chance_and_a_time(pruned: dt.Trial) -> None:
+    at = ["runs/counting", "--trial", str(pruned.number)]
+    value = json.loads(command(*at, "--json").stdout)["value"]
+    done = command(*at, "--target", str(value - 0.01))
+    assert "reaches" in done.stdout.splitlines()[1]
+    last = done.stdout.splitlines()[-1]
+    words = r"with probability [01]\.\d\d, expected after \d+ more steps? \(ERT .+\)"
+    assert re.fullmatch(rf"reaches {value - 0.01:.6g} {words}", last)
+    done = command(*at, "--target", "1")
+    assert done.stdout.splitlines()[-1] == "reached 1 already, at step 1"
+    done = command(*at, "--target", "-1", "--low", "0")
+    assert done.stdout.splitlines()[-1] == "cannot reach -1 by step 24"
+
+
+def test_programs_read_json_and_the_fan_is_drawn(pruned: dt.Trial, tmp_path: Path) -> None:
+    plot = tmp_path / "fan.svg"
+    options = ["--step", "20", "--step", "30", "--target", "0.01", "--plot", str(plot)]
+    options += ["--low", "0", "--predictor", "Persistence", "--json"]
+    done = command("counting.py", "--trial", str(pruned.number), *options)
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["steps"], found["max_steps"], found["target"]) == ([20, 30], 30, 0.01)
+    assert found["intervals"].keys() == {"0.5", "0.8", "0.95"}
+    assert all(low >= 0 for pairs in found["intervals"].values() for low, _ in pairs)
+    assert 0 <= found["chance"] <= 1
+    assert "target 0.01" in plot.read_text()
+
+
+def test_others_that_begin_alike_are_known(home: tuple[Path, list[dt.Trial]]) -> None:
+    """The plan of a study that is only read is the one that was run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home[0])
+        study = load(Path("counting.py"), ()).study()
+        one = next(one for one in home[1] if one.sequences["lr"] == Piecewise([0.02, 0.05], [2]))
+        assert any(other.sequences["lr"] == Constant(0.02) for other in home[1])
+        found = study.predict(one.number, steps=40)
+        assert [branch.at for branch in found.curve.siblings] == [2]
+        assert found.curve.rates == ((0, 0.02), (2, 0.05))
+        assert found.step_seconds is not None
+        assert found.step_seconds > 0
+        study.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--trial", "99"], "trial must be one of 0 to 16, got 99"),
+        (["--trial", "0", "--low", "1", "--high", "0"], "bounds must be (lowest, highest)"),
+        (["--trial", "0", "--predictor", "Oracle"], "unknown predictor 'Oracle'; known: "),
+        (["--trial", "0", "--rate", "eta", "--step", "40"], "unknown hyper-parameter 'eta'"),
+        (["--trial", "0", "--step", "1"], "must be after the last measured one"),
+        (["--trial", "0", "--step", "40", "--target", "nan"], "target must be finite, got nan"),
+        (["--trial", "0", "--study", "other"], "unknown study 'other'; known: counting"),
+        ([], "Missing option '--trial'"),
+    ],
+)
+def test_what_is_wrong_is_said(pruned: dt.Trial, arguments: list[str], message: str) -> None:
+    done = command("runs/counting", *arguments)
+    assert done.exit_code == 2, done.output
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_trial_at_its_end_and_a_place_without_a_study_are_refused(
+    home: tuple[Path, list[dt.Trial]], pruned: dt.Trial, tmp_path: Path
+) -> None:
+    ended = next(one for one in home[1] if one.state is TrialState.COMPLETE)
+    done = command("counting.py", "--trial", str(ended.number))
+    assert done.exit_code == 2
+    assert f"trial {ended.number} is at its end, step 24, with loss " in done.stderr
+    done = command(str(tmp_path), "--trial", "0")
+    assert done.exit_code == 2
+    assert "there is no database beside the store" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_metrics_name_obeys_no_terminal() -> None:
+    from dasktune.outlook import Outlook
+    from dasktune.types import Direction
+
+    curve = Curve(steps=(1,), scores=(0.5,), max_steps=2)
+    prediction: Prediction = Persistence().predict(curve, (2,))
+    found = Outlook(
+        trial=0,
+        metric="\x1b[31m",
+        direction=Direction.MAXIMIZE,
+        curve=curve,
+        prediction=prediction,
+    )
+    assert "\x1b" not in in_words(found, 0.7)
