@@ -23,6 +23,7 @@ ALLOWED = {
     "trainer/data.py": {"cloudpickle"},  # data sets, to processes that this one starts
     "trainer/check_resume.py": {"pickle"},  # a job, to a process that this one starts
     "trainer/resume_process.py": {"pickle"},  # is that process, and reads its standard input
+    "algos/curves/prior_fitted.py": {"np.load"},  # with allow_pickle=False
     "simulate/trace.py": {"np.load"},  # with allow_pickle=False
     "doctor/asking.py": {"cloudpickle"},  # its own code, over Dask's own connection
     "testing/torture/scenario.py": {"pickle"},  # copies what it has made

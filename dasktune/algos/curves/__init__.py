@@ -2,5 +2,15 @@
 
 from dasktune.algos.curves.curve import LEVELS, Branch, Curve, Prediction, Predictor, Question
 from dasktune.algos.curves.persistence import Persistence
+from dasktune.algos.curves.prior_fitted import PriorFitted
 
-__all__ = ["LEVELS", "Branch", "Curve", "Persistence", "Prediction", "Predictor", "Question"]
+__all__ = [
+    "LEVELS",
+    "Branch",
+    "Curve",
+    "Persistence",
+    "Prediction",
+    "Predictor",
+    "PriorFitted",
+    "Question",
+]
