@@ -1,0 +1,131 @@
+"""What a study is to reach: a target, by when, and what else ends it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from dasktune.sequences.values import Arguments
+from dasktune.types import Direction, Metrics
+
+UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+"""Seconds of each unit of time."""
+
+Range = tuple[float | None, float | None]
+"""Least and most; None where there is no bound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What is to be reached, in scores: larger is better, whatever the metric's direction.
+
+    Parameters
+    ----------
+    target
+        The score to reach; None for the best there is.
+    low, high
+        The range of scores; None where there is no bound.
+    kill
+        A trial with a lower score is ended; None if there is no such threshold.
+    """
+
+    target: float | None
+    low: float | None
+    high: float | None
+    kill: float | None
+
+    def turned(self, direction: Direction) -> Goal:
+        """Return the goal in scores of one that was given in a metric of that direction."""
+        if direction is Direction.MAXIMIZE:
+            return self
+        target, kill = (None if one is None else -one for one in (self.target, self.kill))
+        low, high = (None if one is None else -one for one in (self.high, self.low))
+        return replace(self, target=target, low=low, high=high, kill=kill)
+
+
+def goal_of(check: Arguments, target: object, bounds: object, kill: object) -> Goal:
+    """Return the goal that arguments describe, in the metric's own unit.
+
+    What is wrong with them is added to `check`.
+    """
+    values = [
+        None if one is None else check.real(name, one)
+        for name, one in (("target", target), ("kill", kill))
+    ]
+    low, high = _bounds(check, bounds)
+    for name, value in zip(("target", "kill"), values, strict=True):
+        if value is not None and low is not None and high is not None and not low <= value <= high:
+            check.add(f"{name} must be from {low:g} to {high:g}, the bounds, got {value:g}")
+    return Goal(target=values[0], low=low, high=high, kill=values[1])
+
+
+def _bounds(check: Arguments, bounds: object) -> Range:
+    match bounds:
+        case None:
+            return None, None
+        case (int() | float() as low, int() | float() as high) if (
+            math.isfinite(low) and math.isfinite(high) and low < high
+        ):
+            return float(low), float(high)
+        case _:
+            check.add(f"bounds must be (low, high), finite and low < high, got {bounds!r}")
+            return None, None
+
+
+def seconds_in(check: Arguments, name: str, time: object) -> float:
+    """Return a time in seconds: a number, or a text such as "90s", "30min", "8h" or "1.5d".
+
+    What is wrong with it is added to `check`. None is for ever.
+
+    Examples
+    --------
+    >>> seconds_in(Arguments("POP"), "within", "8h")
+    28800.0
+    """
+    if time is None:
+        return math.inf
+    number = time
+    if isinstance(time, str):
+        found = re.fullmatch(rf"\s*(\d+(?:\.\d*)?)\s*({'|'.join(UNITS)})\s*", time)
+        number = float(found[1]) * UNITS[found[2]] if found else None
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    if is_number and 0 < number < math.inf:  # type: ignore[operator]
+        return float(number)  # type: ignore[arg-type]
+    units = ", ".join(UNITS)
+    check.add(f"{name} must be seconds > 0, or a number with one of {units}, got {time!r}")
+    return math.inf
+
+
+def ranges_in(check: Arguments, name: str, ranges: object) -> dict[str, Range]:
+    """Return ranges of metrics by name; what is wrong with them is added to `check`."""
+    if ranges is None:
+        return {}
+    if not isinstance(ranges, Mapping):
+        check.add(f"{name} must be ranges of metrics by name, got {ranges!r}")
+        return {}
+    found: dict[str, Range] = {}
+    for metric, one in ranges.items():
+        match one:
+            case (int() | float() | None as least, int() | float() | None as most):
+                found[str(metric)] = (least, most)
+            case _:
+                check.add(f"{name}: {metric} must be (least, most), None for no bound, got {one!r}")
+    return found
+
+
+def within_ranges(metrics: Metrics, ranges: Mapping[str, Range]) -> bool:
+    """Whether all metrics lie in their ranges, both ends included.
+
+    Examples
+    --------
+    >>> within_ranges({"reward": 210.0, "crashes": 0.1}, {"reward": (200, None)})
+    True
+    """
+    return all(
+        name in metrics
+        and (least is None or metrics[name] >= least)
+        and (most is None or metrics[name] <= most)
+        for name, (least, most) in ranges.items()
+    )

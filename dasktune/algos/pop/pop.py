@@ -1,0 +1,586 @@
+"""POP: slots go to the trials whose predicted curves are likely to reach a target in time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from dasktune.algos.base import Inputs
+from dasktune.algos.curves.curve import Prediction, Predictor, Question, future_steps
+from dasktune.algos.curves.observed import ObservedCurves
+from dasktune.algos.curves.prior_fitted import PriorFitted
+from dasktune.algos.pop.allocation import Chances, Outlook, divide, outlook
+from dasktune.algos.pop.goal import goal_of, ranges_in, seconds_in, within_ranges
+from dasktune.algos.sampled import SampledTuner
+from dasktune.errors import ConfigurationError
+from dasktune.sequences.values import Arguments
+from dasktune.space.by_run import AnySpace, Definition
+from dasktune.types import (
+    Decision,
+    Direction,
+    Extend,
+    Finish,
+    Predict,
+    Rank,
+    Register,
+    Report,
+    Step,
+    Stop,
+)
+
+BOUNDARIES = 10
+"""Evaluation boundaries of a trial unless `every` is given [section 5.3: 5 to 10%]."""
+
+RERANKED = 0.05
+"""By how much a confidence must change for a promising trial's priority to be changed."""
+
+GAIN = 0.01
+"""What counts as better where there is no target: this part of the range of scores."""
+
+
+class Label(Enum):
+    """What POP holds of a trial [section 3]."""
+
+    PROMISING = "promising"
+    OPPORTUNISTIC = "opportunistic"
+    POOR = "poor"
+
+
+@dataclass(slots=True)
+class _Active:
+    """A trial that may be trained further.
+
+    Attributes
+    ----------
+    turn
+        Its place in the round-robin: the lowest goes first.
+    step
+        Its last report's.
+    until
+        Where its request ends.
+    """
+
+    turn: int
+    step: Step = 0
+    until: Step = 0
+    step_seconds: float = 0.0
+    label: Label = Label.OPPORTUNISTIC
+    ranked: float = 0.0
+    is_asked: bool = False
+    prediction: Prediction | None = None
+    chances: Chances | None = None
+    outlook: Outlook | None = None
+    reached_after: float | None = field(default=None)
+    """The target for which the chances hold."""
+
+
+class POP(SampledTuner):
+    """Reaches a target soon: trains what will probably get there, and tries the rest in turn.
+
+    At each boundary a trial's learning curve is extrapolated: how probably, and when, will it
+    reach the target in the time that is left? The more confident that is for some trials, the
+    more slots they hold: they are *promising*. The others are *opportunistic*: they are
+    suspended at each boundary, so that they share the other slots in turn. *Poor* ones, which
+    will hardly get there, are ended.
+
+    Predictions are computed on the cluster beside the training, which never waits for them:
+    what comes late is used when it comes.
+
+    Parameters
+    ----------
+    space
+        What to draw from: a `dasktune.Space`, or a function that defines one by running.
+    target
+        Value of the metric to reach, in its own unit: above or below by the study's direction.
+        None looks for the best there is `within` the time: what is to be reached is then a bit
+        better than the best so far.
+    within
+        T_max: seconds, or "90s", "30min", "8h", "2d". The tuner ends then. None is for ever.
+    trials
+        How many configurations to draw.
+    max_steps
+        How far each is trained at most.
+    every
+        Steps between boundaries; None for a tenth of `max_steps`.
+    bounds
+        ``(low, high)``: the range that the metric can have, if it is known. Predictions keep
+        to it, and rewards are normalised by it.
+    kill
+        A trial whose metric is worse than this at a boundary is ended: what one that learns
+        nothing has, in the metric's own unit.
+    least
+        A trial whose confidence is lower than this is poor.
+    dynamic
+        By how much the target is raised each time it has been reached, in the metric's own
+        unit; None ends the study then.
+    window
+        The target is reached by the mean over so many of a trial's last measurements: a task
+        of reinforcement learning is solved only when it stays solved.
+    ends_when
+        Ranges of metrics ``{"reward": (200, None), "crashes": (None, 0.1)}``: the study ends
+        when one report lies in all of them. For more than that, override `is_done`.
+    barrier
+        Suspend all trials at each boundary, and decide what goes on when all are there and
+        predicted.
+    ends_poor
+        Whether a poor trial is ended for good. If not, it stands behind all others, and goes
+        on only when nothing else is left.
+    predictor
+        Predicts curves; None for `dasktune.algos.curves.PriorFitted`.
+    seed
+        Decides what is drawn; it has nothing to do with the seed of the training.
+    sampler
+        Proposes configurations; one that learns is asked for one more at each boundary. None
+        draws at random.
+
+    Raises
+    ------
+    ConfigurationError
+        If a number is out of its range, a target or threshold outside the bounds, or a
+        sequence ends before `max_steps`: all at once.
+
+    References
+    ----------
+    Rasley et al., "HyperDrive: Exploring Hyperparameters with POP Scheduling", sections 3 and
+    5.3.
+    """
+
+    timed = True
+
+    def __init__(
+        self,
+        space: AnySpace | Definition,
+        *,
+        target: float | None = None,
+        within: float | str | None = None,
+        trials: int = 100,
+        max_steps: Step = 100,
+        every: Step | None = None,
+        bounds: tuple[float, float] | None = None,
+        kill: float | None = None,
+        least: float = 0.05,
+        dynamic: float | None = None,
+        window: int = 1,
+        ends_when: Mapping[str, tuple[float | None, float | None]] | None = None,
+        barrier: bool = False,
+        ends_poor: bool = True,
+        predictor: Predictor | None = None,
+        seed: int = 0,
+        sampler: object = None,
+    ) -> None:
+        check = Arguments("POP")
+        steps = Arguments("").whole("max_steps", max_steps)
+        self.every = check.whole("every", max(1, steps // BOUNDARIES) if every is None else every)
+        self.window = check.whole("window", window)
+        self.within_seconds = seconds_in(check, "within", within)
+        self.least = check.real("least", least)
+        if not 0 <= self.least < 1:
+            check.add(f"least must be >= 0 and < 1, got {least}")
+        self.dynamic = None if dynamic is None else check.real("dynamic", dynamic)
+        if self.dynamic is not None and self.dynamic <= 0:
+            check.add(f"dynamic must be > 0, got {dynamic}")
+        self._given = goal_of(check, target, bounds, kill)
+        self.ends_when = ranges_in(check, "ends_when", ends_when)
+        self.predictor = PriorFitted() if predictor is None else predictor
+        if not isinstance(self.predictor, Predictor):
+            check.add(f"predictor must be one of dasktune.algos.curves, got {predictor!r}")
+            check.refuse()
+        self.barrier, self.ends_poor = bool(barrier), bool(ends_poor)
+        self.goal = self._given
+        super().__init__(
+            space,
+            trials=trials,
+            max_steps=max_steps,
+            seed=seed,
+            sampler=sampler,
+            check=check,
+            more={
+                "target": target,
+                "within": None if self.within_seconds == math.inf else self.within_seconds,
+                "every": self.every,
+                "bounds": None if bounds is None else list(bounds),
+                "kill": kill,
+                "least": self.least,
+                "dynamic": self.dynamic,
+                "window": self.window,
+                "ends_when": {name: list(one) for name, one in self.ends_when.items()},
+                "barrier": self.barrier,
+                "ends_poor": self.ends_poor,
+                "predictor": self.predictor.identity(),
+            },
+        )
+
+    # ------------------------------------------------------------------ what it thinks
+
+    @property
+    def standing(self) -> dict[int, tuple[Label, Outlook | None]]:
+        """What it holds of each trial that may go on, and expects of it, if that was predicted."""
+        return {trial: (one.label, one.outlook) for trial, one in sorted(self._active.items())}
+
+    @property
+    def target(self) -> float | None:
+        """The score to reach now: larger is better; None while there is nothing to compare."""
+        if self._target is not None:
+            return self._target
+        return None if self._best is None else self._best + self._gain()
+
+    def is_done(self, report: Report) -> bool:
+        """Return whether a report ends the study; may be overridden."""
+        return bool(self.ends_when) and within_ranges(report.metrics, self.ends_when)
+
+    # ------------------------------------------------------------- what a kind must do
+
+    def begin(self) -> None:
+        """Nothing is drawn yet, and nothing known."""
+        self.curves = ObservedCurves()
+        self._active: dict[int, _Active] = {}
+        self._turns = 0
+        self._workers = 1
+        self._seconds = 0.0
+        self._target = self.goal.target
+        self._best: float | None = None
+        self._worst: float | None = None
+        self._round: set[int] = set()
+        self._is_over = False
+
+    def prepare(self, inputs: Inputs) -> None:
+        """Take the direction of the metric: targets are given in its own unit."""
+        super().prepare(inputs)
+        match inputs.get("directions"):
+            case [str(first), *_]:
+                self.goal = self._given.turned(Direction.parse(first))
+                self._target = self.goal.target
+            case _:
+                pass
+
+    def ask(self, capacity: int) -> list[Decision]:
+        """Return all trials the first time, or one for each free worker if a sampler learns."""
+        if self._is_over:
+            return []
+        if not self.registered:
+            self._workers = max(1, capacity)
+        count = min(self.left, capacity) if self.source.learns else self.left
+        drawn = self._draw_some(count)
+        return [*drawn, *self._next_round()] if self.barrier else drawn
+
+    def _draw_some(self, count: int) -> list[Decision]:
+        found: list[Decision] = []
+        for _ in range(count):
+            trial = self.draw()
+            self.curves.register(trial)
+            self._active[trial.trial] = _Active(turn=self._next_turn())
+            found.append(trial)
+        if not self.barrier:
+            begun = [one.trial for one in found if isinstance(one, Register)]
+            found += [self._wait_in_turn(trial) for trial in begun]
+        return found
+
+    def grow(self, trials: int) -> list[Decision]:
+        """Draw the further trials, unless a sampler waits for free workers."""
+        self._is_over = False
+        return self.ask(0)
+
+    def told(self, report: Report) -> list[Decision]:
+        """Return what follows from a report at a boundary."""
+        active = self._active.get(report.trial)
+        if active is None or report.now is None:
+            return []
+        self._round.discard(report.trial)
+        self._seconds, self._workers = report.now.seconds, report.now.workers
+        active.step, active.step_seconds = report.step, report.now.step_seconds
+        scores = [(step, -losses[0]) for step, losses in report.now.between]
+        reached = self._observe(report.trial, [*scores, (report.step, -report.loss)])
+        if self.is_done(report) or (reached and not self._raise_target()):
+            return self._over()
+        if report.step >= self.max_steps:
+            del self._active[report.trial]
+            return self._go_on([])
+        score = self.curves.scores(report.trial)[-1]
+        if not math.isfinite(score) or (self.goal.kill is not None and score < self.goal.kill):
+            return self._end(report.trial)
+        found: list[Decision] = []
+        if self.source.learns and active.label is not Label.PROMISING and not self.barrier:
+            found += self._draw_some(min(1, self.left))
+        if not active.is_asked:
+            active.is_asked = True
+            found.append(Predict(trial=report.trial))
+        if active.until <= report.step and not self.barrier:
+            active.turn = self._next_turn()
+            found.append(self._wait_in_turn(report.trial))
+        return self._go_on(found)
+
+    def failed(self, trial: int) -> list[Decision]:
+        """Return what follows from a failure."""
+        self._round.discard(trial)
+        return self._go_on([]) if self._active.pop(trial, None) is not None else []
+
+    def question(self, trial: int) -> Question:
+        """Return the question how the trial's curve goes on."""
+        low, high = self.goal.low, self.goal.high
+        curve = self.curves.curve(trial, max_steps=self.max_steps, low=low, high=high)
+        if self.window > 1:
+            curve = replace(curve, scores=_means(curve.scores, self.window))
+        steps = future_steps(curve.last_step, self.max_steps, self.every)
+        return Question(predictor=self.predictor, curve=curve, steps=steps, seed=self.seed + trial)
+
+    def tell_prediction(self, trial: int, prediction: Prediction | None) -> list[Decision]:
+        """Return what follows from a prediction, however late."""
+        active = self._active.get(trial)
+        if active is None:
+            return []
+        active.is_asked = False
+        found: list[Decision] = []
+        if prediction is not None:
+            active.prediction, active.chances = prediction, None
+            if prediction.after < active.step and not self.barrier:
+                active.is_asked = True
+                found.append(Predict(trial=trial))
+        return self._go_on(found)
+
+    @property
+    def due_seconds(self) -> float | None:
+        """The end of its time."""
+        return None if self._is_over or self.within_seconds == math.inf else self.within_seconds
+
+    def tell_time(self, seconds: float) -> list[Decision]:
+        """End: the time is over."""
+        self._seconds = seconds
+        return self._over()
+
+    # ------------------------------------------------------------------------- the goal
+
+    def _observe(self, trial: int, scores: Iterable[tuple[Step, float]]) -> bool:
+        """Take in scores; return whether one of them reaches the target."""
+        reached = False
+        for step, score in scores:
+            self.curves.observe(trial, step, score)
+            last = self.curves.scores(trial)[-self.window :]
+            mean = sum(last) / len(last)
+            if len(last) < self.window or not math.isfinite(mean):
+                continue
+            self._best = mean if self._best is None else max(self._best, mean)
+            self._worst = mean if self._worst is None else min(self._worst, mean)
+            reached = reached or (self._target is not None and mean >= self._target)
+        return reached
+
+    def _raise_target(self) -> bool:
+        """Go for more, if that is wanted; return whether it is."""
+        if self.dynamic is None or self._best is None or self._target is None:
+            return False
+        while self._target <= self._best:
+            self._target += self.dynamic
+        return self.goal.high is None or self._target <= self.goal.high
+
+    def _gain(self) -> float:
+        """Return what counts as better where there is no target."""
+        if self.dynamic is not None:
+            return self.dynamic
+        low = self._worst if self.goal.low is None else self.goal.low
+        high = self._best if self.goal.high is None else self.goal.high
+        return 0.0 if low is None or high is None else GAIN * (high - low)
+
+    def _over(self) -> list[Decision]:
+        self._is_over = True
+        self._active.clear()
+        self._round.clear()
+        return [Finish()]
+
+    # --------------------------------------------------------------------- the division
+
+    def _go_on(self, found: list[Decision]) -> list[Decision]:
+        """Return decisions, and what the division of the slots says now."""
+        found += self._divide()
+        if not self._active and not self.left:
+            return [*found, *self._over()]
+        return [*found, *self._next_round()] if self.barrier else found
+
+    def _divide(self) -> list[Decision]:
+        """Label every trial anew, and decide what that changes."""
+        for active in self._active.values():
+            self._look_at(active)
+        known = {
+            trial: one.outlook for trial, one in self._active.items() if one.outlook is not None
+        }
+        hopeful = {trial: one for trial, one in known.items() if one.confidence >= self.least}
+        division = divide((one.confidence for one in hopeful.values()), self._workers)
+        slots = math.floor(division.slots + 0.5)
+        order = sorted(
+            (trial for trial, one in hopeful.items() if one.confidence >= division.threshold),
+            key=lambda trial: (-known[trial].confidence, known[trial].remaining_seconds, trial),
+        )
+        promising = set(order[:slots])
+        found: list[Decision] = []
+        for trial in list(self._active):
+            if trial in promising:
+                found += self._promote(trial, known[trial].confidence)
+            elif trial in known and trial not in hopeful:
+                found += self._give_up(trial)
+            else:
+                found += self._demote(trial)
+        return found
+
+    def _look_at(self, active: _Active) -> None:
+        """Bring a trial's outlook up to date: time passes, and the target may rise."""
+        target = self.target
+        if active.prediction is None or target is None:
+            return
+        if active.chances is None or active.reached_after != target:
+            active.chances = Chances.of(active.prediction, target)
+            active.reached_after = target
+        active.outlook = outlook(
+            active.chances,
+            step=active.step,
+            max_steps=self.max_steps,
+            step_seconds=active.step_seconds,
+            left_seconds=self.within_seconds - self._seconds,
+        )
+
+    def _promote(self, trial: int, confidence: float) -> list[Decision]:
+        """Let a promising trial hold a slot: with priority p, and on through its boundaries."""
+        active = self._active[trial]
+        was, active.label = active.label, Label.PROMISING
+        if self.barrier:
+            return []
+        if was is not Label.PROMISING:
+            active.ranked, active.until = confidence, self.max_steps
+            reports = tuple(range(self._after(active), self.max_steps, self.every))
+            priority = 1 + confidence
+            return [Extend(trial=trial, until=active.until, priority=priority, reports=reports)]
+        if abs(confidence - active.ranked) < RERANKED:
+            return []
+        active.ranked = confidence
+        return [Rank(trial=trial, priority=1 + confidence)]
+
+    def _demote(self, trial: int) -> list[Decision]:
+        """Let a trial wait for its turn, if it did not."""
+        active = self._active[trial]
+        was, active.label = active.label, Label.OPPORTUNISTIC
+        if self.barrier or was is Label.OPPORTUNISTIC:
+            return []
+        active.turn = self._next_turn()
+        return [self._wait_in_turn(trial)]
+
+    def _give_up(self, trial: int) -> list[Decision]:
+        """End a poor trial, or let it wait behind all others."""
+        active = self._active[trial]
+        if self.ends_poor:
+            del self._active[trial]
+            self._round.discard(trial)
+            return [Stop(trial=trial)]
+        was, active.label = active.label, Label.POOR
+        if self.barrier or was is Label.POOR:
+            return []
+        return [self._wait_in_turn(trial)]
+
+    def _end(self, trial: int) -> list[Decision]:
+        del self._active[trial]
+        return self._go_on([Stop(trial=trial)])
+
+    def _wait_in_turn(self, trial: int) -> Extend:
+        """Ask for a trial's next part, to be trained when it is its turn."""
+        active = self._active[trial]
+        active.until = min(self._after(active), self.max_steps)
+        behind = self.trials * self.max_steps if active.label is Label.POOR else 0
+        return Extend(trial=trial, until=active.until, priority=-float(active.turn + behind))
+
+    def _after(self, active: _Active) -> Step:
+        """Return the boundary after a trial's last report."""
+        return (active.step // self.every + 1) * self.every
+
+    def _next_turn(self) -> int:
+        self._turns += 1
+        return self._turns
+
+    def _next_round(self) -> list[Decision]:
+        """Return what goes on after a barrier, once all are there and predicted."""
+        if self._round or any(one.is_asked for one in self._active.values()):
+            return []
+        rank = {Label.PROMISING: 0, Label.OPPORTUNISTIC: 1, Label.POOR: 2}
+        order = sorted(self._active, key=lambda one: self._urgency(self._active[one], rank))
+        found: list[Decision] = []
+        for trial in order[: self._workers]:
+            self._active[trial].turn = self._next_turn()
+            self._round.add(trial)
+            found.append(self._wait_in_turn(trial))
+        return found
+
+    def _urgency(self, active: _Active, rank: Mapping[Label, int]) -> tuple[int, float, int]:
+        known = active.outlook is not None and active.label is Label.PROMISING
+        confidence = active.outlook.confidence if known and active.outlook is not None else 0.0
+        return rank[active.label], -confidence, active.turn
+
+    # ------------------------------------------------------------------------ snapshots
+
+    def state_json(self) -> dict[str, object]:
+        """Return the trials under way, their curves and predictions, and the goal."""
+        return {
+            "curves": self.curves.to_json(),
+            "active": [_describe(trial, one) for trial, one in self._active.items()],
+            "turns": self._turns,
+            "workers": self._workers,
+            "seconds": self._seconds,
+            "target": self._target,
+            "best": self._best,
+            "worst": self._worst,
+            "round": sorted(self._round),
+            "over": self._is_over,
+            "turned": self.goal != self._given,
+        }
+
+    def take_state_json(self, state: Mapping[str, Any]) -> None:
+        """Take over such a state."""
+        try:
+            self.begin()
+            if state["turned"]:
+                self.goal = self._given.turned(Direction.MINIMIZE)
+            self.curves = ObservedCurves.from_json(state["curves"])
+            self._active = dict(map(_active_of, state["active"]))
+            self._turns, self._workers = state["turns"], state["workers"]
+            self._seconds, self._target = state["seconds"], state["target"]
+            self._best, self._worst = state["best"], state["worst"]
+            self._round, self._is_over = set(state["round"]), state["over"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigurationError(f"not the state of this tuner: {error!r}") from error
+        for active in self._active.values():
+            self._look_at(active)
+
+
+def _means(scores: tuple[float, ...], window: int) -> tuple[float, ...]:
+    """Return the running means over a window, shorter at the beginning."""
+    found = []
+    for end in range(1, len(scores) + 1):
+        last = scores[max(0, end - window) : end]
+        found.append(sum(last) / len(last))
+    return tuple(found)
+
+
+def _describe(trial: int, active: _Active) -> dict[str, object]:
+    prediction = active.prediction
+    return {
+        "trial": trial,
+        "turn": active.turn,
+        "step": active.step,
+        "until": active.until,
+        "step_seconds": active.step_seconds,
+        "label": active.label.value,
+        "ranked": active.ranked,
+        "asked": active.is_asked,
+        "prediction": None if prediction is None else prediction.to_json(),
+    }
+
+
+def _active_of(document: Mapping[str, Any]) -> tuple[int, _Active]:
+    prediction = document["prediction"]
+    return document["trial"], _Active(
+        turn=document["turn"],
+        step=document["step"],
+        until=document["until"],
+        step_seconds=document["step_seconds"],
+        label=Label(document["label"]),
+        ranked=document["ranked"],
+        is_asked=document["asked"],
+        prediction=None if prediction is None else Prediction.from_json(prediction),
+    )

@@ -1,0 +1,438 @@
+"""POP reaches a target soon: what it promotes, suspends and ends, and when (section 5.3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dasktune as dt
+from dasktune.algos.curves import Persistence
+from dasktune.algos.pop import POP, Label
+from dasktune.errors import ConfigurationError
+from dasktune.limits import Limits
+from dasktune.simulate import Simulation, Trace, simulate
+from dasktune.types import (
+    Extend,
+    Finish,
+    Now,
+    Predict,
+    Register,
+    Report,
+    Step,
+    Stop,
+    TrialState,
+)
+from tests.algos.pop.foresight import Foresight
+
+FLAT, STEPS = 0.3, 20
+"""Of a curve that learns little, and how long curves are."""
+
+
+def lines(*finals: float, steps: Step = STEPS) -> Trace:
+    """Return curves that rise straight to their last value."""
+    parts = np.arange(1, steps + 1) / steps
+    return Trace.from_arrays({"accuracy": [final * parts for final in finals]})
+
+
+def pop(trace: Trace, **settings: Any) -> POP:
+    given = {"trials": len(trace.configurations), "max_steps": trace.steps, "every": 2}
+    given |= {"predictor": Foresight(), "sampler": "grid"}
+    return POP(trace.space(), **{**given, **settings})
+
+
+def run(tuner: POP, trace: Trace, workers: int = 2, **settings: Any) -> Simulation:
+    given = {"metric": "accuracy", "direction": "maximize"}
+    return simulate(tuner, trace, workers=workers, **{**given, **settings})
+
+
+def report(
+    trial: int, step: Step, score: float, *, seconds: float = 0.0, **metrics: float
+) -> Report:
+    return Report(
+        trial=trial,
+        step=step,
+        metrics={"accuracy": score, **metrics},
+        losses=(-score if math.isfinite(score) else math.inf,),
+        now=Now(seconds=seconds, step_seconds=1.0, workers=2),
+    )
+
+
+def begun(**settings: Any) -> POP:
+    """Return a tuner of four trials that has been asked."""
+    tuner = pop(lines(*[0.5] * 4), **{"target": 0.8, **settings})
+    tuner.prepare({"directions": ["maximize"]})
+    tuner.ask(2)
+    return tuner
+
+
+def predicted(tuner: POP, trial: int) -> list[Any]:
+    return tuner.tell_prediction(trial, tuner.question(trial).answer())
+
+
+# ------------------------------------------------------------------------- slots and turns
+
+
+def test_all_trials_are_tried_in_turn() -> None:
+    tuner = pop(lines(*[0.5] * 4), target=0.8)
+    decisions = tuner.ask(2)
+    requests = [one for one in decisions if isinstance(one, Extend)]
+    assert [one.until for one in requests] == [2] * 4
+    assert [one.priority for one in requests] == [-1, -2, -3, -4]
+
+
+def test_a_trial_is_suspended_at_a_boundary_and_predicted_meanwhile() -> None:
+    tuner = begun()
+    found = tuner.tell(report(0, 2, 0.07))
+    # It waits behind the other three.
+    assert found == [Predict(trial=0), Extend(trial=0, until=4, priority=-5.0)]
+
+
+def test_a_trial_that_will_get_there_holds_a_slot_through_its_boundaries() -> None:
+    tuner = begun()
+    tuner.tell(report(0, 2, 0.09))
+    (found,) = predicted(tuner, 0)
+    assert isinstance(found, Extend)
+    assert (found.until, found.reports) == (20, (4, 6, 8, 10, 12, 14, 16, 18))
+    assert 1.9 < found.priority < 2.0
+    label, outlook = tuner.standing[0]
+    assert label is Label.PROMISING
+    assert outlook is not None
+    assert outlook.confidence == pytest.approx(found.priority - 1)
+
+
+def test_a_promising_trial_goes_on_without_a_word() -> None:
+    tuner = begun()
+    tuner.tell(report(0, 2, 0.09))
+    predicted(tuner, 0)
+    assert tuner.tell(report(0, 4, 0.18)) == [Predict(trial=0)]
+
+
+def test_one_that_promises_no_more_waits_for_its_turn_again() -> None:
+    tuner = begun()
+    tuner.tell(report(0, 2, 0.09))
+    predicted(tuner, 0)
+    tuner.tell(report(0, 4, 0.15))
+    assert predicted(tuner, 0) == [Extend(trial=0, until=6, priority=-6.0)]
+    assert tuner.standing[0][0] is Label.OPPORTUNISTIC
+
+
+def test_one_that_will_hardly_get_there_is_ended() -> None:
+    tuner = begun()
+    tuner.tell(report(0, 2, 0.02))
+    assert predicted(tuner, 0) == [Stop(trial=0)]
+
+
+def test_one_that_will_hardly_get_there_can_wait_behind_all_others_instead() -> None:
+    tuner = begun(ends_poor=False)
+    tuner.tell(report(0, 2, 0.02))
+    (found,) = predicted(tuner, 0)
+    assert isinstance(found, Extend)
+    assert (found.until, found.priority < -50) == (4, True)
+    assert tuner.standing[0][0] is Label.POOR
+
+
+def test_dedicated_slots_are_no_more_than_there_are() -> None:
+    tuner = begun()
+    for trial, score in enumerate((0.09, 0.095, 0.1)):
+        tuner.tell(report(trial, 2, score))
+        predicted(tuner, trial)
+    labels = [label for label, _ in tuner.standing.values()]
+    assert labels.count(Label.PROMISING) == 2
+    assert tuner.standing[0][0] is Label.OPPORTUNISTIC  # the least confident of the three
+
+
+def test_a_prediction_that_cannot_be_made_changes_nothing() -> None:
+    tuner = begun()
+    tuner.tell(report(0, 2, 0.09))
+    assert tuner.tell_prediction(0, None) == []
+    # It is asked for again at the next boundary.
+    assert Predict(trial=0) in tuner.tell(report(0, 4, 0.18))
+
+
+def test_a_late_prediction_counts_and_is_asked_for_again() -> None:
+    tuner = begun()
+    tuner.tell(report(0, 2, 0.09))
+    late = tuner.question(0).answer()
+    assert Predict(trial=0) not in tuner.tell(report(0, 4, 0.18))
+    found = tuner.tell_prediction(0, late)
+    assert found[0] == Predict(trial=0)
+    assert isinstance(found[1], Extend)
+    assert tuner.standing[0][0] is Label.PROMISING
+
+
+# ----------------------------------------------------------------------------- thresholds
+
+
+def test_a_trial_below_the_kill_threshold_is_ended_before_anything_is_predicted() -> None:
+    tuner = begun(kill=0.05)
+    assert tuner.tell(report(0, 2, 0.04)) == [Stop(trial=0)]
+    assert tuner.tell(report(1, 2, 0.05))[0] == Predict(trial=1)
+
+
+@pytest.mark.parametrize("score", [math.nan, -math.inf])
+def test_a_trial_that_diverges_is_ended(score: float) -> None:
+    assert begun().tell(report(0, 2, score)) == [Stop(trial=0)]
+
+
+def test_a_constant_curve_and_one_of_two_points_are_predicted() -> None:
+    tuner = begun(predictor=Persistence())
+    for step in (2, 4):
+        tuner.tell(report(0, step, 0.5))
+        assert predicted(tuner, 0) == [Stop(trial=0)] or 0 in tuner.standing
+
+
+# -------------------------------------------------------------------------------- the end
+
+
+def test_reaching_the_target_ends_the_study() -> None:
+    assert begun().tell(report(0, 2, 0.8)) == [Finish()]
+
+
+def test_a_target_that_is_reached_between_boundaries_counts() -> None:
+    now = Now(seconds=2.0, step_seconds=1.0, workers=2, between=((1, (-0.9,)),))
+    told = Report(trial=0, step=2, metrics={"accuracy": 0.1}, losses=(-0.1,), now=now)
+    assert begun().tell(told) == [Finish()]
+
+
+def test_a_dynamic_target_rises_beyond_what_was_reached() -> None:
+    tuner = begun(dynamic=0.05)
+    assert Finish() not in tuner.tell(report(0, 2, 0.87))
+    assert tuner.target == pytest.approx(0.9)
+
+
+def test_a_dynamic_target_ends_where_the_metric_can_go_no_higher() -> None:
+    assert begun(dynamic=0.15, bounds=(0, 1)).tell(report(0, 2, 0.96)) == [Finish()]
+
+
+def test_without_a_target_the_best_within_the_time_is_looked_for() -> None:
+    trace = lines(0.5, 0.9, 0.6, 0.95, 0.3)
+    found = run(pop(trace, target=None, within=60), trace)
+    assert found.best_trial is not None
+    assert found.best_trial.params == {"configuration": 3}
+    assert found.seconds <= 60
+
+
+def test_the_time_ends_the_study_on_the_second() -> None:
+    trace = lines(*[0.7] * 8)
+    found = run(pop(trace, target=0.99, within="13s", least=0.0), trace)
+    assert found.seconds == pytest.approx(13, abs=1)  # what runs ends at its next step
+    assert {trial.state for trial in found.trials} == {TrialState.PRUNED}
+
+
+def test_a_time_shorter_than_a_step_ends_the_study_in_it() -> None:
+    trace = lines(0.5, 0.6)
+    found = run(pop(trace, target=0.9, within=0.5), trace)
+    assert found.seconds == pytest.approx(1.0)
+
+
+def test_confidence_shrinks_as_time_passes() -> None:
+    tuner = begun(within=18.0)
+    tuner.tell(report(0, 2, 0.09, seconds=0.0))
+    predicted(tuner, 0)
+    before = tuner.standing[0][1]
+    # Another trial's report says that only a few steps are left.
+    tuner.tell(report(1, 2, 0.085, seconds=17.0))
+    assert before is not None
+    assert 0 not in tuner.standing
+    assert before.confidence > 0.9
+
+
+def test_a_user_may_end_the_study_by_several_metrics() -> None:
+    tuner = begun(ends_when={"accuracy": (0.3, None), "crashes": (None, 0.1)})
+    assert Finish() not in tuner.tell(report(0, 2, 0.4, crashes=0.2))
+    assert Finish() not in tuner.tell(report(1, 2, 0.4))
+    assert tuner.tell(report(2, 2, 0.3, crashes=0.1)) == [Finish()]
+
+
+def test_a_user_may_end_the_study_by_code() -> None:
+    class Cautious(POP):
+        def is_done(self, report: Report) -> bool:
+            return report.metrics["accuracy"] > 0.5 and report.step >= 4
+
+    trace = lines(0.5)
+    tuner = Cautious(trace.space(), target=0.9, trials=1, max_steps=20, every=2)
+    tuner.prepare({"directions": ["maximize"]})
+    tuner.ask(1)
+    assert Finish() not in tuner.tell(report(0, 2, 0.6))
+    assert tuner.tell(report(0, 4, 0.6)) == [Finish()]
+
+
+def test_solved_is_a_mean_over_a_window() -> None:
+    tuner = begun(window=3, target=0.8)
+    for step, score in ((2, 0.9), (4, 0.9), (6, 0.2), (8, 0.85), (10, 0.85)):
+        assert Finish() not in tuner.tell(report(0, step, score))
+    assert tuner.question(0).curve.scores[-1] == pytest.approx((0.2 + 0.85 + 0.85) / 3)
+    assert tuner.tell(report(0, 12, 0.85)) == [Finish()]
+
+
+def test_it_ends_when_no_trial_is_left() -> None:
+    trace = lines(0.1, 0.2, 0.15)
+    found = run(pop(trace, target=0.99), trace)
+    assert {trial.state for trial in found.trials} == {TrialState.PRUNED}
+    assert found.steps_executed < 3 * STEPS
+
+
+# ------------------------------------------------------------------------------ whole runs
+
+
+def test_it_gets_there_sooner_than_training_everything() -> None:
+    finals = [0.3, 0.5, 0.6, 0.4, 0.55, 0.35, 0.9, 0.45] * 4
+    trace = lines(*finals)
+    tuner = pop(trace, target=0.85, within=1000)
+    everything = dt.algos.Grid(trace.space(), max_steps=STEPS)
+    limits = Limits(target=0.85)
+    here = run(tuner, trace, limits=limits).time_to(0.85)
+    there = simulate(
+        everything,
+        trace,
+        workers=2,
+        metric="accuracy",
+        direction="maximize",
+        limits=limits,
+    ).time_to(0.85)
+    assert here is not None
+    assert there is not None
+    assert there > 1.8 * here
+
+
+def test_late_predictions_cost_little() -> None:
+    trace = lines(*[0.3, 0.5, 0.6, 0.4, 0.55, 0.35, 0.9, 0.45] * 2)
+    at_once, late = (
+        run(pop(trace, target=0.85), trace, prediction_seconds=seconds).time_to(0.85)
+        for seconds in (0.0, 3.0)
+    )
+    assert at_once is not None
+    assert late is not None
+    assert late <= at_once + 4 * 3
+
+
+def test_a_metric_that_gets_better_downwards_is_treated_the_same() -> None:
+    finals = [0.3, 0.5, 0.6, 0.4, 0.55, 0.35, 0.9, 0.45] * 2
+    up = lines(*finals)
+    down = Trace.from_arrays({"accuracy": -up.values[:, :, 0]})
+    risen = run(pop(up, target=0.85, kill=0.02, bounds=(0, 1)), up)
+    fallen = simulate(
+        pop(down, target=-0.85, kill=-0.02, bounds=(-1, 0)),
+        down,
+        workers=2,
+        metric="accuracy",
+        direction="minimize",
+    )
+    assert (risen.seconds, risen.steps_executed) == (fallen.seconds, fallen.steps_executed)
+    assert [one.state for one in risen.trials] == [one.state for one in fallen.trials]
+
+
+def test_at_a_barrier_all_are_suspended() -> None:
+    trace = lines(0.5, 0.6, 0.7, 0.9)
+    tuner = pop(trace, target=0.85, barrier=True)
+    tuner.prepare({"directions": ["maximize"]})
+    first = tuner.ask(2)
+    assert [one.trial for one in first if isinstance(one, Extend)] == [0, 1]
+    assert not any(isinstance(one, Extend) for one in tuner.tell(report(0, 2, 0.08)))
+    # Both are there, and one is not predicted yet.
+    assert not any(isinstance(one, Extend) for one in tuner.tell(report(1, 2, 0.085)))
+    assert predicted(tuner, 0) == []
+    after = [one for one in predicted(tuner, 1) if isinstance(one, Extend)]
+    assert [(one.trial, one.until) for one in after] == [(1, 4), (2, 2)]
+
+
+def test_a_run_with_barriers_gets_there() -> None:
+    trace = lines(*[0.5, 0.6, 0.7, 0.9] * 2)
+    found = run(pop(trace, target=0.85, barrier=True), trace)
+    assert found.time_to(0.85) is not None
+
+
+def test_a_learning_sampler_is_asked_for_more_while_others_wait() -> None:
+    from optuna.samplers import TPESampler
+
+    def curve(values: Mapping[str, Any], step: Step) -> float:
+        return float((1 - abs(values["x"] - 0.4)) * step / STEPS)
+
+    tuner = POP(
+        dt.Space(x=dt.Float(0, 1)),
+        target=0.97,
+        trials=30,
+        max_steps=STEPS,
+        every=2,
+        predictor=Foresight(),
+        sampler=TPESampler(seed=1),
+    )
+    found = simulate(tuner, curve, workers=2, direction="maximize")
+    assert found.time_to(0.97) is not None
+    assert len(found.trials) > 2
+
+
+def test_a_shared_stage_goes_first_for_its_best_trial_and_ends_with_its_last() -> None:
+    """Two trials share ten steps: ending one leaves those to the other."""
+    from dasktune.sequences import Constant
+
+    drops = [Constant(0.1)[:10] >> Constant(rate) for rate in (0.01, 0.02)]
+
+    def curve(values: Mapping[str, Any], step: Step) -> float:
+        return 0.04 * step if step <= 10 or values["lr"] == 0.02 else 0.4
+
+    tuner = POP(
+        dt.Space(lr=drops),
+        target=0.75,
+        trials=2,
+        max_steps=STEPS,
+        every=5,
+        predictor=Foresight(),
+        sampler="grid",
+    )
+    found = simulate(tuner, curve, workers=1, direction="maximize")
+    assert found.time_to(0.75) is not None
+    # One gets there. The other is trained alone for one boundary, and a step until it ends.
+    assert found.steps_executed <= STEPS + 5 + 1
+    assert found.steps_repeated == 0
+
+
+# ------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"target": 1.2, "bounds": (0, 1)}, "target must be from 0 to 1, the bounds, got 1.2"),
+        ({"kill": -3, "bounds": (0, 1)}, "kill must be from 0 to 1, the bounds, got -3"),
+        ({"bounds": (1, 0)}, "bounds must be"),
+        ({"bounds": (0, math.inf)}, "bounds must be"),
+        ({"within": "8 parsecs"}, "within must be seconds > 0, or a number with one of"),
+        ({"within": 0}, "within must be seconds > 0"),
+        ({"within": -1.0}, "within must be seconds > 0"),
+        ({"target": math.nan}, "target must be"),
+        ({"least": 1.0}, "least must be >= 0 and < 1, got 1.0"),
+        ({"dynamic": 0.0}, "dynamic must be > 0, got 0.0"),
+        ({"window": 0}, "window must be"),
+        ({"every": 0}, "every must be"),
+        ({"ends_when": {"reward": 200}}, "ends_when: reward must be (least, most)"),
+        ({"ends_when": 7}, "ends_when must be ranges of metrics"),
+        ({"predictor": "mcmc"}, "predictor must be one of"),
+    ],
+)
+def test_what_cannot_be_is_refused(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        pop(lines(0.5), **{"target": 0.8, **settings})
+    assert text in str(caught.value)
+
+
+def test_all_problems_are_said_at_once() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        pop(lines(0.5), target=3, bounds=(0, 1), within="soon", window=0)
+    assert len(caught.value.problems) == 3
+
+
+def test_times_are_read_as_people_write_them() -> None:
+    times = ["90s", "30min", "8h", "1.5d", 12, 0.5, None]
+    found = [pop(lines(0.5), target=0.8, within=time).within_seconds for time in times]
+    assert found == [90, 1800, 28800, 129600, 12, 0.5, math.inf]
+
+
+def test_trials_are_registered_once() -> None:
+    tuner = pop(lines(0.5, 0.6), target=0.8)
+    assert len([one for one in tuner.ask(2) if isinstance(one, Register)]) == 2
+    assert tuner.ask(2) == []
