@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -61,6 +61,8 @@ class _Active:
         Its last report's.
     until
         Where its request ends.
+    chances, chances_of
+        What its prediction says of a target, and which.
     """
 
     turn: int
@@ -73,8 +75,7 @@ class _Active:
     prediction: Prediction | None = None
     chances: Chances | None = None
     outlook: Outlook | None = None
-    reached_after: float | None = field(default=None)
-    """The target for which the chances hold."""
+    chances_of: float | None = None
 
 
 class POP(SampledTuner):
@@ -427,9 +428,9 @@ class POP(SampledTuner):
         target = self.target
         if active.prediction is None or target is None:
             return
-        if active.chances is None or active.reached_after != target:
+        if active.chances is None or active.chances_of != target:
             active.chances = Chances.of(active.prediction, target)
-            active.reached_after = target
+            active.chances_of = target
         active.outlook = outlook(
             active.chances,
             step=active.step,
