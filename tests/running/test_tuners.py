@@ -87,6 +87,13 @@ TUNERS = {
     "StoppingASHA": lambda: dt.algos.StoppingASHA(SPACE, trials=12, max_steps=8, eta=2),
     "MedianStopping": lambda: dt.algos.MedianStopping(SPACE, trials=8, max_steps=8, every=2),
     "PBT": lambda: dt.algos.PBT(SPACE, population=5, max_steps=12, every=3),
+    "POP": lambda: dt.algos.POP(SPACE, trials=10, max_steps=12, every=2, bounds=(0.0, 1.0)),
+    "POP with barriers": lambda: dt.algos.POP(
+        SPACE, target=0.001, trials=8, max_steps=8, every=2, barrier=True
+    ),
+    "Repeats of POP": lambda: dt.algos.Repeats(
+        dt.algos.POP(SPACE, target=0.01, trials=4, max_steps=8, every=2, least=0.0), seeds=2
+    ),
     "Repeats": lambda: dt.algos.Repeats(dt.algos.SHA(SPACE, trials=4, max_steps=4, eta=2)),
 }
 
