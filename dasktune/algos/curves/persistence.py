@@ -3,38 +3,78 @@
 from __future__ import annotations
 
 import math
-from statistics import NormalDist
 from typing import Final
 
 import numpy as np
 
 from dasktune.algos.curves.curve import LEVELS, Curve, Prediction, check_question
+from dasktune.algos.curves.frame import Array, Axis, within
 from dasktune.types import Step
 
-_QUANTILES: Final = np.array([NormalDist().inv_cdf(level) for level in LEVELS])
+_HEAVY: Final = np.array([(2 * p - 1) / math.sqrt(2 * p * (1 - p)) for p in LEVELS])
+"""Quantiles of Student's t with two degrees of freedom: curves take off, and crash."""
+
+_SHARE: Final = 0.75
+"""Scale of t, in standard deviations of the walk: the middle 80% then held, in the mean, 80% of
+the final scores of 1,200 recorded curves (images, tables, text and games) of which 10-40% were
+seen."""
+
+_SUSPICION: Final = 0.01
+"""How much a curve that has never moved may move in a unit of ln x, in ranges of its score."""
+
+_IGNORANCE: Final = 0.25
+"""How much one that was measured once may: as `_SUSPICION`."""
 
 
 class Persistence:
-    """Predicts that a curve stays where it is, give or take what it has done so far."""
+    """Predicts that a curve stays where it is, give or take what it has done so far.
+
+    The last score is the median. The spread about it is that of a random walk in ln x, x being
+    1, 2, 3, ... for the measurements: what a curve may yet do while training doubles is what
+    it did while training doubled before. The walk's variance is that of all steps so far, and
+    the variance of the later half's steps is added once, as noise of the measurement.
+
+    Of a curve that has never moved, or was measured once, the spread is a part of the range
+    between `Curve.low` and `Curve.high`, or else of the score itself.
+    """
 
     def predict(self, curve: Curve, steps: tuple[Step, ...], *, seed: int = 0) -> Prediction:
-        """Return the last score, with a spread that grows with the distance."""
+        """Return the last score with its spread; `seed` decides nothing here.
+
+        Raises
+        ------
+        ConfigurationError
+            As for `check_question`.
+        """
         check_question(curve, steps)
-        last = curve.measured[-1][1]
-        seen = [score for _, score in curve.measured]
-        scale = (max(seen) - min(seen)) or abs(last) or 1.0
-        distances = np.array(steps) - curve.last_step
-        deviations = 0.1 * scale * np.sqrt(distances)
-        low = -math.inf if curve.low is None else curve.low
-        high = math.inf if curve.high is None else curve.high
-        rows = np.clip(last + deviations[:, None] * _QUANTILES, low, high)
+        measured = curve.measured
+        axis = Axis.of([step for step, _ in measured])
+        logs = np.log(axis.x(step for step, _ in measured))
+        scores = np.array([score for _, score in measured])
+        changes = np.diff(scores)
+        ahead = np.log(axis.x(steps)) - logs[-1]
+        walk = _walk(curve, changes, logs[-1] - logs[0]) * ahead
+        noise = float(np.mean(changes[len(changes) // 2 :] ** 2)) if len(changes) else 0.0
+        spread = _SHARE * np.sqrt(walk + noise)
+        rows = within(curve, scores[-1] + spread[:, None] * _HEAVY)
         return Prediction(
             after=curve.last_step,
             steps=steps,
             scores=tuple(map(tuple, rows.tolist())),
-            deviations=tuple(deviations.tolist()),
+            deviations=tuple(np.sqrt(walk).tolist()),
         )
 
     def identity(self) -> dict[str, object]:
-        """Return its class."""
-        return {"class": "Persistence"}
+        """Return its class: it has no arguments."""
+        return {"class": type(self).__name__}
+
+
+def _walk(curve: Curve, changes: Array, logs: float) -> float:
+    """Return the variance of a curve's walk in a unit of ln x."""
+    scale = abs(curve.measured[-1][1]) or 1.0
+    if curve.low is not None and curve.high is not None:
+        scale = curve.high - curve.low
+    if not len(changes):
+        return (_IGNORANCE * scale) ** 2
+    found = float(np.sum(changes**2)) / logs
+    return found or (_SUSPICION * scale) ** 2
