@@ -232,6 +232,8 @@ class Flights:
         if message["by"] is not None:
             self._recorder.checkpoint(flight.order.node, message)
             self._recorder.saved(message["attempt"], message["step"])
+            if message.get("suspend_seconds") is not None and _is_suspension(flight, message):
+                self._recorder.suspended(message)
             self._on_saved(flight.order.node, message)
         paces = dict(zip(message["reported"], message.get("paces", ()), strict=False))
         self._recorder.metrics(flight.order.node, reports, paces)
@@ -363,6 +365,15 @@ class Flights:
                 "replaced": reports,
             },
         )
+
+
+def _is_suspension(flight: _Flight, message: Message) -> bool:
+    """Return whether a stage's last state is where a trial is left for now.
+
+    Either it was stopped before its end, or its end is what a trial was asked to come to; at
+    others its worker goes on with the next stage of a path.
+    """
+    return message["step"] < flight.order.stop or bool(flight.order.node.requests)
 
 
 def _log(order: RunStage, level: int, said: str, step: Step | None = None) -> None:

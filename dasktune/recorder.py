@@ -230,6 +230,19 @@ class Recorder:
         if row is not None and row.start < step < row.stop:
             self._batch.stages.append(replace(row, steps=step - row.start))
 
+    def suspended(self, message: Mapping[str, Any]) -> None:
+        """Take note of what it took to put an attempt's state aside, as its worker told it."""
+        attempt = message["attempt"]
+        for rows in (self._stages, self._ended):
+            if attempt in rows:
+                rows[attempt] = replace(
+                    rows[attempt],
+                    suspend_seconds=message["suspend_seconds"],
+                    snapshot_bytes=message["nbytes"],
+                )
+        if attempt in self._ended:  # else it is written with its end
+            self._batch.stages.append(self._ended[attempt])
+
     def ended(
         self,
         attempt: str,

@@ -22,7 +22,7 @@ from dasktune.recall import Recall
 from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.database import Database
 from dasktune.storage.schema import StageRow, StudyRow
-from dasktune.summary import Summary, summarise
+from dasktune.summary import Summary, summarise, suspensions_of
 from dasktune.trials import (
     Repeated,
     Trial,
@@ -164,6 +164,7 @@ class StudyResults:
             wall_seconds=sum(runs),
             worker_seconds=sum(ended - started for started, ended in spans if started and ended),
             best_value=None if best is None else best.value,
+            suspensions=suspensions_of(stages),
         )
 
     def _runs(self) -> list[Record]:

@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
+from statistics import fmean, pstdev
 from typing import TypedDict
 
 from dasktune.graph.plan import Node, SearchPlan
+from dasktune.storage.schema import StageRow
 from dasktune.trials import TrialRecord
+
+
+class Spread(TypedDict):
+    """What many measurements come to: mean, standard deviation, 95th percentile, the largest."""
+
+    mean: float
+    deviation: float
+    p95: float
+    most: float
+
+
+class Suspensions(TypedDict):
+    """How often trials were left for now, what that took in seconds, and the bytes of their states.
+
+    It takes from the order to stop, or from the end of the last training step where a trial
+    came to where it was asked to, until its state is durable.
+
+    References
+    ----------
+    Rasley et al., "HyperDrive", section 6.2: suspend latency and snapshot size.
+    """
+
+    count: int
+    seconds: Spread
+    nbytes: Spread
 
 
 class Summary(TypedDict):
@@ -16,7 +44,7 @@ class Summary(TypedDict):
     ``steps_unique`` the states among them, ``steps_executed`` what workers trained, with
     the ``steps_repeated`` that had been trained before; ``steps_reused`` were found from
     earlier. ``merge_rate`` is requested by unique. ``worker_seconds`` is the time that
-    workers spent on stages.
+    workers spent on stages. ``suspensions`` is None if no trial was left for now.
     """
 
     trials: int
@@ -29,6 +57,7 @@ class Summary(TypedDict):
     wall_seconds: float
     worker_seconds: float
     best_value: float | None
+    suspensions: Suspensions | None
 
 
 def summarise(
@@ -40,6 +69,7 @@ def summarise(
     wall_seconds: float,
     worker_seconds: float,
     best_value: float | None,
+    suspensions: Suspensions | None = None,
 ) -> Summary:
     """Return the figures of a study from its plan and what was measured."""
     asked = {
@@ -61,6 +91,37 @@ def summarise(
         wall_seconds=wall_seconds,
         worker_seconds=worker_seconds,
         best_value=best_value,
+        suspensions=suspensions,
+    )
+
+
+def suspensions_of(stages: Iterable[StageRow]) -> Suspensions | None:
+    """Return what suspending took where it was measured; None if it was nowhere."""
+    measured = [
+        (one.suspend_seconds, one.snapshot_bytes)
+        for one in stages
+        if one.suspend_seconds is not None and one.snapshot_bytes is not None
+    ]
+    if not measured:
+        return None
+    seconds, nbytes = zip(*measured, strict=True)
+    return Suspensions(count=len(measured), seconds=spread_of(seconds), nbytes=spread_of(nbytes))
+
+
+def spread_of(values: Iterable[float]) -> Spread:
+    """Return what measurements come to; the percentile is one of them (nearest rank).
+
+    Examples
+    --------
+    >>> spread_of([4.0, 2.0])
+    {'mean': 3.0, 'deviation': 1.0, 'p95': 4.0, 'most': 4.0}
+    """
+    ordered = sorted(values)
+    return Spread(
+        mean=fmean(ordered),
+        deviation=pstdev(ordered),
+        p95=ordered[math.ceil(0.95 * len(ordered)) - 1],
+        most=ordered[-1],
     )
 
 

@@ -58,9 +58,16 @@ SPARE_BYTES = 2**29
 
 
 class Control:
-    """What other threads tell a running attempt; also before it starts."""
+    """What other threads tell a running attempt; also before it starts.
+
+    Attributes
+    ----------
+    ordered
+        When it was told to end at its next step (`time.monotonic`); None if it was not.
+    """
 
     def __init__(self) -> None:
+        self.ordered: float | None = None
         self._lock = threading.Lock()
         self._saves: set[Step] = set()
         self._stop_at: Step | None = None
@@ -77,6 +84,8 @@ class Control:
         with self._lock:
             at = 0 if at is None else at
             self._stop_at = at if self._stop_at is None else min(at, self._stop_at)
+            if self.ordered is None and at <= self._position + 1:
+                self.ordered = time.monotonic()
 
     def passes(self, step: Step) -> tuple[bool, bool]:
         """Take note that `step` was reached; return whether to save and whether to stop."""
@@ -112,6 +121,8 @@ class _Write:
     seconds: float
     began: float
     hold_up: float
+    suspended: float | None
+    """When training was told to end, or ended (`time.monotonic`); None if it goes on."""
 
 
 class StageHost:
@@ -365,6 +376,9 @@ class StageHost:
                     "seconds": write.seconds,
                     "hold_up": write.hold_up,
                     "latency": time.monotonic() - write.began,
+                    "suspend_seconds": None
+                    if write.suspended is None
+                    else time.monotonic() - write.suspended,
                 }
             ]
         )
@@ -420,12 +434,14 @@ class _StageRun:
         for values, encoded in self._values():
             began = host.step_began = time.monotonic()
             lineage.run.advance(values)
-            self.seconds += time.monotonic() - began
+            trained = time.monotonic()
+            self.seconds += trained - began
             self.chain = self.chain.extend(encoded, 1)
             self.step += 1
             wanted, stopped = self.control.passes(self.step)
             at_end = stopped or self.step == spec.stop
-            self._after_step(lineage, wanted or at_end or self.step in spec.saves)
+            suspended = (self.control.ordered or trained) if at_end else None
+            self._after_step(lineage, wanted or self.step in spec.saves, suspended)
             if lineage.is_lost:
                 return self._end("superseded")
             if stopped and self.step < spec.stop:
@@ -442,13 +458,13 @@ class _StageRun:
             while self.step < until:
                 yield values, encoded
 
-    def _after_step(self, lineage: Lineage, must_save: bool) -> None:
-        """Evaluate, save and speak, where it is time to."""
-        save = must_save or self._save_is_due()
+    def _after_step(self, lineage: Lineage, must_save: bool, suspended: float | None) -> None:
+        """Evaluate, save and speak, where it is time to; at the stage's end it is."""
+        save = must_save or suspended is not None or self._save_is_due()
         if save or self.step % self.host.job.report_every == 0:
             self._measure(lineage)
         if save:
-            self._save(lineage)
+            self._save(lineage, suspended)
         if time.monotonic() - self._flushed > FLUSH_SECONDS:
             self._flush()
 
@@ -469,7 +485,7 @@ class _StageRun:
         age = time.monotonic() - self._saved_at
         return age > max(SAVE_SECONDS, self._hold_up / SAVE_SHARE)
 
-    def _save(self, lineage: Lineage) -> None:
+    def _save(self, lineage: Lineage, suspended: float | None) -> None:
         self._flush()
         began = time.monotonic()
         state = lineage.run.state()
@@ -490,6 +506,7 @@ class _StageRun:
                 self.seconds - self._saved_seconds,
                 began,
                 self._hold_up,
+                suspended,
             )
         )
         self._unsaved, self._paces, self._saved_seconds = [], [], self.seconds

@@ -132,6 +132,7 @@ def _stage(row: StageRow) -> tuple[Any, ...]:
         *(row.study_id, row.attempt, row.key, row.start, row.stop, row.worker, row.status),
         *(row.started, row.ended, row.steps, row.repeated),
         *(row.run, to_text(row.trials), row.message, row.start_seconds),
+        *(row.suspend_seconds, row.snapshot_bytes),
     )
 
 

@@ -216,7 +216,9 @@ class StageRow:
 
     `run` is the driver's that sent it, `trials` are some of those that want it, and `message`
     says why it failed. `start_seconds` is what it took to build or load its trainer: 0 if the
-    worker held it already, None if it did not come to that.
+    worker held it already, None if it did not come to that. Where it left a trial for now,
+    `suspend_seconds` is the time from the order to stop, or from the end of its last step,
+    until its state of `snapshot_bytes` was durable.
     """
 
     study_id: int
@@ -234,6 +236,8 @@ class StageRow:
     trials: list[int] = field(default_factory=list)
     message: str = ""
     start_seconds: float | None = None
+    suspend_seconds: float | None = None
+    snapshot_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,6 +393,8 @@ stages = sa.Table(
     sa.Column("trials", JsonText, nullable=False, server_default="[]"),
     sa.Column("message", sa.Text, nullable=False, server_default=""),
     sa.Column("start_seconds", sa.Double),
+    sa.Column("suspend_seconds", sa.Double),
+    sa.Column("snapshot_bytes", sa.BigInteger),
 )
 
 runs = sa.Table(

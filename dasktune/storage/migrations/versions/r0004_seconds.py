@@ -16,5 +16,7 @@ def upgrade() -> None:
         ("checkpoints", "hold_up"),
         ("checkpoints", "latency"),
         ("stages", "start_seconds"),
+        ("stages", "suspend_seconds"),
     ):
         op.add_column(f"dasktune_{table}", sa.Column(name, sa.Double))
+    op.add_column("dasktune_stages", sa.Column("snapshot_bytes", sa.BigInteger))
