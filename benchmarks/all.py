@@ -35,8 +35,8 @@ NAMES = (
     "detection",
     "torture",
 )
-WITH_DATA = "regret"
-"""The one that needs recorded curves."""
+WITH_DATA = ("regret", "predictions", "time_to_target")
+"""Those that need recorded curves."""
 
 HERE = Path(__file__).parent
 
@@ -47,12 +47,13 @@ def main() -> int:
     parser.add_argument("--json", type=Path, default=Path("runs/benchmarks.json"))
     parser.add_argument("--markdown", type=Path, default=Path("runs/benchmarks.md"))
     parser.add_argument("--short", action="store_true", help="try them on something small")
-    parser.add_argument("--data", type=Path, help=f"folder of recorded curves, for {WITH_DATA}.py")
+    parser.add_argument("--data", type=Path, help="folder of recorded curves, for more of them")
     options = parser.parse_args()
     more = {"stragglers": ["--plot", str(options.markdown.with_name("stragglers.svg"))]}
     names = NAMES
     if options.data is not None:
-        names, more[WITH_DATA] = (*NAMES, WITH_DATA), ["--data", str(options.data)]
+        names = (*NAMES, *WITH_DATA)
+        more |= {name: ["--data", str(options.data)] for name in WITH_DATA}
     documents, failed = [], []
     for name in names:
         document = _run(name, [*more.get(name, ()), *(["--short"] if options.short else ())])

@@ -302,8 +302,9 @@ def _own(path: Path) -> Iterator[RecordedSet]:
     curves = _even(_metric(trace, "val_accuracy"))
     if trace.seconds is not None:
         curves = tuple(
-            replace(curve, seconds=tuple((pace * np.array(curve.steps)).tolist()))
-            for curve, pace in zip(curves, trace.seconds, strict=True)
+            replace(curve, seconds=tuple(np.cumsum(np.broadcast_to(of_steps, steps)).tolist()))
+            for curve, of_steps in zip(curves, trace.seconds, strict=True)
+            for steps in [len(curve.steps)]
         )
     if all(isinstance(one.get("lr"), list) for one in trace.configurations):
         curves = tuple(_with_siblings(curves, trace.configurations))

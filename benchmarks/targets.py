@@ -37,6 +37,9 @@ EVALUATIONS = 100
 METRIC = "value"
 """The name of the metric in all traces."""
 
+KILL = {"own": 0.15}
+"""By how a source's name begins: its kill threshold, HyperDrive's for one of ten classes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NamedTrace:
@@ -57,8 +60,12 @@ class NamedTrace:
         Its range.
     target
         Enough.
-    share
-        The part of the configurations that reach it.
+    reaches
+        Which configurations reach it in a full run.
+    durations
+        Seconds that a full run of each configuration takes.
+    kill
+        The metric at least that anything has which learns; None if nobody knows.
     """
 
     name: str
@@ -68,7 +75,14 @@ class NamedTrace:
     low: float
     high: float
     target: float
-    share: float
+    reaches: tuple[bool, ...]
+    durations: tuple[float, ...]
+    kill: float | None
+
+    @property
+    def share(self) -> float:
+        """The part of the configurations that reach the target."""
+        return sum(self.reaches) / len(self.reaches)
 
 
 def load(folder: Path, sources: Iterable[str] = ()) -> list[NamedTrace]:
@@ -80,10 +94,12 @@ def load(folder: Path, sources: Iterable[str] = ()) -> list[NamedTrace]:
 def named(of: RecordedSet) -> NamedTrace | None:
     """Return the trace of a set; None if too many or none of its runs reach the target."""
     scores, seconds = _timed(of) if of.target is not None else _stepped(of)
-    best = np.sort(np.nanmax(scores, axis=1, initial=-np.inf, where=np.isfinite(scores)))[::-1]
-    target = best[max(0, round(SHARE * len(best)) - 1)] if of.target is None else of.target
-    share = float(np.mean(best >= target))
-    if not 0 < share <= MOST:
+    best = np.max(scores, axis=1, initial=-np.inf, where=np.isfinite(scores))
+    target = of.target
+    if target is None:
+        target = float(np.sort(best)[-max(1, round(SHARE * len(best)))])
+    reaches = best >= target
+    if not 0 < reaches.mean() <= MOST:
         return None
     sign = 1.0 if of.maximize else -1.0
     low, high = (of.low, of.high) if of.maximize else (0.0 - of.high, 0.0 - of.low)
@@ -94,13 +110,15 @@ def named(of: RecordedSet) -> NamedTrace | None:
         direction=Direction.MAXIMIZE if of.maximize else Direction.MINIMIZE,
         low=low,
         high=high,
-        target=sign * float(target),
-        share=share,
+        target=sign * target,
+        reaches=tuple(reaches.tolist()),
+        durations=tuple((scores.shape[1] * seconds).tolist()),
+        kill=next((one for name, one in KILL.items() if of.source.startswith(name)), None),
     )
 
 
-def _stepped(of: RecordedSet) -> tuple[Array, Array | None]:
-    """Return the scores after each step, and the seconds of a step.
+def _stepped(of: RecordedSet) -> tuple[Array, Array]:
+    """Return the scores after each step, and the mean seconds of a step; 1 if none are known.
 
     They are as many as nine in ten runs have; shorter runs are left out, and what was measured
     before the first step.
@@ -108,7 +126,7 @@ def _stepped(of: RecordedSet) -> tuple[Array, Array | None]:
     rows = [_after_the_start(one) for one in of.curves]
     length = int(np.quantile([len(row) for row in rows], 0.1, method="lower"))
     kept = [place for place, row in enumerate(rows) if len(row) >= length]
-    seconds = None
+    seconds = np.ones(len(kept))
     if all(one.seconds for one in of.curves):
         seconds = np.array([of.curves[place].seconds[length - 1] / length for place in kept])
     return np.array([rows[place][:length] for place in kept]), seconds

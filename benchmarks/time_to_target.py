@@ -1,0 +1,466 @@
+"""Time to a target on recorded curves: POP next to Bandit, EarlyTerm and full runs.
+
+As in HyperDrive's simulations, all policies see the same configurations in the same order, and
+many orders are tried: those that hold a configuration which reaches the target. A run ends with
+the first value as good as the target. It may take as long as training every configuration in
+full takes at most, on so many slots; one that has not reached the target by then, or has nothing
+left to train, counts with all of that time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import targets
+from figures import Figure, machine, publish
+from given import shuffled
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+from targets import METRIC, NamedTrace
+
+import dasktune as dt
+from dasktune.algos.base import Tuner
+from dasktune.algos.curves import Prediction, Question
+from dasktune.algos.sources import GivenSource
+from dasktune.errors import ConfigurationError
+from dasktune.limits import Limits
+from dasktune.simulate.trace import CONFIGURATION
+
+BOUNDARIES, LATE_BOUNDARIES = 10, 4
+"""How often a policy looks at a configuration; EarlyTerm does so less often, but for returns."""
+
+WIDTH = 100
+"""Of the table, in characters."""
+
+BOUNDS = {
+    ("accuracy", "mean", "Bandit"): 1 / 1.6,
+    ("accuracy", "mean", "EarlyTerm"): 1 / 2.1,
+    ("rl", "median", "Bandit"): 1 / 2.07,
+    ("rl", "median", "EarlyTerm"): 1 / 1.26,
+    ("accuracy", "mean", "Default"): 1 / 3,
+    ("rl", "median", "Default"): 1 / 3,
+}
+"""Of POP's time over another's: as HyperDrive's figures 7 and 9, but for the last two."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What a policy is given.
+
+    Parameters
+    ----------
+    of
+        The task.
+    source
+        Gives the configurations, in order.
+    trials
+        How many of them are tried.
+    slots
+        How many run at the same time.
+    """
+
+    of: NamedTrace
+    source: GivenSource
+    trials: int
+    slots: int
+
+    @classmethod
+    def drawn(cls, of: NamedTrace, order: int, trials: int, slots: int) -> Conditions:
+        """Return conditions in which the order decides what is tried, and when."""
+        source = shuffled(of.trace.space(), order)
+        return cls(of=of, source=source, trials=min(trials, source.most or trials), slots=slots)
+
+    @property
+    def shared(self) -> dict[str, Any]:
+        """The arguments that every policy has."""
+        trace = self.of.trace
+        return {
+            "space": trace.space(),
+            "trials": self.trials,
+            "max_steps": trace.steps,
+            "sampler": self.source,
+        }
+
+    @property
+    def within(self) -> float:
+        """Seconds by which full runs of all have ended.
+
+        Jobs that follow each other without gaps take at most their sum over the slots, and
+        the longest [Graham, "Bounds on Multiprocessing Timing Anomalies", 1969].
+        """
+        seconds = [self.of.durations[number] for number in self.numbers]
+        return sum(seconds) / self.slots + max(seconds)
+
+    @property
+    def numbers(self) -> list[int]:
+        """The configurations that are tried."""
+        known = self.source.known(self.trials)
+        return [int(one.params[CONFIGURATION] or 0) for one in known]
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether one of them reaches the target."""
+        return any(self.of.reaches[number] for number in self.numbers)
+
+    def every(self, boundaries: int) -> int:
+        """Return the steps from one boundary to the next."""
+        return max(1, self.of.trace.steps // boundaries)
+
+
+def _pop(given: Conditions) -> Tuner:
+    return dt.algos.POP(
+        **given.shared,
+        every=given.every(BOUNDARIES),
+        target=given.of.target,
+        within=given.within,
+        bounds=(given.of.low, given.of.high),
+        kill=given.of.kill,
+    )
+
+
+def _bandit(given: Conditions) -> Tuner:
+    bounds = (given.of.low, given.of.high)
+    return dt.algos.Bandit(**given.shared, every=given.every(BOUNDARIES), bounds=bounds)
+
+
+def _early_term(given: Conditions) -> Tuner:
+    every = given.every(BOUNDARIES if given.of.kind == "rl" else LATE_BOUNDARIES)
+    return dt.algos.EarlyTerm(**given.shared, every=every, bounds=(given.of.low, given.of.high))
+
+
+def _default(given: Conditions) -> Tuner:
+    return dt.algos.Random(**given.shared)
+
+
+POLICIES: Mapping[str, Callable[[Conditions], Tuner]] = {
+    "POP": _pop,
+    "Bandit": _bandit,
+    "EarlyTerm": _early_term,
+    "Default": _default,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """The times of one policy on one task and so many slots.
+
+    Parameters
+    ----------
+    task, kind, share
+        As in `NamedTrace`: its name, and so on.
+    slots, policy
+        Under which conditions, and what.
+    times
+        To the target, as parts of the time that a run may take: one for each order.
+    reached
+        How many of the runs reached it.
+    """
+
+    task: str
+    kind: str
+    share: float
+    slots: int
+    policy: str
+    times: tuple[float, ...]
+    reached: int
+
+    @property
+    def spread(self) -> float:
+        """The longest time less the shortest."""
+        return max(self.times) - min(self.times)
+
+    @property
+    def quartiles(self) -> float:
+        """The third quartile of the times less the first."""
+        low, high = np.percentile(self.times, [25, 75])
+        return float(high - low)
+
+
+class Predictions:
+    """Keeps predictions: orders and slots do not change what is known of a configuration.
+
+    A question's seed depends on the number of its trial, and so on the order; here all have
+    the same.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[object, Prediction] = {}
+
+    def __call__(self, question: Question) -> Prediction:
+        """Return the answer, computed the first time."""
+        asked = repr(question.predictor.identity()), question.curve, question.steps
+        if asked not in self._known:
+            self._known[asked] = replace(question, seed=0).answer()
+        return self._known[asked]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is simulated on every task."""
+
+    orders: int
+    slots: tuple[int, ...]
+    trials: int
+    policies: tuple[str, ...]
+
+    def lines(self, of: NamedTrace) -> list[Line]:
+        """Return the times of every policy on a task."""
+        answer = Predictions()
+        return [
+            self._line(of, slots, policy, answer)
+            for slots in self.slots
+            for policy in self.policies
+        ]
+
+    def _line(self, of: NamedTrace, slots: int, policy: str, answer: Predictions) -> Line:
+        times, reached = [], 0
+        drawn = (Conditions.drawn(of, order, self.trials, slots) for order in count())
+        for given in islice((one for one in drawn if one.is_possible), self.orders):
+            found = time_to(policy, given, answer)
+            reached += found is not None
+            times.append(1.0 if found is None else found / given.within)
+        return Line(
+            task=of.name,
+            kind=of.kind,
+            share=of.share,
+            slots=slots,
+            policy=policy,
+            times=tuple(times),
+            reached=reached,
+        )
+
+
+FULL = Plan(orders=25, slots=(4, 8, 16), trials=100, policies=tuple(POLICIES))
+SHORT = Plan(orders=2, slots=(4,), trials=40, policies=tuple(POLICIES))
+SHORT_TASKS = 1
+
+
+def time_to(policy: str, given: Conditions, answer: Predictions) -> float | None:
+    """Return the virtual seconds until a policy has a value as good as the target, or None."""
+    of = given.of
+    ran = dt.simulate(
+        POLICIES[policy](given),
+        of.trace,
+        workers=given.slots,
+        metric=METRIC,
+        direction=of.direction,
+        limits=Limits(target=of.target, seconds=given.within),
+        answer=answer,
+    )
+    return ran.time_to(of.target)
+
+
+def few(every: Iterable[NamedTrace], most: int | None) -> list[NamedTrace]:
+    """Return at most so many tasks of each source, drawn at random but always the same."""
+    by_source: dict[str, list[NamedTrace]] = {}
+    for one in every:
+        by_source.setdefault(one.name.split()[0], []).append(one)
+    rng = np.random.default_rng(0)
+    return [
+        tasks[place]
+        for tasks in by_source.values()
+        for place in sorted(rng.permutation(len(tasks))[:most])
+    ]
+
+
+def measure(tasks: Sequence[NamedTrace], plan: Plan, processes: int) -> list[Line]:
+    """Return the lines of all tasks; says on the way how many are done."""
+    found: list[Line] = []
+    before = time.monotonic()
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        for number, lines in enumerate(pool.imap(plan.lines, tasks), 1):
+            found += lines
+            minutes = (time.monotonic() - before) / 60
+            sys.stderr.write(f"{number} of {len(tasks)} tasks, {minutes:.1f} min\n")
+    return found
+
+
+# -------------------------------------------------------------------------- the figures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """POP's time to target over another policy's, on one task and so many slots.
+
+    Parameters
+    ----------
+    task, kind, slots
+        Where.
+    policy
+        The other.
+    mean, median
+        Of the times.
+    spread, quartiles
+        As in `Line`.
+    """
+
+    task: str
+    kind: str
+    slots: int
+    policy: str
+    mean: float
+    median: float
+    spread: float
+    quartiles: float
+
+    @classmethod
+    def of(cls, pop: Line, other: Line) -> Ratio:
+        """Return the ratios of two lines that differ in their policies."""
+        return cls(
+            task=pop.task,
+            kind=pop.kind,
+            slots=pop.slots,
+            policy=other.policy,
+            mean=statistics.fmean(pop.times) / statistics.fmean(other.times),
+            median=statistics.median(pop.times) / statistics.median(other.times),
+            spread=_over(pop.spread, other.spread),
+            quartiles=_over(pop.quartiles, other.quartiles),
+        )
+
+
+def _over(one: float, other: float) -> float:
+    """Return a ratio; 1 if both are 0."""
+    if other > 0:
+        return one / other
+    return math.inf if one > 0 else 1.0
+
+
+def ratios(lines: Iterable[Line]) -> list[Ratio]:
+    """Return the ratios of POP to every other policy."""
+    by_place = {(one.task, one.slots, one.policy): one for one in lines}
+    return [
+        Ratio.of(by_place[task, slots, "POP"], one)
+        for (task, slots, policy), one in by_place.items()
+        if policy != "POP" and (task, slots, "POP") in by_place
+    ]
+
+
+def figures(found: Sequence[Ratio]) -> list[Figure]:
+    """Return the figures, some with bounds; means over tasks and slots are geometric."""
+    every: list[Figure] = []
+    for kind in dict.fromkeys(one.kind for one in found):
+        for policy in dict.fromkeys(one.policy for one in found):
+            some = [one for one in found if (one.kind, one.policy) == (kind, policy)]
+            every += _times(kind, policy, some)
+            every += _spreads(kind, policy, some)
+    default = [one for one in found if one.policy == "Default"]
+    if default:
+        worst = max(default, key=lambda one: one.median)
+        every.append(
+            Figure(
+                name="POP's median time to target over Default's, where it is largest",
+                value=worst.median,
+                unit="x",
+                at_most=1.0,
+                note=f"{worst.task}, {worst.slots} slots",
+            )
+        )
+    return every
+
+
+def _times(kind: str, policy: str, some: Sequence[Ratio]) -> Iterator[Figure]:
+    for of in ("mean", "median"):
+        values = [getattr(one, of) for one in some]
+        value = statistics.geometric_mean(values)
+        yield Figure(
+            name=f"{kind}: POP's {of} time to target over {policy}'s",
+            value=value,
+            unit="x",
+            at_most=BOUNDS.get((kind, of, policy)),
+            note=f"{1 / value:.2f} times as fast; {1 / max(values):.2f} to {1 / min(values):.2f} "
+            f"times on {len(values)} pairs of task and slots",
+        )
+
+
+def _spreads(kind: str, policy: str, some: Sequence[Ratio]) -> Iterator[Figure]:
+    for of, words in (("spread", "range"), ("quartiles", "interquartile range")):
+        yield Figure(
+            name=f"{kind}: {words} of POP's times over orders, over {policy}'s",
+            value=statistics.median(getattr(one, of) for one in some),
+            unit="x",
+            at_most=1.0 if of == "spread" else None,
+            note=f"median of {len(some)} pairs of task and slots",
+        )
+
+
+def table(lines: Iterable[Line]) -> Table:
+    """Return the times as a table for a terminal, a line for each task, slots and policy."""
+    title = "time to target, in parts of the time that a run may take"
+    made = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
+    for name in ("task", "slots", "policy"):
+        made.add_column(name, max_width=40, no_wrap=True)
+    for name in ("mean", "median", "range", "IQR", "reached"):
+        made.add_column(name, justify="right", no_wrap=True)
+    for one in lines:
+        made.add_row(
+            one.task,
+            str(one.slots),
+            one.policy,
+            f"{statistics.fmean(one.times):.3f}",
+            f"{statistics.median(one.times):.3f}",
+            f"{one.spread:.3f}",
+            f"{one.quartiles:.3f}",
+            f"{one.reached}/{len(one.times)}",
+        )
+    return made
+
+
+def main() -> int:
+    """Return 1 if a bound was missed, 2 if what was asked for is not there, else 0."""
+    options = _parser().parse_args()
+    usual = SHORT if options.short else FULL
+    plan = Plan(
+        orders=options.orders or usual.orders,
+        slots=tuple(options.slots or usual.slots),
+        trials=options.trials or usual.trials,
+        policies=tuple(options.policies),
+    )
+    try:
+        every = targets.load(options.data, options.sources)
+    except ConfigurationError as error:
+        sys.stderr.write(f"time_to_target.py: {error}\n")
+        return 2
+    tasks = few(every, options.tasks or (SHORT_TASKS if options.short else None))
+    lines = measure(tasks, plan, options.processes)
+    found = ratios(lines)
+    Console(width=WIDTH).print(table(lines))
+    more = {
+        "machine": machine(),
+        "plan": asdict(plan),
+        "lines": [asdict(one) for one in lines],
+        "ratios": [asdict(one) for one in found],
+    }
+    return publish(
+        "time_to_target", figures(found), short=options.short, path=options.json, more=more
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="time_to_target.py")
+    parser.add_argument("--data", type=Path, required=True, help="folder of recorded curves")
+    parser.add_argument("--sources", nargs="+", default=(), help="only files that begin so")
+    parser.add_argument("--orders", type=int, help="orders of configurations")
+    parser.add_argument("--slots", type=int, nargs="+", help="how many run at the same time")
+    parser.add_argument("--trials", type=int, help="configurations that are tried")
+    parser.add_argument("--tasks", type=int, help="tasks of each source; all if not given")
+    parser.add_argument("--policies", nargs="+", choices=POLICIES, default=tuple(POLICIES))
+    parser.add_argument("--processes", type=int, default=1, help="tasks at the same time")
+    parser.add_argument("--json", type=Path, help="also write the figures there")
+    parser.add_argument("--short", "--quick", action="store_true", help="try it on something small")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""The benchmark of times to a target gives all policies the same, and counts what they take."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from dasktune.algos.curves import Curve, Persistence, Question
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+MODULES = ("figures", "given", "recorded", "targets", "time_to_target")
+
+
+@pytest.fixture
+def timing(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    monkeypatch.syspath_prepend(FOLDER)
+    for name in MODULES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield importlib.import_module("time_to_target")
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with straight lines: configuration c comes to c/60, a step takes 2 s."""
+    curves = np.arange(60)[:, None] / 60 * np.arange(1, 21) / 20
+    np.savez(
+        tmp_path / "lcbench_a.npz",
+        tasks=np.array(["one"]),
+        val_accuracy=curves[None],
+        cum_time_s=np.broadcast_to(2.0 * np.arange(1, 21), (1, 60, 20)),
+    )
+    return tmp_path
+
+
+def test_orders_differ_in_what_is_tried_and_policies_do_not(
+    timing: ModuleType, folder: Path
+) -> None:
+    (of,) = timing.targets.load(folder)
+    first, again, other = (timing.Conditions.drawn(of, order, 20, 4) for order in (0, 0, 1))
+    assert first.numbers == again.numbers != other.numbers
+    assert len(set(first.numbers)) == 20
+    registered = {
+        name: [one.params["configuration"] for one in make(first).configurations]
+        for name, make in timing.POLICIES.items()
+    }
+    assert set(map(tuple, registered.values())) == {tuple(first.numbers)}
+
+
+def test_full_runs_reach_the_target_in_the_time_that_they_have(
+    timing: ModuleType, folder: Path
+) -> None:
+    (of,) = timing.targets.load(folder)
+    assert of.target == pytest.approx(58 / 60)
+    plan = timing.Plan(orders=6, slots=(1, 3), trials=10, policies=("Default",))
+    one, three = plan.lines(of)
+    assert one.reached == three.reached == 6
+    assert all(0 < part < 1 for line in (one, three) for part in line.times)
+    given = next(
+        found
+        for order in range(100)
+        if (found := timing.Conditions.drawn(of, order, 10, 1)).is_possible
+    )
+    assert given.within == pytest.approx(10 * 40 + 40)
+    place = min(given.numbers.index(number) for number in (58, 59) if number in given.numbers)
+    found = timing.time_to("Default", given, timing.Predictions())
+    assert 40 * place < found <= 40 * (place + 1)
+    assert one.times[0] == pytest.approx(found / given.within)
+
+
+def test_what_never_reaches_the_target_counts_with_all_of_the_time(
+    timing: ModuleType, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (of,) = timing.targets.load(folder)
+    monkeypatch.setattr(timing, "time_to", lambda *arguments: None)
+    plan = timing.Plan(orders=3, slots=(4,), trials=10, policies=("Default",))
+    (line,) = plan.lines(of)
+    assert (line.times, line.reached, line.spread) == ((1.0, 1.0, 1.0), 0, 0.0)
+
+
+def test_a_prediction_is_computed_once(timing: ModuleType) -> None:
+    class Counting(Persistence):
+        calls = 0
+
+        def predict(self, *arguments: object, **more: object) -> object:
+            Counting.calls += 1
+            return super().predict(*arguments, **more)
+
+    curve = Curve(steps=(1, 2), scores=(0.1, 0.2), max_steps=9)
+    answer = timing.Predictions()
+    found = [
+        answer(Question(predictor=Counting(), curve=curve, steps=(5,), seed=seed))
+        for seed in (1, 2, 3)
+    ]
+    assert Counting.calls == 1
+    assert found[0] == found[2]
+
+
+def test_ratios_are_pops_times_over_others(timing: ModuleType) -> None:
+    def line(policy: str, kind: str, *times: float) -> object:
+        more = {"task": f"{kind} x", "kind": kind, "share": 0.04, "slots": 4, "reached": 3}
+        return timing.Line(policy=policy, times=times, **more)
+
+    lines = [
+        line("POP", "accuracy", 0.1, 0.2, 0.3),
+        line("Bandit", "accuracy", 0.2, 0.3, 0.7),
+        line("Default", "accuracy", 0.1, 0.1, 0.1),
+        line("POP", "rl", 0.2, 0.2, 0.2),
+        line("Default", "rl", 0.4, 0.4, 0.4),
+    ]
+    found = timing.ratios(lines)
+    bandit = next(one for one in found if one.policy == "Bandit")
+    assert (bandit.mean, bandit.median) == pytest.approx((0.5, 2 / 3))
+    assert (bandit.spread, bandit.quartiles) == pytest.approx((0.4, 0.4))
+    figures = {one.name: one for one in timing.figures(found[:2])}
+    assert figures["accuracy: POP's mean time to target over Bandit's"].reached is True
+    assert figures["accuracy: POP's mean time to target over Default's"].reached is False
+    largest = figures["POP's median time to target over Default's, where it is largest"]
+    assert (largest.value, largest.reached) == (2.0, False)
+    assert found[2].spread == 1.0
+
+
+def test_it_runs_as_users_run_it(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "figures.json"
+    command = [sys.executable, str(FOLDER / "time_to_target.py"), "--data", str(folder)]
+    options = ["--quick", "--orders", "2", "--trials", "20", "--json", str(path)]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = json.loads(path.read_text())
+    assert document["benchmark"] == "time_to_target"
+    assert [one["policy"] for one in document["lines"]] == ["POP", "Bandit", "EarlyTerm", "Default"]
+    assert len({one["name"] for one in document["figures"]}) == len(document["figures"])
+    done = subprocess.run([*command, "--sources", "rl"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "begin with rl" in done.stderr
