@@ -231,7 +231,7 @@ def _alone(line: Line, persistence: Line | None) -> Iterator[Figure]:
         coverage = line.scores.coverage
         yield Figure(
             name=f"{where}: coverage of the 80% interval, off 80%",
-            value=abs(coverage - COVERED),
+            value=round(abs(coverage - COVERED), 6),
             at_most=OFF,
             note=f"{coverage:.1%}; {note}",
         )
