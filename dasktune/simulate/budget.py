@@ -92,9 +92,9 @@ class Budget:
 
     def _weigh(self, job: Job, sign: int) -> None:
         """Count a job in or out of the line that no number of steps lies above."""
-        if job.pace:
-            self._rate += sign / job.pace
-            self._offset += sign * job.launched / job.pace
+        if least := job.pace.least:
+            self._rate += sign / least
+            self._offset += sign * job.launched / least
         else:
             self._offset -= sign * (job.order.stop - job.first)
 

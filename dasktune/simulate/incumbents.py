@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +43,7 @@ class Incumbents:
         self._sign = -1.0 if direction is Direction.MAXIMIZE else 1.0
         self._better: list[tuple[float, float, float]] = []
         self._spans: list[tuple[float, float, int]] = []
+        self._jobs: list[Job] = []
 
     def loss_of(self, value: float) -> float:
         """Return a value as a loss: smaller is better, infinite if it is not finite."""
@@ -56,38 +58,32 @@ class Incumbents:
                 best = loss
                 self._better.append((job.time_of(step), loss, value))
 
-    def count(self, job: Job, steps: int) -> None:
+    def count(self, job: Job, steps: int, now: float) -> None:
         """Take in that a job has trained so many steps in all, and trains no more."""
-        self._spans.append((job.launched, job.pace, steps))
+        self._spans.append((job.launched, now, steps))
+        self._jobs.append(job)
 
     def in_order(self) -> list[Incumbent]:
         """Return the values that were better than all before them, in the order of time."""
-        launched, pace, steps = np.array(self._spans).reshape(-1, 3).T
         best = math.inf
         found: list[Incumbent] = []
         for seconds, loss, value in sorted(self._better):
             if loss < best:
                 best = loss
-                trained = _trained_by(seconds, launched, pace, steps)
+                trained = self._trained_by(seconds)
                 # Of what was known at the same moment only the best is an incumbent.
                 if found and found[-1].seconds == seconds:
                     found.pop()
                 found.append(Incumbent(seconds, trained, value))
         return found
 
+    def _trained_by(self, now: float) -> int:
+        """Return how many whole steps all jobs had trained by `now`."""
+        launched, ended, steps = self._spans_of_all
+        under_way = np.flatnonzero((launched <= now) & (now < ended))
+        done = int(steps[ended <= now].sum())
+        return done + sum(self._jobs[at].steps_by(now) for at in under_way)
 
-def _trained_by(
-    now: float,
-    launched: NDArray[np.float64],
-    pace: NDArray[np.float64],
-    steps: NDArray[np.float64],
-) -> int:
-    """Return how many whole steps jobs have trained by `now`, as `Job.position` counts."""
-    done = np.full_like(steps, math.inf)
-    np.divide(now - launched, pace, out=done, where=pace > 0)
-    done = np.floor(done, out=done)
-    timed = pace > 0
-    done[timed] += launched[timed] + (done[timed] + 1) * pace[timed] <= now
-    done[timed] -= launched[timed] + done[timed] * pace[timed] > now
-    done[launched > now] = 0
-    return int(np.clip(done, 0, steps).sum())
+    @cached_property
+    def _spans_of_all(self) -> NDArray[np.float64]:
+        return np.array(self._spans).reshape(-1, 3).T

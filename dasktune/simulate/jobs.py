@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field
 
 from dasktune.graph.events import RunStage
 from dasktune.graph.plan import Node
+from dasktune.simulate.pace import Pace
 from dasktune.types import Step
 
 
@@ -25,11 +27,15 @@ class Job:
     launched
         When it began.
     pace
-        Seconds that each of its steps takes.
+        What its steps take.
     stop
         Where it ends, as far as is known.
     saves
         Steps at which it saves its state on the way.
+    lead
+        Seconds until its first step begins.
+    save
+        Seconds for which saving a state holds it up.
     dropped
         When it is dropped, unless it has ended by then; infinite if it is not.
     known
@@ -45,9 +51,11 @@ class Job:
     order: RunStage
     first: Step
     launched: float
-    pace: float
+    pace: Pace
     stop: Step
     saves: set[Step]
+    lead: float = 0.0
+    save: float = 0.0
     dropped: float = math.inf
     known: Step = 0
     saved: Step = 0
@@ -56,17 +64,20 @@ class Job:
 
     def time_of(self, step: Step) -> float:
         """Return when `step` steps will have been trained."""
-        return self.launched + (step - self.first) * self.pace
+        at = self.launched + (self.lead + self.pace.between(self.first, step))
+        if self.save:
+            at += self.save * sum(self.first < one < step for one in self.saves)
+        return at
+
+    def due(self, step: Step) -> float:
+        """Return when it says that it has reached a step: once it goes on from a state it saves."""
+        is_saved = step == self.stop or step in self.saves
+        return self.time_of(step) + self.save if is_saved else self.time_of(step)
 
     def position(self, now: float) -> Step:
         """Return the last step that has been trained in whole by `now`."""
-        if not self.pace:
-            return self.stop
-        step = self.first + max(0, int((now - self.launched) / self.pace))
-        # The division may be off by one where a step ends right now.
-        step += self.time_of(step + 1) <= now
-        step -= self.time_of(step) > now
-        return min(self.stop, max(self.first, step))
+        steps = range(self.first + 1, self.stop + 1)
+        return self.first + bisect_right(steps, now, key=self.time_of)
 
     def steps_by(self, now: float) -> int:
         """Return how many steps it has trained by `now`."""

@@ -16,11 +16,12 @@ from dasktune.graph.keys import root_key
 from dasktune.graph.saves import SavePolicy
 from dasktune.limits import Limits
 from dasktune.simulate.mishaps import Mishaps
+from dasktune.simulate.pace import EvenPace, Overheads, Pace
 from dasktune.simulate.result import Simulation
 from dasktune.simulate.runner import Conditions, SimulatedRunner, Values
 from dasktune.simulate.trace import Trace
 from dasktune.trials import trial_of
-from dasktune.types import Direction, Objective, Step
+from dasktune.types import Direction, Objective, Sequences, Step
 
 Curves = Callable[[Values, Step], float] | Trace | str | os.PathLike[str]
 """What takes the place of training: a function, or recorded curves, or their file.
@@ -34,8 +35,8 @@ def simulate(
     curves: Curves,
     *,
     workers: int = 1,
-    metric: str = "value",
-    direction: str | Direction = Direction.MINIMIZE,
+    metric: str | None = None,
+    direction: str | Direction | None = None,
     seconds_per_step: float | Callable[[Values], float] | None = None,
     report_every: Step = 1,
     merge: bool = True,
@@ -63,10 +64,12 @@ def simulate(
     workers
         How many simulated workers.
     metric, direction
-        As for `dasktune.create_study`.
+        As for `dasktune.create_study`. None takes those that a trace was recorded with, else
+        ``value`` and ``minimize``.
     seconds_per_step
         Virtual seconds that a step is expected to take, or a function of the
-        hyper-parameters at the first step of a stage. None takes what the trace has, or 1.
+        hyper-parameters at the first step of a stage. None takes what was measured of each
+        step and beside the steps, if `curves` is a trace that says so, or 1.
     report_every
         The metric is known at every so many steps, and where a state is saved.
     merge
@@ -128,9 +131,12 @@ def simulate(
     (stragglers and drops; its jobs are those of ``merge=False, resume=False``). Rasley et
     al., "HyperDrive", section 7 (recorded curves).
     """
-    towards = Direction.parse(direction)
     if isinstance(curves, str | os.PathLike):
         curves = Trace.load(curves)
+    known = curves.directions if isinstance(curves, Trace) else {}
+    metric = metric or next(iter(known), "value")
+    towards = known.get(metric, Direction.MINIMIZE) if direction is None else direction
+    towards = Direction.parse(towards)
     refuse(
         [
             *_problems(curves, workers, seconds_per_step, report_every, limits),
@@ -142,10 +148,11 @@ def simulate(
     conditions = Conditions(
         curve=curves.curve(metric) if isinstance(curves, Trace) else curves,
         pace=_pace(seconds_per_step, curves),
+        overheads=_overheads(seconds_per_step, curves),
         mishaps=Mishaps(straggling=straggling, drop=drop, seed=seed),
         report_every=report_every,
         resume=resume,
-        recorded=isinstance(curves, Trace),
+        check=curves.check if isinstance(curves, Trace) else lambda sequences: None,
         prediction_seconds=prediction_seconds,
         answer=answer,
     )
@@ -181,14 +188,21 @@ def _result(runner: SimulatedRunner, direction: Direction) -> Simulation:
 
 def _pace(
     given: float | Callable[[Values], float] | None, curves: object
-) -> Callable[[Values], float]:
-    """Return the seconds that a step takes as a function of the hyper-parameters."""
+) -> Callable[[Sequences, Step, Step], Pace]:
+    """Return what the steps of a stage take as a function of its sequences, start and stop."""
     if given is None and isinstance(curves, Trace):
-        return curves.seconds_per_step
+        return lambda sequences, start, stop: curves.pace(sequences, stop)
     if callable(given):
-        return given
-    seconds = 1.0 if given is None else given
-    return lambda values: seconds
+        return lambda sequences, start, stop: EvenPace(
+            given({name: function(start) for name, function in sequences.items()})
+        )
+    even = EvenPace(1.0 if given is None else given)
+    return lambda sequences, start, stop: even
+
+
+def _overheads(given: object, curves: object) -> Overheads:
+    """Return what a trace says, unless other speeds than its own are given."""
+    return curves.overheads if given is None and isinstance(curves, Trace) else Overheads()
 
 
 def _problems(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Literal
 
 from dasktune.algos.base import Tuner
 from dasktune.algos.curves.curve import Prediction, Question
 from dasktune.engine import Engine, Order, Outcome, RunPrediction
-from dasktune.errors import ConfigurationError, InternalError, refuse
+from dasktune.errors import ConfigurationError, InternalError
 from dasktune.graph.events import (
     Ended,
     Event,
@@ -30,6 +30,7 @@ from dasktune.simulate.budget import Budget
 from dasktune.simulate.incumbents import Incumbents
 from dasktune.simulate.jobs import Held, Job, Worker
 from dasktune.simulate.mishaps import Mishaps
+from dasktune.simulate.pace import Overheads, Pace
 from dasktune.simulate.result import Happening
 from dasktune.types import Sequences, Step, Value
 
@@ -49,16 +50,17 @@ class Conditions:
     curve
         Gives the metric after `step` steps, from the hyper-parameters at the last of them.
     pace
-        Gives the seconds that a step of a stage takes, from the hyper-parameters at its
-        first.
+        Gives what the steps of a stage take, from its sequences, first step and end.
     mishaps
         What goes wrong.
     report_every
         At which steps the metric is measured, beside those that are asked for.
     resume
         Whether stages start from saved states.
-    recorded
-        Whether the curves are recorded: they know nothing of hyper-parameters that change.
+    check
+        Refuses hyper-parameters that nothing is known of.
+    overheads
+        What takes time beside the steps.
     prediction_seconds
         How long a prediction takes; it is computed beside the training.
     answer
@@ -66,11 +68,12 @@ class Conditions:
     """
 
     curve: Callable[[Values, Step], float]
-    pace: Callable[[Values], float]
+    pace: Callable[[Sequences, Step, Step], Pace]
     mishaps: Mishaps
     report_every: Step = 1
     resume: bool = True
-    recorded: bool = False
+    check: Callable[[Sequences], None] = lambda sequences: None
+    overheads: Overheads = field(default_factory=Overheads)
     prediction_seconds: float = 0.0
     answer: Callable[[Question], Prediction] = Question.answer
 
@@ -106,6 +109,7 @@ class SimulatedRunner:
         self._workers = {f"w{index}": Worker(f"w{index}") for index in range(workers)}
         self._due: list[tuple[float, int, Worker, Job, Step | None, int]] = []
         self._answers: list[tuple[float, int, RunPrediction]] = []
+        self._durable: list[tuple[float, int, Saved]] = []
         self._count = 0
         self._turn = 0
         self._asked: dict[int, int] = {}
@@ -141,7 +145,7 @@ class SimulatedRunner:
         """Return when the next thing happens; None if nothing will."""
         if self.engine.finished:
             self._answers.clear()
-        found = [heap[0][0] for heap in (self._due, self._answers) if heap]
+        found = [heap[0][0] for heap in (self._due, self._answers, self._durable) if heap]
         if self.engine.due is not None:
             found.append(max(self.now, self.engine.due))
         return min(found, default=None)
@@ -157,6 +161,10 @@ class SimulatedRunner:
 
     def _advance(self, at: float) -> bool:
         """Go to the next thing that happens; return whether that is the target."""
+        if self._durable and self._durable[0][0] <= at:
+            self.now, _, event = heappop(self._durable)
+            self._tell(event)
+            return False
         if self._answers and self._answers[0][0] <= at:
             self._answer(heappop(self._answers))
             return False
@@ -189,6 +197,8 @@ class SimulatedRunner:
         """End what runs where it is, saved at its last whole step; nobody is told."""
         dispatcher = self.engine.dispatcher
         dispatcher.drain()
+        for _, _, event in sorted(self._durable):
+            dispatcher.handle(event, self.now)
         for worker in self._workers.values():
             job = worker.job
             if job is None:
@@ -215,11 +225,20 @@ class SimulatedRunner:
             worker.held = Held.after(order.node, step, self._turn)
         else:
             self._schedule(worker, job)
-        reports = self._reports(job, step)
-        self._tell(Saved(attempt=order.attempt, step=step, reports=reports))
+        self._say_durable(job, step)
         if ended:
             self._end(job, step, "trained" if step == order.stop else "stopped")
             self._start_next(worker)
+
+    def _say_durable(self, job: Job, step: Step) -> None:
+        """Tell that a state is durable, now or when it will be."""
+        event = Saved(attempt=job.order.attempt, step=step, reports=self._reports(job, step))
+        at = job.time_of(step) + self._conditions.overheads.report
+        if at <= self.now:
+            self._tell(event)
+        else:
+            self._count += 1
+            heappush(self._durable, (at, self._count, event))
 
     def _drop(self, worker: Worker, job: Job) -> None:
         """End a job without a result; what was to go on from it is skipped."""
@@ -242,12 +261,12 @@ class SimulatedRunner:
         self._note(kind, worker, max(job.order.start, job.first + steps), job.order)
         self.steps_again += min(steps, job.order.start - job.first)
         self.budget.end(job, self.now)
-        self.incumbents.count(job, steps)
+        self.incumbents.count(job, steps, self.now)
         self._extra.pop(job.order.attempt, None)
         worker.job, worker.held = None, None
 
     def _end(self, job: Job, step: Step, status: Literal["trained", "stopped", "lost"]) -> None:
-        seconds = (step - job.order.start) * job.pace
+        seconds = job.pace.between(job.order.start, step)
         self._tell(Ended(attempt=job.order.attempt, step=step, status=status, seconds=seconds))
 
     def _start_next(self, worker: Worker) -> None:
@@ -262,21 +281,23 @@ class SimulatedRunner:
             self._tell(Started(attempt=attempt))
 
     def _launch(self, worker: Worker, order: RunStage, stop: Step) -> None:
-        if self._conditions.recorded:
-            _refuse_changes(order.node.sequences)
-        is_held = self._conditions.resume or self._goes_on(worker, order)
+        conditions, sequences = self._conditions, order.node.sequences
+        conditions.check(sequences)
+        is_held = conditions.resume or self._goes_on(worker, order)
         first = order.start if is_held else 0
-        pace = self._conditions.pace(_at(order.node.sequences, order.start))
-        seconds = (stop - first) * pace
+        pace = conditions.pace(sequences, order.start, order.stop)
+        seconds = pace.between(first, stop)
         self._refuse_hopeless(seconds)
-        factor, dropped = self._conditions.mishaps.draw(seconds)
+        factor, dropped = conditions.mishaps.draw(seconds)
         job = Job(
             order=order,
             first=first,
             launched=self.now,
-            pace=pace * factor,
+            pace=pace.slower(factor),
             stop=stop,
             saves={*order.saves, *self._extra.pop(order.attempt, ())},
+            lead=self._lead(worker, order, first),
+            save=conditions.overheads.save,
             dropped=self.now + dropped,
             known=order.start,
             saved=order.start,
@@ -286,10 +307,17 @@ class SimulatedRunner:
         self._note("started", worker, order.start, order)
         self._schedule(worker, job)
 
+    def _lead(self, worker: Worker, order: RunStage, first: Step) -> float:
+        """Return what passes until the first step of a stage begins."""
+        overheads = self._conditions.overheads
+        if first == 0:
+            return overheads.handover + overheads.build
+        return overheads.handover + (0.0 if _is_held(worker, order) else overheads.load)
+
     def _goes_on(self, worker: Worker, order: RunStage) -> bool:
         """Whether a stage goes on with what its worker was at, for who asked for it by then."""
         held = worker.held
-        if held is None or held.step != order.start or held.node not in order.node.up():
+        if held is None or not _is_held(worker, order):
             return False
         waiting = (trial for node in order.node.below() for trial in node.requests)
         return any(self._asked[trial] <= held.turn for trial in waiting)
@@ -305,7 +333,8 @@ class SimulatedRunner:
     def _schedule(self, worker: Worker, job: Job) -> None:
         """Enter what a job has to say next."""
         step = self._next_step(job)
-        at, is_drop = job.time_of(step), job.dropped < job.time_of(step)
+        at = job.due(step)
+        is_drop = job.dropped < at
         self._count += 1
         entry = (min(at, job.dropped), self._count, worker, job, None if is_drop else step)
         heappush(self._due, (*entry, job.version))
@@ -414,12 +443,10 @@ def _at(sequences: Sequences, step: Step) -> Values:
     return {name: function(step) for name, function in sequences.items()}
 
 
-def _refuse_changes(sequences: Sequences) -> None:
-    refuse(
-        f"{name} must not change on recorded curves, got {function!r}"
-        for name, function in sequences.items()
-        if function.constant_until(0) is not None
-    )
+def _is_held(worker: Worker, order: RunStage) -> bool:
+    """Whether a worker has the state that a stage starts from."""
+    held = worker.held
+    return held is not None and held.step == order.start and held.node in order.node.up()
 
 
 def _extended(outcome: Outcome) -> Iterator[int]:

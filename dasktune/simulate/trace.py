@@ -1,48 +1,38 @@
 """Recorded learning curves: what was measured once takes the place of training.
 
-A trace's file is an ``.npz`` of three arrays, none of them pickled:
-
-``curves``
-    Floats, ``(configurations, steps, columns)``: ``curves[c, s - 1]`` is what was measured
-    after step s of configuration c. NaN is what was not: the run had been cut off, or its
-    metric was not finite.
-``columns``
-    The name of each column. One whose name ends in ``_s`` holds the seconds that the step
-    took; all others are metrics.
-``configs_jsonl``
-    Bytes (``uint8``): one JSON object a line, UTF-8, the hyper-parameters of each
-    configuration.
+A trace is what a study measured (`dasktune.study.Study.trace`), or what anybody else did
+(`Trace.from_arrays`). `dasktune.simulate.trace_files` says how it is stored.
 """
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import os
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dasktune.errors import ConfigurationError, StorageError, refuse, unknown
+from dasktune.errors import ConfigurationError, refuse, unknown
+from dasktune.sequences import Constant, Piecewise, Sequence
+from dasktune.simulate.pace import MeasuredPace, Overheads
+from dasktune.simulate.trace_files import floats, load, save
 from dasktune.space import Choice, Space
-from dasktune.types import Step, Value
+from dasktune.types import Direction, Sequences, Step, Value
 
 CONFIGURATION = "configuration"
 """The one hyper-parameter of a trace's space."""
 
-ARRAYS = ("curves", "columns", "configs_jsonl")
-"""What a trace's file must hold."""
-
-SECONDS = "_s"
-"""How the name of the column of seconds ends."""
+Shared = tuple[int, Step]
+"""An earlier configuration, and how many first steps are the same ones."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Trace:
     """Learning curves of a number of configurations, all of the same length.
 
@@ -55,16 +45,28 @@ class Trace:
     metrics
         Their names.
     values
-        ``(configurations, steps, metrics)``: what was measured after each step.
+        ``(configurations, steps, metrics)``: what was measured after each step, else NaN.
     seconds
-        Seconds that a step of each configuration takes; None if nobody measured it.
+        ``(configurations, steps)``: what each step took, evaluation included; NaN where
+        nobody measured it, and None if nobody measured any.
+    measured
+        ``(configurations, steps)``: at which steps the metrics were measured, be they NaN.
+        Until the next one they stay as they are. None if that is known of no step.
     configurations
-        The hyper-parameters of each.
+        The hyper-parameters of each: JSON.
+    directions
+        Of the metrics that were optimised.
+    shared
+        For each configuration the earlier one with which it shares most of its first steps,
+        and how many; ``(0, 0)`` if it shares none. Empty if none does.
+    overheads
+        What takes time beside the steps.
 
     Raises
     ------
     ConfigurationError
-        If the shapes do not fit, a name comes twice, or a time is not finite: all at once.
+        If the shapes do not fit, a name comes twice, or a time is infinite or negative: all
+        at once.
 
     Examples
     --------
@@ -74,30 +76,23 @@ class Trace:
     >>> found = dt.simulate(tuner, trace, metric="loss")
     >>> found.best_trial.params, found.best_trial.value
     ({'configuration': 0}, 0.5)
+
+    References
+    ----------
+    Rasley et al., "HyperDrive", section 7.
     """
 
     metrics: tuple[str, ...]
     values: NDArray[np.floating[Any]]
     seconds: NDArray[np.floating[Any]] | None = None
+    measured: NDArray[np.bool_] | None = None
     configurations: tuple[Mapping[str, object], ...]
+    directions: Mapping[str, Direction] = field(default_factory=dict)
+    shared: tuple[Shared, ...] = ()
+    overheads: Overheads = field(default_factory=Overheads)
 
     def __post_init__(self) -> None:
-        found = []
-        count = len(self.configurations)
-        shape = (count, self.values.shape[1] if self.values.ndim > 1 else 0, len(self.metrics))
-        if self.values.shape != shape or 0 in shape:
-            found.append(
-                f"values must be (configurations, steps, metrics), none of them 0, with {count} "
-                f"configurations and {len(self.metrics)} metrics, got {self.values.shape}"
-            )
-        if len(set(self.metrics)) < len(self.metrics):
-            found.append(f"a metric may come only once, got {', '.join(self.metrics)}")
-        if self.seconds is not None:
-            if self.seconds.shape != (count,):
-                found.append(f"seconds must be one for each of {count}, got {self.seconds.shape}")
-            if not (np.isfinite(self.seconds) & (self.seconds >= 0)).all():
-                found.append("seconds must be finite and >= 0")
-        refuse(f"trace: {problem}" for problem in found)
+        refuse(f"trace: {problem}" for problem in _problems(self))
 
     @classmethod
     def from_arrays(
@@ -114,8 +109,7 @@ class Trace:
         metrics
             For each metric an array ``(configurations, steps)``.
         seconds
-            Of a step: ``(configurations,)``, or ``(configurations, steps)``, of which each
-            configuration's mean is taken.
+            Of a step: ``(configurations,)``, or ``(configurations, steps)``.
         configurations
             The hyper-parameters of each; nothing is known of them if None.
 
@@ -124,9 +118,7 @@ class Trace:
         ConfigurationError
             If the arrays do not fit each other.
         """
-        times = [name for name in metrics if name.endswith("_s")]
-        refuse(f"trace: a metric's name must not end in _s, got {name!r}" for name in times)
-        arrays = {name: _floats(name, array) for name, array in metrics.items()}
+        arrays = {name: floats(name, array) for name, array in metrics.items()}
         shapes = {array.shape for array in arrays.values()}
         if len(shapes) != 1 or any(len(shape) != 2 for shape in shapes):
             came = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
@@ -138,13 +130,13 @@ class Trace:
         return cls(
             metrics=tuple(arrays),
             values=values,
-            seconds=None if seconds is None else _means(_floats("seconds", seconds)),
+            seconds=None if seconds is None else _of_steps(floats("seconds", seconds), values),
             configurations=({},) * len(values) if configurations is None else tuple(configurations),
         )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:
-        """Return the trace of a file; the module's page says what it must hold.
+        """Return the trace of a file or a zarr store.
 
         Raises
         ------
@@ -153,59 +145,74 @@ class Trace:
         StorageError
             If it cannot be read.
         """
-        arrays = _read(Path(path))
-        curves, names = arrays["curves"], [str(name) for name in arrays["columns"].ravel()]
-        timed = [name for name in names if name.endswith(SECONDS)]
-        found = []
-        if curves.ndim != 3 or curves.shape[-1] != len(names):
-            found.append(
-                f"curves must be (configurations, steps, {len(names)} columns), got {curves.shape}"
-            )
-        if len(timed) > 1:
-            found.append(f"one column may end in {SECONDS!r}, got {', '.join(timed)}")
-        refuse(f"{path}: {problem}" for problem in found)
-        kept = [index for index, name in enumerate(names) if name not in timed]
+        path = Path(path)
+        fields = load(path)
         try:
-            return cls(
-                metrics=tuple(names[index] for index in kept),
-                values=_floats("curves", curves[:, :, kept]),
-                seconds=_means(curves[:, :, names.index(timed[0])]) if timed else None,
-                configurations=_documents(arrays["configs_jsonl"]),
-            )
+            return cls(**_parsed(fields))
         except ConfigurationError as error:
             raise ConfigurationError(*(f"{path}: {one}" for one in error.problems)) from error
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"{path}: attributes must be those of a trace: {error!r}"
+            ) from error
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write it as a file; return where it is."""
-        curves, columns = self.values, list(self.metrics)
-        if self.seconds is not None:
-            seconds = np.broadcast_to(self.seconds[:, None, None], (*curves.shape[:2], 1))
-            curves, columns = (
-                np.concatenate([curves, seconds], axis=-1),
-                [*columns, f"step{SECONDS}"],
-            )
-        lines = "\n".join(json.dumps(dict(one)) for one in self.configurations)
-        target = Path(path)
-        with target.open("wb") as file:
-            np.savez_compressed(
-                file,
-                curves=curves,
-                columns=np.array(columns),
-                configs_jsonl=np.frombuffer(lines.encode(), np.uint8),
-            )
-        return target
+        """Write it where nothing is yet; return where it is.
+
+        Parameters
+        ----------
+        path
+            Ends in ``.zarr`` (a folder), ``.zarr.zip`` or ``.npz``, which holds the curves
+            and times alone.
+
+        Raises
+        ------
+        ConfigurationError
+            If it ends otherwise, or something is there.
+        StorageError
+            If it cannot be written.
+        """
+        fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        fields["directions"] = {name: one.value for name, one in self.directions.items()}
+        fields["shared"] = np.array(self.shared, dtype=np.int64) if self.shared else None
+        fields["overheads"] = self.overheads.to_json()
+        return save(fields, Path(path))
 
     @property
     def steps(self) -> Step:
         """How many steps were recorded."""
         return int(self.values.shape[1])
 
-    def space(self) -> Space:
+    @property
+    def complete(self) -> int:
+        """How many configurations have a value after the last step."""
+        return int(np.isfinite(self.values[:, -1]).any(axis=-1).sum())
+
+    def space(self, *, order: int | None = None) -> Space:
         """Return the space whose points are the configurations' numbers, by which they are known.
 
-        Its one hyper-parameter is `CONFIGURATION`.
+        Its one hyper-parameter is `CONFIGURATION`. Where configurations share their first
+        steps it is a sequence: the number of the first of those that it shares the step with.
+
+        Parameters
+        ----------
+        order
+            Seed of a random order of the configurations, for who takes them one after the
+            other (``sampler="grid"``); as they were recorded if None.
         """
-        return Space({CONFIGURATION: Choice(range(len(self.configurations)))})
+        found = list(self._sequences)
+        if order is not None:
+            found = [found[at] for at in np.random.default_rng(order).permutation(len(found))]
+        options = [one.value if isinstance(one, Constant) else one for one in found]
+        return Space({CONFIGURATION: Choice(options)})
+
+    def check(self, sequences: Sequences) -> None:
+        """Refuse hyper-parameters that change as no configuration on record does."""
+        refuse(
+            f"{name} must not change on recorded curves, got {function!r}"
+            for name, function in sequences.items()
+            if function.constant_until(0) is not None and function not in self._sequences
+        )
 
     def curve(self, metric: str) -> Callable[[Mapping[str, Value], Step], float]:
         """Return the recorded metric as a function of configuration and step.
@@ -217,16 +224,49 @@ class Trace:
         """
         if metric not in self.metrics:
             raise ConfigurationError(unknown("metric", metric, self.metrics))
-        table: list[list[float]] = self.values[:, :, self.metrics.index(metric)].tolist()
+        values = self.values[:, :, self.metrics.index(metric)]
+        if self.measured is not None:
+            values = _held(values, self.measured)
+        table: list[list[float]] = values.tolist()
 
         def recorded(values: Mapping[str, Value], step: Step) -> float:
             return table[self._number(values)][step - 1]
 
         return recorded
 
-    def seconds_per_step(self, values: Mapping[str, Value]) -> float:
-        """Return what a step of a configuration takes; 1 if nobody measured it."""
-        return 1.0 if self.seconds is None else float(self.seconds[self._number(values)])
+    def pace(self, sequences: Sequences, stop: Step) -> MeasuredPace:
+        """Return what steps take up to `stop`; 1 second each if nobody measured any.
+
+        A step that was not measured takes what those of its configuration take on average.
+        """
+        values = {name: function(max(0, stop - 1)) for name, function in sequences.items()}
+        return self._paces[self._number(values)]
+
+    @cached_property
+    def _paces(self) -> list[MeasuredPace]:
+        rows: list[list[float]] = self._seconds_of_steps().tolist()
+        return [MeasuredPace(tuple(accumulate(row, initial=0.0)), min(row)) for row in rows]
+
+    def _seconds_of_steps(self) -> NDArray[np.floating[Any]]:
+        """Return `seconds` with every gap filled."""
+        if self.seconds is None:
+            return np.ones(self.values.shape[:2])
+        is_known = np.isfinite(self.seconds)
+        known = np.where(is_known, self.seconds, 0.0).astype(float)
+        totals, counts = known.sum(axis=1), is_known.sum(axis=1)
+        overall = totals.sum() / counts.sum() if counts.any() else 1.0
+        means = np.where(counts > 0, totals / np.maximum(1, counts), overall)
+        return np.where(is_known, known, means[:, None])
+
+    @cached_property
+    def _sequences(self) -> dict[Sequence, None]:
+        """The configurations as sequences of the numbers that each step is known by."""
+        parts: list[list[tuple[Step, int]]] = []
+        for number in range(len(self.configurations)):
+            other, steps = self.shared[number] if self.shared else (0, 0)
+            before = [part for part in parts[other] if part[0] < steps] if steps else []
+            parts.append([*before, (steps, number)])
+        return dict.fromkeys(map(_sequence, parts))
 
     def _number(self, values: Mapping[str, Value]) -> int:
         number = values.get(CONFIGURATION)
@@ -238,50 +278,76 @@ class Trace:
         return number
 
 
-def _floats(name: str, array: ArrayLike) -> NDArray[np.floating[Any]]:
-    try:
-        found = np.asarray(array)
-        return found if found.dtype.kind == "f" else found.astype(float)
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"trace: {name} must be an array of numbers: {error}") from error
+def _parsed(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a trace that was loaded."""
+    return {
+        **fields,
+        "directions": {
+            str(name): Direction.parse(one) for name, one in fields["directions"].items()
+        },
+        "shared": tuple((int(other), int(steps)) for other, steps in fields["shared"]),
+        "overheads": Overheads(**fields["overheads"]),
+    }
 
 
-def _means(seconds: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
-    """Return each configuration's mean time; that of all where nothing was measured."""
-    if seconds.ndim != 2:
-        return seconds
-    is_known = np.isfinite(seconds)
-    totals, counts = np.where(is_known, seconds, 0.0).sum(axis=1), is_known.sum(axis=1)
-    overall = totals.sum() / max(1, counts.sum())
-    means: NDArray[np.floating[Any]] = np.where(counts > 0, totals / np.maximum(1, counts), overall)
-    return means
+def _of_steps(
+    seconds: NDArray[np.floating[Any]], values: NDArray[np.floating[Any]]
+) -> NDArray[np.floating[Any]]:
+    """Return seconds by step, of each configuration the same where it has but one."""
+    if seconds.shape == values.shape[:1]:
+        return np.broadcast_to(seconds[:, None], values.shape[:2])
+    return seconds
 
 
-def _read(path: Path) -> dict[str, NDArray[Any]]:
-    if not path.is_file():
-        raise ConfigurationError(f"a trace must be an .npz file, got {str(path)!r}")
-    try:
-        with path.open("rb") as file:
-            loaded = np.load(file, allow_pickle=False)
-            held = loaded.files if isinstance(loaded, np.lib.npyio.NpzFile) else []
-            missing = [name for name in ARRAYS if name not in held]
-            if missing:
-                raise ConfigurationError(
-                    f"{path}: a trace must hold {', '.join(ARRAYS)}, "
-                    f"got {', '.join(held) or 'none'}"
-                )
-            return {name: loaded[name] for name in ARRAYS}
-    except ConfigurationError:
-        raise
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        raise StorageError(f"{path} cannot be read as a trace: {error}") from error
+def _sequence(parts: list[tuple[Step, int]]) -> Sequence:
+    starts, numbers = zip(*parts, strict=True)
+    return Constant(numbers[0]) if len(parts) == 1 else Piecewise(numbers, starts[1:])
 
 
-def _documents(packed: NDArray[Any]) -> tuple[Mapping[str, object], ...]:
-    try:
-        found = tuple(map(json.loads, packed.astype(np.uint8).tobytes().decode().splitlines()))
-    except ValueError as error:
-        raise ConfigurationError(f"configs_jsonl must be lines of JSON: {error}") from error
-    if not all(isinstance(one, dict) for one in found):
-        raise ConfigurationError("configs_jsonl must be JSON objects, one a line")
-    return found
+def _held(
+    values: NDArray[np.floating[Any]], measured: NDArray[np.bool_]
+) -> NDArray[np.floating[Any]]:
+    """Return values with those that were not measured as the last one that was, if one follows."""
+    steps = np.arange(values.shape[1])
+    last = np.maximum.accumulate(np.where(measured, steps, -1), axis=1)
+    ends = np.where(measured, steps, -1).max(axis=1, keepdims=True)
+    is_between = (last >= 0) & (steps < ends)
+    held = np.take_along_axis(values, np.maximum(last, 0), axis=1)
+    return np.where(is_between, held, values)
+
+
+def _problems(trace: Trace) -> list[str]:
+    count, values, steps = len(trace.configurations), trace.values, 0
+    found = []
+    if values.ndim > 1:
+        steps = values.shape[1]
+    shape = (count, steps, len(trace.metrics))
+    if values.shape != shape or 0 in shape:
+        found.append(
+            f"values must be (configurations, steps, metrics), none of them 0, with {count} "
+            f"configurations and {len(trace.metrics)} metrics, got {values.shape}"
+        )
+    if len(set(trace.metrics)) < len(trace.metrics):
+        found.append(f"a metric may come only once, got {', '.join(trace.metrics)}")
+    for name, array in (("seconds", trace.seconds), ("measured", trace.measured)):
+        if array is not None and array.shape != shape[:2]:
+            found.append(f"{name} must be one for each of {shape[:2]}, got {array.shape}")
+    if trace.seconds is not None and ((trace.seconds < 0) | np.isinf(trace.seconds)).any():
+        found.append("seconds must be finite and >= 0, or NaN where nobody measured them")
+    found += [
+        unknown("metric with a direction", one, trace.metrics)
+        for one in trace.directions
+        if one not in trace.metrics
+    ]
+    return [*found, *_sharing_problems(trace.shared, count, steps)]
+
+
+def _sharing_problems(shared: tuple[Shared, ...], count: int, steps: Step) -> list[str]:
+    if shared and len(shared) != count:
+        return [f"shared must be one for each of {count}, got {len(shared)}"]
+    return [
+        f"configuration {number} must share 0 to {steps} steps with an earlier one, "
+        f"got {most} with {other}"
+        for number, (other, most) in enumerate(shared)
+        if not 0 <= most <= steps or (most and not 0 <= other < number)
+    ]

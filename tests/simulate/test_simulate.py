@@ -205,7 +205,7 @@ def test_a_shared_stage_goes_on_for_those_that_still_want_it() -> None:
     [
         ({"workers": 0}, "workers must be an int >= 1, got 0"),
         ({"workers": 1.5}, "workers must be an int >= 1, got 1.5"),
-        ({"curves": "trace"}, "a trace must be an .npz file, got 'trace'"),
+        ({"curves": "trace"}, "end in .zarr, .zarr.zip, .npz, got 'trace'"),
         ({"direction": "up"}, "direction must be 'maximize' or 'minimize', got 'up'"),
         ({"seconds_per_step": -1}, "seconds_per_step must be >= 0 or a function, got -1"),
         (

@@ -46,9 +46,7 @@ def test_a_file_is_metrics_seconds_and_configurations(path: Path) -> None:
     assert trace.metrics == ("loss", "accuracy")
     assert trace.steps == 2
     np.testing.assert_array_equal(trace.values, CURVES[:, :, :2])
-    # What was not measured does not count.
-    assert trace.seconds is not None
-    assert trace.seconds.tolist() == [3.0, 1.0, 0.5]
+    np.testing.assert_array_equal(trace.seconds, CURVES[:, :, 2])
     assert list(trace.configurations) == CONFIGURATIONS
 
 
@@ -56,8 +54,7 @@ def test_what_is_saved_is_loaded_again(tmp_path: Path, path: Path) -> None:
     trace = Trace.load(path)
     again = Trace.load(trace.save(tmp_path / "again.npz"))
     np.testing.assert_array_equal(again.values, trace.values)
-    assert again.seconds is not None
-    assert again.seconds.tolist() == [3.0, 1.0, 0.5]
+    np.testing.assert_array_equal(again.seconds, trace.seconds)
     assert (again.metrics, again.configurations) == (trace.metrics, trace.configurations)
 
 
@@ -90,11 +87,25 @@ def test_a_trace_of_arrays_without_times_takes_one_second_a_step() -> None:
     assert dt.simulate(tuner, trace, metric="loss").seconds == 3.0
 
 
-def test_times_of_each_step_become_a_mean() -> None:
-    seconds = [[1.0, 3.0], [np.nan, np.nan]]
-    trace = Trace.from_arrays({"loss": np.ones((2, 2))}, seconds=seconds)
-    assert trace.seconds is not None
-    assert trace.seconds.tolist() == [2.0, 2.0], "nobody measured the second: as the others"
+def elapsed(trace: Trace, number: int) -> tuple[float, ...]:
+    """Return when each step of a configuration has been trained."""
+    sequences = {"configuration": dt.sequences.Constant(number)}
+    return tuple(trace.pace(sequences, trace.steps).elapsed)
+
+
+def test_a_step_takes_what_was_measured_of_it() -> None:
+    seconds = [[1.0, 3.0, np.nan], [np.nan, np.nan, np.nan], [4.0, 4.0, 4.0]]
+    trace = Trace.from_arrays({"loss": np.ones((3, 3))}, seconds=seconds)
+    assert elapsed(trace, 0) == (0.0, 1.0, 4.0, 6.0), "the last as the first two on average"
+    assert elapsed(trace, 1) == pytest.approx((0.0, 3.2, 6.4, 9.6)), "as all on average"
+    assert elapsed(trace, 2) == (0.0, 4.0, 8.0, 12.0)
+    found = dt.simulate(dt.algos.Grid(trace.space(), max_steps=2), trace, metric="loss", workers=3)
+    assert [one.at for one in found.events if one.kind == "ended"] == [4.0, 6.4, 8.0]
+
+
+def test_one_time_for_each_configuration_is_that_of_each_step() -> None:
+    trace = Trace.from_arrays({"loss": np.ones((2, 2))}, seconds=[2.0, 5.0])
+    assert [elapsed(trace, number) for number in (0, 1)] == [(0.0, 2.0, 4.0), (0.0, 5.0, 10.0)]
 
 
 def test_a_tuner_that_wants_more_than_was_recorded_is_refused_before_it_runs(path: Path) -> None:
@@ -128,7 +139,7 @@ def test_a_space_that_is_not_the_traces_is_refused(path: Path, space: dict[str, 
         ({"curves": np.full((3, 2, 3), "x")}, "must be an array of numbers"),
         ({"columns": np.array(["a", "a", "b"])}, "a metric may come only once, got a, a, b"),
         ({"columns": np.array(["a_s", "b_s", "c"])}, "one column may end in '_s', got a_s, b_s"),
-        ({"configs_jsonl": packed([3, 4, 5])}, "must be JSON objects, one a line"),
+        ({"configs_jsonl": packed([3, 4, 5])}, "must be JSON objects, one for each"),
         ({"configs_jsonl": np.frombuffer(b"{", np.uint8)}, "must be lines of JSON"),
         ({"curves": CURVES * [1, 1, -1]}, "seconds must be finite and >= 0"),
     ],
@@ -143,7 +154,7 @@ def test_a_file_that_holds_no_trace_says_why(
 
 
 def test_a_file_that_cannot_be_read_is_told_from_one_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"a trace must be an \.npz file, got .*none\.npz"):
+    with pytest.raises(ConfigurationError, match=r"must be there, and end in .*, got .*none\.npz"):
         Trace.load(tmp_path / "none.npz")
     broken = tmp_path / "broken.npz"
     whole = write(tmp_path).read_bytes()
@@ -151,8 +162,9 @@ def test_a_file_that_cannot_be_read_is_told_from_one_that_is_not_there(tmp_path:
         broken.write_bytes(text)
         with pytest.raises(StorageError, match=r"broken\.npz cannot be read as a trace"):
             Trace.load(broken)
-    array = tmp_path / "array.npy"
-    np.save(array, CURVES)
+    array = tmp_path / "array.npz"
+    with array.open("wb") as file:
+        np.save(file, CURVES)
     with pytest.raises(ConfigurationError, match="must hold curves, columns"):
         Trace.load(array)
 
@@ -170,7 +182,7 @@ def test_a_file_runs_no_code(tmp_path: Path) -> None:
         ({"metrics": {"a": [[1]], "b": [[1, 2]]}}, r"one shape, got a \(1, 1\), b \(1, 2\)"),
         ({"metrics": {"a": [1, 2]}}, r"one shape, got a \(2,\)"),
         ({"metrics": {"a": [["x"]]}}, "a must be an array of numbers"),
-        ({"metrics": {"a": [[1]]}, "seconds": [1, 2]}, r"one for each of 1, got \(2,\)"),
+        ({"metrics": {"a": [[1]]}, "seconds": [1, 2]}, r"one for each of \(1, 1\), got \(2,\)"),
         ({"metrics": {"a": [[1]]}, "configurations": [{}, {}]}, "with 2 configurations"),
         ({"metrics": {"a": np.ones((0, 3))}}, "none of them 0"),
     ],
@@ -187,6 +199,10 @@ def test_a_trial_whose_configuration_changes_cannot_be_on_record(path: Path) -> 
         dt.simulate(dt.algos.Grid(space, max_steps=2), trace, metric="loss")
 
 
-def test_a_metric_that_would_be_read_as_a_time_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="must not end in _s, got 'time_s'"):
-        Trace.from_arrays({"loss": [[1.0]], "time_s": [[2.0]]})
+def test_a_metric_that_would_be_read_as_a_time_is_refused_where_it_would_be(
+    tmp_path: Path,
+) -> None:
+    trace = Trace.from_arrays({"loss": [[1.0]], "time_s": [[2.0]]})
+    with pytest.raises(ConfigurationError, match=r"must not end in _s in an \.npz, got .time_s"):
+        trace.save(tmp_path / "trace.npz")
+    assert Trace.load(trace.save(tmp_path / "trace.zarr")).metrics == ("loss", "time_s")
