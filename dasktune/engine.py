@@ -251,15 +251,8 @@ class Engine:
     def predicted(self, number: int, prediction: Prediction | None, now: float) -> Outcome:
         """Take in what came of a `RunPrediction`; None if it could not be made."""
         session, trial = self._session, self.trials[number]
-        if session is None or trial.tuner != session.place or trial.local not in session.questions:
-            return self._settle(now)  # nobody waits for it any more
-        session.questions.discard(trial.local)
-        decisions = session.tuner.tell_prediction(trial.local, prediction)
-        document = None if prediction is None else prediction.to_json()
-        seconds = self._clock(now)
-        cause = {"kind": "predicted", "trial": trial.local, "prediction": document}
-        self._note({**cause, "seconds": seconds}, decisions)
-        self._apply(session, decisions, now)
+        if session is not None and trial.tuner == session.place:
+            self._tell_prediction(session, trial.local, prediction, now)
         return self._settle(now)
 
     def measured(self, number: int, step: Step, metrics: Metrics, now: float) -> Outcome:
@@ -323,6 +316,18 @@ class Engine:
         cause = {"kind": "tell", "trial": trial.local, "step": report.step}
         timed = {} if clock is None else {"now": clock.to_json()}
         self._note({**cause, "metrics": dict(report.metrics), **timed}, decisions)
+        self._apply(session, decisions, now)
+
+    def _tell_prediction(
+        self, session: Session, local: int, prediction: Prediction | None, now: float
+    ) -> None:
+        if local not in session.questions:
+            return  # nobody waits for it any more
+        session.questions.discard(local)
+        decisions = session.tuner.tell_prediction(local, prediction)
+        document = None if prediction is None else prediction.to_json()
+        cause = {"kind": "predicted", "trial": local, "prediction": document}
+        self._note({**cause, "seconds": self._clock(now)}, decisions)
         self._apply(session, decisions, now)
 
     def _now_of(self, session: Session, report: Report, now: float) -> Now | None:
@@ -485,7 +490,11 @@ class Engine:
                 self.dispatcher.extend(trial.number, request.until, request.priority, now, ahead)
             )
         for local in sorted(session.questions):
-            self._orders.append(self._prediction_of(session, local))
+            number = session.numbers[local]
+            if self.trials[number].state.is_finished:
+                self._tell_prediction(session, local, None, now)  # it has ended without it
+            else:
+                self._orders.append(self._prediction_of(session, local))
 
     def _prediction_of(self, session: Session, local: int) -> RunPrediction:
         question = session.tuner.question(local)

@@ -40,7 +40,7 @@ class Session:
             "requests": [describe(one) for one in self.requests.values()],
             "stopped": sorted(self.stopped),
             "finished": self.finished,
-            **(timed if self.tuner.timed else {}),
+            **(timed if self.seconds or self.questions else {}),
         }
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:

@@ -209,6 +209,12 @@ class Report:
         """The loss of the first objective."""
         return self.losses[0]
 
+    @property
+    def seen(self) -> tuple[tuple[Step, float], ...]:
+        """The first objective's loss here, after those since the last report that `now` holds."""
+        between = () if self.now is None else self.now.between
+        return (*((step, losses[0]) for step, losses in between), (self.step, self.loss))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Register:

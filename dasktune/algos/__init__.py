@@ -4,11 +4,14 @@ All that draw configurations take ``(space, trials=, max_steps=, seed=, sampler=
 """
 
 from dasktune.algos.asha import ASHA
+from dasktune.algos.bandit import Bandit
 from dasktune.algos.base import Tuner
+from dasktune.algos.early_term import EarlyTerm
 from dasktune.algos.grid import Grid
 from dasktune.algos.hyperband import AsyncHyperband, Hyperband
 from dasktune.algos.milestones import Milestones
 from dasktune.algos.pbt import PBT
+from dasktune.algos.pop import POP
 from dasktune.algos.random import Random
 from dasktune.algos.repeats import Repeats
 from dasktune.algos.sha import SHA
@@ -18,8 +21,11 @@ from dasktune.algos.stopping_asha import StoppingASHA
 __all__ = [
     "ASHA",
     "PBT",
+    "POP",
     "SHA",
     "AsyncHyperband",
+    "Bandit",
+    "EarlyTerm",
     "Grid",
     "Hyperband",
     "MedianStopping",

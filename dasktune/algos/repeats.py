@@ -142,7 +142,11 @@ class Repeats(Tuner):
     def snapshot(self) -> dict[str, object]:
         """Return the state as JSON, with the other tuner's."""
         waiting = [
-            [trial, step, repeat, _plain(enumerate(one.losses)), _plain(one.metrics.items())]
+            [
+                *(trial, step, repeat),
+                *(_plain(enumerate(one.losses)), _plain(one.metrics.items())),
+                *([] if one.now is None else [one.now.to_json()]),
+            ]
             for trial, steps in self._waiting.items()
             for step, told in steps.items()
             for repeat, one in told.items()
@@ -156,13 +160,14 @@ class Repeats(Tuner):
                 self.tuner.restore(inner)
                 self._ended = set(ended)
                 self._waiting = {}
-                for trial, step, repeat, losses, metrics in waiting:
+                for trial, step, repeat, losses, metrics, *now in waiting:
                     told = self._waiting.setdefault(trial, {}).setdefault(step, {})
                     told[repeat] = Report(
                         trial=trial * self.seeds + repeat,
                         step=step,
                         metrics={name: float(value) for name, value in metrics},
                         losses=tuple(float(loss) for _, loss in losses),
+                        now=Now.from_json(now[0]) if now else None,
                     )
             case _:
                 raise ConfigurationError(f"not a snapshot of this tuner: {snapshot!r}")

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dasktune.algos.base import Proposal, Tuner
-from dasktune.types import Decision, Extend, Finish, Rank, Register, Report, Stop
+from dasktune.algos.curves.curve import Prediction, Question
+from dasktune.types import Decision, Extend, Finish, Predict, Rank, Register, Report, Stop
 
 _SHOWN = 60
 
@@ -52,16 +53,45 @@ class Widen:
         return f"widen({self.trials})"
 
 
-Cause = Ask | Tell | Fail | Widen
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """`Tuner.tell_prediction` for that trial; None is a prediction that could not be made."""
+
+    trial: int
+    prediction: Prediction | None
+
+    def __str__(self) -> str:
+        if self.prediction is None:
+            return f"tell_prediction(trial {self.trial}, None)"
+        median = self.prediction.medians[-1]
+        after = f"after step {self.prediction.after}"
+        return f"tell_prediction(trial {self.trial}, {after}: {median:g} in the end)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Time:
+    """`Tuner.tell_time` at that time."""
+
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"tell_time({self.seconds:g})"
+
+
+Cause = Ask | Tell | Fail | Widen | Answer | Time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call of a tuner: its cause, what it decided, and what its sampler proposed."""
+    """One call of a tuner: its cause, what it decided, and what its sampler proposed.
+
+    `questions` are those of the trials for which `Predict` was decided.
+    """
 
     cause: Cause
     decisions: tuple[Decision, ...]
     proposals: tuple[Proposal, ...] = ()
+    questions: tuple[Question, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.cause} -> {in_words(self.decisions)}"
@@ -116,6 +146,8 @@ def _one_in_words(decision: Decision) -> str:
             return f"stop {decision.trial}"
         case Rank():
             return f"rank {decision.trial} at {decision.priority:g}"
+        case Predict():
+            return f"predict {decision.trial}"
         case Finish():
             return "finish"
         case _:
@@ -134,6 +166,10 @@ def perform(tuner: Tuner, cause: Cause, earlier: Iterable[Call]) -> tuple[Decisi
                 return tuple(tuner.tell_failure(cause.trial))
             case Widen():
                 return tuple(tuner.widen(cause.trials))
+            case Answer():
+                return tuple(tuner.tell_prediction(cause.trial, cause.prediction))
+            case Time():
+                return tuple(tuner.tell_time(cause.seconds))
     except Exception as error:
         error.add_note("\n".join([f"in {cause} after", *story(earlier)]))
         raise

@@ -1,41 +1,46 @@
 """A game with a tuner: every call that an engine could make, and every rule checked.
 
-No training, no workers and no clock: the game keeps what the tuner registered and asked
-for, and answers with reports and failures in an order that nothing but a seed decides.
+No training, no workers and a clock of its own: the game keeps what the tuner registered and
+asked for, and answers with reports, failures and predictions in an order that nothing but a
+seed decides.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import replace
 from typing import Self
 
 import numpy as np
 
 from dasktune.algos.base import Inputs, Tuner
-from dasktune.errors import ConfigurationError
+from dasktune.algos.curves.curve import Question
 from dasktune.testing.calls import (
+    Answer,
     Ask,
     Call,
     Cause,
     ConformanceError,
     Fail,
     Tell,
+    Time,
     Widen,
     difference,
     in_words,
     perform,
 )
+from dasktune.testing.oracle import Answers, Oracle, in_full, question_of
+from dasktune.testing.rules import Trial, wrong_trial, wrong_wish
 from dasktune.types import (
     Decision,
     Direction,
     Extend,
     Finish,
+    Now,
     Objective,
+    Predict,
     Rank,
     Register,
     Report,
@@ -55,52 +60,6 @@ MOST_CALLS = 10_000
 
 _EAGERNESS = 0.8
 _OBJECTIVE = Objective.single("loss", Direction.MINIMIZE)
-
-
-@dataclass(slots=True, kw_only=True)
-class Trial:
-    """What a game knows of a trial.
-
-    Parameters
-    ----------
-    registered
-        The decision that made it known.
-    told
-        The steps that it has reported, ascending.
-    until
-        How far it was asked for at last.
-    coming
-        The steps at which it will report.
-    stopped, failed
-        Whether its tuner ended it, or it failed: it reports no more.
-    """
-
-    registered: Register
-    told: list[Step] = field(default_factory=list)
-    until: Step = 0
-    coming: deque[Step] = field(default_factory=deque)
-    stopped: bool = False
-    failed: bool = False
-
-    @property
-    def number(self) -> int:
-        """Its number, counted from 0."""
-        return self.registered.trial
-
-    @property
-    def step(self) -> Step:
-        """The last step it has reported, 0 before the first."""
-        return self.told[-1] if self.told else 0
-
-    @property
-    def reach(self) -> Step:
-        """How far its tuner let it go: what it was asked for, or has reported if stopped."""
-        return self.step if self.stopped else max(self.step, self.until)
-
-    def extend(self, decision: Extend) -> None:
-        """Take a request in the place of the one before."""
-        self.until = decision.until
-        self.coming = deque((*decision.reports, decision.until))
 
 
 class Game:
@@ -125,6 +84,10 @@ class Game:
         For `Tuner.prepare`.
     most_calls
         Within how many calls the tuner must end.
+    answers
+        When predictions come that the tuner asks for.
+    pace
+        Seconds from one report to the next in the mean, on the clock of the game.
     """
 
     def __init__(
@@ -138,15 +101,21 @@ class Game:
         in_turn: bool = False,
         inputs: Inputs | None = None,
         most_calls: int = MOST_CALLS,
+        answers: Answers = "any",
+        pace: float = 1.0,
     ) -> None:
         self.tuner = tuner
-        self.inputs: Inputs = dict(inputs or {})
+        self.seconds = 0.0
+        directions = [one.value for one in _OBJECTIVE.directions]
+        self.inputs: Inputs = {"directions": directions, **(inputs or {})}
         self.trials: list[Trial] = []
         self.calls: list[Call] = []
         self.finished = False
         self._loss, self._capacity, self._failures = loss, capacity, failures
         self._in_turn, self._most_calls = in_turn, most_calls
         self._random = np.random.default_rng(seed)
+        self._oracle = Oracle(seed, answers)
+        self._clock, self._pace = np.random.default_rng((seed, 2)), pace
         self._nothing_to_ask = False
         tuner.prepare(self.inputs)
 
@@ -162,14 +131,7 @@ class Game:
         while not self.finished and len(self.calls) < end:
             if len(self.calls) >= self._most_calls:
                 self._fail(f"a tuner must finish within {self._most_calls} calls")
-            running = [trial for trial in self.trials if trial.coming]
-            idle = self._capacity - len(running)
-            if idle > 0 and not self._nothing_to_ask and self._asks(running):
-                self._ask(idle)
-            elif running:
-                self._hear(self._next(running))
-            else:
-                self._fail("a tuner that waits for nothing must finish or ask for something")
+            self._move()
         return self
 
     def widen(self, trials: int, tuner: Tuner) -> None:
@@ -198,6 +160,51 @@ class Game:
 
     # ----------------------------------------------------------------------- its moves
 
+    def _move(self) -> None:
+        running = [trial for trial in self.trials if trial.coming]
+        idle, due = self._capacity - len(running), self._due()
+        if due <= self.seconds:
+            self._tell_time()
+        elif idle > 0 and not self._nothing_to_ask and self._asks(running):
+            self._ask(idle)
+        elif (trial := self._oracle.next(is_idle=not running)) is not None:
+            self._answer(trial)
+        elif running:
+            self._hear(self._next(running))
+        elif due < math.inf:
+            self.seconds = due
+        else:
+            self._fail("a tuner that waits for nothing must finish or ask for something")
+
+    def _due(self) -> float:
+        due = self.tuner.due_seconds
+        if due is None:
+            return math.inf
+        if not math.isfinite(due):
+            self._fail(f"due_seconds must be None or finite, got {due}")
+        return due
+
+    def _tell_time(self) -> None:
+        self._call(Time(seconds=self.seconds))
+        if not self.finished and self._due() <= self.seconds:
+            self._fail(
+                f"due_seconds must move on when the time is told, {self.seconds}, "
+                f"got {self.tuner.due_seconds}"
+            )
+
+    def _answer(self, number: int) -> None:
+        """Tell a prediction; the question may have been asked anew by then, as by a new run."""
+        question, trial = self._oracle.open.pop(number), self.trials[number]
+        if self._oracle.asks_anew() and trial.step < trial.registered.max_steps:
+            question = self._question(number)
+        self._call(Answer(trial=number, prediction=self._oracle.answer(question)))
+
+    def _question(self, trial: int) -> Question:
+        found = question_of(self.tuner, trial)
+        if isinstance(found, str):
+            raise ConformanceError(found, self.calls)
+        return found
+
     def _asks(self, running: list[Trial]) -> bool:
         return self._in_turn or not running or self._random.random() < _EAGERNESS
 
@@ -217,25 +224,45 @@ class Game:
             )
 
     def _hear(self, trial: Trial) -> None:
-        self._nothing_to_ask = False
         step = trial.coming.popleft()
+        self.seconds += self._pace * (1.0 if self._in_turn else float(self._clock.exponential()))
         if self._random.random() < self._failures:
             trial.failed = True
             trial.coming.clear()
+            self._oracle.open.pop(trial.number, None)
             self._call(Fail(trial=trial.number))
             return
+        now = self._now(trial, step) if self.tuner.timed else None
         trial.told.append(step)
-        metrics = {"loss": self._loss(trial.number, step, trial.registered.sequences)}
+        metrics = self._metrics(trial, step)
         losses = _OBJECTIVE.losses(metrics)
-        report = Report(trial=trial.number, step=step, metrics=metrics, losses=losses)
+        report = Report(trial=trial.number, step=step, metrics=metrics, losses=losses, now=now)
         self._call(Tell(report=report))
 
+    def _metrics(self, trial: Trial, step: Step) -> Mapping[str, float]:
+        return {"loss": self._loss(trial.number, step, trial.registered.sequences)}
+
+    def _now(self, trial: Trial, step: Step) -> Now:
+        """Return what a timed tuner is told: of some trials all steps, of others only these."""
+        every = trial.number % 3 + 1
+        between = range(trial.step + 1, step, every) if every < 3 else ()
+        return Now(
+            seconds=self.seconds,
+            step_seconds=0.5 * every,
+            workers=self._capacity,
+            between=tuple((at, _OBJECTIVE.losses(self._metrics(trial, at))) for at in between),
+        )
+
     def _call(self, cause: Cause) -> Call:
+        self._nothing_to_ask = False
         decisions = perform(self.tuner, cause, self.calls)
         call = Call(cause=cause, decisions=decisions, proposals=tuple(self.tuner.take_proposals()))
         self.calls.append(call)
         for decision in decisions:
             self._apply(decision)
+        asked = [one.trial for one in decisions if isinstance(one, Predict)]
+        questions = tuple(self._oracle.open[one] for one in asked if one in self._oracle.open)
+        self.calls[-1] = replace(call, questions=questions)
         return call
 
     def _apply(self, decision: Decision) -> None:
@@ -250,8 +277,12 @@ class Game:
             case Stop():
                 self.trials[decision.trial].stopped = True
                 self.trials[decision.trial].coming.clear()
+                self._oracle.open.pop(decision.trial, None)
+            case Predict():
+                self._oracle.open[decision.trial] = self._question(decision.trial)
             case Finish():
                 self.finished = True
+                self._oracle.open.clear()
                 for trial in self.trials:
                     trial.coming.clear()
             case Rank():
@@ -268,54 +299,16 @@ class Game:
             return f"nothing may be decided after Finish, got {in_words([decision])}"
         match decision:
             case Register():
-                return self._wrong_trial(decision)
-            case Extend() | Stop() | Rank():
+                return wrong_trial(decision, len(self.trials), self.tuner.max_steps)
+            case Extend() | Stop() | Rank() | Predict():
                 if not 0 <= decision.trial < len(self.trials):
                     return f"trial {decision.trial} must be registered before {decision}"
-                if not isinstance(decision, Stop) and not math.isfinite(decision.priority):
-                    return f"a priority must be finite, got {decision}"
-                return self._wrong_request(decision) if isinstance(decision, Extend) else ""
+                trial = self.trials[decision.trial]
+                return wrong_wish(decision, trial, is_asked=trial.number in self._oracle.open)
             case Finish():
                 return ""
             case _:
                 return f"a tuner must return decisions, got {decision!r}"
-
-    def _wrong_trial(self, decision: Register) -> str:
-        expected, horizon = len(self.trials), decision.max_steps
-        if decision.trial != expected:
-            return f"trials must be numbered 0, 1, 2...: expected {expected}, got {decision.trial}"
-        if not 1 <= horizon <= self.tuner.max_steps:
-            return f"max_steps must be from 1 to the tuner's {self.tuner.max_steps}, got {horizon}"
-        for name, sequence in decision.sequences.items():
-            try:
-                sequence(horizon - 1)
-            except ConfigurationError as error:
-                return f"{name} must be defined for {horizon} steps: {error}"
-        domains = {name: dict(domain) for name, domain in decision.domains.items()}
-        try:
-            for one in (dict(decision.params), dict(decision.point), domains):
-                json.dumps(one, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            return f"params, point and domains must be JSON: {error}"
-        return ""
-
-    def _wrong_request(self, decision: Extend) -> str:
-        trial = self.trials[decision.trial]
-        if trial.failed or trial.stopped:
-            how = "failed" if trial.failed else "was stopped"
-            return f"trial {trial.number} {how} and must not be extended, got {decision}"
-        if not trial.step < decision.until <= trial.registered.max_steps:
-            return (
-                f"trial {trial.number} is at step {trial.step}, its max_steps is "
-                f"{trial.registered.max_steps}: until must lie between, got {decision}"
-            )
-        steps = (trial.step, *decision.reports, decision.until)
-        if any(later <= earlier for earlier, later in pairwise(steps)):
-            return (
-                f"trial {trial.number} is at step {trial.step}: reports must ascend from there "
-                f"to before until, got {decision}"
-            )
-        return ""
 
 
 def play(
@@ -328,6 +321,8 @@ def play(
     in_turn: bool = False,
     inputs: Inputs | None = None,
     most_calls: int = MOST_CALLS,
+    answers: Answers = "any",
+    pace: float = 1.0,
 ) -> Game:
     """Return the game that was played with a tuner until it finished; see `Game`.
 
@@ -358,6 +353,8 @@ def play(
         in_turn=in_turn,
         inputs=inputs,
         most_calls=most_calls,
+        answers=answers,
+        pace=pace,
     ).run()
 
 
@@ -367,10 +364,10 @@ def replay(
     why: str,
     *,
     renew: Renew | None = None,
-    change: Callable[[Report], Report] | None = None,
+    mirror: bool = False,
     feed: bool = False,
 ) -> None:
-    """Give another tuner the calls of a game, and compare what it decides.
+    """Give another tuner the calls of a game, and compare what it decides and wants predicted.
 
     As in the log of a study, an ask that came to nothing is left out.
 
@@ -384,8 +381,8 @@ def replay(
         What the decisions must be the same in spite of, for the message.
     renew
         Exchanges the tuner before the first call and after each.
-    change
-        Tells each report in another way.
+    mirror
+        Whether the metric changes its sign, and is maximised.
     feed
         Whether the tuner is given what the sampler proposed, before each call.
 
@@ -394,14 +391,14 @@ def replay(
     ConformanceError
         At the first decision that differs.
     """
-    tuner.prepare(game.inputs)
+    tuner.prepare({**game.inputs, **({"directions": ["maximize"]} if mirror else {})})
     tuner = renew(tuner) if renew else tuner
     for number, call in enumerate(game.calls):
         if isinstance(call.cause, Ask) and not call.decisions:
             continue
         cause = call.cause
-        if change and isinstance(cause, Tell):
-            cause = Tell(report=change(cause.report))
+        if mirror and isinstance(cause, Tell):
+            cause = Tell(report=_mirrored(cause.report))
         if feed:
             tuner.feed_proposals(call.proposals)
         decisions = perform(tuner, cause, game.calls[:number])
@@ -413,10 +410,27 @@ def replay(
                 game.calls[: number + 1],
             )
         tuner = renew(tuner) if renew else tuner
+        if not mirror:
+            _compare_questions(game, number, tuner, why)
 
 
-def mirrored(report: Report) -> Report:
+def _compare_questions(game: Game, number: int, tuner: Tuner, why: str) -> None:
+    """Compare what a tuner wants predicted with what was, in a call of a game."""
+    call = game.calls[number]
+    asked = [one.trial for one in call.decisions if isinstance(one, Predict)]
+    for trial, expected in zip(asked, call.questions, strict=False):
+        found = question_of(tuner, trial)
+        text = found if isinstance(found, str) else in_full(found)
+        if text != in_full(expected):
+            raise ConformanceError(
+                f"questions must be the same {why}: call {number}, {call.cause}, gave {text}, "
+                f"before it was {in_full(expected)}",
+                game.calls[: number + 1],
+            )
+
+
+def _mirrored(report: Report) -> Report:
     """Return a report of the same losses, of a metric that is maximised."""
     metrics: Mapping[str, float] = {name: -value for name, value in report.metrics.items()}
     losses = Objective.single("loss", Direction.MAXIMIZE).losses(metrics)
-    return Report(trial=report.trial, step=report.step, metrics=metrics, losses=losses)
+    return replace(report, metrics=metrics, losses=losses)

@@ -12,10 +12,14 @@ import numpy as np
 
 from dasktune.algos.base import Inputs, Tuner
 from dasktune.testing.calls import Call, ConformanceError, Tell, perform
-from dasktune.testing.play import MOST_CALLS, Game, Loss, Trial, mirrored, replay
+from dasktune.testing.oracle import Answers
+from dasktune.testing.play import MOST_CALLS, Game, Loss, replay
+from dasktune.testing.rules import Trial
 from dasktune.types import Decision, Register, Report, Sequences, Step
 
 _CAPACITIES = (1, 3, 8, 1000)
+_ANSWERS: tuple[Answers, ...] = ("at once", "last", "never")
+_PACES = (0.0, 1e-3, 1e6)
 
 
 class TunerConformance:
@@ -94,6 +98,22 @@ class TunerConformance:
         for seed in self.seeds:
             self._game(seed, failures=1.0).run()
 
+    def test_it_ends_however_predictions_come(self) -> None:
+        """What it asks its predictor comes at once, when nothing is trained any more, or never."""
+        for seed in self.seeds:
+            for answers in _ANSWERS:
+                game = self._game(seed, failures=0.1, answers=answers).run()
+                if not any(call.questions for call in game.calls):
+                    break
+
+    def test_it_ends_at_any_pace_of_the_clock(self) -> None:
+        """The clock stands still, creeps or races; what is due is told when it is."""
+        for seed in self.seeds:
+            tuner = self.make(seed)
+            if tuner.timed or tuner.due_seconds is not None:
+                for pace in _PACES:
+                    self._game(seed, failures=0.1, pace=pace).run()
+
     def test_an_empty_ask_changes_nothing(self) -> None:
         """It is asked after every call; where nothing follows, the state stays as it was."""
         for seed in self.seeds:
@@ -153,7 +173,7 @@ class TunerConformance:
         for seed in self.seeds:
             inputs = _inputs_from(self._game(seed).run()) if seed % 2 else {}
             game = self._game(seed, failures=0.1, inputs=inputs).run()
-            renew = self._restorer(seed, inputs if seed % 4 < 2 else None)
+            renew = self._restorer(seed, game.inputs if seed % 4 < 2 else None)
             replay(game, self.make(seed), f"after restoring snapshots (seed {seed})", renew=renew)
 
     def test_a_replay_of_its_log_gives_the_same_decisions(self) -> None:
@@ -183,7 +203,7 @@ class TunerConformance:
         for seed in self.seeds:
             game = self._game(seed, failures=0.1, loss=_gaps(_curves(seed), seed % 5)).run()
             why = f"when the negated metric is maximised (seed {seed})"
-            replay(game, self.make(seed), why, change=mirrored)
+            replay(game, self.make(seed), why, mirror=True)
 
     def test_it_ends_when_every_loss_is_infinite(self) -> None:
         """A metric that is never finite is no failure, and the tuner finishes all the same."""
@@ -264,6 +284,8 @@ class TunerConformance:
         failures: float = 0.0,
         in_turn: bool = False,
         inputs: Inputs | None = None,
+        answers: Answers = "any",
+        pace: float = 1.0,
     ) -> Game:
         return Game(
             self.make(seed),
@@ -274,6 +296,8 @@ class TunerConformance:
             in_turn=in_turn,
             inputs=inputs,
             most_calls=self.most_calls,
+            answers=answers,
+            pace=pace,
         )
 
     def _restorer(self, seed: int, inputs: Inputs | None) -> Callable[[Tuner], Tuner]:

@@ -9,6 +9,9 @@ from optuna.samplers import TPESampler
 
 from dasktune.algos import Random, Tuner
 from dasktune.algos.asha import ASHA
+from dasktune.algos.bandit import Bandit
+from dasktune.algos.curves import Persistence
+from dasktune.algos.early_term import EarlyTerm
 from dasktune.algos.hyperband import AsyncHyperband, Hyperband
 from dasktune.algos.milestones import Milestones
 from dasktune.algos.optuna_source import OptunaSource
@@ -233,3 +236,57 @@ class TestPBTByTPE(Conformance):
 
     def make(self, seed: int) -> Tuner:
         return PBT(SPACE, population=5, max_steps=12, every=4, seed=seed, sampler=tpe(seed))
+
+
+def early_term(seed: int, **changes: Any) -> EarlyTerm:
+    arguments = {"trials": 8, "max_steps": 12, "every": 3, "delta": 0.3, **changes}
+    return EarlyTerm(SPACE, predictor=Persistence(), seed=seed, **arguments)
+
+
+class TestBandit(Conformance):
+    def make(self, seed: int) -> Tuner:
+        return Bandit(SPACE, trials=10, max_steps=12, every=3, seed=seed)
+
+    def make_wider(self, seed: int) -> Tuner:
+        return Bandit(SPACE, trials=14, max_steps=12, every=3, seed=seed)
+
+
+class TestBanditWithBounds(Conformance):
+    def make(self, seed: int) -> Tuner:
+        return Bandit(SPACE, trials=8, max_steps=12, every=2, grace=4, bounds=(-2, 2), seed=seed)
+
+
+class TestEarlyTerm(Conformance):
+    # A prediction decides, and that may come late.
+    ranks = False
+
+    def make(self, seed: int) -> Tuner:
+        return early_term(seed)
+
+    def make_wider(self, seed: int) -> Tuner:
+        return early_term(seed, trials=12)
+
+
+class TestEarlyTermWithBounds(Conformance):
+    ranks = False
+
+    def make(self, seed: int) -> Tuner:
+        return early_term(seed, delta=0.9, bounds=(-1, 1))
+
+
+class TestRepeatsOfEarlyTerm(Conformance):
+    ranks = False
+
+    def make(self, seed: int) -> Tuner:
+        return Repeats(early_term(seed, trials=5), seeds=2)
+
+    def make_wider(self, seed: int) -> Tuner:
+        return Repeats(early_term(seed, trials=7), seeds=2)
+
+
+class TestEarlyTermByTPE(Conformance):
+    seeds = range(4)
+    ranks = False
+
+    def make(self, seed: int) -> Tuner:
+        return early_term(seed, sampler=tpe(seed))

@@ -13,6 +13,7 @@ import pytest
 
 from dasktune.algos import Grid, Random, Tuner
 from dasktune.algos.base import Inputs, Proposal
+from dasktune.algos.curves import Curve, Persistence, Prediction, Question
 from dasktune.algos.single import SingleTrial
 from dasktune.algos.sources import RandomSource
 from dasktune.sequences import Constant, Exponential, Warmup
@@ -22,6 +23,7 @@ from dasktune.types import (
     Decision,
     Extend,
     Finish,
+    Predict,
     Rank,
     Register,
     Report,
@@ -174,6 +176,79 @@ class ReportingOnTheWay(BestTwo):
 class TestReportingOnTheWay(TunerConformance):
     def make(self, seed: int) -> Tuner:
         return ReportingOnTheWay(seed)
+
+
+class Predicting(ReportingOnTheWay):
+    """Asks at step 2 what will be at step 10, and stops who will have more than is there."""
+
+    state = (*BestTwo.state, "seen")
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(seed)
+        self.seen: list[list[float]] = []
+
+    def tell(self, report: Report) -> list[Decision]:
+        if math.isfinite(report.loss):
+            self.seen.append([report.trial, report.step, -report.loss])
+        if report.step == 10:
+            return self.leave(report.trial)
+        return self.ask_about(report.trial, report.step) if math.isfinite(report.loss) else []
+
+    def ask_about(self, trial: int, step: int) -> list[Decision]:
+        return [Predict(trial=trial)] if step == 2 else []
+
+    def question(self, trial: int) -> Question:
+        seen = [(int(step), score) for one, step, score in self.seen if one == trial]
+        steps, scores = zip(*seen, strict=True)
+        curve = Curve(steps=steps, scores=scores, max_steps=10)
+        return Question(predictor=Persistence(), curve=curve, steps=self.future(steps[-1]))
+
+    def future(self, after: int) -> tuple[int, ...]:
+        return (10,)
+
+    def tell_prediction(self, trial: int, prediction: Prediction | None) -> list[Decision]:
+        if prediction is None or trial not in self.open:
+            return []
+        bad = prediction.medians[-1] < max(score for _, _, score in self.seen)
+        return [Stop(trial=trial), *self.leave(trial)] if bad else []
+
+    def leave(self, trial: int) -> list[Decision]:
+        self.open.remove(trial)
+        return [] if self.open else [Finish()]
+
+
+class TestPredicting(TunerConformance):
+    ranks = False
+
+    def make(self, seed: int) -> Tuner:
+        return Predicting(seed)
+
+
+class Hurried(BestTwo):
+    """Ends after three seconds, whatever has come by then."""
+
+    timed = True
+    state = (*BestTwo.state, "over")
+    over = False
+
+    @property
+    def due_seconds(self) -> float | None:
+        return None if self.over else 3.0
+
+    def tell_time(self, seconds: float) -> list[Decision]:
+        self.over = True
+        return [Finish()]
+
+    def end(self) -> list[Decision]:
+        self.over = True
+        return super().end()
+
+
+class TestHurried(TunerConformance):
+    ranks = False
+
+    def make(self, seed: int) -> Tuner:
+        return Hurried(seed)
 
 
 # --------------------------------------------------------------------------- wrong tuners
@@ -348,6 +423,88 @@ class AnnouncesOthers(BestTwo):
         return (Configuration(params={"lr": 7}, sequences={"lr": Constant(7)}),)
 
 
+class PredictsAgain(Predicting):
+    def ask_about(self, trial: int, step: int) -> list[Decision]:
+        return [Predict(trial=trial)]
+
+
+class PredictsTheStopped(Predicting):
+    def tell_prediction(self, trial: int, prediction: Prediction | None) -> list[Decision]:
+        found = super().tell_prediction(trial, prediction)
+        return [found[0], Predict(trial=trial)] if found else []
+
+
+class PredictsTheUnknown(Predicting):
+    def ask_about(self, trial: int, step: int) -> list[Decision]:
+        return [Predict(trial=trial + 6)]
+
+
+class HasNoQuestion(Predicting):
+    def question(self, trial: int) -> Question:
+        return Tuner.question(self, trial)
+
+
+class AsksForThePast(Predicting):
+    def future(self, after: int) -> tuple[int, ...]:
+        return (after,)
+
+
+class CountsQuestions(Predicting):
+    def future(self, after: int) -> tuple[int, ...]:
+        self.arrived.append([0.0, 0])
+        return (10,)
+
+
+class HidesItsCurves(Predicting):
+    state = BestTwo.state
+
+
+class TrustsInItsPredictions(Predicting):
+    """Waits at step 2 for the prediction."""
+
+    def ask(self, capacity: int) -> list[Decision]:
+        return [
+            replace(one, until=2, reports=()) if isinstance(one, Extend) else one
+            for one in super().ask(capacity)
+        ]
+
+    def tell_prediction(self, trial: int, prediction: Prediction | None) -> list[Decision]:
+        return [] if prediction is None else [Extend(trial=trial, until=10)]
+
+
+class ThinksThatTimeStoodStill(Predicting):
+    """Takes it that no trial has gone on while it was predicted."""
+
+    def tell_prediction(self, trial: int, prediction: Prediction | None) -> list[Decision]:
+        return [Extend(trial=trial, until=5)]
+
+
+class IsAlwaysDue(Hurried):
+    def tell_time(self, seconds: float) -> list[Decision]:
+        return []
+
+
+class IsNeverDue(Hurried):
+    @property
+    def due_seconds(self) -> float | None:
+        return math.inf
+
+
+class WaitsForTheClock(Hurried):
+    """Finishes only when some time has passed."""
+
+    state = (*BestTwo.state, "late")
+    due_seconds = None
+    late = False
+
+    def tell(self, report: Report) -> list[Decision]:
+        self.late = report.now is not None and report.now.seconds > 0
+        return super().tell(report)
+
+    def end(self) -> list[Decision]:
+        return [Finish()] if self.late else []
+
+
 class Sampling(Random):
     """A right tuner with a sampler, for wrong ones to inherit from."""
 
@@ -426,6 +583,22 @@ WRONG = [
     (ChangesItsIdentity, "the_identity_is_stable_json", "identity must stay the same.*at the end"),
     (HasNoJsonIdentity, "the_identity_is_stable_json", "identity must be JSON"),
     (AnnouncesOthers, "it_tries_what_it_announced", "trial 0 must be as announced"),
+    (PredictsAgain, "it_ends_in_any_order_of_reports", "not be predicted again before it was told"),
+    (
+        PredictsTheStopped,
+        "it_ends_in_any_order_of_reports",
+        "was stopped and must not be predicted",
+    ),
+    (PredictsTheUnknown, "it_ends_in_any_order_of_reports", "must be registered before"),
+    (HasNoQuestion, "it_ends_in_any_order_of_reports", "must say what is to be predicted"),
+    (AsksForThePast, "it_ends_in_any_order_of_reports", "must be one that can be answered"),
+    (CountsQuestions, "it_ends_in_any_order_of_reports", "must change nothing"),
+    (HidesItsCurves, "a_snapshot_holds_all_of_the_state", "questions must be the same"),
+    (TrustsInItsPredictions, "it_ends_however_predictions_come", "waits for nothing must finish"),
+    (ThinksThatTimeStoodStill, "it_ends_in_any_order_of_reports", "until must lie between"),
+    (IsAlwaysDue, "it_ends_at_any_pace_of_the_clock", "due_seconds must move on"),
+    (IsNeverDue, "it_ends_at_any_pace_of_the_clock", "must be None or finite, got inf"),
+    (WaitsForTheClock, "it_ends_at_any_pace_of_the_clock", "waits for nothing must finish"),
     (ReplaysBackwards, "a_replay_of_its_log_gives_the_same_decisions", "fed from the log"),
     (SamplesAgainInAReplay, "a_replay_of_its_log_gives_the_same_decisions", "must be what is fed"),
     (ForgetsTheQueue, "queued_points_are_tried_first", "must be as queued"),
@@ -440,6 +613,7 @@ class Suite(TunerConformance):
 
     def __init__(self, kind: type[BestTwo] | type[Sampling]) -> None:
         self.kind = kind
+        self.ranks = not issubclass(kind, Predicting)  # type: ignore[misc]
         self.promotes = kind in (BestTwo, PromotesAFixedNumber)  # type: ignore[misc]
 
     def make(self, seed: int) -> Tuner:
@@ -458,7 +632,7 @@ def test_a_wrong_tuner_is_caught_by_the_test_of_what_is_wrong(
         run()
 
 
-@pytest.mark.parametrize("kind", [BestTwo, Sampling, ReportingOnTheWay])
+@pytest.mark.parametrize("kind", [BestTwo, Sampling, ReportingOnTheWay, Predicting, Hurried])
 def test_what_the_wrong_tuners_are_made_from_is_right(kind: type[BestTwo]) -> None:
     suite = Suite(kind)
     tests = [name for name in dir(suite) if name.startswith("test_")]
