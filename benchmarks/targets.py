@@ -85,19 +85,19 @@ class NamedTrace:
         return sum(self.reaches) / len(self.reaches)
 
 
-def load(folder: Path, sources: Iterable[str] = ()) -> list[NamedTrace]:
-    """Return the traces in a folder; arguments and errors are those of `recorded.load`."""
-    found = (named(one) for one in recorded.load(folder, sources))
+def load(folder: Path, sources: Iterable[str] = (), share: float = SHARE) -> list[NamedTrace]:
+    """Return the traces in a folder; the rest is as in `recorded.load`."""
+    found = (named(one, share) for one in recorded.load(folder, sources))
     return [one for one in found if one is not None]
 
 
-def named(of: RecordedSet) -> NamedTrace | None:
+def named(of: RecordedSet, share: float = SHARE) -> NamedTrace | None:
     """Return the trace of a set; None if too many or none of its runs reach the target."""
     scores, seconds = _timed(of) if of.target is not None else _stepped(of)
     best = np.max(scores, axis=1, initial=-np.inf, where=np.isfinite(scores))
     target = of.target
     if target is None:
-        target = float(np.sort(best)[-max(1, round(SHARE * len(best)))])
+        target = float(np.sort(best)[-max(1, round(share * len(best)))])
     reaches = best >= target
     if not 0 < reaches.mean() <= MOST:
         return None

@@ -28,7 +28,7 @@ from given import shuffled
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
-from targets import METRIC, NamedTrace
+from targets import METRIC, SHARE, NamedTrace
 
 import dasktune as dt
 from dasktune.algos.base import Tuner
@@ -428,7 +428,7 @@ def main() -> int:
         policies=tuple(options.policies),
     )
     try:
-        every = targets.load(options.data, options.sources)
+        every = targets.load(options.data, options.sources, options.share)
     except ConfigurationError as error:
         sys.stderr.write(f"time_to_target.py: {error}\n")
         return 2
@@ -438,7 +438,7 @@ def main() -> int:
     Console(width=WIDTH).print(table(lines))
     more = {
         "machine": machine(),
-        "plan": asdict(plan),
+        "plan": {"share": options.share, **asdict(plan)},
         "lines": [asdict(one) for one in lines],
         "ratios": [asdict(one) for one in found],
     }
@@ -455,6 +455,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--slots", type=int, nargs="+", help="how many run at the same time")
     parser.add_argument("--trials", type=int, help="configurations that are tried")
     parser.add_argument("--tasks", type=int, help="tasks of each source; all if not given")
+    parser.add_argument("--share", type=float, default=SHARE, help="that reaches a target")
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=tuple(POLICIES))
     parser.add_argument("--processes", type=int, default=1, help="tasks at the same time")
     parser.add_argument("--json", type=Path, help="also write the figures there")
