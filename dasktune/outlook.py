@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
-from dasktune.algos.curves import Branch, Curve, Persistence, Prediction, Predictor
+from dasktune.algos.curves import Branch, Curve, Prediction, Predictor, PriorFitted
 from dasktune.algos.curves.curve import future_steps
 from dasktune.algos.curves.observed import MOST_SIBLINGS, rates_of
+from dasktune.algos.pop.allocation import Chances
 from dasktune.errors import ConfigurationError, refuse, unknown
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.storage.schema import StageRow
@@ -118,21 +118,15 @@ class Outlook:
         Rasley et al., "HyperDrive", section 3.1.1: x = sum of m p_m, with p_m the growth of
         P(y(m) >= target) from one step to the next. Here it is divided by the sum of p_m, the
         prediction confidence p, which says how long it takes only where it is near 1. Between
-        predicted steps the probability grows evenly; where it falls again it does not count.
+        predicted steps the probability grows evenly (`Chances`).
         """
         if self.reached(target) is not None:
             return 0.0
-        sums = [0.0, *accumulate(self.chances(target), max)]
-        if sums[-1] <= 0:
+        chance = self.chance(target)
+        if chance <= 0:
             return None
-        steps = (self.prediction.after, *self.steps)
-        moments = (
-            (there - before) * ((first + 1 + last) / 2 - self.prediction.after)
-            for before, there, first, last in zip(
-                sums[:-1], sums[1:], steps[:-1], steps[1:], strict=True
-            )
-        )
-        return sum(moments) / sums[-1]
+        chances = Chances.of(self.prediction, self._score(target))
+        return chances.expected_steps(self.steps[-1]) / chance
 
     def expected_seconds(self, target: float) -> float | None:
         """Return the expected remaining time (ERT) on one worker; None if it is not known."""
@@ -351,7 +345,7 @@ def turned(value: float, direction: Direction) -> float:
 
 def default_predictor() -> Predictor:
     """Return who predicts where nobody was named."""
-    return Persistence()
+    return PriorFitted()
 
 
 def seconds_of_steps(stages: Iterable[StageRow], trial: int) -> float | None:

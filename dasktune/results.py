@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     import optuna
     import pandas
 
+    from dasktune.simulate import Trace
+
 LOOK_SECONDS = 30.0
 """Age of what is known of the store from which on a run lists it anew."""
 
@@ -167,6 +169,15 @@ class StudyResults:
             suspensions=suspensions_of(stages),
         )
 
+    @property
+    def tuners(self) -> list[Mapping[str, object]]:
+        """Identities of the tuners that it was run with, in their order."""
+        return [record["identity"] for record in self._history.begun]
+
+    def decisions_of(self, place: int) -> Iterator[Record]:
+        """Return every call of the tuner at a place of `tuners`, and the decisions it gave."""
+        return self._history.records_of(place)
+
     def _runs(self) -> list[Record]:
         """Return what each run has used, as it was noted last."""
         return list({note["run"]: note for note in self._history.notes("run")}.values())
@@ -235,6 +246,28 @@ class StudyResults:
         step_seconds = seconds_of_steps(self.stages(), number)
         return outlook_of(
             reader, number, steps=steps, predictor=predictor, step_seconds=step_seconds
+        )
+
+    def trace(self) -> Trace:
+        """Return what was measured of the trials, and what it took: for `dasktune.simulate`.
+
+        Raises
+        ------
+        ConfigurationError
+            If nothing was measured yet.
+
+        Examples
+        --------
+        ``study.trace().save("digits.zarr")``
+        """
+        from dasktune.tracing import trace_of
+
+        return trace_of(
+            self.plan,
+            self.records.values(),
+            database=self.database,
+            objective=self.objective,
+            stages=self.stages(),
         )
 
     def optuna_study(self) -> optuna.Study:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,12 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dasktune.graph.plan import SearchPlan
+from dasktune.outlook import INTERVALS, Outlook
 from dasktune.report.curves import Curve, curves_of, draw_curves, points_of
+from dasktune.report.fan import draw_fan
 from dasktune.report.formats import count, duration, number, percent
 from dasktune.report.gantt import draw_gantt
+from dasktune.report.prospects import Prospects, prospects_of
 from dasktune.report.sequence_plot import sparkline
 from dasktune.report.svg import Svg, marks_css
 from dasktune.report.tree_layout import layout
@@ -51,6 +54,7 @@ class Content:
     plan: SearchPlan
     stages: Sequence[StageRow]
     written: datetime
+    prospects: Prospects = field(default_factory=Prospects)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +85,23 @@ class Amount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fan:
+    """The fan of one trial, and what it says in words."""
+
+    words: str
+    drawing: Svg
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One line of what suspending took: a figure of the latency, in ms, and of the size, in KB."""
+
+    name: str
+    milliseconds: float
+    kilobytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """Trials that failed with one traceback."""
 
@@ -107,15 +128,17 @@ def write_report(study: Any, path: Path) -> Path:
 
 def gather(study: Any) -> Content:
     """Return what the report of a study is made of."""
+    trials = study.trials
     return Content(
         name=study.name,
         metric=study.metric,
         direction=study.direction,
-        trials=study.trials,
+        trials=trials,
         summary=study.summary(),
         plan=study.plan,
         stages=study.stages(),
         written=datetime.now().astimezone(),
+        prospects=prospects_of(study, ranking(trials, study.direction)),
     )
 
 
@@ -143,6 +166,8 @@ def render(content: Content) -> str:
         rows=rows,
         ranked=len(ranked),
         amounts=amounts(content.summary),
+        suspended=suspended(content.summary),
+        labels={label: _listed(them) for label, them in content.prospects.by_label().items()},
         failures=failed[:FAILURES],
         ways=len(failed),
         failed=sum(trial.state is TrialState.FAIL for trial in content.trials),
@@ -182,6 +207,21 @@ def amounts(summary: Summary) -> list[Amount]:
     ]
 
 
+def suspended(summary: Summary) -> list[Measured]:
+    """Return what suspending took, line by line; nothing if nobody measured it."""
+    found = summary["suspensions"]
+    if found is None:
+        return []
+    seconds, nbytes = found["seconds"], found["nbytes"]
+    told = [
+        ("mean", seconds["mean"], nbytes["mean"]),
+        ("standard deviation", seconds["deviation"], nbytes["deviation"]),
+        ("95th percentile", seconds["p95"], nbytes["p95"]),
+        ("largest", seconds["most"], nbytes["most"]),
+    ]
+    return [Measured(name=name, milliseconds=1e3 * s, kilobytes=n / 1e3) for name, s, n in told]
+
+
 def failures(trials: Iterable[Trial]) -> list[Failure]:
     """Return the different failures, each with the trials that it ended."""
     by_text: dict[str, list[int]] = {}
@@ -211,9 +251,21 @@ def _drawings(content: Content, ranked: Sequence[Trial]) -> Mapping[str, object]
         if curves
         else None,
         "curves_left_out": max(0, placed.nodes - len(placed.bars)) if placed.hidden else 0,
+        "fans": [_fan(content, one) for one in content.prospects.outlooks],
+        "levels": ", ".join(f"{level:.0%}" for level in INTERVALS),
         "gantt": draw_gantt(content.stages),
         "share": percent(content.summary["steps_executed"], content.summary["steps_requested"]),
     }
+
+
+def _fan(content: Content, outlook: Outlook) -> Fan:
+    """Return a trial's fan, and in words what it has come to and may come to."""
+    step, value = outlook.measured[-1]
+    standing = content.prospects.standings.get(outlook.trial)
+    held = "" if standing is None else f" ({standing})"
+    drawing = draw_fan(outlook, target=content.prospects.target)
+    words = f"Trial {outlook.trial}{held}: {number(value)} at step {step:,}. {drawing.label}"
+    return Fan(words=words, drawing=drawing)
 
 
 def _called(trial: Trial) -> str:

@@ -385,6 +385,7 @@ def test_letters_that_no_file_can_hold_are_spelt_out(tmp_path: Path) -> None:
         plan=shown.plan,
         summary=lambda: shown.summary,
         stages=list,
+        tuners=[],
     )
     path = write_report(study, tmp_path / "new" / "folder" / "page.html")
     assert r"a\udcffb" in path.read_text(encoding="utf-8")
