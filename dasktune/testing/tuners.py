@@ -73,6 +73,13 @@ class TunerConformance:
         """Return the tuner of `make` with more trials; None if it cannot be widened."""
         return None
 
+    def make_mirrored(self, seed: int) -> Tuner:
+        """Return the tuner of `make` for the metric with its sign changed.
+
+        It is another one only if it is given values of the metric, such as a target or bounds.
+        """
+        return self.make(seed)
+
     def rivals(self, tuner: Tuner, trial: int) -> object:
         """Return what is equal for trials that are ranked with each other, such as a bracket.
 
@@ -203,7 +210,7 @@ class TunerConformance:
         for seed in self.seeds:
             game = self._game(seed, failures=0.1, loss=_gaps(_curves(seed), seed % 5)).run()
             why = f"when the negated metric is maximised (seed {seed})"
-            replay(game, self.make(seed), why, mirror=True)
+            replay(game, self.make_mirrored(seed), why, mirror=True)
 
     def test_it_ends_when_every_loss_is_infinite(self) -> None:
         """A metric that is never finite is no failure, and the tuner finishes all the same."""

@@ -16,6 +16,7 @@ from dasktune.algos.hyperband import AsyncHyperband, Hyperband
 from dasktune.algos.milestones import Milestones
 from dasktune.algos.optuna_source import OptunaSource
 from dasktune.algos.pbt import PBT
+from dasktune.algos.pop import POP
 from dasktune.algos.repeats import Repeats
 from dasktune.algos.sha import SHA
 from dasktune.algos.stopping import MedianStopping, PatienceStopping, PercentileStopping
@@ -253,7 +254,10 @@ class TestBandit(Conformance):
 
 class TestBanditWithBounds(Conformance):
     def make(self, seed: int) -> Tuner:
-        return Bandit(SPACE, trials=8, max_steps=12, every=2, grace=4, bounds=(-2, 2), seed=seed)
+        return Bandit(SPACE, trials=8, max_steps=12, every=2, grace=4, bounds=(0, 2), seed=seed)
+
+    def make_mirrored(self, seed: int) -> Tuner:
+        return Bandit(SPACE, trials=8, max_steps=12, every=2, grace=4, bounds=(-2, 0), seed=seed)
 
 
 class TestEarlyTerm(Conformance):
@@ -271,7 +275,10 @@ class TestEarlyTermWithBounds(Conformance):
     ranks = False
 
     def make(self, seed: int) -> Tuner:
-        return early_term(seed, delta=0.9, bounds=(-1, 1))
+        return early_term(seed, delta=0.9, bounds=(0, 1))
+
+    def make_mirrored(self, seed: int) -> Tuner:
+        return early_term(seed, delta=0.9, bounds=(-1, 0))
 
 
 class TestRepeatsOfEarlyTerm(Conformance):
@@ -290,3 +297,46 @@ class TestEarlyTermByTPE(Conformance):
 
     def make(self, seed: int) -> Tuner:
         return early_term(seed, sampler=tpe(seed))
+
+
+def pop(seed: int, **changes: Any) -> POP:
+    arguments = {"trials": 8, "max_steps": 12, "every": 3, **changes}
+    return POP(SPACE, predictor=Persistence(), seed=seed, **arguments)
+
+
+class TestPOP(Conformance):
+    # Who goes on depends on how many may.
+    ranks = False
+
+    def make(self, seed: int) -> Tuner:
+        return pop(seed, target=0.05, within=40.0)
+
+    def make_mirrored(self, seed: int) -> Tuner:
+        return pop(seed, target=-0.05, within=40.0)
+
+
+class TestPOPWithoutATarget(Conformance):
+    ranks = False
+
+    def make(self, seed: int) -> Tuner:
+        return pop(seed, ends_poor=False, window=2)
+
+    def make_wider(self, seed: int) -> Tuner:
+        return pop(seed, ends_poor=False, window=2, trials=12)
+
+
+class TestPOPWithBarriers(Conformance):
+    ranks = False
+
+    def make(self, seed: int) -> Tuner:
+        return pop(seed, barrier=True)
+
+
+class TestRepeatsOfPOP(Conformance):
+    ranks = False
+
+    def make(self, seed: int) -> Tuner:
+        return Repeats(pop(seed, trials=5, kill=0.95, bounds=(0, 1)), seeds=2)
+
+    def make_mirrored(self, seed: int) -> Tuner:
+        return Repeats(pop(seed, trials=5, kill=-0.95, bounds=(-1, 0)), seeds=2)
