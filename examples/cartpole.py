@@ -219,14 +219,26 @@ def space() -> dt.Space:
     )
 
 
-def tuner(trials: int = 32, max_steps: int = 150) -> dt.algos.Random:
-    """Return random search.
+def tuner(trials: int = 32, max_steps: int = 150) -> dt.algos.POP:
+    """Return POP, which ends when the first configuration has solved it.
 
     Parameters
     ----------
     trials
-        How many configurations to try.
+        How many configurations to draw.
     max_steps
         Of ten episodes each.
     """
-    return dt.algos.Random(space(), trials=trials, max_steps=max_steps)
+    return dt.algos.POP(
+        space(),
+        target=SOLVED,
+        window=10,
+        bounds=(0, 500),
+        kill=12,  # a cart that is pushed to one side only has 9 or 10
+        within="20min",
+        trials=trials,
+        max_steps=max_steps,
+        every=10,
+        # Learning may set in late: what looks poor waits, and is not ended.
+        ends_poor=False,
+    )

@@ -169,15 +169,18 @@ def test_what_is_missing_is_said_with_what_to_install(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.cluster
-def test_a_study_on_two_processes_is_what_each_trial_alone_gives(
+def test_pop_solves_it_on_two_processes_as_each_trial_alone_would(
     example: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with local_client(2) as client:
         study = example.study()
-        study.optimize(example.tuner(trials=6, max_steps=30), client=client)
+        study.optimize(example.tuner(trials=4, max_steps=50), client=client)
     study.close()
-    assert len(study.trials) == 6
+    assert study.summary()["steps_executed"] < study.summary()["trials"] * 50
+    means = []
     for trial in study.trials:
-        assert trial.steps == 30
-        assert trial.metrics == run_alone(example.CartPoleTrainer, trial.sequences, 30).metrics
+        alone = run_alone(example.CartPoleTrainer, trial.sequences, max(trial.metrics)).metrics
+        assert trial.metrics == alone
+        means += [metrics["reward_100"] for step, metrics in alone.items() if step >= 10]
+    assert max(means) >= example.SOLVED

@@ -70,3 +70,7 @@ def test_the_weights_at_the_peak_are_those_that_played_best(page: Any) -> None:
     climber.config, climber.seed = {}, 7
     climber.build({})
     assert climber.play(page.weights, 1) > 100
+
+
+def test_the_pop_of_the_page_looks_at_100_episodes(page: Any) -> None:
+    assert (page.pop.window, page.pop.every) == (25, 12)
