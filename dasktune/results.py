@@ -266,8 +266,8 @@ class StudyResults:
             self.plan,
             self.records.values(),
             database=self.database,
+            study_id=self._row.id,
             objective=self.objective,
-            stages=self.stages(),
         )
 
     def optuna_study(self) -> optuna.Study:

@@ -65,7 +65,7 @@ LAYERS = (
     ),
     (
         *("results", "callbacks", "loop", "earlier", "additions", "inventory"),
-        *("outlook", "overlap", "states", "export", "kept"),
+        *("outlook", "overlap", "states", "export", "kept", "tracing"),
     ),
     ("report", "study"),
     ("doctor", "opening", "testing"),

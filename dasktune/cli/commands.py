@@ -30,6 +30,7 @@ from dasktune.cli.run import run
 from dasktune.cli.simulate import simulate
 from dasktune.cli.submit import PASSED_ON, submit
 from dasktune.cli.torture import torture
+from dasktune.cli.trace import trace
 from dasktune.errors import (
     ConfigurationError,
     DasktuneError,
@@ -348,6 +349,7 @@ app.command()(doctor)
 app.command()(fingerprint)
 app.command()(predict)
 app.command()(simulate)
+app.command()(trace)
 app.command(context_settings=PASSED_ON)(submit)
 app.command()(torture)
 

@@ -75,10 +75,12 @@ class MeasuredPace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overheads:
-    """What a worker, or a report, takes beside the steps: seconds, each a mean.
+    """What takes time beside the steps: seconds, each a mean.
 
     Parameters
     ----------
+    begin
+        From the beginning of a run until its workers have their first stages.
     build
         To build a trainer for a stage that begins at step 0.
     load
@@ -92,6 +94,7 @@ class Overheads:
         From the end of a stage until the next one begins on its worker.
     """
 
+    begin: float = 0.0
     build: float = 0.0
     load: float = 0.0
     save: float = 0.0

@@ -120,6 +120,7 @@ class SimulatedRunner:
         """Run a tuner from its first question to its end, or to a limit."""
         workers = len(self._workers)
         self._carry_out(self.engine.begin(tuner, place=0, capacity=workers, now=self.now))
+        self.now = self._conditions.overheads.begin
         for name in self._workers:
             self._tell(WorkerJoined(worker=name))
         while not (self.engine.finished and self.engine.dispatcher.is_idle):

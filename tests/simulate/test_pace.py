@@ -17,7 +17,7 @@ from dasktune.simulate.jobs import Job
 from dasktune.simulate.pace import EvenPace, MeasuredPace, Overheads
 from tests.simulate.cases import STEPS, UNIQUE, spans
 
-OVERHEADS = Overheads(build=5.0, load=3.0, save=1.0, report=2.0, handover=0.5)
+OVERHEADS = Overheads(begin=7.0, build=5.0, load=3.0, save=1.0, report=2.0, handover=0.5)
 
 
 def trace(loss: list[list[float]], **more: object) -> Trace:
@@ -68,12 +68,12 @@ def test_a_stage_takes_its_start_its_steps_and_its_save() -> None:
                      overheads=OVERHEADS)  # fmt: skip
     found = dt.simulate(dt.algos.Grid(recorded.space(), max_steps=2), recorded, metric="loss")
     first, second = spans(found)
-    assert (first[0].at, first[1].at) == (0.0, 0.5 + 5 + 3 + 1)
-    assert (second[0].at, second[1].at) == (9.5, 9.5 + 0.5 + 5 + 8 + 1)
+    assert (first[0].at, first[1].at) == (7.0, 7 + 0.5 + 5 + 3 + 1)
+    assert (second[0].at, second[1].at) == (16.5, 16.5 + 0.5 + 5 + 8 + 1)
     # The values are known as they are measured, and the tuner is told when they are durable.
-    assert [one.seconds for one in found.incumbents] == [6.5, 8.5, 23.0]
-    assert found.completed == [8.5 + 2, 23.0 + 2]
-    assert found.seconds == 25.0
+    assert [one.seconds for one in found.incumbents] == [13.5, 15.5, 30.0]
+    assert found.completed == [15.5 + 2, 30.0 + 2]
+    assert found.seconds == 32.0
 
 
 @pytest.mark.parametrize(

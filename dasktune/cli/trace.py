@@ -1,0 +1,108 @@
+"""The command ``trace``: what a study measured, as a file that `simulate` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dasktune.cli.conventions import AsJson, Config, print_json
+from dasktune.errors import ConfigurationError, refuse, unknown
+
+if TYPE_CHECKING:
+    from dasktune.cli.ls import Places
+    from dasktune.results import StudyResults
+    from dasktune.simulate import Trace
+
+
+def trace(
+    target: Annotated[
+        str,
+        typer.Argument(help="Study file, storage folder or URL, or a database's file or URL."),
+    ],
+    out: Annotated[
+        Path, typer.Option(metavar="PATH", help="Where to: .zarr, .zarr.zip or .npz.")
+    ] = Path("trace.zarr"),
+    study: Annotated[
+        str | None, typer.Option(help="Of this name; may be left out if there is one.")
+    ] = None,
+    storage: Annotated[
+        str | None, typer.Option(metavar="URL", help="The store of a database.")
+    ] = None,
+    database: Annotated[
+        str | None, typer.Option(metavar="URL", help="The database of a store.")
+    ] = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write what a study measured, and what it took, as a trace for simulate.
+
+    Trials that were ended early are known no further. Reads store and database, and
+    changes nothing, also while the study runs.
+    """
+    from dasktune.cli.ls import places_of
+    from dasktune.simulate.trace_files import target_problems
+
+    refuse(f"--out: {problem}" for problem in target_problems(out))
+    places = places_of(
+        target, storage=storage, database=database, study=study, settings=config or ()
+    )
+    with _opened(places) as found:
+        made = found.trace()
+        path = made.save(out)
+        if as_json:
+            print_json({"study": found.name, "path": str(path), **_figures(made)})
+        else:
+            typer.echo(f"{path}: {_in_words(made)}, of study {found.name!r}")
+
+
+@contextmanager
+def _opened(places: Places) -> Iterator[StudyResults]:
+    """Open the one study that is meant, to read it.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is none, or several and none is named.
+    """
+    from dasktune.graph.attempts import DispatchOptions
+    from dasktune.results import StudyResults
+    from dasktune.storage.checkpoints import CheckpointStore
+    from dasktune.storage.database import Database
+
+    if places.database is None:
+        raise ConfigurationError(f"{places.store} has no database; say where it is: --database")
+    opened = Database(places.database, create=False)
+    try:
+        rows = {row.name: row for row in opened.studies()}
+        name = next(iter(rows), "") if places.study is None else places.study
+        if places.study is None and len(rows) > 1:
+            raise ConfigurationError(f"--study must be one of {', '.join(sorted(rows))}")
+        if name not in rows:
+            raise ConfigurationError(unknown("study", name, rows))
+        merge = bool(rows[name].spec.get("merge"))
+        options = DispatchOptions(merge=merge)
+        yield StudyResults(rows[name], opened, CheckpointStore(places.store), options)
+    finally:
+        opened.close()
+
+
+def _figures(made: Trace) -> dict[str, object]:
+    return {
+        "configurations": len(made.configurations),
+        "steps": made.steps,
+        "complete": made.complete,
+        "metrics": list(made.metrics),
+        "overheads": made.overheads.to_json(),
+    }
+
+
+def _in_words(made: Trace) -> str:
+    from dasktune.report.formats import count
+
+    configurations = count(len(made.configurations), "configuration")
+    steps, metrics = count(made.steps, "step"), ", ".join(made.metrics)
+    return f"{configurations}, {made.complete} of them with all {steps}; {metrics}"

@@ -1,0 +1,175 @@
+"""A study's trials as a trace: what was measured, and what it took, for the simulator."""
+
+from __future__ import annotations
+
+import statistics
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from dasktune.errors import ConfigurationError
+from dasktune.graph.keys import runs
+from dasktune.graph.plan import Node, SearchPlan
+from dasktune.sequences import Constant
+from dasktune.simulate import Trace
+from dasktune.simulate.pace import Overheads
+from dasktune.simulate.trace import Shared
+from dasktune.storage.database import Database
+from dasktune.storage.schema import RunRow, StageRow
+from dasktune.trials import TrialRecord
+from dasktune.types import Metrics, Objective, Step
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """A state that was measured, and what a step took since the one before."""
+
+    step: Step
+    metrics: Metrics
+    seconds: float | None
+
+
+def trace_of(
+    plan: SearchPlan,
+    records: Iterable[TrialRecord],
+    *,
+    database: Database,
+    study_id: int,
+    objective: Objective,
+) -> Trace:
+    """Return all that is known of trials as a trace, one configuration a trial.
+
+    Trials of which nothing was measured are left out. One that was ended early is known as far
+    as it, or any that has the same states, was trained.
+
+    Parameters
+    ----------
+    plan
+        Knows the trials, and the metrics of their states.
+    records
+        The trials.
+    database
+        Knows what steps, saves and stages took.
+    study_id
+        The study's number there.
+    objective
+        What was optimised.
+
+    Raises
+    ------
+    ConfigurationError
+        If nothing was measured.
+    """
+    ways = {
+        record.number: plan.nodes_of(record.number) for record in records if record.was_trained_here
+    }
+    ways = {number: nodes for number, nodes in ways.items() if any(one.metrics for one in nodes)}
+    if not ways:
+        raise ConfigurationError("there is nothing to make a trace of: no step was measured yet")
+    roots = {plan.root_key_of(node) for nodes in ways.values() for node in nodes}
+    seconds = {row.key: row.seconds for root in roots for row in database.metrics(root)}
+    known = {node: list(_measured(node, seconds)) for nodes in ways.values() for node in nodes}
+    curves = [[one for node in nodes for one in known[node]] for nodes in ways.values()]
+    names = list(objective.metrics)
+    names += sorted({name for curve in curves for one in curve for name in one.metrics} - {*names})
+    steps = max(one.step for curve in curves for one in curve)
+    shape = (len(curves), steps)
+    values, paces = np.full((*shape, len(names)), np.nan), np.full(shape, np.nan)
+    measured = np.zeros(shape, bool)
+    for row, curve in enumerate(curves):
+        before = 0
+        for one in curve:
+            at = one.step - 1
+            measured[row, at] = True
+            values[row, at] = [one.metrics.get(name, np.nan) for name in names]
+            paces[row, before : one.step] = np.nan if one.seconds is None else one.seconds
+            before = one.step
+    shared = tuple(_shared(list(ways.values()), steps))
+    by_number = {record.number: record for record in records}
+    return Trace(
+        metrics=tuple(names),
+        values=values,
+        seconds=None if np.isnan(paces).all() else paces,
+        measured=measured,
+        configurations=tuple(_configuration(by_number[number]) for number in ways),
+        directions=dict(zip(objective.metrics, objective.directions, strict=True)),
+        shared=shared if any(most for _, most in shared) else (),
+        overheads=_overheads(database, study_id, roots),
+    )
+
+
+def _measured(node: Node, seconds: Mapping[str, float | None]) -> Iterator[_Measured]:
+    """Yield the states of a node that were measured, in order."""
+    if node.parent is None:
+        return
+    wanted = sorted(node.metrics)
+    chain, start = node.parent.chain_at(node.start), node.start
+    for until, encoded in runs(node.sequences, node.start, node.stop):
+        here = wanted[bisect_right(wanted, start) : bisect_right(wanted, until)]
+        keys = chain.keys(encoded, [step - start for step in here])
+        for step, key in zip(here, keys, strict=True):
+            yield _Measured(step, node.metrics[step], seconds.get(key))
+        chain, start = chain.extend(encoded, until - start), until
+
+
+def _shared(ways: Iterable[list[Node]], steps: Step) -> Iterator[Shared]:
+    """Yield for each way the earlier one that it has most first steps in common with."""
+    first: dict[Node, int] = {}
+    for number, nodes in enumerate(ways):
+        others = [node for node in nodes if node.stop and first.setdefault(node, number) != number]
+        if others:
+            yield first[others[-1]], min(steps, others[-1].stop)
+        else:
+            yield 0, 0
+
+
+def _configuration(record: TrialRecord) -> dict[str, object]:
+    """Return the hyper-parameters of a trial: plain values, or sequences as JSON."""
+    return {
+        name: one.value if isinstance(one, Constant) else one.to_json()
+        for name, one in record.sequences.items()
+    }
+
+
+def _overheads(database: Database, study_id: int, roots: Iterable[str]) -> Overheads:
+    """Return what was measured beside the steps."""
+    stages = list(database.stages(study_id))
+    begun = [(one.start, one.start_seconds) for one in stages if one.start_seconds is not None]
+    saves = [row for root in roots for row in database.checkpoints(root)]
+    return Overheads(
+        begin=_beginning(database.last_run(study_id), stages),
+        build=_mean(seconds for start, seconds in begun if start == 0),
+        load=_mean(seconds for start, seconds in begun if start and seconds),
+        save=_mean(one.hold_up for one in saves),
+        report=_mean(one.latency for one in saves),
+        handover=_gap(stages),
+    )
+
+
+def _beginning(run: RunRow | None, stages: Iterable[StageRow]) -> float:
+    """Return the time from the beginning of a run until its first stage began."""
+    started = [one.started for one in stages if run and one.run == run.run and one.started]
+    return max(0.0, min(started) - run.began) if run and started else 0.0
+
+
+def _mean(seconds: Iterable[float | None]) -> float:
+    """Return the mean of what is known, 0 if nothing is."""
+    known = [one for one in seconds if one is not None]
+    return statistics.fmean(known) if known else 0.0
+
+
+def _gap(stages: Iterable[StageRow]) -> float:
+    """Return the median time between two stages on a worker: some wait for lack of work."""
+    by_worker: dict[tuple[str, str], list[StageRow]] = {}
+    for one in stages:
+        if one.started and one.ended:
+            by_worker.setdefault((one.run, one.worker), []).append(one)
+    gaps = [
+        max(0.0, later.started - (one.ended or 0.0))
+        for rows in by_worker.values()
+        for one, later in pairwise(sorted(rows, key=lambda row: row.started))
+    ]
+    return statistics.median(gaps) if gaps else 0.0
