@@ -33,6 +33,7 @@ NAMES = (
     "restart",
     "utilisation",
     "detection",
+    "suspend",
     "torture",
 )
 WITH_DATA = ("regret", "predictions", "time_to_target")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -195,6 +196,21 @@ def test_what_is_done_to_workers_is_noticed(tmp_path: Path) -> None:
     assert silent > 1
     # It is not before its limit that a step counts as hung.
     assert hung > 0
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_what_suspending_takes_is_told_of_trials_that_are_resumed(tmp_path: Path) -> None:
+    figures = run("suspend", tmp_path)
+    for tuner in ("ASHA", "POP"):
+        resumed, of = map(int, re.findall(r"\d+", figures[f"suspensions, {tuner}"]["note"]))
+        assert 0 < resumed <= of < figures[f"suspensions, {tuner}"]["value"]
+        latencies = [
+            figures[f"suspend latency, {one}, {tuner}"]["value"]
+            for one in ("mean", "95th percentile", "largest")
+        ]
+        assert latencies == sorted(latencies)
+        assert figures[f"snapshot, largest, {tuner}"]["value"] == 360
 
 
 def test_torture_finds_no_violation(tmp_path: Path) -> None:
