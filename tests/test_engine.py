@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from dasktune.algos import Grid, Random, Tuner
-from dasktune.algos.base import Proposal
+from dasktune.algos.base import Inputs, Proposal
+from dasktune.algos.curves import Curve, Persistence, Prediction, Question
 from dasktune.algos.sources import Source
-from dasktune.engine import Engine, Outcome
+from dasktune.engine import Engine, Outcome, RunPrediction
 from dasktune.errors import ConfigurationError, InternalError
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
-from dasktune.graph.events import Ended, Event, Failed, RunStage, Saved, WorkerJoined
+from dasktune.graph.events import Ended, Event, Failed, RunStage, Saved, Tick, WorkerJoined
 from dasktune.graph.keys import root_key
 from dasktune.log import describe, replay
 from dasktune.sequences import Constant
@@ -30,7 +31,9 @@ from dasktune.types import (
     Direction,
     Extend,
     Finish,
+    Now,
     Objective,
+    Predict,
     Rank,
     Register,
     Report,
@@ -121,13 +124,14 @@ class Bench:
         self.log: list[dict[str, object]] = []
         self.orders: deque[object] = deque()
         self.order_of_runs: list[float] = []
+        self.now = 0.0
 
     def take(self, outcome: Outcome) -> None:
         self.log += [json.loads(json.dumps(record)) for record in outcome.records]
         self.orders.extend(outcome.orders)
 
     def tell(self, event: Event) -> None:
-        self.take(self.engine.handle(event, 0.0))
+        self.take(self.engine.handle(event, self.now))
 
     def begin(self, tuner: Tuner, place: int = 0) -> None:
         self.take(self.engine.begin(tuner, place=place, capacity=1, now=0.0))
@@ -140,6 +144,14 @@ class Bench:
             if isinstance(order, RunStage):
                 self.train(order)
                 most -= 1
+
+    def run_but_questions(self, most: int) -> None:
+        """Carry out stages as `run` does, and leave the questions among the orders."""
+        self.tell(WorkerJoined(worker="w0"))
+        while most and (stages := [one for one in self.orders if isinstance(one, RunStage)]):
+            self.orders.remove(stages[0])
+            self.train(stages[0])
+            most -= 1
 
     def train(self, order: RunStage) -> None:
         lr = order.node.sequences["lr"](0)
@@ -772,3 +784,247 @@ def test_a_tuner_is_asked_again_where_all_that_it_asked_for_was_known() -> None:
     """Or nothing would be under way, and nothing would follow."""
     found = simulate(Repeating(), lambda values, step: values["lr"] / step)
     assert [trial.value for trial in found.trials] == [0.05, 0.05, 0.1]
+
+
+# ------------------------------------------------------------------- predictions and the time
+
+
+class Foreseeing(Watching):
+    """Asks at step 2 what comes at 8, and stops trial 1 when it is told."""
+
+    state = ("ends", "seen", "told")
+
+    def __init__(self) -> None:
+        super().__init__(stop_at=0)
+        self.told: list[list[object]] = []
+
+    def tell(self, report: Report) -> list[Decision]:
+        found = super().tell(report)
+        return [*found, Predict(trial=report.trial)] if report.step == 2 else found
+
+    def question(self, trial: int) -> Question:
+        steps = tuple(step for one, step in self.seen[1:] if one == trial)
+        curve = Curve(steps=steps, scores=(0.5,) * len(steps), max_steps=8)
+        return Question(predictor=Persistence(), curve=curve, steps=(8,))
+
+    def tell_prediction(self, trial: int, prediction: Prediction | None) -> list[Decision]:
+        self.told.append([trial, prediction and prediction.after])
+        if prediction is None or trial == 0:
+            return []
+        return [Stop(trial=1), *self.end()]
+
+    def identity(self) -> dict[str, object]:
+        return {"tuner": "Foreseeing"}
+
+
+def asked(bench: Bench) -> list[tuple[int, Step]]:
+    """Take the questions out of the orders; return their trials and what they rest on."""
+    found = [one for one in bench.orders if isinstance(one, RunPrediction)]
+    for one in found:
+        bench.orders.remove(one)
+    return [(one.trial, one.question.curve.last_step) for one in found]
+
+
+def answer(bench: Bench, trial: int, after: Step, now: float = 0.0) -> None:
+    curve = Curve(steps=(after,), scores=(0.5,), max_steps=8)
+    found = Question(predictor=Persistence(), curve=curve, steps=(8,)).answer()
+    bench.take(bench.engine.predicted(trial, found, now))
+
+
+def foreseeing(stages: int) -> tuple[Bench, Foreseeing]:
+    """Return a study whose questions nobody has answered after some stages."""
+    bench, tuner = Bench(loss, snapshot_every=3), Foreseeing()
+    bench.begin(tuner)
+    bench.run_but_questions(stages)
+    return bench, tuner
+
+
+def go_on(before: Bench) -> tuple[Bench, Foreseeing]:
+    again, tuner = Bench(loss, before.trials, snapshot_every=3), Foreseeing()
+    again.take(again.engine.resume(tuner, place=0, records=before.log, now=0.0))
+    return again, tuner
+
+
+def test_a_question_is_an_order_and_its_answer_is_told() -> None:
+    bench, tuner = foreseeing(4)
+    assert bench.engine.predicting
+    assert asked(bench) == [(0, 2), (1, 2)]
+    answer(bench, 1, 2)
+    assert tuner.told == [[1, 2]]
+    assert bench.log[-1]["decisions"] == [{"do": "stop", "trial": 1}]
+    assert bench.trials[1].state is TrialState.PRUNED
+    answer(bench, 0, 2)
+    assert not bench.engine.predicting
+
+
+def test_a_late_answer_is_told_and_one_that_nobody_waits_for_is_not() -> None:
+    bench, tuner = foreseeing(5)
+    assert [one.steps for one in bench.trials.values()] == [8, 5]
+    answer(bench, 1, 2)
+    answer(bench, 1, 2)
+    assert tuner.told == [[1, 2]], "it is answered once"
+    bench.run_but_questions(100)
+    assert bench.engine.finished
+    answer(bench, 0, 2)
+    assert tuner.told == [[1, 2]], "the tuner has ended"
+
+
+def test_a_trial_that_was_stopped_or_failed_is_not_told_of() -> None:
+    class Stopping(Foreseeing):
+        def tell(self, report: Report) -> list[Decision]:
+            if report.trial == 1 and report.step == 5:
+                return [Stop(trial=1), *self.end()]
+            return super().tell(report)
+
+    bench, tuner = Bench(loss), Stopping()
+    bench.begin(tuner)
+    bench.run_but_questions(1)
+    bench.take(bench.engine.give_up(0, "boom", 0.0))
+    answer(bench, 0, 2)
+    bench.run_but_questions(100)
+    answer(bench, 1, 2)
+    assert asked(bench) == [(0, 2), (1, 2)]
+    assert [one.state.value for one in bench.trials.values()] == ["FAIL", "PRUNED"]
+    assert tuner.told == []
+
+
+def test_a_prediction_that_cannot_be_made_is_told_as_none() -> None:
+    bench, tuner = foreseeing(4)
+    bench.take(bench.engine.predicted(1, None, 0.0))
+    assert tuner.told == [[1, None]]
+    assert bench.log[-1]["prediction"] is None
+    assert bench.trials[1].state is TrialState.RUNNING
+
+
+@pytest.mark.parametrize("stages", range(7))
+def test_questions_that_are_open_are_asked_again_by_the_next_run(stages: int) -> None:
+    before, _ = foreseeing(stages)
+    open_before = asked(before)
+    again, _ = go_on(before)
+    assert [trial for trial, _ in asked(again)] == [
+        trial for trial, _ in open_before if before.trials[trial].steps < 8
+    ]
+    assert replay(Foreseeing(), [*before.log, *again.log], before.engine.objective).identical
+    for trial, _ in open_before:
+        if before.trials[trial].steps < 8:
+            answer(again, trial, before.trials[trial].steps)
+    again.run_but_questions(100)
+    for trial, _ in asked(again):
+        answer(again, trial, 2)
+    assert again.engine.finished
+    log = [*before.log, *again.log]
+    told = [one["trial"] for one in log if one["kind"] == "predicted"]
+    assert sorted(told) == sorted(set(told)), "each was told at most once"
+
+
+def test_what_ended_before_it_was_predicted_is_told_as_none_by_the_next_run() -> None:
+    before, _ = foreseeing(5)
+    assert before.trials[0].state is TrialState.COMPLETE
+    again, tuner = go_on(before)
+    assert asked(again) == [(1, 5)]
+    assert tuner.told == [[0, None]]
+    assert again.log[0]["kind"] == "predicted"
+
+
+def test_an_answer_that_was_told_is_not_asked_for_again() -> None:
+    before, _ = foreseeing(4)
+    answer(before, 0, 2)
+    again, tuner = go_on(before)
+    assert asked(again) == [(1, 5)], "it is asked of what is known now"
+    assert tuner.told == [[0, 2]]
+    assert again.log == []
+
+
+class Timed(Watching):
+    """Is told the time, and wants to be told of it each ten seconds; ends at thirty."""
+
+    timed = True
+    state = ("ends", "seen", "times", "told", "directions")
+
+    def __init__(self) -> None:
+        super().__init__(stop_at=0)
+        self.times: list[float] = []
+        self.told: list[list[object]] = []
+        self.directions: object = None
+
+    def prepare(self, inputs: Inputs) -> None:
+        self.directions = inputs["directions"]
+
+    def tell(self, report: Report) -> list[Decision]:
+        assert report.now is not None
+        self.told.append([report.trial, report.step, report.now.to_json()])
+        return super().tell(report)
+
+    @property
+    def due_seconds(self) -> float | None:
+        return 10.0 * (len(self.times) + 1)
+
+    def tell_time(self, seconds: float) -> list[Decision]:
+        self.times.append(seconds)
+        return [Finish()] if seconds >= 30 else []
+
+
+def test_a_timed_tuner_is_told_when_what_and_how_fast() -> None:
+    bench, tuner = Bench(loss), Timed()
+    bench.take(bench.engine.begin(tuner, place=0, capacity=1, now=100.0))
+    bench.now = 104.0
+    bench.run(most=2)
+    assert tuner.directions == ["minimize"]
+    assert [one[:2] for one in tuner.told] == [[0, 2], [0, 5]]
+    _, _, now = tuner.told[1]
+    # Nothing was measured at step 5's neighbours but what lies between the reports.
+    assert (
+        now
+        == Now(
+            seconds=4.0,
+            step_seconds=now["step_seconds"],  # type: ignore[index]
+            workers=1,
+            between=((3, (0.1 / 3,)), (4, (0.025,))),
+        ).to_json()
+    )
+    assert replay(Timed(), bench.log, bench.engine.objective).identical
+
+
+def test_others_are_told_neither_time_nor_curve() -> None:
+    bench = Bench(loss)
+    bench.begin(Watching())
+    bench.run()
+    assert all("now" not in record for record in bench.log)
+    assert bench.log[0]["inputs"] == {}
+
+
+def test_the_time_is_told_when_it_is_due_and_recorded() -> None:
+    bench, tuner = Bench(loss), Timed()
+    bench.take(bench.engine.begin(tuner, place=0, capacity=1, now=5.0))
+    assert bench.engine.due == 15.0
+    bench.now = 14.9
+    bench.tell(Tick())
+    assert tuner.times == []
+    bench.now = 15.0
+    bench.tell(Tick())
+    bench.now = 41.0
+    bench.tell(Tick())
+    assert tuner.times == [10.0, 36.0]
+    assert bench.engine.finished
+    assert bench.engine.due is None
+    times = [one for one in bench.log if one["kind"] == "time"]
+    assert [one["seconds"] for one in times] == [10.0, 36.0]
+    assert replay(Timed(), bench.log, bench.engine.objective).identical
+
+
+@pytest.mark.parametrize("snapshot_every", [1, 1000])
+def test_the_clock_goes_on_where_the_last_run_ended(snapshot_every: int) -> None:
+    before = Bench(loss, snapshot_every=snapshot_every)
+    before.take(before.engine.begin(Timed(), place=0, capacity=1, now=50.0))
+    before.now = 62.0
+    before.run(most=2)
+    again, tuner = Bench(loss, before.trials), Timed()
+    again.now = 7.0
+    again.take(again.engine.resume(tuner, place=0, records=before.log, now=7.0))
+    assert tuner.times == [12.0]
+    assert again.engine.due == 15.0, "twelve seconds had passed when the last run ended"
+    again.now = 16.0
+    again.tell(Tick())
+    assert tuner.times == [12.0, 21.0]
+    again.run()
+    assert max(one[2]["seconds"] for one in tuner.told) == 21.0  # type: ignore[index]
