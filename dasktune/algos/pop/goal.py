@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from dasktune.algos.bounds import checked_bounds
 from dasktune.sequences.values import Arguments
 from dasktune.types import Direction, Metrics
 
@@ -54,24 +55,13 @@ def goal_of(check: Arguments, target: object, bounds: object, kill: object) -> G
         None if one is None else check.real(name, one)
         for name, one in (("target", target), ("kill", kill))
     ]
-    low, high = _bounds(check, bounds)
+    low, high = checked_bounds(check, bounds) or (None, None)
     for name, value in zip(("target", "kill"), values, strict=True):
-        if value is not None and low is not None and high is not None and not low <= value <= high:
-            check.add(f"{name} must be from {low:g} to {high:g}, the bounds, got {value:g}")
+        if value is None:
+            continue
+        if (low is not None and value < low) or (high is not None and value > high):
+            check.add(f"{name} must lie within the bounds, {low} to {high}, got {value:g}")
     return Goal(target=values[0], low=low, high=high, kill=values[1])
-
-
-def _bounds(check: Arguments, bounds: object) -> Range:
-    match bounds:
-        case None:
-            return None, None
-        case (int() | float() as low, int() | float() as high) if (
-            math.isfinite(low) and math.isfinite(high) and low < high
-        ):
-            return float(low), float(high)
-        case _:
-            check.add(f"bounds must be (low, high), finite and low < high, got {bounds!r}")
-            return None, None
 
 
 def seconds_in(check: Arguments, name: str, time: object) -> float:

@@ -37,6 +37,15 @@ BOUNDARIES = 10
 RERANKED = 0.05
 """By how much a confidence must change for a promising trial's priority to be changed."""
 
+REVALUED = 0.2
+"""Part by which the worth of a poor trial's steps must change for its place to be changed."""
+
+BEHIND = 2.0**40
+"""Poor trials stand so far behind all others; far more than there can be turns."""
+
+STEP_WORTH = 2.0**30
+"""Of a step that certainly reaches the target; all that is added to `-BEHIND` stays exact."""
+
 GAIN = 0.01
 """What counts as better where there is no target: this part of the range of scores."""
 
@@ -59,6 +68,8 @@ class _Active:
         Its place in the round-robin: the lowest goes first.
     step
         Its last report's.
+    ranked
+        What its priority rests on: the confidence of a promising trial, a poor one's worth.
     until
         Where its request ends.
     chances, chances_of
@@ -127,8 +138,10 @@ class POP(SampledTuner):
         Suspend all trials at each boundary, and decide what goes on when all are there and
         predicted.
     ends_poor
-        Whether a poor trial is ended for good. If not, it stands behind all others, and goes
-        on only when nothing else is left.
+        Whether a poor trial is ended for good, as in the paper. If not, it stands behind all
+        others: only when nothing else is left, the poor trial goes on that gains most
+        confidence for its remaining steps. What may have been ended wrongly is not lost then,
+        and nothing is trained for it as long as there is anything better.
     predictor
         Predicts curves; None for `dasktune.algos.curves.PriorFitted`.
     seed
@@ -167,7 +180,7 @@ class POP(SampledTuner):
         window: int = 1,
         ends_when: Mapping[str, tuple[float | None, float | None]] | None = None,
         barrier: bool = False,
-        ends_poor: bool = True,
+        ends_poor: bool = False,
         predictor: Predictor | None = None,
         seed: int = 0,
         sampler: object = None,
@@ -472,9 +485,15 @@ class POP(SampledTuner):
             self._round.discard(trial)
             return [Stop(trial=trial)]
         was, active.label = active.label, Label.POOR
-        if self.barrier or was is Label.POOR:
+        if self.barrier:
             return []
-        return [self._wait_in_turn(trial)]
+        if was is not Label.POOR:
+            return [self._wait_in_turn(trial)]
+        worth = self._worth(active)
+        if abs(worth - active.ranked) <= REVALUED * active.ranked:
+            return []
+        active.ranked = worth
+        return [Rank(trial=trial, priority=worth - BEHIND)]
 
     def _end(self, trial: int) -> list[Decision]:
         del self._active[trial]
@@ -484,8 +503,16 @@ class POP(SampledTuner):
         """Ask for a trial's next part, to be trained when it is its turn."""
         active = self._active[trial]
         active.until = min(self._after(active), self.max_steps)
-        behind = self.trials * self.max_steps if active.label is Label.POOR else 0
-        return Extend(trial=trial, until=active.until, priority=-float(active.turn + behind))
+        priority = -float(active.turn)
+        if active.label is Label.POOR:
+            active.ranked = self._worth(active)
+            priority = active.ranked - BEHIND
+        return Extend(trial=trial, until=active.until, priority=priority)
+
+    def _worth(self, active: _Active) -> float:
+        """Return what a step of a poor trial is worth: its confidence for those that remain."""
+        confidence = 0.0 if active.outlook is None else active.outlook.confidence
+        return STEP_WORTH * confidence / max(1, self.max_steps - active.step)
 
     def _after(self, active: _Active) -> Step:
         """Return the boundary after a trial's last report."""

@@ -20,6 +20,7 @@ from dasktune.types import (
     Finish,
     Now,
     Predict,
+    Rank,
     Register,
     Report,
     Step,
@@ -121,17 +122,34 @@ def test_one_that_promises_no_more_waits_for_its_turn_again() -> None:
 
 
 def test_one_that_will_hardly_get_there_is_ended() -> None:
-    tuner = begun()
+    tuner = begun(ends_poor=True)
     tuner.tell(report(0, 2, 0.02))
     assert predicted(tuner, 0) == [Stop(trial=0)]
 
 
-def test_one_that_will_hardly_get_there_can_wait_behind_all_others_instead() -> None:
-    tuner = begun(ends_poor=False)
+def test_or_it_waits_behind_all_others() -> None:
+    tuner = begun()
     tuner.tell(report(0, 2, 0.02))
     (found,) = predicted(tuner, 0)
     assert isinstance(found, Extend)
-    assert (found.until, found.priority < -50) == (4, True)
+    assert (found.until, found.priority < -1e9) == (4, True)
+    assert tuner.standing[0][0] is Label.POOR
+
+
+def test_of_poor_trials_that_goes_first_whose_steps_are_worth_most() -> None:
+    tuner = begun(predictor=Foresight(deviation=0.2))
+    asked = {}
+    for trial, score in enumerate((0.04, 0.045, 0.02)):
+        tuner.tell(report(trial, 2, score))
+        (found,) = predicted(tuner, trial)
+        assert isinstance(found, Extend)
+        asked[trial] = found.priority
+    assert asked[1] > asked[0] > asked[2]
+    # With fewer steps to go the same confidence is worth more.
+    tuner.tell(report(2, 16, 0.02 * 8))
+    tuner.tell(report(0, 16, 0.04 * 8))
+    again = [one for one in predicted(tuner, 0) if isinstance(one, Rank) and one.trial == 0]
+    assert all(one.priority > asked[1] for one in again)
     assert tuner.standing[0][0] is Label.POOR
 
 
@@ -236,9 +254,10 @@ def test_confidence_shrinks_as_time_passes() -> None:
     before = tuner.standing[0][1]
     # Another trial's report says that only a few steps are left.
     tuner.tell(report(1, 2, 0.085, seconds=17.0))
+    label, after = tuner.standing[0]
     assert before is not None
-    assert 0 not in tuner.standing
-    assert before.confidence > 0.9
+    assert after is not None
+    assert (before.confidence > 0.9, after.confidence, label) == (True, 0.0, Label.POOR)
 
 
 def test_a_user_may_end_the_study_by_several_metrics() -> None:
@@ -271,7 +290,7 @@ def test_solved_is_a_mean_over_a_window() -> None:
 
 def test_it_ends_when_no_trial_is_left() -> None:
     trace = lines(0.1, 0.2, 0.15)
-    found = run(pop(trace, target=0.99), trace)
+    found = run(pop(trace, target=0.99, ends_poor=True), trace)
     assert {trial.state for trial in found.trials} == {TrialState.PRUNED}
     assert found.steps_executed < 3 * STEPS
 
@@ -382,6 +401,7 @@ def test_a_shared_stage_goes_first_for_its_best_trial_and_ends_with_its_last() -
         max_steps=STEPS,
         every=5,
         predictor=Foresight(),
+        ends_poor=True,
         sampler="grid",
     )
     found = simulate(tuner, curve, workers=1, direction="maximize")
@@ -397,8 +417,11 @@ def test_a_shared_stage_goes_first_for_its_best_trial_and_ends_with_its_last() -
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"target": 1.2, "bounds": (0, 1)}, "target must be from 0 to 1, the bounds, got 1.2"),
-        ({"kill": -3, "bounds": (0, 1)}, "kill must be from 0 to 1, the bounds, got -3"),
+        (
+            {"target": 1.2, "bounds": (0, 1)},
+            "target must lie within the bounds, 0.0 to 1.0, got 1.2",
+        ),
+        ({"kill": -3, "bounds": (0, 1)}, "kill must lie within the bounds, 0.0 to 1.0, got -3"),
         ({"bounds": (1, 0)}, "bounds must be"),
         ({"bounds": (0, math.inf)}, "bounds must be"),
         ({"within": "8 parsecs"}, "within must be seconds > 0, or a number with one of"),
