@@ -261,7 +261,7 @@ class CurveReader:
         """Yield the curves of other trials that begin alike, each once."""
         mine = set(self.plan.nodes_of(trial))
         parting: dict[Node, Step] = {}
-        for path in self.plan.paths.values():
+        for path in list(self.plan.paths.values()):  # a run may add to them meanwhile
             last = next((node for node in path.leaf.up() if node.metrics), None)
             if last is not None and last not in mine:
                 parting[last] = next((node.stop for node in last.up() if node in mine), 0)

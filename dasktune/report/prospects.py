@@ -100,7 +100,8 @@ def standings_of(records: Iterable[Record]) -> dict[int, Standing]:
     """Return what POP's decisions say of each trial, by its number there.
 
     A trial that it has ended is poor; one that is promising has a priority of 1 + p, one that
-    waits for its turn a negative one.
+    waits for its turn a negative one. Poor ones that POP was told not to end wait, too, and
+    are not told apart.
     """
     found: dict[int, Standing] = {}
     for record in records:
