@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]
 Random = np.random.Generator
 
 
@@ -29,6 +29,8 @@ class Record:
         Where it comes from, and the task among those.
     steps, scores
         What was measured.
+    max_steps
+        How far it was meant to go on.
     low, high
         The bounds of its metric.
     rates
@@ -43,6 +45,7 @@ class Record:
     group: str
     steps: Array
     scores: Array
+    max_steps: int
     low: float | None = None
     high: float | None = None
     rates: tuple[tuple[int, float], ...] = ()
@@ -66,8 +69,11 @@ def draw(rng: Random) -> Record:
 
 
 def _record(scores: Array, **others: Any) -> Record:
-    steps = np.arange(1.0, len(scores) + 1)
-    return Record(kind="prior", group="prior", steps=steps, scores=scores, **others)
+    count = len(scores)
+    steps = np.arange(1, count + 1)
+    return Record(
+        kind="prior", group="prior", steps=steps, scores=scores, max_steps=count, **others
+    )
 
 
 # The eleven families, as functions of x = 1, 2, ...; parameters wide around their usual starts.
@@ -117,7 +123,8 @@ def _constant(rng: Random) -> tuple[tuple[int, float], ...]:
 
 def _schedules(rng: Random, count: int, many: int) -> list[Array]:
     """Return the rates of trials that begin alike, one for each step, the largest about 1."""
-    draw_one = (_stepwise, _stepwise, _stepwise, _cosine, _exponential)[int(rng.integers(5))]
+    kinds = (_stepwise, _stepwise, _stepwise, _cosine, _linear, _exponential)
+    draw_one = kinds[int(rng.integers(len(kinds)))]
     first = draw_one(rng, count)
     if rng.random() < 0.25:  # warm-up
         length = max(int(rng.uniform(0.01, 0.15) * count), 1)
@@ -149,6 +156,12 @@ def _cosine(rng: Random, count: int) -> Array:
     return floor + (1 - floor) * 0.5 * (1 + np.cos(np.pi * np.arange(count) / count))
 
 
+def _linear(rng: Random, count: int) -> Array:
+    begin = rng.uniform(0, 0.8) if rng.random() < 0.5 else 0.0
+    left = 1 - (np.arange(count) / count - begin) / (1 - begin)
+    return np.clip(left, rng.choice([1e-3, 0.01, 0.1]), 1.0)
+
+
 def _exponential(rng: Random, count: int) -> Array:
     every = int(rng.integers(1, max(count // 8, 2)))
     return float(rng.uniform(0.05, 0.7)) ** (np.arange(count) // every * every / count * 4)
@@ -170,7 +183,7 @@ def _scheduled(rng: Random, count: int) -> Record:
         scores = clean + law.noise(rates, clean) * own
         records.append((at, _record(scores, rates=_compressed(rates * peak))))
     siblings = [(at, one) for at, one in records[1:] if at > 0]
-    known = rng.random() < 0.85
+    known = rng.random() < 0.6
     first = records[0][1]
     return replace(first, siblings=tuple(siblings), rates=first.rates if known else ())
 
@@ -331,7 +344,10 @@ def _metric(rng: Random, record: Record) -> Record:
             shift = rng.normal() * width * size * 3
             changed = [shift + width * one.scores for one in family]
             low, high = None, None
-    done = [replace(one, scores=new, low=low, high=high) for one, new in zip(family, changed, strict=True)]
+    done = [
+        replace(one, scores=new, low=low, high=high)
+        for one, new in zip(family, changed, strict=True)
+    ]
     kin: Sequence[tuple[int, Record]] = [
         (at, one) for (at, _), one in zip(record.siblings, done[1:], strict=True)
     ]

@@ -2,11 +2,11 @@
 
     python benchmarks/train_predictor.py --data FOLDER --out FILE.npz --seed 0
 
-trains on curves drawn from a prior (`curve_prior`) and on recorded ones (the folder of
-`curves/*.npz`), and writes the weights. With `--held-out` it trains as often as there are folds,
-each time without a part of each data set's tasks, and prints how it does on those: log-likelihood,
-CRPS and coverage of the final score, next to `Persistence`. It needs torch, one core and some
-twenty minutes; the same seed gives the same weights on the same machine.
+writes the weights: four networks, which answer together. They are trained on curves drawn from a
+prior (`curve_prior`) and on recorded ones (`recorded`), each without a fold of the recorded tasks.
+On that fold it is measured, and by it calibrated: log-likelihood, CRPS and coverage of the final
+score are printed next to those of `Persistence`. It needs torch, one core and some twenty minutes;
+the same seed gives the same weights on the same machine.
 
 Each example is a question: a beginning of a curve, brought into another unit, thinned out, with
 or without its bounds, learning rates and siblings, and a future step. The network answers with
@@ -17,18 +17,19 @@ log-likelihood of what was measured and the CRPS, in parts of the metric's range
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import recorded
 import torch
 from curve_prior import Array, Random, Record, draw
+from recorded import RecordedSet
 from scores import Score, Scores
 from torch import Tensor, nn
 
@@ -44,15 +45,20 @@ from dasktune.algos.curves.prior_fitted import (
     Weights,
 )
 
-WIDTH, DEPTH, MEMBERS = 128, 3, 4
+WIDTH, DEPTH = 128, 3
 FOLDS = 4
+"""Each network is trained without one part of the recorded tasks."""
+
+BLUR = 0.05
+"""Noise on what a network is told, in standard deviations, and the part that it is not told."""
+
 FRACTIONS = (0.1, 0.2, 0.4)
 PARTS = {
     "prior": 0.40,
     "algoperf": 0.13,
     "taskset": 0.12,
     "lcbench": 0.10,
-    "rl_dopamine": 0.13,
+    "rl": 0.13,
     "own_mlp": 0.05,
     "own_stage": 0.07,
 }
@@ -61,141 +67,43 @@ PARTS = {
 # ------------------------------------------------------------------------ recorded curves
 
 
-def recorded(folder: Path) -> list[Record]:
-    """Return all recorded curves."""
-    found = [*_algoperf(folder), *_taskset(folder), *_lcbench(folder), *_dopamine(folder)]
-    return [*found, *_own_mlp(folder), *_own_stage(folder)]
-
-
-def _metadata(packed: Array) -> list[dict[str, object]]:
-    return [json.loads(line) for line in bytes(packed).decode().splitlines()]
-
-
-def _algoperf(folder: Path) -> Iterable[Record]:
-    with np.load(folder / "algoperf_dev.npz") as held:
-        arrays = {name: held[name] for name in ("offsets", "step", "val", "val_loss")}
-        runs = _metadata(held["meta_jsonl"])
-    for place, run in enumerate(runs):
-        part = slice(arrays["offsets"][place], arrays["offsets"][place + 1])
-        high = 100.0 if run["metric"] == "bleu" else 1.0
-        group = f"algoperf {run['workload']}"
-        val, loss = arrays["val"][part].astype(float), -arrays["val_loss"][part].astype(float)
-        if len(val) >= 5:
-            yield _whole("algoperf", group, val, low=0.0, high=high, spread=high)
-            yield _whole("algoperf", group, loss, high=0.0)
-
-
-def _taskset(folder: Path) -> Iterable[Record]:
-    with np.load(folder / "taskset_imdb_dev.npz") as held:
-        losses, tasks = -held["loss"].astype(float), held["tasks"]
-    for task, name in enumerate(tasks):
-        for split in (0, 1, 1, 2):
-            for scores in losses[task, ::2, split, 1:]:
-                yield _whole("taskset", f"taskset {name}", scores, high=0.0)
-
-
-def _lcbench(folder: Path) -> Iterable[Record]:
-    with np.load(folder / "lcbench_surrogate_dev.npz") as held:
-        tasks = held["tasks"]
-        accuracy = held["val_accuracy"].astype(float)
-        entropy = -held["val_cross_entropy"].astype(float)
-    for task, name in enumerate(tasks):
-        for one, other in zip(accuracy[task], entropy[task], strict=True):
-            yield _whole("lcbench", f"lcbench {name}", one, low=0.0, high=100.0, spread=100.0)
-            yield _whole("lcbench", f"lcbench {name}", other, high=0.0)
-
-
-def _dopamine(folder: Path) -> Iterable[Record]:
-    with np.load(folder / "rl_dopamine_dev.npz") as held:
-        offsets, returns = held["offsets"], held["ret"].astype(float)
-        runs = _metadata(held["meta_jsonl"])
-    for place, run in enumerate(runs):
-        scores = returns[offsets[place] : offsets[place + 1]]
-        if len(scores) >= 20:
-            yield _whole("rl_dopamine", f"rl_dopamine {run['game']}", scores)
-
-
-def _own_mlp(folder: Path) -> Iterable[Record]:
-    with np.load(folder / "own_mlp_mnist.npz") as held:
-        curves, configurations = held["curves"].astype(float), _metadata(held["configs_jsonl"])
-    for curve, values in zip(curves, configurations, strict=True):
-        rates = ((0, float(str(values["lr"]))),)
-        for column, high in ((0, 1.0), (1, 0.0), (3, 1.0)):
-            sign = 1.0 if high else -1.0
-            bounds = {"low": 0.0 if high else None, "high": high}
-            yield replace(
-                _whole("own_mlp", "own_mlp", sign * curve[:, column], **bounds), rates=rates
+def records_of(sets: Iterable[RecordedSet]) -> list[Record]:
+    """Return the runs of recorded sets; siblings are records, too."""
+    found = []
+    for of in sets:
+        runs = [_record(of, one.steps, one.scores, one.max_steps, one.rates) for one in of.curves]
+        for run, one in zip(runs, of.curves, strict=True):
+            kin = tuple(
+                (branch.at, _record(of, branch.steps, branch.scores, run.max_steps, branch.rates))
+                for branch in one.siblings
             )
-
-
-def _own_stage(folder: Path) -> Iterable[Record]:
-    with np.load(folder / "own_stage_mnist.npz") as held:
-        curves, configurations = held["curves"].astype(float), _metadata(held["configs_jsonl"])
-    shared = _shared(curves)
-    for column, high in ((0, 1.0), (1, 0.0), (3, 1.0), (4, 0.0)):
-        sign = 1.0 if high else -1.0
-        bounds = {"low": 0.0 if high else None, "high": high}
-        group = [
-            replace(
-                _whole("own_stage", "own_stage", sign * curve[:, column], **bounds),
-                rates=_changes(list(values["lr"])),  # type: ignore[call-overload]
-            )
-            for curve, values in zip(curves, configurations, strict=True)
-        ]
-        for place, one in enumerate(group):
-            kin = [
-                (int(shared[place, other]), group[other])
-                for other in np.flatnonzero(shared[place])
-                if other != place
-            ]
-            yield replace(one, siblings=tuple(kin))
-
-
-def _shared(curves: Array) -> Array:
-    """Return for each two trials how many epochs they have in common."""
-    same = (curves[:, None, :, :5] == curves[None, :, :, :5]).all(axis=3)
-    found: Array = np.cumprod(same, axis=2).sum(axis=2)
+            found.append(replace(run, siblings=kin))
     return found
 
 
-def _changes(rates: Sequence[float]) -> tuple[tuple[int, float], ...]:
-    return tuple(
-        (place, rate) for place, rate in enumerate(rates) if place == 0 or rate != rates[place - 1]
-    )
-
-
-def _whole(
-    kind: str,
-    group: str,
-    scores: Array,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-    spread: float = math.nan,
+def _record(
+    of: RecordedSet,
+    steps: tuple[int, ...],
+    scores: tuple[float, ...],
+    max_steps: int,
+    rates: tuple[tuple[int, float], ...],
 ) -> Record:
-    steps = np.arange(1.0, len(scores) + 1)
-    if low is not None and high is not None:
-        spread = high - low
     return Record(
-        kind=kind, group=group, steps=steps, scores=scores, low=low, high=high, spread=spread
+        kind=of.source,
+        group=group_of(of),
+        steps=np.array(steps),
+        scores=np.array(scores),
+        max_steps=max_steps,
+        low=of.low,
+        high=of.high,
+        rates=rates,
+        spread=of.scale,
     )
 
 
-def with_spreads(records: Sequence[Record]) -> list[Record]:
-    """Return the records, those without a unit in which errors count with their group's."""
-    ends = defaultdict(list)
-    for record in records:
-        finite = record.scores[np.isfinite(record.scores)]
-        if math.isnan(record.spread) and len(finite):
-            ends[record.group].append(np.percentile(finite, [10, 90]))
-    widths = {
-        group: max(float(np.percentile(found, 95) - np.percentile(found, 5)), 1e-9)
-        for group, found in ends.items()
-    }
-    return [
-        replace(one, spread=widths.get(one.group, 1.0)) if math.isnan(one.spread) else one
-        for one in records
-    ]
+def group_of(of: RecordedSet) -> str:
+    """Return what is held out together: a task, whatever its variants and trials."""
+    return "own" if of.source.startswith("own") else f"{of.source} {of.task}"
 
 
 # ------------------------------------------------------------------------------ questions
@@ -209,31 +117,15 @@ class Question:
     steps: tuple[int, ...]
     truths: tuple[float, ...]
     spread: float
-
-
-def plain(record: Record, fraction: float) -> Question | None:
-    """Return the question for the last score, as benchmarks ask it; None if there is none."""
-    count = len(record.scores)
-    seen = max(round(fraction * count), 1)
-    if not np.isfinite(record.scores[:seen]).any() or not np.isfinite(record.scores[-1]):
-        return None
-    curve = Curve(
-        steps=tuple(range(1, seen + 1)),
-        scores=tuple(record.scores[:seen].tolist()),
-        max_steps=count,
-        low=record.low,
-        high=record.high,
-        rates=record.rates,
-    )
-    return Question(curve, (count,), (float(record.scores[-1]),), record.spread)
+    group: str
 
 
 def asked(rng: Random, record: Record) -> Question | None:
     """Return a question about a record as another might have recorded it; None if there is none."""
     record = _another_unit(rng, record)
-    count = len(record.scores)
+    count, steps = len(record.scores), record.steps
     fraction = rng.choice(FRACTIONS) if rng.random() < 0.4 else np.exp(rng.uniform(-3.9, -0.05))
-    seen = min(max(round(fraction * count), 1), count - 1)
+    seen = min(max(round(fraction * count), 2 if rng.random() < 0.9 else 1), count - 1)
     ahead = np.unique(np.append(rng.integers(seen, count, 2), count - 1))
     ahead = ahead[np.isfinite(record.scores[ahead])]
     kept = np.arange(seen)
@@ -242,20 +134,24 @@ def asked(rng: Random, record: Record) -> Question | None:
     if not len(ahead) or not np.isfinite(record.scores[kept]).any():
         return None
     every = int(rng.integers(2, 500)) if rng.random() < 0.3 else 1
-    end = count if rng.random() < 0.8 else int(count * rng.uniform(1, 2.5))
-    bounds = rng.random() < 0.7
+    end = record.max_steps
+    if rng.random() < 0.25:  # it is stopped early, or would be trained for longer
+        end = max(int(end * rng.uniform(0.5, 2.5)), int(steps[-1]))
+    bounds = rng.random() < 0.75
     rates = record.rates if rng.random() < 0.85 else ()
     curve = Curve(
-        steps=tuple(((kept + 1) * every).tolist()),
+        steps=tuple((steps[kept] * every).tolist()),
         scores=tuple(record.scores[kept].tolist()),
         max_steps=end * every,
         low=record.low if bounds else None,
         high=record.high if bounds else None,
         rates=tuple((step * every, rate) for step, rate in rates),
-        siblings=_branches(rng, record, seen, every),
+        siblings=_branches(rng, record, int(steps[kept[-1]]), every),
     )
     truths = tuple(record.scores[ahead].tolist())
-    return Question(curve, tuple(((ahead + 1) * every).tolist()), truths, record.spread)
+    return Question(
+        curve, tuple((steps[ahead] * every).tolist()), truths, record.spread, record.group
+    )
 
 
 def _some(rng: Random, places: Array) -> Array:
@@ -264,53 +160,76 @@ def _some(rng: Random, places: Array) -> Array:
 
 
 def _another_unit(rng: Random, record: Record) -> Record:
-    """Return the record in another unit, thinned out or, rarely, upside down."""
+    """Return the record in another unit, thinned out, bent or, rarely, upside down."""
     if rng.random() < 0.15 and len(record.scores) >= 20:
         every = int(rng.integers(2, max(len(record.scores) // 8, 3)))
-        record = _each(record, lambda scores: scores[every - 1 :: every], every=every)
-    if rng.random() < 0.04:
-        return replace(
-            _each(record, lambda scores: -scores),
-            low=None if record.high is None else -record.high,
-            high=None if record.low is None else -record.low,
-        )
-    if record.kind != "prior" and rng.random() < 0.25:
+        record = _thinned(record, every)
+    if record.kind == "prior":
+        return record
+    if rng.random() < 0.2 and record.low is not None and record.high is not None:
+        return _bent(record, power=float(np.exp(rng.uniform(-1, 1))), size=10 ** rng.uniform(-1, 1))
+    if rng.random() < 0.05:
+        return _straight(record, -1.0, 0.0)
+    if rng.random() < 0.25:
         factor = float(10 ** rng.uniform(-2, 2))
         shift = float(rng.normal() * factor * record.spread) if rng.random() < 0.5 else 0.0
-        return replace(
-            _each(record, lambda scores: factor * scores + shift),
-            low=None if record.low is None else factor * record.low + shift,
-            high=None if record.high is None else factor * record.high + shift,
-            spread=factor * record.spread,
-        )
+        return _straight(record, factor, shift)
     return record
 
 
-def _each(record: Record, change, *, every: int = 1) -> Record:  # type: ignore[no-untyped-def]
-    """Return the record and its siblings with their scores changed."""
-    rates: dict[int, float] = {}
-    for step, rate in record.rates:
-        rates[step // every] = rate
-    kin = tuple((at // every, _each(one, change, every=every)) for at, one in record.siblings)
-    return replace(record, scores=change(record.scores), rates=tuple(rates.items()), siblings=kin)
+def _thinned(record: Record, every: int) -> Record:
+    """Return every so manieth measurement of a record and its siblings."""
+    kin = tuple((at, _thinned(one, every)) for at, one in record.siblings)
+    part = slice(every - 1, None, every)
+    return replace(record, steps=record.steps[part], scores=record.scores[part], siblings=kin)
 
 
-def _branches(rng: Random, record: Record, seen: int, every: int) -> tuple[Branch, ...]:
+def _straight(record: Record, factor: float, shift: float) -> Record:
+    """Return the record and its siblings in another unit; larger need not be better."""
+    ends = (record.low, record.high) if factor > 0 else (record.high, record.low)
+    low, high = (None if end is None else factor * end + shift for end in ends)
+    return replace(
+        record,
+        scores=factor * record.scores + shift,
+        low=low,
+        high=high,
+        spread=abs(factor) * record.spread,
+        siblings=tuple((at, _straight(one, factor, shift)) for at, one in record.siblings),
+    )
+
+
+def _bent(record: Record, power: float, size: float) -> Record:
+    """Return the record and its siblings as losses: a power of the distance to what is best."""
+    if record.low is None or record.high is None:
+        return record
+    part = (record.high - record.scores) / (record.high - record.low)
+    return replace(
+        record,
+        scores=-size * np.maximum(part, 0.0) ** power,
+        low=-size,
+        high=0.0,
+        spread=size,
+        siblings=tuple((at, _bent(one, power, size)) for at, one in record.siblings),
+    )
+
+
+def _branches(rng: Random, record: Record, last: int, every: int) -> tuple[Branch, ...]:
     """Return some siblings, each trained as far as it may have been by then."""
-    if not record.siblings or rng.random() < 0.35:
+    kin = [(at, one) for at, one in record.siblings if at > 0 and len(one.steps)]
+    if rng.random() < 0.5:  # only those that branched off before
+        kin = [(at, one) for at, one in kin if at <= last]
+    if not kin or rng.random() < 0.3:
         return ()
-    many = min(int(rng.integers(1, 9)), len(record.siblings))
+    many = len(kin) if rng.random() < 0.3 else min(int(rng.integers(1, 9)), len(kin))
     found = []
-    for place in rng.choice(len(record.siblings), many, replace=False):
-        at, other = record.siblings[place]
+    for place in rng.choice(len(kin), min(many, 16), replace=False):
+        at, other = kin[place]
         count = len(other.scores)
-        length = count if rng.random() < 0.5 else int(rng.integers(1, count + 1))
-        if at < 1:
-            continue
+        length = count if rng.random() < 0.6 else int(rng.integers(1, count + 1))
         found.append(
             Branch(
-                at=min(at, seen) * every if rng.random() < 0.5 else at * every,
-                steps=tuple(range(every, (length + 1) * every, every)),
+                at=at * every,
+                steps=tuple((other.steps[:length] * every).tolist()),
                 scores=tuple(other.scores[:length].tolist()),
                 rates=tuple((step * every, rate) for step, rate in other.rates),
             )
@@ -327,16 +246,18 @@ class Examples:
     below: Tensor
     above: Tensor
     spreads: Tensor
+    folds: Tensor
 
     @classmethod
-    def of(cls, questions: Iterable[Question]) -> Examples:
+    def of(cls, questions: Iterable[Question], folds: Mapping[str, int]) -> Examples:
         """Return the examples that questions come to."""
         parts: list[Features] = []
-        truths, spreads = [], []
+        truths, spreads, places = [], [], []
         for question in questions:
             found = describe(question.curve, question.steps)
             parts.append(found)
             truths.append((np.array(question.truths) - found.origin) / found.scale)
+            places.append(folds.get(question.group, -1))
             spreads.append(np.full(len(question.steps), question.spread / found.scale))
         sizes = [len(part.rows) for part in parts]
         return cls(
@@ -345,6 +266,7 @@ class Examples:
             torch.tensor(np.repeat([part.below for part in parts], sizes), dtype=torch.float32),
             torch.tensor(np.repeat([part.above for part in parts], sizes), dtype=torch.float32),
             torch.tensor(np.concatenate(spreads), dtype=torch.float32).clamp(1e-3, 1e7),
+            torch.tensor(np.repeat(places, sizes)),
         )
 
     def __len__(self) -> int:
@@ -357,11 +279,14 @@ class Examples:
             self.below[places],
             self.above[places],
             self.spreads[places],
+            self.folds[places],
         )
 
 
-def examples(rng: Random, records: Sequence[Record], count: int) -> Examples:
-    """Return the examples of `count` questions, by `PARTS`."""
+def examples(
+    rng: Random, records: Sequence[Record], count: int, folds: Mapping[str, int]
+) -> Examples:
+    """Return the examples of `count` questions, by `PARTS`; those of the prior are of fold -1."""
     kinds = defaultdict(lambda: defaultdict(list))  # type: ignore[var-annotated]
     for record in records:
         kinds[record.kind][record.group].append(record)
@@ -380,7 +305,7 @@ def examples(rng: Random, records: Sequence[Record], count: int) -> Examples:
             if question is not None:
                 yield question
 
-    return Examples.of(questions())
+    return Examples.of(questions(), folds)
 
 
 # -------------------------------------------------------------------------------- network
@@ -404,20 +329,32 @@ class Network(nn.Module):
             self.layers[-1].bias[:] = -1.5
             self.layers[-1].bias[_MIDDLE] = 0.0
 
-    def forward(self, batch: Examples) -> Tensor:
-        """Return ``(rows, levels)``."""
-        hidden = ((batch.rows - self.mean) / self.deviation).clamp(-MOST_INPUT, MOST_INPUT)
+    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the median, and the distances of the other levels from it."""
+        hidden = self.standard(rows)
+        if self.training:
+            hidden = hidden + BLUR * torch.randn_like(hidden)
+            hidden = hidden * (torch.rand_like(hidden) > BLUR)
         for layer in self.layers[:-1]:
             hidden = nn.functional.silu(layer(hidden))
         raw = self.layers[-1](hidden)
         gaps = torch.exp(raw.clamp(LEAST_GAP, MOST_GAP))
+        lower = -gaps[:, :_MIDDLE].flip(1).cumsum(1).flip(1)
+        upper = gaps[:, _MIDDLE + 1 :].cumsum(1)
         middle = raw[:, _MIDDLE : _MIDDLE + 1]
-        lower = middle - gaps[:, :_MIDDLE].flip(1).cumsum(1).flip(1)
-        upper = middle + gaps[:, _MIDDLE + 1 :].cumsum(1)
-        found = torch.cat((lower, middle, upper), dim=1).clamp(-FARTHEST, FARTHEST)
-        found = torch.where(found > 0, _within(found, batch.above), found)
-        found = torch.where(found < 0, -_within(-found, batch.below), found)
-        return torch.sinh(found)
+        return middle, torch.cat((lower, torch.zeros_like(middle), upper), dim=1)
+
+    def standard(self, rows: Tensor) -> Tensor:
+        """Return rows in standard deviations from the mean."""
+        return ((rows - self.mean) / self.deviation).clamp(-MOST_INPUT, MOST_INPUT)
+
+
+def levels(middle: Tensor, away: Tensor, batch: Examples) -> Tensor:
+    """Return the scores at `LEVELS`, in the curve's own unit."""
+    found = (middle + away).clamp(-FARTHEST, FARTHEST)
+    found = torch.where(found > 0, _within(found, batch.above), found)
+    found = torch.where(found < 0, -_within(-found, batch.below), found)
+    return torch.sinh(found)
 
 
 def _within(distances: Tensor, room: Tensor) -> Tensor:
@@ -467,10 +404,10 @@ def _log_part(ratio: Tensor) -> Tensor:
     return torch.log(-torch.expm1(-ratio))
 
 
-def train(batch: Examples, seed: int, *, seconds: float, epochs: int) -> Network:
-    """Return a network that has seen the examples so often, or as long as there is time."""
+def train(batch: Examples, seed: int, epochs: int) -> Network:
+    """Return a network that has seen the examples so often."""
     torch.manual_seed(seed)
-    network = Network(batch.rows)
+    network = Network(batch.rows).train()
     size = 1024
     rounds = epochs * (len(batch) // size)
     optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3, weight_decay=1e-2)
@@ -483,7 +420,7 @@ def train(batch: Examples, seed: int, *, seconds: float, epochs: int) -> Network
             order = torch.randperm(len(batch))
         place = turn % (len(batch) // size)
         part = batch[order[place * size : (place + 1) * size]]
-        value = loss(network(part), part)
+        value = loss(levels(*network(part.rows), part), part)
         optimizer.zero_grad()
         value.backward()
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
@@ -494,19 +431,18 @@ def train(batch: Examples, seed: int, *, seconds: float, epochs: int) -> Network
             spent = time.perf_counter() - began
             print(f"    {turn + 1}/{rounds} loss {total / 1000:.4f}, {spent:.0f} s", flush=True)
             total = 0.0
-    return network
+    return network.eval()
 
 
-def weights(networks: Sequence[Network], *, stretch: float = 1.0) -> dict[str, Array]:
+def weights(networks: Sequence[Network], stretch: Tensor) -> dict[str, Array]:
     """Return the arrays that `Weights.from_arrays` takes."""
-    first = networks[0]
     found: dict[str, Array] = {
         "form": np.array(FORM),
-        "stretch": np.array(stretch),
-        "mean": first.mean.numpy(),
-        "deviation": first.deviation.numpy(),
+        "stretch": stretch.numpy(),
+        "mean": np.stack([network.mean.numpy()[None] for network in networks]),
+        "deviation": np.stack([network.deviation.numpy()[None] for network in networks]),
     }
-    for place in range(len(first.layers)):
+    for place in range(DEPTH + 1):
         layers = [network.layers[place] for network in networks]
         matrices = [layer.weight.detach().numpy().T for layer in layers]
         offsets = [layer.bias.detach().numpy()[None] for layer in layers]
@@ -515,34 +451,64 @@ def weights(networks: Sequence[Network], *, stretch: float = 1.0) -> dict[str, A
     return found
 
 
-# ------------------------------------------------------------------------------ measuring
+# ----------------------------------------------------------------- calibrating, measuring
+
+
+def stretches(networks: Sequence[Network], batch: Examples) -> Tensor:
+    """Return by how much distances from the median are to be stretched, as logarithms.
+
+    Each network is asked about the fold that it has not seen: what it is surer of there than it
+    should be, it will be on other tasks, too. A line over how much was seen, for either side.
+    """
+    parts = []
+    with torch.no_grad():
+        for fold, network in enumerate(networks):
+            part = batch[torch.nonzero(batch.folds == fold)[:, 0]]
+            parts.append((part, regime(network, part), *network(part.rows)))
+    found = torch.zeros((3, 2), requires_grad=True)
+    optimizer = torch.optim.Adam([found], lr=0.02)
+    for _ in range(150):
+        value = torch.zeros(())
+        for part, told, middle, away in parts:
+            value = value + loss(levels(middle, away * stretched(told, found), part), part)
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+    return found.detach()
+
+
+def regime(network: Network, batch: Examples) -> Tensor:
+    """Return 1 and the first two features: how many scores were seen, and how much of all."""
+    return torch.cat((torch.ones(len(batch), 1), network.standard(batch.rows)[:, :2]), dim=1)
+
+
+def stretched(told: Tensor, found: Tensor) -> Tensor:
+    """Return the factor for each level."""
+    sides = torch.exp(told @ found)
+    below = sides[:, :1].expand(-1, _MIDDLE + 1)
+    return torch.cat((below, sides[:, 1:].expand(-1, len(LEVELS) - _MIDDLE - 1)), dim=1)
 
 
 def measured(
-    predictor: Predictor, records: Sequence[Record], *, most: int = 400
+    predictor: Predictor, sets: Sequence[RecordedSet], *, most: int = 300
 ) -> dict[tuple[str, float], Scores]:
-    """Return how a predictor does on each kind of record, by the fraction that is seen."""
+    """Return how a predictor does on each kind of set, by the fraction that is seen."""
     rng = np.random.default_rng(5)
     kinds = defaultdict(list)
-    for record in records:
-        kinds[
-            f"{record.kind}{'' if record.high or record.kind == 'rl_dopamine' else ' loss'}"
-        ].append(record)
+    for of in sets:
+        kinds[of.source] += [(of, run) for run in of.curves]
     found = {}
     for kind, group in kinds.items():
         chosen = rng.choice(len(group), min(most, len(group)), replace=False)
         for fraction in FRACTIONS:
-            questions = [plain(group[place], fraction) for place in chosen]
-            scores = [
-                Score.of(
-                    predictor.predict(question.curve, question.steps),
-                    question.truths[0],
-                    scale=question.spread,
-                )
-                for question in questions
-                if question is not None
+            questions = [
+                (group[at][0], group[at][0].asked(group[at][1], fraction)) for at in chosen
             ]
-            found[kind, fraction] = Scores.of(scores)
+            found[kind, fraction] = Scores.of(
+                Score.of(predictor.predict(one.curve, (one.step,)), one.score, scale=of.scale)
+                for of, one in questions
+                if one is not None
+            )
     return found
 
 
@@ -556,56 +522,45 @@ def show(name: str, found: dict[tuple[str, float], Scores]) -> None:
         )
 
 
-def fold_of(records: Sequence[Record], rng: Random) -> dict[str, int]:
-    """Return for each group the fold in which it is held out; each kind's are spread."""
-    kinds = defaultdict(set)
-    for record in records:
-        kinds[record.kind].add(record.group)
-    found = {}
-    for kind in sorted(kinds):
+def folds_of(sets: Sequence[RecordedSet], rng: Random) -> dict[str, int]:
+    """Return for each group the fold in which it is held out; each source's are spread."""
+    sources = defaultdict(set)
+    for of in sets:
+        sources[of.source].add(group_of(of))
+    found: dict[str, int] = {}
+    for source in sorted(sources):
         first = int(rng.integers(FOLDS))
-        for place, group in enumerate(rng.permutation(sorted(kinds[kind]))):
-            found[str(group)] = (first + place) % FOLDS
+        for place, group in enumerate(rng.permutation(sorted(sources[source]))):
+            found.setdefault(str(group), (first + place) % FOLDS)
     return found
-
-
-def held_out(records: Sequence[Record], count: int, epochs: int, seed: int, folds: int) -> None:
-    """Print how networks do on tasks that they have not seen."""
-    places = fold_of(records, np.random.default_rng(seed))
-    for fold in range(folds):
-        rng = np.random.default_rng((seed, fold))
-        own = [record for record in records if places[record.group] != fold]
-        others = [record for record in records if places[record.group] == fold]
-        network = train(examples(rng, own, count), seed, seconds=0, epochs=epochs)
-        found = Weights.from_arrays(weights([network]))
-        show(f"fold {fold}", measured(PriorFitted(found), others))
-        show("persistence", measured(Persistence(), others))
 
 
 def main() -> None:
     """Train, or measure."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="the folder with curves/*.npz")
-    parser.add_argument("--out", type=Path, help="where the weights are written")
+    parser.add_argument("--data", type=Path, required=True, help="the folder of recorded curves")
+    parser.add_argument("--out", type=Path, required=True, help="where the weights are written")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--questions", type=int, default=150_000)
     parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--held-out", type=int, default=0, help="folds to measure")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    records = with_spreads(recorded(given.data / "curves"))
-    print(f"{len(records)} recorded curves", flush=True)
-    if given.held_out:
-        held_out(records, given.questions, given.epochs, given.seed, given.held_out)
-    if given.out:
-        began = time.perf_counter()
-        batch = examples(np.random.default_rng(given.seed), records, given.questions)
-        print(f"{len(batch)} examples, {time.perf_counter() - began:.0f} s", flush=True)
-        networks = [
-            train(batch, given.seed + member, seconds=0, epochs=given.epochs)
-            for member in range(MEMBERS)
-        ]
-        np.savez_compressed(given.out, **weights(networks))
+    sets = recorded.load(given.data)
+    rng = np.random.default_rng(given.seed)
+    folds = folds_of(sets, rng)
+    batch = examples(rng, records_of(sets), given.questions, folds)
+    print(f"{len(batch)} examples", flush=True)
+    networks = [
+        train(batch[torch.nonzero(batch.folds != fold)[:, 0]], given.seed + fold, given.epochs)
+        for fold in range(FOLDS)
+    ]
+    stretch = stretches(networks, batch)
+    np.savez_compressed(given.out, **weights(networks, stretch))
+    for fold, network in enumerate(networks):
+        unseen = [of for of in sets if folds[group_of(of)] == fold]
+        alone = Weights.from_arrays(weights([network], stretch))
+        show(f"without fold {fold}", measured(PriorFitted(alone), unseen))
+        show("Persistence", measured(Persistence(), unseen))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import IO, Any, Final
@@ -43,7 +43,7 @@ MOST_INPUT: Final = 5.0
 """Bound of what the first layer is given, in standard deviations of the training."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Weights:
     """The weights of some networks of one shape, which answer together.
 
@@ -52,12 +52,13 @@ class Weights:
     form
         The form of the features that they were trained on.
     mean, deviation
-        ``(features,)``: what the rows are standardised by.
+        ``(networks, 1, features)``: what the rows are standardised by.
     layers
         For each layer the matrices, ``(networks, inputs, outputs)``, and the offsets,
         ``(networks, 1, outputs)``.
     stretch
-        What the distances from the median are multiplied by, for calibration.
+        ``(3, 2)``: logarithms of what distances below and above the median are multiplied by,
+        for calibration: a constant, and what the first two features add.
 
     Raises
     ------
@@ -69,8 +70,8 @@ class Weights:
     mean: Array
     deviation: Array
     layers: tuple[tuple[Array, Array], ...]
-    stretch: float = 1.0
-    digest: str = field(default="", compare=True)
+    stretch: Array
+    digest: str
 
     def __post_init__(self) -> None:
         if self.form != FORM:
@@ -100,13 +101,14 @@ class Weights:
                 )
                 for n in range(count)
             ),
-            stretch=float(arrays["stretch"]),
+            stretch=arrays["stretch"].astype(float),
             digest=digest.hexdigest()[:16],
         )
 
     def answer(self, told: Features) -> Array:
         """Return ``(steps, levels)``: the scores, in the curve's own unit."""
         hidden = ((told.rows - self.mean) / self.deviation).clip(-MOST_INPUT, MOST_INPUT)
+        sides = np.exp(self.stretch[0] + hidden[..., :2] @ self.stretch[1:])
         hidden = hidden.astype(np.float32)
         for matrices, offsets in self.layers[:-1]:
             inner = hidden @ matrices + offsets
@@ -116,8 +118,8 @@ class Weights:
         gaps = np.exp(raw.clip(LEAST_GAP, MOST_GAP))
         lower = -gaps[..., :_MIDDLE][..., ::-1].cumsum(axis=-1)[..., ::-1]
         upper = gaps[..., _MIDDLE + 1 :].cumsum(axis=-1)
-        away = np.concatenate((lower, np.zeros_like(raw[..., :1]), upper), axis=-1)
-        each = raw[..., _MIDDLE, None] + self.stretch * away
+        parts = (lower * sides[..., :1], np.zeros_like(raw[..., :1]), upper * sides[..., 1:])
+        each = raw[..., _MIDDLE, None] + np.concatenate(parts, axis=-1)
         found: Array = each.mean(axis=0).clip(-FARTHEST, FARTHEST)
         return np.where(found > 0, _within(found, told.above), -_within(-found, told.below))
 

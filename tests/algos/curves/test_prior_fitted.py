@@ -26,7 +26,7 @@ class TestConformance(PredictorConformance):
         return PriorFitted()
 
     def make_other(self) -> PriorFitted:
-        return PriorFitted(weights=replace(packaged(), stretch=2.0, digest="other"))
+        return PriorFitted(weights=replace(packaged(), digest="other"))
 
 
 def rising(count: int = 28, *, noise: float = 0.004, **others: object) -> Curve:
@@ -144,9 +144,9 @@ def test_the_identity_names_the_weights() -> None:
 def test_weights_survive_a_file_and_those_of_another_form_are_refused() -> None:
     arrays = {
         "form": np.array(0),
-        "stretch": np.array(1.0),
-        "mean": np.zeros(2),
-        "deviation": np.ones(2),
+        "stretch": np.zeros((3, 2)),
+        "mean": np.zeros((1, 1, 2)),
+        "deviation": np.ones((1, 1, 2)),
     }
     file = BytesIO()
     np.savez(file, **arrays)  # type: ignore[arg-type]
