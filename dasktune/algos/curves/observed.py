@@ -180,7 +180,8 @@ def pieces_of(function: ValueFunction, max_steps: Step) -> Pieces:
     >>> pieces_of(Constant(0.1)[:30] >> Constant(0.01), 60)
     ((0, '0.1'), (30, '0.01'))
     """
-    found, step = [], 0
+    found: list[tuple[Step, str]] = []
+    step = 0
     while step < max_steps:
         change = function.constant_until(step)
         if change is None or len(found) < MOST_PIECES:
