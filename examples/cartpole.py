@@ -206,14 +206,14 @@ def study() -> dt.Study:
 
 
 def space() -> dt.Space:
-    """Return 144 configurations: learning rates that stay or drop, and what they go with."""
-    rates = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+    """Return 320 configurations, among them learning rates of all sizes that stay or drop."""
+    rates = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
     return dt.Space(
         lr=[
             *(Constant(rate) for rate in rates),
             *(MultiStep(rate, milestones=[40], gamma=0.1) for rate in rates),
         ],
-        discount=[0.8, 0.95, 0.99],
+        discount=[0.5, 0.8, 0.95, 0.99],
         entropy=[0.05, Piecewise([0.05, 0.0], boundaries=[40])],
         hidden=[4, 32],
     )

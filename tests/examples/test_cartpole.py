@@ -175,9 +175,9 @@ def test_pop_solves_it_on_two_processes_as_each_trial_alone_would(
     monkeypatch.chdir(tmp_path)
     with local_client(2) as client:
         study = example.study()
-        study.optimize(example.tuner(trials=4, max_steps=50), client=client)
+        study.optimize(example.tuner(trials=4, max_steps=80), client=client)
     study.close()
-    assert study.summary()["steps_executed"] < study.summary()["trials"] * 50
+    assert study.summary()["steps_executed"] < study.summary()["trials"] * 80
     means = []
     for trial in study.trials:
         alone = run_alone(example.CartPoleTrainer, trial.sequences, max(trial.metrics)).metrics
