@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dasktune.algos.pop import Label
+from dasktune.algos.pop.pop import BEHIND, STEP_WORTH
 from dasktune.errors import ConfigurationError
 from dasktune.log import Record
 from dasktune.outlook import Outlook
@@ -99,9 +100,8 @@ def prospects_of(study: Any, ranked: Iterable[Trial]) -> Prospects:
 def standings_of(records: Iterable[Record]) -> dict[int, Standing]:
     """Return what POP's decisions say of each trial, by its number there.
 
-    A trial that it has ended is poor; one that is promising has a priority of 1 + p, one that
-    waits for its turn a negative one. Poor ones that POP was told not to end wait, too, and
-    are not told apart.
+    One that is promising has a priority of 1 + p, one that waits for its turn a negative one. A
+    trial that was ended, or waits behind all others, is poor.
     """
     found: dict[int, Standing] = {}
     for record in records:
@@ -110,11 +110,15 @@ def standings_of(records: Iterable[Record]) -> dict[int, Standing]:
                 case {"do": "stop", "trial": trial}:
                     found[trial] = Standing(label=Label.POOR)
                 case {"do": "extend" | "rank", "trial": trial, "priority": priority}:
-                    found[trial] = (
-                        Standing(label=Label.PROMISING, confidence=priority - 1)
-                        if priority >= 1
-                        else Standing(label=Label.OPPORTUNISTIC)
-                    )
+                    found[trial] = _waiting(priority)
                 case _:
                     pass
     return found
+
+
+def _waiting(priority: float) -> Standing:
+    """Return what the priority of a trial says that may go on."""
+    if priority >= 1:
+        return Standing(label=Label.PROMISING, confidence=priority - 1)
+    is_behind = priority <= STEP_WORTH - BEHIND
+    return Standing(label=Label.POOR if is_behind else Label.OPPORTUNISTIC)

@@ -15,14 +15,15 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
-from dasktune.algos.curves import Curve, Persistence
+from dasktune.algos.curves import LEVELS, Curve, Persistence, Prediction
 from dasktune.algos.pop import Label
 from dasktune.graph.plan import SearchPlan
+from dasktune.log import describe
 from dasktune.outlook import Outlook
 from dasktune.report.page import Content, gather, render
 from dasktune.report.prospects import MOST_FANS, Prospects, Standing, prospects_of, standings_of
 from dasktune.summary import Suspensions, spread_of, summarise
-from dasktune.types import Direction
+from dasktune.types import Decision, Direction, Extend, Now, Predict, Report
 
 
 class Learning(dt.Trainer):
@@ -46,6 +47,22 @@ class Learning(dt.Trainer):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.steps, self.lr = state["steps"], state["lr"]
+
+
+class Doubling:
+    """Predicts that a curve comes to about twice what it is."""
+
+    def predict(self, curve: Curve, steps: tuple[int, ...], *, seed: int = 0) -> Prediction:
+        row = tuple(2 * curve.scores[-1] + 0.2 * (level - 0.5) for level in LEVELS)
+        return Prediction(
+            after=curve.last_step,
+            steps=steps,
+            scores=(row,) * len(steps),
+            deviations=(0.1,) * len(steps),
+        )
+
+    def identity(self) -> dict[str, object]:
+        return {"class": "Doubling"}
 
 
 def made(folder: Path) -> dt.Study:
@@ -84,6 +101,52 @@ def test_the_last_decision_says_what_pop_holds_of_a_trial() -> None:
     assert str(found[2]) == "promising, p = 0.75"
     by_label = Prospects(standings=found).by_label()
     assert list(by_label.items()) == [("promising", [2]), ("opportunistic", [0]), ("poor", [1])]
+
+
+def test_labels_are_those_of_the_tuner_itself_as_long_as_it_runs() -> None:
+    """Whatever it does with poor trials: what it decides says what it holds of them."""
+    for ends_poor in (False, True):
+        space = dt.Space(lr=dt.Float(0.05, 0.9))
+        tuner = dt.algos.POP(
+            space,
+            target=0.7,
+            trials=12,
+            max_steps=40,
+            every=4,
+            ends_poor=ends_poor,
+            predictor=Doubling(),
+        )
+        tuner.prepare({"directions": ["maximize"]})
+        told: list[dict[str, Any]] = []
+        waiting: dict[int, Extend] = {}
+        seen: set[Label] = set()
+
+        def take(
+            decisions: list[Decision],
+            told: list[dict[str, Any]] = told,
+            waiting: dict[int, Extend] = waiting,
+        ) -> list[int]:
+            told.append({"decisions": list(map(describe, decisions))})
+            waiting |= {one.trial: one for one in decisions if isinstance(one, Extend)}
+            return [one.trial for one in decisions if isinstance(one, Predict)]
+
+        take(tuner.ask(4))
+        rates = {trial: 0.07 * (trial + 1) for trial in range(12)}
+        for turn in range(60):
+            trial = sorted(waiting)[turn % len(waiting)]
+            step = (turn // 12 + 1) * 4
+            accuracy = rates[trial] * (1 - math.exp(-step / 8))
+            now = Now(seconds=float(turn), step_seconds=1.0, workers=4)
+            report = Report(trial=trial, step=step, metrics={}, losses=(-accuracy,), now=now)
+            for asked in take(tuner.tell(report)):
+                take(tuner.tell_prediction(asked, tuner.question(asked).answer()))
+            held = {number: label for number, (label, _) in tuner.standing.items()}
+            found = {number: one.label for number, one in standings_of(told).items()}
+            seen |= set(found.values())
+            assert {number: found[number] for number in held} == held
+            if told[-1]["decisions"][-1:] == [{"do": "finish"}]:
+                break
+        assert seen == set(Label)
 
 
 def test_the_best_trials_that_are_not_at_their_end_have_fans(
