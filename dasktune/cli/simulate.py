@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,23 +14,33 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dasktune.errors import ConfigurationError, refuse, unknown
-from dasktune.types import Step
+from dasktune.types import Direction, Step
 
 if TYPE_CHECKING:
     from dasktune.algos.base import Tuner
+    from dasktune.algos.sources import Source
     from dasktune.report.svg import Svg
     from dasktune.simulate.comparison import Compared, Spread
     from dasktune.simulate.trace import Trace
+    from dasktune.space import Space
 
 MOST_LINES = 5
 """Tuners that a picture can tell apart."""
 
+WORKERS = 8
+"""Simulated workers unless some are given."""
+
 FIGURES = ("best", "seconds_to", "steps_to", "seconds", "steps", "completed")
 """What is told of each tuner: attributes of `dasktune.simulate.comparison.Repeat`."""
 
+TIMES = ("reached", "mean", "median", "quartiles", "times the first")
+"""What is told of the time to a target; the last by means and by medians."""
+
 
 def simulate(
-    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="Recorded curves, an .npz file.")],
+    trace: Annotated[
+        Path, typer.Argument(metavar="TRACE", help="Recorded curves: .zarr, .zarr.zip or .npz.")
+    ],
     tuner: Annotated[
         list[str],
         typer.Option(
@@ -37,9 +48,16 @@ def simulate(
             help="Tuner and its arguments, such as asha:eta=3. May be repeated.",
         ),
     ],
-    metric: Annotated[str | None, typer.Option(help="May be left out if there is one.")] = None,
-    direction: Annotated[str, typer.Option(help="maximize or minimize.")] = "minimize",
-    workers: Annotated[int, typer.Option(min=1, help="Simulated workers.")] = 8,
+    metric: Annotated[
+        str | None, typer.Option(help="The one that was optimised, or the only one, if not given.")
+    ] = None,
+    direction: Annotated[
+        str | None, typer.Option(help="maximize or minimize; as recorded, or minimize.")
+    ] = None,
+    workers: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help=f"Simulated workers, {WORKERS} if not given. May be repeated."),
+    ] = None,
     trials: Annotated[
         int | None, typer.Option(min=1, help="As many as there are configurations if not given.")
     ] = None,
@@ -52,8 +70,10 @@ def simulate(
     steps: Annotated[
         int | None, typer.Option(min=1, help="End each run when so many were trained.")
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs of each tuner.")] = 5,
-    seed: Annotated[int, typer.Option(min=0, help="Of the first run.")] = 0,
+    orders: Annotated[
+        int, typer.Option(min=1, help="Random orders of the configurations, the same for all.")
+    ] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="Of the first order, and its tuner.")] = 0,
     straggling: Annotated[
         float, typer.Option(min=0, help="Standard deviation of z: a job takes 1+|z| as long.")
     ] = 0.0,
@@ -66,71 +86,88 @@ def simulate(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     plot: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Draw the best value by time: an .svg.")
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="Draw the best value by time, or the time to a target: an .svg."
+        ),
     ] = None,
 ) -> None:
     """Compare tuners on recorded curves, without training.
 
     Says how long, and how many steps, each takes to the target, and the best value it
-    finds: the median of its runs, with their range. Times are virtual.
+    finds, over random orders of the configurations: trial number i is the same one for all
+    tuners. Times are virtual.
     """
     from dasktune.limits import Limits
     from dasktune.simulate.comparison import compare
     from dasktune.simulate.trace import Trace
 
-    refuse(_problems(plot, tuner, target))
+    capacities = list(dict.fromkeys(workers or [WORKERS]))
+    refuse(_problems(plot, tuner, target, capacities))
     curves = Trace.load(trace)
     metric = _metric(curves, metric)
+    towards = Direction.parse(direction or curves.directions.get(metric, Direction.MINIMIZE))
     found = compare(
-        _tuners(tuner, curves, trials=trials, max_steps=max_steps),
+        _tuners(tuner, curves, trials=trials, max_steps=max_steps, target=target),
         curves,
-        repeats=repeats,
+        repeats=orders,
         target=target,
         seed=seed,
         metric=metric,
-        direction=direction,
-        workers=workers,
+        direction=towards,
+        workers=capacities,
         straggling=straggling,
         drop=drop,
         resume=not from_scratch,
         limits=Limits(steps=steps),
     )
     if plot is not None:
-        _draw(found, metric).save(plot)
+        _draw(found, metric, target).save(plot)
     if as_json:
-        conditions = {"workers": workers, "straggling": straggling, "drop": drop, "steps": steps}
-        conditions |= {"from_scratch": from_scratch}
-        head = {"trace": str(trace), "metric": metric, "direction": direction, "target": target}
-        tuners = [_document(one, target) for one in found]
-        document = {**head, **conditions, "repeats": repeats, "seed": seed, "tuners": tuners}
-        typer.echo(json.dumps(document, indent=2))
+        conditions = {"workers": capacities, "straggling": straggling, "drop": drop}
+        conditions |= {"steps": steps, "from_scratch": from_scratch, "orders": orders, "seed": seed}
+        head = {"trace": str(trace), "metric": metric, "direction": towards.value, "target": target}
+        tuners = [_document(one, _first(found, one), target) for one in found]
+        typer.echo(json.dumps({**head, **conditions, "tuners": tuners}, indent=2))
     else:
-        typer.echo("\n".join(_table(found, metric, target)))
+        typer.echo("\n".join(_text(found, metric, target)))
 
 
-def _problems(plot: Path | None, tuners: Sequence[str], target: float | None) -> list[str]:
+def _problems(
+    plot: Path | None, tuners: Sequence[str], target: float | None, workers: Sequence[int]
+) -> list[str]:
     """Return what is wrong with arguments that are used only when all has been simulated."""
     found = []
     if target is not None and not math.isfinite(target):
         found.append(f"--target must be finite, got {target}")
     if plot is not None and len(tuners) > MOST_LINES:
         found.append(f"--plot must have at most {MOST_LINES} tuners, got {len(tuners)}")
+    if plot is not None and target is None and len(workers) > 1:
+        found.append("--plot of several --workers must have a --target: it draws the time to it")
     if plot is not None and (plot.suffix != ".svg" or not plot.parent.is_dir()):
         found.append(f"--plot must be an .svg in a folder that exists, got {str(plot)!r}")
     return found
 
 
 def _metric(trace: Trace, name: str | None) -> str:
-    if name is None and len(trace.metrics) > 1:
-        raise ConfigurationError(f"--metric must be one of {', '.join(sorted(trace.metrics))}")
-    return trace.metrics[0] if name is None else name
+    if name is not None:
+        return name
+    known = list(trace.directions) or trace.metrics
+    if len(known) > 1:
+        raise ConfigurationError(f"--metric must be one of {', '.join(sorted(known))}")
+    return known[0]
 
 
 # -------------------------------------------------------------------------------- tuners
 
 
 def _tuners(
-    texts: Iterable[str], trace: Trace, *, trials: int | None, max_steps: Step | None
+    texts: Iterable[str],
+    trace: Trace,
+    *,
+    trials: int | None,
+    max_steps: Step | None,
+    target: float | None,
 ) -> dict[str, Callable[[int], Tuner]]:
     """Return by the text of each tuner what makes it for a seed.
 
@@ -141,6 +178,7 @@ def _tuners(
     """
     given = {
         "space": trace.space(),
+        "target": target,
         "trials": len(trace.configurations) if trials is None else trials,
         "max_steps": trace.steps if max_steps is None else max_steps,
     }
@@ -150,7 +188,7 @@ def _tuners(
         try:
             if text in found:
                 problems.append(f"a tuner may come only once, got {text!r} again")
-            found[text] = partial(_make, *_parsed(text, given))
+            found[text] = partial(_make, trace, *_parsed(text, given))
             found[text](0)  # what is wrong with the last is said before the first runs
         except ConfigurationError as error:
             problems += error.problems
@@ -159,7 +197,7 @@ def _tuners(
 
 
 def _parsed(text: str, given: Mapping[str, Any]) -> tuple[type[Tuner], dict[str, Any]]:
-    """Return the class of a tuner and its arguments without a seed."""
+    """Return the class of a tuner and its arguments without space and seed."""
     from dasktune.cli.study_file import parse_config
 
     name, *settings = text.split(":")
@@ -177,12 +215,28 @@ def _parsed(text: str, given: Mapping[str, Any]) -> tuple[type[Tuner], dict[str,
         for key, one in parameters.items()
         if one.default is one.empty and key not in arguments
     )
-    return kind, arguments
+    return kind, {key: value for key, value in arguments.items() if key != "space"}
 
 
-def _make(kind: type[Tuner], arguments: Mapping[str, Any], seed: int) -> Tuner:
-    seeded = {"seed": seed} if "seed" in inspect.signature(kind).parameters else {}
-    return kind(**arguments, **seeded)
+def _make(
+    trace: Trace, kind: Callable[..., Tuner], arguments: Mapping[str, Any], seed: int
+) -> Tuner:
+    """Return a tuner that takes the configurations in the order of a seed, each once."""
+    parameters = inspect.signature(kind).parameters
+    space = trace.space(order=seed)
+    own = {"space": space, "sampler": _in_order(space), "seed": seed}
+    return kind(**{**{key: own[key] for key in own if key in parameters}, **arguments})
+
+
+def _in_order(space: Space) -> Source:
+    """Return what proposes the points of a trace's space one after the other."""
+    from dasktune.algos.sources import GivenSource
+    from dasktune.space import Choice
+
+    ((name, domain),) = space.dimensions
+    labels = domain.labels if isinstance(domain, Choice) and len(domain.labels) > 1 else ()
+    points = [{name: label} for label in labels] or [{}]
+    return GivenSource(map(space.at, points), "in order")
 
 
 def _known_tuners() -> dict[str, type[Tuner]]:
@@ -200,42 +254,86 @@ def _known_tuners() -> dict[str, type[Tuner]]:
 # --------------------------------------------------------------------------------- output
 
 
-def _document(found: Compared, target: float | None) -> dict[str, object]:
-    figures = {name: found.spread(name) for name in FIGURES}
+def _first(found: Sequence[Compared], one: Compared) -> Compared:
+    """Return the first tuner on as many workers."""
+    return next(other for other in found if other.workers == one.workers)
+
+
+def _document(found: Compared, first: Compared, target: float | None) -> dict[str, object]:
+    mean, median = found.times(first, "seconds_to") if target is not None else (None, None)
     return {
         "tuner": found.name,
+        "workers": found.workers,
         "reached": None if target is None else found.reached,
-        **{
-            name: {"median": one.median, "low": one.low, "high": one.high}
-            for name, one in figures.items()
-        },
+        "times_first": {"mean": mean, "median": median},
+        **{name: asdict(found.spread(name)) for name in FIGURES},
     }
 
 
-def _table(found: Sequence[Compared], metric: str, target: float | None) -> list[str]:
+def _text(found: Sequence[Compared], metric: str, target: float | None) -> Iterator[str]:
+    """Yield the lines of a table for each number of workers, and what it is about."""
     from dasktune.cli.results import table
+    from dasktune.report.formats import count
 
     names = {"best": f"best {metric}", "seconds": "seconds", "steps": "steps"}
     if target is not None:
-        to = f"to {target:g}"
-        names = {"seconds_to": f"seconds {to}", "steps_to": f"steps {to}", **names}
-    header = ["tuner", *(["reached"] if target is not None else []), *names.values()]
-    rows = []
-    for one in found:
-        reached = [] if target is None else [f"{one.reached} of {len(one.repeats)}"]
-        rows.append([one.name, *reached, *(_shown(one.spread(name)) for name in names)])
-    return table(header, rows)
+        names = {"steps_to": "steps to it", **names}
+    for capacity in dict.fromkeys(one.workers for one in found):
+        mine = [one for one in found if one.workers == capacity]
+        if target is not None:
+            orders = count(len(mine[0].repeats), "order")
+            yield f"seconds to {metric} {target:g} on {count(capacity, 'worker')}, {orders}:"
+        elif capacity != found[0].workers or capacity != found[-1].workers:
+            yield f"on {count(capacity, 'worker')}:"
+        header = ["tuner", *(TIMES if target is not None else ()), *names.values()]
+        yield from table(header, [[*_row(one, mine[0], names, target)] for one in mine])
+        if capacity != found[-1].workers:
+            yield ""
+
+
+def _row(
+    one: Compared, first: Compared, names: Iterable[str], target: float | None
+) -> Iterator[str]:
+    yield one.name
+    if target is not None:
+        spread = one.spread("seconds_to")
+        yield f"{one.reached} of {len(one.repeats)}"
+        yield _figure(spread.mean)
+        yield _shown(spread)
+        yield f"{_figure(spread.q1)} to {_figure(spread.q3)}"
+        ratios = one.times(first, "seconds_to")
+        yield " / ".join("-" if ratio is None else f"{ratio:.2f}" for ratio in ratios)
+    for name in names:
+        yield _shown(one.spread(name))
 
 
 def _shown(spread: Spread) -> str:
-    low, median, high = (
-        "never" if value is None else f"{value:,.5g}" if value < 1e5 else f"{value:,.0f}"
-        for value in (spread.low, spread.median, spread.high)
-    )
+    low, median, high = map(_figure, (spread.low, spread.median, spread.high))
     return median if low == high else f"{median} ({low} to {high})"
 
 
-def _draw(found: Sequence[Compared], metric: str) -> Svg:
+def _figure(value: float | None) -> str:
+    return "never" if value is None else f"{value:,.5g}" if value < 1e5 else f"{value:,.0f}"
+
+
+def _draw(found: Sequence[Compared], metric: str, target: float | None) -> Svg:
+    """Return a picture of the times to the target, or of the best value by time without one."""
+    if target is None:
+        return _draw_best(found, metric)
+    from dasktune.report.times import Times, draw_times
+
+    times = [
+        Times(
+            name=one.name,
+            workers=one.workers,
+            seconds=tuple(repeat.seconds_to for repeat in one.repeats),
+        )
+        for one in found
+    ]
+    return draw_times(times, target=f"{metric} {target:g}")
+
+
+def _draw_best(found: Sequence[Compared], metric: str) -> Svg:
     """Return the best value by time: the median of each tuner, and its runs behind."""
     from dasktune.report.curves import Curve, draw_curves
 
@@ -261,7 +359,7 @@ def _draw(found: Sequence[Compared], metric: str) -> Svg:
         metric=f"best {metric}",
         heading=heading,
         across="virtual seconds",
-        rest="each run",
+        rest="each order",
     )
 
 

@@ -1,10 +1,10 @@
-"""Tuners side by side: the same curves, the same conditions, several seeds."""
+"""Tuners side by side: the same curves, conditions and numbers of workers, several seeds."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,23 @@ from dasktune.types import Direction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """The median of a figure over repeats, with its range; None is never or nothing."""
+    """How a figure spreads over repeats: what a box plot shows. None is never, or nothing.
 
+    Attributes
+    ----------
+    mean
+        None if one of them is.
+    median, low, high
+        The middle, the least and the greatest.
+    q1, q3
+        The quartiles, interpolated between neighbours.
+    """
+
+    mean: float | None
     median: float | None
     low: float | None
+    q1: float | None
+    q3: float | None
     high: float | None
 
     @classmethod
@@ -30,12 +43,27 @@ class Spread:
         Examples
         --------
         >>> Spread.of([3, None, 1])
-        Spread(median=3, low=1, high=None)
+        Spread(mean=None, median=3, low=1, q1=2.0, q3=None, high=None)
         """
         found = sorted(math.inf if value is None else value for value in values)
-        figures = (statistics.median(found), found[0], found[-1])
-        median, low, high = (value if math.isfinite(value) else None for value in figures)
-        return cls(median=median, low=low, high=high)
+        return cls(
+            mean=_finite(statistics.fmean(found)),
+            median=_finite(statistics.median(found)),
+            low=_finite(found[0]),
+            q1=_finite(_quantile(found, 0.25)),
+            q3=_finite(_quantile(found, 0.75)),
+            high=_finite(found[-1]),
+        )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    at = (len(ordered) - 1) * share
+    low, high = ordered[math.floor(at)], ordered[math.ceil(at)]
+    return low if low == high else low + (high - low) * (at - math.floor(at))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +114,10 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """The simulations of one tuner."""
+    """The simulations of one tuner on so many workers."""
 
     name: str
+    workers: int
     direction: Direction
     repeats: tuple[Repeat, ...]
 
@@ -100,6 +129,18 @@ class Compared:
     def reached(self) -> int:
         """How many repeats reached the target."""
         return sum(one.seconds_to is not None for one in self.repeats)
+
+    def times(self, first: Compared, figure: str) -> tuple[float | None, float | None]:
+        """Return how many times as much as the `first` a figure is, by means and by medians.
+
+        None where one of them is never, or 0.
+        """
+        mine, theirs = self.spread(figure), first.spread(figure)
+        mean, median = (
+            a / b if a is not None and b else None
+            for a, b in ((mine.mean, theirs.mean), (mine.median, theirs.median))
+        )
+        return mean, median
 
     def median_line(self) -> list[tuple[float, float]]:
         """Return the median of the best values by time, from when most repeats have one."""
@@ -119,13 +160,14 @@ def compare(
     tuners: Mapping[str, Callable[[int], Tuner]],
     curves: Curves,
     *,
+    workers: int | Iterable[int] = 1,
     repeats: int = 5,
     target: float | None = None,
     seed: int = 0,
     direction: str | Direction = Direction.MINIMIZE,
     **conditions: Any,
 ) -> list[Compared]:
-    """Return how each tuner does under the same conditions.
+    """Return how each tuner does under the same conditions, for each number of workers.
 
     Parameters
     ----------
@@ -133,6 +175,8 @@ def compare(
         By name: makes the tuner, given the seed of a repeat.
     curves, direction
         As for `simulate`.
+    workers
+        How many simulated workers; several numbers are compared one after the other.
     repeats
         How often each is simulated, with seeds from `seed` on, which also decide who
         straggles and what is dropped.
@@ -150,20 +194,24 @@ def compare(
     ...     lambda values, step: values["lr"] + 1 / step,
     ...     repeats=3,
     ... )
-    >>> found.spread("steps")
-    Spread(median=32, low=32, high=32)
+    >>> found.spread("steps").median
+    32
     """
     towards = Direction.parse(direction)
+
+    def run(make: Callable[[int], Tuner], capacity: int, one: int) -> Repeat:
+        found = simulate(
+            make(one), curves, workers=capacity, seed=one, direction=towards, **conditions
+        )
+        return Repeat.of(found, target)
+
     return [
         Compared(
             name=name,
+            workers=capacity,
             direction=towards,
-            repeats=tuple(
-                Repeat.of(
-                    simulate(make(one), curves, seed=one, direction=towards, **conditions), target
-                )
-                for one in range(seed, seed + repeats)
-            ),
+            repeats=tuple(run(make, capacity, one) for one in range(seed, seed + repeats)),
         )
+        for capacity in ([workers] if isinstance(workers, int) else workers)
         for name, make in tuners.items()
     ]

@@ -47,7 +47,7 @@ def test_each_repeat_is_the_simulation_of_its_seed() -> None:
     assert [one.seconds_to for one in found.repeats] == [one.time_to(0.5) for one in alone]
     assert [one.steps_to for one in found.repeats] == [one.steps_to(0.5) for one in alone]
     assert found.reached == sum(one.time_to(0.5) is not None for one in alone)
-    assert found.spread("completed") == Spread(median=6, low=6, high=6)
+    assert found.spread("completed") == Spread.of([6])
     bests = [min(trial.value for trial in one.trials) for one in alone]
     assert found.spread("best").median == statistics.median(bests)
     assert found.spread("best").low == min(bests)
@@ -58,13 +58,39 @@ def test_conditions_are_the_same_for_all() -> None:
     first, second = compare(tuners, curve, repeats=2, limits=Limits(steps=13))
     assert (first.name, second.name) == ("a", "b")
     assert first.repeats == second.repeats
-    assert first.spread("steps") == Spread(median=13, low=13, high=13)
+    assert first.spread("steps") == Spread.of([13])
 
 
 def test_never_is_later_than_any_time() -> None:
-    assert Spread.of([2.0, None, None]) == Spread(median=None, low=2.0, high=None)
-    assert Spread.of([None]) == Spread(median=None, low=None, high=None)
-    assert Spread.of([1.0, 2.0]) == Spread(median=1.5, low=1.0, high=2.0)
+    found = Spread.of([2.0, None, None])
+    assert (found.median, found.low, found.high, found.mean) == (None, 2.0, None, None)
+    assert Spread.of([None]) == Spread(
+        mean=None, median=None, low=None, q1=None, q3=None, high=None
+    )
+
+
+def test_a_spread_is_what_a_box_plot_shows() -> None:
+    found = Spread.of([4.0, 1.0, 2.0, 3.0, 10.0])
+    assert found == Spread(mean=4.0, median=3.0, low=1.0, q1=2.0, q3=4.0, high=10.0)
+    assert Spread.of([1.0, 2.0]) == Spread(
+        mean=1.5, median=1.5, low=1.0, q1=1.25, q3=1.75, high=2.0
+    )
+    assert Spread.of([1.0, 2.0, 3.0, 4.0, None]).q3 == 4.0
+
+
+def test_several_numbers_of_workers_are_compared_one_after_the_other() -> None:
+    found = compare({"a": random, "b": random}, curve, workers=(1, 3), repeats=2, target=0.9)
+    assert [(one.workers, one.name) for one in found] == [(1, "a"), (1, "b"), (3, "a"), (3, "b")]
+    alone = [dt.simulate(random(seed), curve, workers=3, seed=seed) for seed in (0, 1)]
+    assert [one.seconds for one in found[2].repeats] == [one.seconds for one in alone]
+    assert found[1].times(found[0], "seconds") == (1.0, 1.0)
+    mean, median = found[2].times(found[0], "seconds")
+    assert mean == median == pytest.approx(1 / 3)
+
+
+def test_a_ratio_to_never_or_of_nothing_is_none() -> None:
+    (never,) = compare({"a": random}, curve, repeats=2, target=-1.0)
+    assert never.times(never, "seconds_to") == (None, None)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -75,8 +101,8 @@ def test_the_median_line_begins_where_most_repeats_have_a_value(sign: int) -> No
         repeat((2.0, sign * 3.0), (5.0, sign * 2.0)),
         repeat((3.0, sign * 4.0)),
     )
-    line = Compared(name="x", direction=direction, repeats=repeats).median_line()
+    line = Compared(name="x", workers=1, direction=direction, repeats=repeats).median_line()
     assert line == [(2.0, sign * 5.0), (3.0, sign * 4.0), (4.0, sign * 3.0), (5.0, sign * 2.0)]
-    nothing = Compared(name="x", direction=direction, repeats=(repeat(),))
+    nothing = Compared(name="x", workers=1, direction=direction, repeats=(repeat(),))
     assert nothing.median_line() == []
-    assert nothing.spread("best") == Spread(median=None, low=None, high=None)
+    assert nothing.spread("best") == Spread.of([None])
