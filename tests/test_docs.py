@@ -47,6 +47,15 @@ def test_the_page_of_the_format_reads_a_checkpoint(
     assert names["document"]["state"] == {"dict": [["weights", {"tensor": 0}], ["epoch", 3]]}
 
 
+def test_the_page_of_pop_runs() -> None:
+    names: dict[str, Any] = {}
+    page = (DOCS / "pop.md").read_text()
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(compile(block, "pop.md", "exec"), names)
+    assert names["found"].time_to(0.75) is not None
+    assert names["tuner"].max_steps == 40
+
+
 def test_the_page_of_fingerprints_shows_what_is_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -130,7 +130,8 @@ class POP(SampledTuner):
         unit; None ends the study then.
     window
         The target is reached by the mean over so many of a trial's last measurements: a task
-        of reinforcement learning is solved only when it stays solved.
+        of reinforcement learning is solved only when it stays solved. What is predicted is the
+        curve as it was measured: a mean would lag behind it.
     ends_when
         Ranges of metrics ``{"reward": (200, None), "crashes": (None, 0.1)}``: the study ends
         when one report lies in all of them. For more than that, override `is_done`.
@@ -335,8 +336,6 @@ class POP(SampledTuner):
         """Return the question how the trial's curve goes on."""
         low, high = self.goal.low, self.goal.high
         curve = self.curves.curve(trial, max_steps=self.max_steps, low=low, high=high)
-        if self.window > 1:
-            curve = replace(curve, scores=_means(curve.scores, self.window))
         steps = future_steps(curve.last_step, self.max_steps, self.every)
         return Question(predictor=self.predictor, curve=curve, steps=steps, seed=self.seed + trial)
 
@@ -574,15 +573,6 @@ class POP(SampledTuner):
             raise ConfigurationError(f"not the state of this tuner: {error!r}") from error
         for active in self._active.values():
             self._look_at(active)
-
-
-def _means(scores: tuple[float, ...], window: int) -> tuple[float, ...]:
-    """Return the running means over a window, shorter at the beginning."""
-    found = []
-    for end in range(1, len(scores) + 1):
-        last = scores[max(0, end - window) : end]
-        found.append(sum(last) / len(last))
-    return tuple(found)
 
 
 def _describe(trial: int, active: _Active) -> dict[str, object]:
