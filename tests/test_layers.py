@@ -86,11 +86,13 @@ HARMLESS = """
 """All that a pure module may import from outside; none of it reads the world."""
 
 BRIDGES = {
+    "dasktune.algos.curves.extra": {"emcee", "importlib", "scipy"},
     "dasktune.algos.curves.prior_fitted": {"importlib"},
     "dasktune.algos.optuna_source": {"optuna", "warnings"},
     "dasktune.algos.distributions": {"optuna"},
 }
-"""What else single modules may import: to read a file of the package, to ask Optuna."""
+"""What else single modules may import: to read a file of the package, to ask Optuna,
+to sample curves."""
 
 SEEDED = frozenset(
     {"BitGenerator", "Generator", "PCG64", "Philox", "RandomState", "SeedSequence", "default_rng"}

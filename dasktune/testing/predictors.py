@@ -19,14 +19,17 @@ from dasktune.types import Step
 _MOST_RANGES = 30.0
 """How far a prediction may lie from what was seen, in ranges of what was seen."""
 
+Answer = tuple[str, Curve, tuple[Step, ...], Prediction]
+"""A curve's name, the curve, steps that were asked about, and the answer."""
+
 
 class PredictorConformance:
     """Tests that a predictor keeps the protocol of `dasktune.algos.curves.Predictor`.
 
     Subclass it in a file of tests, under a name that pytest collects, and say how the
-    predictor is made. It needs nothing but what runs the tests, such as pytest. Each test
-    asks about all the curves of `curves`, some twenty; where a prediction is slow, the
-    predictor should be a small one.
+    predictor is made. It needs nothing but what runs the tests, such as pytest. It is asked
+    about all the curves of `curves`, some twenty; where a prediction is slow, the predictor
+    should be a small one.
 
     It does not judge how good predictions are.
 
@@ -41,6 +44,8 @@ class PredictorConformance:
 
     curves: ClassVar[Mapping[str, Curve]]
     """What is asked about, by name; see the module's end for those that are asked by default."""
+
+    _known: ClassVar[tuple[Answer, ...]]
 
     # ------------------------------------------------------------------ what users define
 
@@ -191,7 +196,13 @@ class PredictorConformance:
 
     # ------------------------------------------------------------------------ how it asks
 
-    def _answers(self) -> Iterator[tuple[str, Curve, tuple[Step, ...], Prediction]]:
+    def _answers(self) -> tuple[Answer, ...]:
+        """Return the answers to all questions, which are asked once: some predictors are slow."""
+        if "_known" not in vars(type(self)):
+            type(self)._known = tuple(self._asked())
+        return type(self)._known
+
+    def _asked(self) -> Iterator[Answer]:
         predictor = self.make()
         for name, curve in self.curves.items():
             steps = future_steps(curve.last_step, curve.max_steps)

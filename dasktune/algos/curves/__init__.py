@@ -1,6 +1,7 @@
 """Learning curves: what they will come to, and how sure that is."""
 
 from dasktune.algos.curves.curve import LEVELS, Branch, Curve, Prediction, Predictor, Question
+from dasktune.algos.curves.ensemble import CurveEnsemble
 from dasktune.algos.curves.persistence import Persistence
 from dasktune.algos.curves.prior_fitted import PriorFitted
 
@@ -8,6 +9,7 @@ __all__ = [
     "LEVELS",
     "Branch",
     "Curve",
+    "CurveEnsemble",
     "Persistence",
     "Prediction",
     "Predictor",
