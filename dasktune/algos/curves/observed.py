@@ -133,7 +133,7 @@ def rates_of(
 ) -> tuple[tuple[Step, float], ...]:
     """Return a trial's learning rate from each step on at which it changes.
 
-    One that changes at every step is taken at `MOST_RATES` of them.
+    One that changes at every step is taken at `MOST_RATES` of them, and where its form changes.
 
     Parameters
     ----------
@@ -155,18 +155,28 @@ def rates_of(
     if found is None:
         return ()
     function = sequences[found]
-    steps, step = [], 0
-    while step < max_steps:
-        steps.append(step)
-        change = function.constant_until(step)
-        step = max_steps if change is None else change
-    if len(steps) > MOST_RATES:
-        last = len(steps) - 1
-        steps = [steps[place * last // (MOST_RATES - 1)] for place in range(MOST_RATES)]
-    values = [(step, function(step)) for step in steps]
+    values = [(step, function(step)) for step in _telling_steps(function, max_steps)]
     if not all(type(value) in (int, float) for _, value in values):
         return ()
-    return tuple((step, float(value)) for step, value in values)  # type: ignore[arg-type]
+    return tuple(
+        (step, float(value))  # type: ignore[arg-type]
+        for place, (step, value) in enumerate(values)
+        if place == 0 or value != values[place - 1][1]
+    )
+
+
+def _telling_steps(function: ValueFunction, max_steps: Step) -> list[Step]:
+    """Return the steps at which a value jumps, and others in between where it changes always."""
+    jumps = [0, *function.boundaries(0, max_steps)]
+    if len(jumps) > MOST_RATES:
+        last = len(jumps) - 1
+        jumps = [jumps[place * last // (MOST_RATES - 1)] for place in range(MOST_RATES)]
+    ends = [*jumps[1:], max_steps]
+    changes = [function.constant_until(step) for step in jumps]
+    if all(change is None or change >= end for change, end in zip(changes, ends, strict=True)):
+        return jumps
+    grid = (place * max_steps // MOST_RATES for place in range(MOST_RATES))
+    return sorted({*jumps, *grid})
 
 
 def pieces_of(function: ValueFunction, max_steps: Step) -> Pieces:

@@ -74,6 +74,13 @@ def test_a_rate_that_changes_always_is_kept_at_some_steps() -> None:
     assert rates[0] == (0, 0.1)
 
 
+def test_a_drop_is_kept_to_the_step_among_changes_without_number() -> None:
+    sequence = Cosine(0.1, period=700_001) >> Constant(0.001)[:299_998] >> Constant(1e-4)
+    rates = rates_of({"lr": sequence}, 1_000_000)
+    assert len(rates) <= MOST_RATES + 2
+    assert {(700_001, 0.001), (999_999, 1e-4)} <= set(rates)
+
+
 def test_nothing_is_a_rate_that_is_not_called_so_or_no_number() -> None:
     assert rates_of({"momentum": Constant(0.9)}, 60) == ()
     assert rates_of({"lr": Constant("auto")}, 60) == ()
