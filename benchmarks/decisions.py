@@ -1,4 +1,4 @@
-"""What ASHA's decisions cost: per report and per trial, in time and in memory."""
+"""What decisions cost: ASHA's per report and per trial, POP's per boundary."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ import numpy as np
 from figures import Figure, main
 
 import dasktune as dt
-from dasktune.types import Decision, Extend, Report
+from dasktune.types import Decision, Extend, Now, Report
 
 FEW, MANY = 100, 10_000
 SHORT_MANY = 1_000
 REPEATS = 7
 GROWTH, MEMORY = 2.0, 1024
+POP_ROUNDS, POP_MS = 8, 50.0
 MAX_STEPS = 256
 
 SPACE = dt.Space(
@@ -63,6 +64,7 @@ def measure(short: bool) -> list[Figure]:
             note=f"median of {repeats} ratios of runs next to each other",
         ),
         _memory(many),
+        _per_boundary(FEW, 3 if short else POP_ROUNDS),
         _per_trial("four hyper-parameters", SPACE, many, repeats),
         _per_trial("one of 1,000 options", OPTIONS, FEW if short else SHORT_MANY, 3),
     ]
@@ -124,6 +126,44 @@ def _memory(trials: int) -> Figure:
         unit="bytes",
         at_most=MEMORY,
         note=f"{told:,} reports",
+    )
+
+
+def _per_boundary(trials: int, rounds: int) -> Figure:
+    """Return what the driver does at a boundary of POP: all but the prediction itself."""
+    tuner = dt.algos.POP(
+        SPACE, target=0.9, within="8h", trials=trials, max_steps=100, bounds=(0, 1), least=0.0
+    )
+    tuner.prepare({"directions": ["maximize"]})
+    tuner.ask(8)
+    rng = np.random.default_rng(0)
+    rates = rng.uniform(0.005, 0.02, trials)
+    spent = []
+    for boundary in range(1, rounds + 1):
+        for trial in map(int, rng.permutation(trials)):
+            between = tuple(
+                (step, (-float(1 - np.exp(-rates[trial] * step)),))
+                for step in range(10 * boundary - 9, 10 * boundary + 1)
+            )
+            seconds = 100.0 * boundary + trial
+            now = Now(seconds=seconds, step_seconds=1.0, workers=8, between=between[:-1])
+            step, losses = between[-1]
+            report = Report(trial=trial, step=step, metrics={}, losses=losses, now=now)
+            began = time.perf_counter()
+            tuner.tell(report)
+            question = tuner.question(trial)
+            taken = time.perf_counter() - began
+            answer = question.answer()
+            began = time.perf_counter()
+            tuner.tell_prediction(trial, answer)
+            spent.append((taken + time.perf_counter() - began) * 1e3)
+    return Figure(
+        name=f"time of a boundary of POP, {trials} active trials",
+        value=float(np.percentile(spent, 95)),
+        unit="ms",
+        at_most=POP_MS,
+        note=f"95th percentile of {len(spent)}, median {statistics.median(spent):.1f} ms; the "
+        "prediction itself is made on workers",
     )
 
 
