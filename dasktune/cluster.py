@@ -330,7 +330,7 @@ class Workers:
         loop.add_callback(send)
 
     def predict(self, worker: str, number: int, question: bytes) -> None:
-        """Send a question to a worker; ``("predicted", (number, answer))`` is put down for it.
+        """Send a question to a worker; ``("predicted", (number, worker, answer))`` follows.
 
         The answer is a prediction as JSON, a text that says why there is none, or None if the
         worker does not answer.
@@ -338,7 +338,7 @@ class Workers:
         message = {"op": predicting(self._plan.run), "question": question}
         scheduler, loop = self._client.scheduler, self._client.loop
         if scheduler is None or loop is None:
-            self._put(("predicted", (number, None)))
+            self._put(("predicted", (number, worker, None)))
             return
 
         async def send() -> None:
@@ -349,7 +349,8 @@ class Workers:
                 answer = answers.get(worker)
             except OSError:
                 answer = None
-            self._put(("predicted", (number, answer if isinstance(answer, dict | str) else None)))
+            known = answer if isinstance(answer, dict | str) else None
+            self._put(("predicted", (number, worker, known)))
 
         loop.add_callback(send)
 

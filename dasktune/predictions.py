@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -15,7 +16,7 @@ from dasktune.engine import RunPrediction
 logger = logging.getLogger(__name__)
 
 MOST_TRIES = 3
-"""Workers that are asked one after the other for a prediction that does not come."""
+"""How often a prediction is asked for that does not come, of one worker after another."""
 
 
 class Ask(Protocol):
@@ -27,9 +28,12 @@ class Ask(Protocol):
 
 @dataclass(slots=True)
 class _Open:
+    """A question; `worker` is who was asked last, None if another is to be asked."""
+
     order: RunPrediction
     question: bytes
     asked: list[str] = field(default_factory=list)
+    worker: str | None = None
 
 
 class Predictions:
@@ -49,14 +53,26 @@ class Predictions:
         self._open: dict[int, _Open] = {}
         self._count = 0
 
-    def start(self, order: RunPrediction, workers: Collection[str]) -> bool:
-        """Ask the worker with the fewest questions; return whether there was one to ask."""
+    def add(self, order: RunPrediction) -> None:
+        """Take a question, for `send` to ask."""
         self._count += 1
         self._open[self._count] = _Open(order, cloudpickle.dumps(order.question))
-        return self._send(self._count, workers)
+
+    def send(self, workers: Collection[str]) -> None:
+        """Ask what nobody is asked: of workers that were not yet, with the fewest questions."""
+        if not workers:
+            return
+        load = Counter(one.worker for one in self._open.values())
+        for number, one in self._open.items():
+            if one.worker is None:
+                _, _, worker = min((one.asked.count(name), load[name], name) for name in workers)
+                one.worker = worker
+                one.asked.append(worker)
+                load[worker] += 1
+                self._ask(worker, number, one.question)
 
     def take(
-        self, number: int, answer: object, workers: Collection[str]
+        self, number: int, worker: str, answer: object
     ) -> tuple[int, Prediction | None] | None:
         """Take in what a worker answered.
 
@@ -64,41 +80,30 @@ class Predictions:
         ----------
         number
             Of the question.
+        worker
+            Who answered.
         answer
-            The prediction as JSON; a text says why there is none; None that nobody answered.
-        workers
-            Who else can be asked.
+            The prediction as JSON; a text says why there is none; None that it did not answer.
 
         Returns
         -------
         tuple or None
             The trial and its prediction, None where it cannot be made; None if another worker
-            has been asked, or the question is not open any more.
+            will be asked, or the question is not open any more.
         """
         one = self._open.get(number)
-        if one is None:
+        if one is None or (answer is None and one.worker != worker):
             return None
-        if isinstance(answer, dict):
-            del self._open[number]
-            return one.order.trial, Prediction.from_json(answer)
-        if answer is None and len(one.asked) < MOST_TRIES and self._send(number, workers):
+        if answer is None and len(one.asked) < MOST_TRIES:
+            one.worker = None
             return None
         del self._open[number]
+        if isinstance(answer, dict):
+            return one.order.trial, Prediction.from_json(answer)
         why = "no worker answers" if answer is None else answer
         logger.warning("trial %d cannot be predicted: %s", one.order.trial, why)
         return one.order.trial, None
 
     def lose(self, worker: str) -> list[int]:
         """Return the questions that a worker that is gone was asked last."""
-        return [number for number, one in self._open.items() if one.asked[-1:] == [worker]]
-
-    def _send(self, number: int, workers: Collection[str]) -> bool:
-        one = self._open[number]
-        asked = [other.asked[-1] for other in self._open.values() if other.asked]
-        fresh = [worker for worker in workers if worker not in one.asked]
-        if not fresh:
-            return False
-        worker = min(fresh, key=asked.count)
-        one.asked.append(worker)
-        self._ask(worker, number, one.question)
-        return True
+        return [number for number, one in self._open.items() if one.worker == worker]

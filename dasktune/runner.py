@@ -145,7 +145,6 @@ class DaskRunner:
         self._cluster = Connection(client, plan, self._inbox.put, self._gives_up, timeouts)
         self._study = study
         self._predictions = Predictions(lambda *question: self._cluster.workers.predict(*question))
-        self._unasked: list[RunPrediction] = []
         self._sharing: Sharing | None = None
         self._began = time.monotonic()
         self._flights = Flights(
@@ -329,22 +328,15 @@ class DaskRunner:
                 case StopStage():
                     self._cluster.workers.control(order.worker, order.attempt, stop_at=order.at)
                 case RunPrediction():
-                    self._unasked.append(order)
-        self._ask_for_predictions()
+                    self._predictions.add(order)
+        if not self._is_draining:
+            self._predictions.send(self._engine.dispatcher.slots)
 
-    def _ask_for_predictions(self) -> None:
-        """Send what is to be predicted to workers, as soon as there are any."""
-        workers = self._engine.dispatcher.slots
-        if workers and not self._is_draining:
-            unasked, self._unasked = self._unasked, []
-            for order in unasked:
-                self._predictions.start(order, workers)
-
-    def _predicted(self, number: int, answer: object) -> None:
+    def _predicted(self, number: int, worker: str, answer: object) -> None:
         """Take in a prediction; what comes while the run is drained is asked for again later."""
         if self._is_draining:
             return
-        found = self._predictions.take(number, answer, self._engine.dispatcher.slots)
+        found = self._predictions.take(number, worker, answer)
         if found is not None:
             self._take(self._engine.predicted(*found, self._now()))
 
@@ -409,7 +401,7 @@ class DaskRunner:
             logger.warning("worker %s is lost", worker, extra=about(worker=worker))
         self._leaving.discard(worker)
         for number in self._predictions.lose(worker):
-            self._predicted(number, None)
+            self._predicted(number, worker, None)
         for attempt in self._flights.lose(worker, is_blameless=is_blameless):
             self._cluster.submissions.cancel(attempt)
 

@@ -1,0 +1,113 @@
+"""Who is asked for a prediction, and what becomes of it when a worker does not answer."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from dasktune.algos.curves import Curve, Persistence, Question
+from dasktune.engine import RunPrediction
+from dasktune.predictions import MOST_TRIES, Predictions
+
+QUESTION = Question(
+    predictor=Persistence(),
+    curve=Curve(steps=(1, 2), scores=(0.1, 0.2), max_steps=9),
+    steps=(9,),
+)
+
+
+class Asked:
+    """Keeps what was asked: of whom, and which question."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, int]] = []
+        self.questions: list[Question] = []
+        self.predictions = Predictions(self)
+
+    def __call__(self, worker: str, number: int, question: bytes) -> None:
+        self.sent.append((worker, number))
+        self.questions.append(pickle.loads(question))
+
+    def add(self, *trials: int) -> None:
+        for trial in trials:
+            self.predictions.add(RunPrediction(trial=trial, question=QUESTION))
+
+    def send(self, *workers: str) -> list[tuple[str, int]]:
+        """Return what is asked now."""
+        before = len(self.sent)
+        self.predictions.send(workers)
+        return self.sent[before:]
+
+
+def test_a_question_is_sent_once_and_its_answer_is_that_of_the_trial() -> None:
+    asked = Asked()
+    asked.add(7)
+    assert asked.send("a") == [("a", 1)]
+    assert asked.send("a") == []
+    (question,) = asked.questions
+    answer = question.answer()
+    assert asked.predictions.take(1, "a", answer.to_json()) == (7, answer)
+    assert asked.predictions.take(1, "a", answer.to_json()) is None, "it is not open any more"
+
+
+def test_questions_are_shared_out_evenly() -> None:
+    asked = Asked()
+    asked.add(0, 1, 2, 3)
+    assert asked.send("a", "b") == [("a", 1), ("b", 2), ("a", 3), ("b", 4)]
+    asked.predictions.take(1, "a", "no")
+    asked.predictions.take(3, "a", "no")
+    asked.add(4)
+    assert asked.send("b", "a") == [("a", 5)]
+
+
+def test_a_question_waits_until_there_is_a_worker() -> None:
+    asked = Asked()
+    asked.add(0)
+    assert asked.send() == []
+    assert asked.send("a") == [("a", 1)]
+
+
+def test_what_a_worker_that_is_gone_was_asked_another_is_asked() -> None:
+    asked = Asked()
+    asked.add(0, 1)
+    asked.send("a", "b")
+    assert asked.predictions.lose("a") == [1]
+    assert asked.predictions.take(1, "a", None) is None
+    assert asked.send("b") == [("b", 1)]
+    # That nobody hears of the first any more is said twice.
+    assert asked.predictions.take(1, "a", None) is None
+    assert asked.send("b", "c") == []
+    answer = QUESTION.answer()
+    assert asked.predictions.take(1, "b", answer.to_json()) == (0, answer)
+
+
+def test_an_answer_counts_that_comes_when_another_was_asked_already() -> None:
+    asked = Asked()
+    asked.add(0)
+    asked.send("a")
+    asked.predictions.take(1, "a", None)
+    asked.send("b")
+    answer = QUESTION.answer()
+    assert asked.predictions.take(1, "a", answer.to_json()) == (0, answer)
+    assert asked.predictions.take(1, "b", None) is None
+
+
+def test_it_is_given_up_when_nobody_answers(caplog: pytest.LogCaptureFixture) -> None:
+    asked = Asked()
+    asked.add(5)
+    for tried in range(MOST_TRIES):
+        ((worker, number),) = asked.send("a", "b")
+        assert worker == "ab"[tried % 2]
+        found = asked.predictions.take(number, worker, None)
+        assert found == ((5, None) if tried == MOST_TRIES - 1 else None)
+    assert "trial 5 cannot be predicted: no worker answers" in caplog.text
+
+
+def test_a_predictor_that_raises_is_asked_once(caplog: pytest.LogCaptureFixture) -> None:
+    asked = Asked()
+    asked.add(5)
+    asked.send("a")
+    assert asked.predictions.take(1, "a", "ValueError: cloudy") == (5, None)
+    assert asked.send("a", "b") == []
+    assert "trial 5 cannot be predicted: ValueError: cloudy" in caplog.text
