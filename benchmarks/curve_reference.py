@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from dataclasses import dataclass
 
 import emcee
 import numpy as np
 from figures import Figure, main
-from scipy.optimize import curve_fit
+from scipy.optimize import OptimizeWarning, curve_fit
 
 from dasktune.algos.curves import Curve, Persistence, Prediction
 from dasktune.algos.curves.curve import Predictor, check_question, future_steps
@@ -95,9 +96,10 @@ class Target:
         families, start = [], []
         for family in FAMILIES:
             try:
-                found, _ = curve_fit(
-                    lambda _, *values, of=family.of: of(at, *values), at.x, y, family.starts
-                )
+                with warnings.catch_warnings(action="ignore", category=OptimizeWarning):
+                    found, _ = curve_fit(
+                        lambda _, *values, of=family.of: of(at, *values), at.x, y, family.starts
+                    )
             except (RuntimeError, TypeError, ValueError):
                 continue
             if fits(family.of(ends, *found)) and np.isfinite(family.of(at, *found)).all():
