@@ -11,10 +11,11 @@ import pytest
 import torch
 
 import dasktune as dt
+from dasktune.algos.curves import Curve, Persistence, Prediction, Predictor
 from dasktune.errors import ConfigurationError
 from dasktune.sequences import Constant, MultiStep
 from dasktune.study import Study
-from dasktune.types import Decision, Extend, Finish, Register, Report, Stop, TrialState
+from dasktune.types import Decision, Extend, Finish, Register, Report, Step, Stop, TrialState
 
 
 class Watching(dt.algos.Tuner):
@@ -269,3 +270,32 @@ def test_the_best_of_repeats_is_that_of_the_best_mean(tmp_path: Path) -> None:
     assert (best.values, best.trials) == ((1.0, 2.0), (0, 1))
     assert best.deviation == pytest.approx(0.5**0.5)
     assert list(study.trials_dataframe()["seed"]) == [0, 1, 0, 1]
+
+
+class Cloudy(Persistence):
+    def predict(self, curve: Curve, steps: tuple[Step, ...], *, seed: int = 0) -> Prediction:
+        raise ValueError("cloudy")
+
+
+def early_term(predictor: Predictor) -> dt.algos.EarlyTerm:
+    rates = dt.Space(lr=[0.1, 1.0])
+    return dt.algos.EarlyTerm(
+        rates, trials=2, max_steps=8, every=2, sampler="grid", predictor=predictor
+    )
+
+
+@pytest.mark.parametrize(
+    ("predictor", "state"), [(Persistence(), "PRUNED"), (Cloudy(), "COMPLETE")]
+)
+def test_predictions_are_made_in_a_loop_of_ones_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, predictor: Predictor, state: str
+) -> None:
+    study = make(tmp_path)
+    tuner = early_term(predictor)
+    while asked := study.ask(tuner):
+        study.tell(asked, 100 * asked.hp(0)["lr"] + 1 / asked.until)  # type: ignore[operator]
+    assert [trial.state.value for trial in study.trials] == ["COMPLETE", state]
+    assert ("trial 1 cannot be predicted: ValueError: cloudy" in caplog.text) == (
+        state == "COMPLETE"
+    )
+    assert study.replay(tuner).identical

@@ -86,6 +86,12 @@ TUNERS = {
     "AsyncHyperband": lambda: dt.algos.AsyncHyperband(SPACE, trials=14, max_steps=8, eta=2),
     "StoppingASHA": lambda: dt.algos.StoppingASHA(SPACE, trials=12, max_steps=8, eta=2),
     "MedianStopping": lambda: dt.algos.MedianStopping(SPACE, trials=8, max_steps=8, every=2),
+    "Bandit": lambda: dt.algos.Bandit(SPACE, trials=8, max_steps=8, every=2),
+    "EarlyTerm": lambda: dt.algos.EarlyTerm(SPACE, trials=8, max_steps=8, every=2, delta=0.3),
+    "Repeats of EarlyTerm": lambda: dt.algos.Repeats(
+        dt.algos.EarlyTerm(SPACE, trials=4, max_steps=8, every=2, bounds=(0, 1), delta=0.3),
+        seeds=2,
+    ),
     "PBT": lambda: dt.algos.PBT(SPACE, population=5, max_steps=12, every=3),
     "POP": lambda: dt.algos.POP(SPACE, trials=10, max_steps=12, every=2, bounds=(0.0, 1.0)),
     "POP with barriers": lambda: dt.algos.POP(
