@@ -140,7 +140,9 @@ class Tuner(ABC):
     def tell_prediction(self, trial: int, prediction: Prediction | None) -> list[Decision]:
         """Return what follows from a prediction; None is one that could not be made.
 
-        It may be late: the trial may have been trained further since.
+        It may be late: the trial may have been trained further since, to its end even. It does
+        not come for a trial that was stopped or failed. What is open when a run is interrupted
+        is asked again by the next one; None is told of a trial that has ended by then.
         """
         return []
 
