@@ -277,7 +277,7 @@ def _text(found: Sequence[Compared], metric: str, target: float | None) -> Itera
 
     names = {"best": f"best {metric}", "seconds": "seconds", "steps": "steps"}
     if target is not None:
-        names = {"steps_to": "steps to it", **names}
+        names = {"steps_to": "steps to it", "best": names["best"]}
     for capacity in dict.fromkeys(one.workers for one in found):
         mine = [one for one in found if one.workers == capacity]
         if target is not None:

@@ -58,7 +58,7 @@ def test_lcbench_has_its_times(traces: ModuleType, tmp_path: Path) -> None:
         hparam_names=np.array(["batch_size"]),
     )
     found = traces.lcbench(tmp_path, 0)
-    assert found.seconds.tolist() == [2.0, 3.0]
+    assert found.seconds.tolist() == [[1.0, 1.0, 4.0], [3.0, 3.0, 3.0]]
     assert found.values[0, 0].tolist() == [1, 2, 3]
     tuner = dt.algos.Grid(found.space(), max_steps=3)
     ran = dt.simulate(tuner, found, metric="val_accuracy", workers=2)
@@ -86,7 +86,7 @@ def test_a_run_that_reached_its_target_stays_there_and_others_are_cut_off(
     np.testing.assert_array_equal(
         found.values[:, :, 0], [[1, 3, 3], [1, np.nan, np.nan], [1, 2, 2]]
     )
-    assert found.seconds.tolist() == [4.0, 5.0, 1.0]
+    assert found.seconds.tolist() == [[4.0] * 3, [5.0] * 3, [1.0] * 3]
     assert [one["target"] for one in found.configurations] == [3, 3, 3]
 
 
