@@ -100,7 +100,7 @@ class ObservedCurves:
         return [
             {
                 "trial": trial,
-                "steps": steps,
+                "steps": list(steps),
                 "scores": [score if abs(score) < float("inf") else str(score) for score in scores],
                 "rates": [list(pair) for pair in self._rates[trial]],
                 "pieces": {

@@ -91,6 +91,7 @@ class Driver:
         self.world = world
         self._is_taken = is_taken
         self.others: dict[str, Other] = {}
+        self.questions: list[RunPrediction] = []
         self._receipts: set[str] = set()
         self._refused: set[str] = set()
         self._submitted: dict[str, RunStage] = {}
@@ -217,7 +218,10 @@ class Driver:
         if not self.engine.finished and dispatcher.idle_workers:
             self._take(self.engine.ask(dispatcher.idle_workers, self.world.now))
             check(
-                self.engine.finished or bool(dispatcher.wanted) or not dispatcher.is_idle,
+                self.engine.finished
+                or bool(dispatcher.wanted)
+                or not dispatcher.is_idle
+                or self.engine.predicting,
                 "the tuner has not ended, asks for nothing, and nothing is running",
             )
 
@@ -235,8 +239,7 @@ class Driver:
         orders, self._orders = self._orders, []
         for order in with_save_points(orders)[:most]:
             if isinstance(order, RunPrediction):
-                answer = order.question.answer()
-                self._take(self.engine.predicted(order.trial, answer, self.world.now))
+                self.questions.append(order)
                 continue
             worker = self.world.workers.get(order.worker)
             if not isinstance(order, RunStage):
@@ -259,6 +262,13 @@ class Driver:
             worker = self.world.workers.get(order.worker)
             if worker is not None:
                 worker.inbox.append(order)
+
+    def answer(self, place: int, *, fails: bool = False) -> None:
+        """Take in the prediction that was asked for in one of `questions`, if it can be made."""
+        order = self.questions.pop(place)
+        prediction = None if fails else order.question.answer()
+        self.world.story.append(f"trial {order.trial} is predicted: {prediction}")
+        self._take(self.engine.predicted(order.trial, prediction, self.world.now))
 
     # --------------------------------------------------------------------- what else happens
 
@@ -319,5 +329,6 @@ class Driver:
         self.books.dismissed()
         dispatcher.dismiss()
         self._orders, self._submitted, self._refused, self.others = [], {}, set(), {}
+        self.questions = []
         self._attach(dispatcher, trials)
         self.begin()

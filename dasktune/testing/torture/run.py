@@ -59,6 +59,7 @@ class Torture:
             self._hear_receipt,
             self._others_act,
             self._speak,
+            self._predict,
         )
         self._may = [
             getattr(self, f"_{name}")
@@ -131,6 +132,8 @@ class Torture:
                 driver.hear_late(*worker.late.pop())
             while worker.receipts:
                 driver.hear_receipt(worker.receipts.popleft())
+        while driver.questions:
+            driver.answer(0)
         driver.tick()
         driver.ask()
         driver.flush()
@@ -247,6 +250,12 @@ class Torture:
         driver.ask()
         driver.flush()
         driver.carry_out()
+
+    def _predict(self) -> None:
+        """Let a prediction come, of any that are waited for."""
+        questions = self.driver.questions
+        if questions:
+            self.driver.answer(int(self._rng.random() * len(questions)))
 
     def _others_act(self) -> None:
         driver = self.driver
@@ -390,6 +399,11 @@ class Torture:
         worker = self._victim()
         if worker is not None and worker.receipts:
             self.driver.hear_receipt(worker.receipts.popleft())
+
+    def _cloud(self) -> None:
+        questions = self.driver.questions
+        if questions:
+            self.driver.answer(int(self._luck.random() * len(questions)), fails=True)
 
     def _kill(self) -> None:
         """Kill the driver in its turn, and start another."""

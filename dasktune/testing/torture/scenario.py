@@ -11,7 +11,10 @@ from functools import partial
 from dasktune.algos import (
     ASHA,
     PBT,
+    POP,
     SHA,
+    Bandit,
+    EarlyTerm,
     Grid,
     Hyperband,
     MedianStopping,
@@ -20,6 +23,7 @@ from dasktune.algos import (
     StoppingASHA,
     Tuner,
 )
+from dasktune.algos.curves import Persistence
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.saves import SavePolicy
 from dasktune.sequences import Constant, MultiStep, Piecewise, Warmup
@@ -32,6 +36,7 @@ FAULTS = {
     "retire": "a worker is closing: it saves at its next step, and goes",
     "unsend": "Dask loses stages that a worker has not begun",
     "repeat": "a message comes twice",
+    "cloud": "a prediction cannot be made",
     "silence": "what a worker has to say is lost",
     "receipt": "Dask tells of an end before, or again after, the worker's own message",
     "kill": "the driver is killed, between any two of the things it does",
@@ -108,6 +113,35 @@ def _pbt(space: Space, seed: int, rng: random.Random) -> Callable[[], Tuner]:
     )
 
 
+def _bandit(space: Space, seed: int, rng: random.Random) -> Callable[[], Tuner]:
+    slack = rng.choice((0.1, 0.5))
+    return lambda: Bandit(space, trials=4, max_steps=6, every=2, slack=slack, seed=seed)
+
+
+def _early_term(space: Space, seed: int, rng: random.Random) -> Callable[[], Tuner]:
+    delta = rng.choice((0.3, 0.6))
+    return lambda: EarlyTerm(
+        space, trials=4, max_steps=8, every=2, delta=delta, predictor=Persistence(), seed=seed
+    )
+
+
+def _pop(space: Space, seed: int, rng: random.Random) -> Callable[[], Tuner]:
+    target, within = rng.choice((None, 0.2)), rng.choice((None, 60.0))
+    barrier, ends_poor = rng.random() < 0.3, rng.random() < 0.7
+    return lambda: POP(
+        space,
+        target=target,
+        within=within,
+        trials=4,
+        max_steps=8,
+        every=2,
+        barrier=barrier,
+        ends_poor=ends_poor,
+        predictor=Persistence(),
+        seed=seed,
+    )
+
+
 ORDERLY: dict[str, Make] = {
     "grid": _grid, "random": _random, "sha": _sha, "hyperband": _hyperband,
 }  # fmt: skip
@@ -115,7 +149,7 @@ ORDERLY: dict[str, Make] = {
 
 EAGER: dict[str, Make] = {
     "asha": _asha, "stopping-asha": _stopping_asha, "median": _median, "pbt": _pbt,
-    "repeats": _repeats,
+    "repeats": _repeats, "bandit": _bandit, "early-term": _early_term, "pop": _pop,
 }  # fmt: skip
 """Tuners that decide by what has come in so far."""
 

@@ -116,3 +116,13 @@ def test_it_is_the_same_after_a_snapshot() -> None:
     again = ObservedCurves.from_json(document)
     assert repr(again.curve(0, max_steps=60)) == repr(curves.curve(0, max_steps=60))
     assert again.to_json() == curves.to_json()
+
+
+def test_a_snapshot_stays_as_it_was_when_more_is_seen() -> None:
+    curves = ObservedCurves()
+    curves.register(trial(0, drop(30)))
+    curves.observe(0, 10, 0.5)
+    snapshot = curves.to_json()
+    before = json.dumps(snapshot)
+    curves.observe(0, 20, 0.6)
+    assert json.dumps(snapshot) == before
