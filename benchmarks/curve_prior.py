@@ -174,6 +174,9 @@ def _scheduled(rng: Random, count: int) -> Record:
     law = _Law.drawn(rng, count)
     shocks = rng.standard_normal(count)
     peak = float(10 ** rng.uniform(-4, 0))
+    # Steps too large may end it for good, whatever the rate is later; siblings die alike.
+    death = int(rng.beta(0.7, 2.0) * (count - 1))
+    alive, fall = (rng.uniform(0.2, 0.95) if rng.random() < 0.12 else np.inf), rng.uniform(0.2, 4.0)
     records = []
     for rates in schedules:
         clean = law.run(rates)
@@ -181,6 +184,11 @@ def _scheduled(rng: Random, count: int) -> Record:
         own = shocks.copy()
         own[at:] = rng.standard_normal(count - at)
         scores = clean + law.noise(rates, clean) * own
+        if rates[death] > alive:
+            floor = float(scores.min())
+            scores = floor + (scores - floor) * np.exp(
+                -np.maximum(np.arange(count) - death, 0) / fall
+            )
         records.append((at, _record(scores, rates=_compressed(rates * peak))))
     siblings = [(at, one) for at, one in records[1:] if at > 0]
     known = rng.random() < 0.6

@@ -371,7 +371,7 @@ def loss(scores: Tensor, batch: Examples) -> Tensor:
     squeezed = torch.asinh(truths) - torch.asinh(scores)
     own = torch.maximum(_LEVELS * squeezed, (_LEVELS - 1) * squeezed).mean(dim=1)
     nll = _nll(scores, batch.truths, 1e-3 * batch.spreads)
-    nll = torch.where(nll > 25, 25 + 5 * torch.log(nll.clamp(min=25) / 25), nll)
+    nll = torch.where(nll > 25, 25 + 25 * torch.log(nll.clamp(min=25) / 25), nll)  # far misses
     return nll.mean() + 10 * crps.clamp(max=3).mean() + 2 * own.mean()
 
 

@@ -38,6 +38,9 @@ _LEAST_RATE = 1e-4
 
 _MOST_SIBLINGS = 16
 
+_RANGES = 25.0
+"""So many times what a curve of ten points has moved it may move yet, if no bound is known."""
+
 
 @dataclass(frozen=True, slots=True)
 class Features:
@@ -54,8 +57,8 @@ class Features:
     noise
         Standard deviation of a single measurement, estimated.
     below, above
-        How far the score can fall and rise from the origin, compressed; infinite where there
-        is no bound.
+        How far the score can fall and rise from the origin, compressed. Where no bound is known
+        it is some ranges of what was seen, or the way to zero where that is not too far.
     """
 
     rows: Array
@@ -83,15 +86,14 @@ def describe(curve: Curve, steps: tuple[Step, ...]) -> Features:
             _kin(seen, ahead),
         )
     )
-    below = np.inf if curve.low is None else -seen.compress(curve.low)
-    above = np.inf if curve.high is None else seen.compress(curve.high)
+    below, above = seen.bounds()
     return Features(
         rows=np.clip(np.nan_to_num(rows, posinf=LIMIT, neginf=-LIMIT), -LIMIT, LIMIT),
         origin=seen.origin,
         scale=seen.scale,
         noise=seen.noise * seen.scale,
-        below=max(below, 0.0),
-        above=max(above, 0.0),
+        below=below,
+        above=above,
     )
 
 
@@ -196,6 +198,19 @@ class _Seen:
                 self.compress(0.0),
                 0.0 if low is None or high is None else (last - low) / (high - low),
             ]
+        )
+
+    def bounds(self) -> tuple[float, float]:
+        """Return how far the score can fall and rise, compressed."""
+        spread = float(np.ptp(self.values)) or 20.0
+        reach = _RANGES * spread * max(1.0, 10.0 / len(self.values))
+        zero = abs(self.origin) / self.scale
+        to_zero = max(reach, zero) if zero < 40.0 * reach else reach
+        falls, rises = (to_zero, reach) if self.origin > 0 else (reach, to_zero)
+        low, high = self.curve.low, self.curve.high
+        return (
+            float(np.arcsinh(falls)) if low is None else max(-self.compress(low), 0.0),
+            float(np.arcsinh(rises)) if high is None else max(self.compress(high), 0.0),
         )
 
     def distance(self, ahead: Array) -> Array:

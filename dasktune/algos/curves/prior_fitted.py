@@ -126,8 +126,6 @@ class Weights:
 
 def _within(distances: Array, room: float) -> Array:
     """Return distances that come near to a bound, but never beyond it."""
-    if np.isinf(room):
-        return distances
     room = max(room, LEAST_ROOM)
     return room * np.tanh(distances / room)
 

@@ -70,12 +70,27 @@ def test_the_noise_is_found() -> None:
     assert 0.006 < describe(curve(), STEPS).noise < 0.015
 
 
-def test_a_bound_that_is_not_known_is_infinitely_far() -> None:
-    found = describe(curve(low=None, high=None), STEPS)
-    assert found.below == found.above == np.inf
+def test_bounds_are_where_they_are_given() -> None:
     known = describe(curve(), STEPS)
     assert known.origin + known.scale * np.sinh(known.above) == pytest.approx(1.0)
     assert known.origin - known.scale * np.sinh(known.below) == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("shift", [0.0, -5.0, 1e6])
+def test_without_bounds_a_curve_goes_no_further_than_some_ranges_or_to_zero(shift: float) -> None:
+    one = curve(low=None, high=None)
+    found = describe(replace(one, scores=tuple(np.add(one.scores, shift).tolist())), STEPS)
+    rise, fall = (found.scale * np.sinh(room) for room in (found.above, found.below))
+    spread = max(one.scores) - min(one.scores)
+    assert rise == pytest.approx(25 * spread)
+    assert fall == pytest.approx(25 * spread)
+
+
+def test_without_bounds_a_plateau_may_be_left_as_far_as_to_zero() -> None:
+    scores = tuple(-0.7 + 0.001 * (step % 3) for step in range(40))
+    found = describe(Curve(steps=tuple(range(40)), scores=scores, max_steps=60), STEPS)
+    assert found.origin + found.scale * np.sinh(found.above) == pytest.approx(0.0, abs=1e-9)
+    assert found.scale * np.sinh(found.below) == pytest.approx(25 * 0.002)
 
 
 def test_a_drop_is_told_only_for_steps_after_it() -> None:
