@@ -309,16 +309,24 @@ class TunerConformance:
 
     def _restorer(self, seed: int, inputs: Inputs | None) -> Callable[[Tuner], Tuner]:
         """Return what exchanges a tuner for a new one with its state."""
+        before: tuple[object, str] = (None, "null")
 
         def renew(tuner: Tuner) -> Tuner:
+            nonlocal before
+            if json.dumps(before[0], sort_keys=True) != before[1]:
+                raise ConformanceError(
+                    f"a snapshot must stay as it was when the tuner goes on, {before[1]}"
+                )
             state = json.dumps(tuner.snapshot(), sort_keys=True)
             found = self.make(seed)
             if inputs is not None:
                 found.prepare(inputs)
             found.restore(json.loads(state))
-            restored = json.dumps(found.snapshot(), sort_keys=True)
+            again = found.snapshot()
+            restored = json.dumps(again, sort_keys=True)
             if restored != state:
                 raise ConformanceError(f"the state {state} was restored as {restored}")
+            before = again, restored
             return found
 
         return renew

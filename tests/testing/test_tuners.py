@@ -297,6 +297,11 @@ class HoldsMoreThanJson(BestTwo):
         return {"asked": self.asked, "open": set(self.open), "arrived": self.arrived}
 
 
+class HandsOutItsState(BestTwo):
+    def snapshot(self) -> dict[str, object]:
+        return {"asked": self.asked, "open": self.open, "arrived": self.arrived}
+
+
 def later_first(one: list[float]) -> tuple[float, float]:
     return one[0], -one[1]
 
@@ -565,6 +570,11 @@ WRONG = [
     (SharesStateBetweenTuners, "the_same_calls_give_the_same_decisions", "call .*, before it was"),
     (HidesState, "a_snapshot_holds_all_of_the_state", "after restoring snapshots"),
     (RestoresLess, "a_snapshot_holds_all_of_the_state", "was restored as"),
+    (
+        HandsOutItsState,
+        "a_snapshot_holds_all_of_the_state",
+        "stay as it was when the tuner goes on",
+    ),
     (HoldsMoreThanJson, "a_snapshot_holds_all_of_the_state", "snapshot must be JSON"),
     (ForgetsTheQueueInItsSnapshot, "a_snapshot_holds_all_of_the_state", "after restoring snapshot"),
     (CountsEmptyAsks, "an_empty_ask_changes_nothing", "returns nothing must change nothing"),

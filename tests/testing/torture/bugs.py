@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dasktune import engine as engines
-from dasktune.engine import Engine
+from dasktune.engine import Engine, RunPrediction
 from dasktune.flights import Flights
 from dasktune.graph import placing
 from dasktune.graph.attempts import Attempt
@@ -62,6 +62,16 @@ def requests_are_not_restored(patch: pytest.MonkeyPatch) -> None:
     def forgets(self: Engine, session: Session, now: float) -> None:
         for number in sorted(session.numbers.values()):
             self._make_known(self.trials[number])
+
+    patch.setattr(Engine, "_ask_again", forgets)
+
+
+def questions_are_not_asked_again(patch: pytest.MonkeyPatch) -> None:
+    ask_again = Engine._ask_again
+
+    def forgets(self: Engine, session: Session, now: float) -> None:
+        ask_again(self, session, now)
+        self._orders = [one for one in self._orders if not isinstance(one, RunPrediction)]
 
     patch.setattr(Engine, "_ask_again", forgets)
 
