@@ -31,8 +31,8 @@ from dasktune.types import (
     Stop,
 )
 
-BOUNDARIES = 10
-"""Evaluation boundaries of a trial unless `every` is given [section 5.3: 5 to 10%]."""
+BOUNDARIES = 20
+"""Evaluation boundaries of a trial unless `every` is given [section 5.3: 5 to 10% of it]."""
 
 RERANKED = 0.05
 """By how much a confidence must change for a promising trial's priority to be changed."""
@@ -116,7 +116,7 @@ class POP(SampledTuner):
     max_steps
         How far each is trained at most.
     every
-        Steps between boundaries; None for a tenth of `max_steps`.
+        Steps between boundaries; None for a twentieth of `max_steps`, rounded up.
     bounds
         ``(low, high)``: the range that the metric can have, if it is known. Predictions keep
         to it, and rewards are normalised by it.
@@ -188,7 +188,7 @@ class POP(SampledTuner):
     ) -> None:
         check = Arguments("POP")
         steps = Arguments("").whole("max_steps", max_steps)
-        self.every = check.whole("every", max(1, steps // BOUNDARIES) if every is None else every)
+        self.every = check.whole("every", math.ceil(steps / BOUNDARIES) if every is None else every)
         self.window = check.whole("window", window)
         self.within_seconds = seconds_in(check, "within", within)
         self.least = check.real("least", least)
