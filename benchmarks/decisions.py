@@ -132,7 +132,14 @@ def _memory(trials: int) -> Figure:
 def _per_boundary(trials: int, rounds: int) -> Figure:
     """Return what the driver does at a boundary of POP: all but the prediction itself."""
     tuner = dt.algos.POP(
-        SPACE, target=0.9, within="8h", trials=trials, max_steps=100, bounds=(0, 1), least=0.0
+        SPACE,
+        target=0.9,
+        within="8h",
+        trials=trials,
+        max_steps=100,
+        every=10,
+        bounds=(0, 1),
+        least=0.0,
     )
     tuner.prepare({"directions": ["maximize"]})
     tuner.ask(8)
