@@ -39,7 +39,7 @@ def test_a_violation_is_told_with_the_command_that_shows_it_again(
     ("arguments", "message"),
     [
         (("--most", 2), "--most and --only need --seed"),
-        (("--seed", 1, "--only", "flood"), "unknown fault 'flood'; known: clock, crash"),
+        (("--seed", 1, "--only", "flood"), "unknown fault 'flood'; known: clock, cloud, crash"),
     ],
 )
 def test_a_wrong_use_is_refused(arguments: tuple[object, ...], message: str) -> None:
