@@ -22,8 +22,8 @@ from figures import Figure, main
 
 import dasktune as dt
 from dasktune.cli.status import read
-from dasktune.engine import Outcome
 from dasktune.graph.plan import Node, SearchPlan
+from dasktune.orders import Outcome
 from dasktune.recorder import Recorder
 from dasktune.space import Float, Int, Space
 from dasktune.storage.database import Batch, Database

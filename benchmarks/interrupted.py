@@ -16,11 +16,12 @@ from trainers import Nothing
 
 import dasktune as dt
 from dasktune.algos.base import Tuner
-from dasktune.engine import Engine, Outcome
+from dasktune.engine import Engine
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import Ended, Event, RunStage, Saved
 from dasktune.limits import Limits
 from dasktune.log import Record
+from dasktune.orders import Outcome
 from dasktune.simulate.mishaps import Mishaps
 from dasktune.simulate.runner import Conditions, SimulatedRunner
 from dasktune.storage.codec import encode

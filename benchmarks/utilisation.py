@@ -23,7 +23,7 @@ from figures import Figure, main
 from trainers import Nothing
 
 import dasktune as dt
-from dasktune.engine import Engine, Outcome, with_save_points
+from dasktune.engine import Engine
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
@@ -39,6 +39,7 @@ from dasktune.graph.events import (
 )
 from dasktune.graph.keys import root_key
 from dasktune.opening import LOOKAHEAD_SECONDS
+from dasktune.orders import Outcome, with_save_points
 from dasktune.sequences import Piecewise
 from dasktune.types import Objective
 

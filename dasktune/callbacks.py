@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from dasktune.engine import Outcome
 from dasktune.mirror import Mirror
+from dasktune.orders import Outcome
 from dasktune.results import StudyResults
 from dasktune.trials import Trial, trial_of
 from dasktune.types import Report

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dasktune.algos.base import Inputs, Tuner
-from dasktune.algos.curves.curve import Prediction, Question
+from dasktune.algos.curves.curve import Prediction
 from dasktune.errors import ConfigurationError, InternalError, unknown
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
@@ -25,9 +25,6 @@ from dasktune.graph.events import (
     Event,
     FailTrial,
     Instruction,
-    RunStage,
-    SavePoint,
-    StopStage,
 )
 from dasktune.log import (
     Record,
@@ -38,6 +35,7 @@ from dasktune.log import (
     report_of,
     seconds_of,
 )
+from dasktune.orders import Order, Outcome, RunPrediction
 from dasktune.session import Session, after_last_snapshot
 from dasktune.trials import TrialRecord
 from dasktune.types import (
@@ -56,41 +54,8 @@ from dasktune.types import (
     TrialState,
 )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPrediction:
-    """Compute a prediction beside the training, and tell `Engine.predicted` of it.
-
-    Parameters
-    ----------
-    trial
-        Its number in the study.
-    question
-        What to predict.
-    """
-
-    trial: int
-    question: Question
-
-
-Order = RunStage | StopStage | SavePoint | RunPrediction
-"""What a runner carries out."""
-
 SNAPSHOT_EVERY = 1000
 """Records of a tuner between two snapshots of it, unless told otherwise."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What the engine wants done: `records` and `trials` made durable, then `orders`.
-
-    `reports` are those that the tuner was told, with the study's numbers of trials.
-    """
-
-    orders: tuple[Order, ...]
-    records: tuple[Record, ...]
-    trials: tuple[TrialRecord, ...]
-    reports: tuple[Report, ...] = ()
 
 
 class Engine:
@@ -623,21 +588,3 @@ def refuse_objectives(tuner: Tuner, objective: Objective) -> None:
             f"{type(tuner).__name__} must have one objective, since it compares trials on "
             f"the way, got {', '.join(objective.metrics)}"
         )
-
-
-def with_save_points(orders: list[Order]) -> list[Order]:
-    """Put save-points into the stages that start in the same turn: none can come too late."""
-    starting = {order.attempt for order in orders if isinstance(order, RunStage)}
-    points: dict[str, set[Step]] = defaultdict(set)
-    found: list[Order] = []
-    for order in orders:
-        if isinstance(order, SavePoint) and order.attempt in starting:
-            points[order.attempt].add(order.step)
-        else:
-            found.append(order)
-    return [
-        replace(order, saves=tuple(sorted({*order.saves, *points[order.attempt]})))
-        if isinstance(order, RunStage) and order.attempt in points
-        else order
-        for order in found
-    ]

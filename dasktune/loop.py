@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from dasktune.algos.base import Tuner
 from dasktune.algos.curves.curve import Prediction
-from dasktune.engine import Engine, Outcome, RunPrediction
+from dasktune.engine import Engine
 from dasktune.errors import ConfigurationError
 from dasktune.graph.plan import Node
+from dasktune.orders import Outcome, RunPrediction
 from dasktune.recorder import Recorder
 from dasktune.types import Metrics, Sequences, Step, TrialState, Value
 

@@ -11,7 +11,7 @@ from typing import Protocol
 import cloudpickle
 
 from dasktune.algos.curves.curve import Prediction
-from dasktune.engine import RunPrediction
+from dasktune.orders import RunPrediction
 
 logger = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dasktune.engine import Outcome
 from dasktune.graph.events import RunStage
 from dasktune.graph.plan import Node
 from dasktune.logs import about, trials_text
+from dasktune.orders import Outcome
 from dasktune.storage.checkpoints import Commit
 from dasktune.storage.database import Batch, Database
 from dasktune.storage.redaction import redacted

@@ -21,7 +21,7 @@ from distributed import Client
 
 from dasktune.cluster import WORKERS_SECONDS, Pool
 from dasktune.connection import Connection
-from dasktune.engine import Engine, Order, Outcome, RunPrediction, with_save_points
+from dasktune.engine import Engine
 from dasktune.errors import ClusterError, InternalError, StorageError
 from dasktune.flights import Flights
 from dasktune.graph.demand import slowest_step, usable_slots
@@ -41,6 +41,7 @@ from dasktune.keeper import Keeper
 from dasktune.leasing import Leasing
 from dasktune.limits import Meter
 from dasktune.logs import about
+from dasktune.orders import Order, Outcome, RunPrediction, with_save_points
 from dasktune.predictions import Predictions
 from dasktune.recorder import Recorder
 from dasktune.sharing import MESSAGES, Sharing

@@ -20,7 +20,7 @@ from dasktune.additions import StudyAdditions
 from dasktune.algos.base import Tuner, known_configurations
 from dasktune.algos.single import SingleTrial
 from dasktune.callbacks import Announcer, Callback, Mirroring
-from dasktune.engine import Engine, Outcome, refuse_objectives
+from dasktune.engine import Engine, refuse_objectives
 from dasktune.errors import ConfigurationError, StorageError, TrainerError, refuse
 from dasktune.export import about_state, check_target, write_state
 from dasktune.gpus import gpus_needed
@@ -35,6 +35,7 @@ from dasktune.kept import kept_elsewhere
 from dasktune.limits import Limits, Meter, Used
 from dasktune.log import Record, Replay, replay
 from dasktune.loop import Asked, OwnLoop
+from dasktune.orders import Outcome
 from dasktune.recorder import Recorder
 from dasktune.states import Training, TrialStates, chosen_step
 from dasktune.storage import layout

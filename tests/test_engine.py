@@ -15,13 +15,14 @@ from dasktune.algos import Grid, Random, Tuner
 from dasktune.algos.base import Inputs, Proposal
 from dasktune.algos.curves import Curve, Persistence, Prediction, Question
 from dasktune.algos.sources import Source
-from dasktune.engine import Engine, Outcome, RunPrediction
+from dasktune.engine import Engine
 from dasktune.errors import ConfigurationError, InternalError
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import Ended, Event, Failed, RunStage, Saved, Tick, WorkerJoined
 from dasktune.graph.keys import root_key
 from dasktune.log import describe, replay
+from dasktune.orders import Outcome, RunPrediction
 from dasktune.sequences import Constant
 from dasktune.simulate import simulate
 from dasktune.space import Configuration, Float, Space

@@ -21,7 +21,7 @@ LAYERS = (
     ("sequences", "space"),
     ("graph",),
     ("algos",),
-    ("limits", "log", "timeouts", "trials", "session", "engine", "waiting"),
+    ("limits", "log", "timeouts", "trials", "session", "orders", "engine", "waiting"),
     ("storage",),
     ("trainer",),
     (
@@ -76,7 +76,8 @@ LAYERS = (
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 PURE = (
     *("errors", "types", "sequences", "space", "graph", "algos"),
-    *("log", "limits", "timeouts", "trials", "session", "engine", "forecast", "waiting"),
+    *("log", "limits", "timeouts", "trials", "session", "orders", "engine", "forecast"),
+    "waiting",
 )
 HARMLESS = """
     __future__ abc array bisect collections contextlib copy dataclasses decimal enum fractions

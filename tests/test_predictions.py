@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from dasktune.algos.curves import Curve, Persistence, Question
-from dasktune.engine import RunPrediction
+from dasktune.orders import RunPrediction
 from dasktune.predictions import MOST_TRIES, Predictions
 
 QUESTION = Question(

@@ -10,7 +10,7 @@ from typing import Literal
 
 from dasktune.algos.base import Tuner
 from dasktune.algos.curves.curve import Prediction, Question
-from dasktune.engine import Engine, Order, Outcome, RunPrediction
+from dasktune.engine import Engine
 from dasktune.errors import ConfigurationError, InternalError
 from dasktune.graph.events import (
     Ended,
@@ -26,6 +26,7 @@ from dasktune.graph.events import (
     WorkerJoined,
 )
 from dasktune.limits import Limits
+from dasktune.orders import Order, Outcome, RunPrediction
 from dasktune.simulate.budget import Budget
 from dasktune.simulate.incumbents import Incumbents
 from dasktune.simulate.jobs import Held, Job, Worker

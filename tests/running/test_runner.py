@@ -17,11 +17,11 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
-from dasktune.engine import with_save_points
 from dasktune.errors import ClusterError, StorageError
 from dasktune.graph.events import RunStage, SavePoint, StopStage
 from dasktune.graph.plan import Node
 from dasktune.local import local_client
+from dasktune.orders import with_save_points
 from dasktune.storage.database import Batch, Database
 from dasktune.study import Study
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dasktune.engine import Engine, Outcome
+from dasktune.engine import Engine
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
     Ended,
@@ -22,6 +22,7 @@ from dasktune.graph.events import (
 from dasktune.graph.placing import QUEUE_LENGTH
 from dasktune.graph.plan import Node
 from dasktune.log import Record
+from dasktune.orders import Outcome
 from dasktune.testing.torture.ways import State, Way, Ways, metrics_of
 from dasktune.types import Step, TrialState
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from dasktune.algos.base import Tuner
-from dasktune.engine import Engine, Order, Outcome, RunPrediction, with_save_points
+from dasktune.engine import Engine
 from dasktune.flights import Flights
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
@@ -30,6 +30,7 @@ from dasktune.graph.events import (
 from dasktune.graph.frontier import start_of
 from dasktune.graph.plan import Node
 from dasktune.log import replay
+from dasktune.orders import Order, Outcome, RunPrediction, with_save_points
 from dasktune.recall import Recall
 from dasktune.recorder import Recorder
 from dasktune.storage.checkpoints import CheckpointStore

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dasktune.engine import Outcome
 from dasktune.graph.events import RunStage
 from dasktune.graph.plan import Node
 from dasktune.log import Record
+from dasktune.orders import Outcome
 from dasktune.storage.checkpoints import Commit, Stored
 from dasktune.testing.torture.ways import State
 from dasktune.trials import TrialRecord

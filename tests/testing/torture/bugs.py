@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dasktune import engine as engines
-from dasktune.engine import Engine, RunPrediction
+from dasktune.engine import Engine
 from dasktune.flights import Flights
 from dasktune.graph import placing
 from dasktune.graph.attempts import Attempt
@@ -17,6 +17,7 @@ from dasktune.graph.events import Ended, Saved
 from dasktune.graph.frontier import Frontier
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.log import Record
+from dasktune.orders import RunPrediction
 from dasktune.recall import Recall
 from dasktune.session import Session, after_last_snapshot
 from dasktune.testing.torture.world import Store
