@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 import dasktune as dt
-from dasktune.algos.curves import LEVELS, Persistence, Prediction, PriorFitted
+from dasktune.algos.curves import LEVELS, Persistence, Prediction, Predictor, PriorFitted
 from dasktune.algos.early_term import EarlyTerm
 from dasktune.errors import ConfigurationError
 from dasktune.sequences import Constant
@@ -271,23 +271,30 @@ def loss(values: Mapping[str, Value], step: Step) -> float:
     return 1 - accuracy(values, step)
 
 
-@pytest.mark.parametrize("seconds", [0.0, 3.0, 1e6])
+def simulated(direction: str, workers: int, seconds: float, predictor: Predictor | None) -> int:
+    """Return how many steps are trained; the best trial must be among those trained in full."""
+    tuner = EarlyTerm(SPACE, trials=20, max_steps=40, bounds=(0, 1), predictor=predictor)
+    curve = accuracy if direction == "maximize" else loss
+    found = dt.simulate(
+        tuner, curve, workers=workers, direction=direction, prediction_seconds=seconds
+    )
+    best = min(found.trials, key=lambda trial: abs(trial.sequences["lr"](0) - 0.3))  # type: ignore[operator]
+    assert found.best_trial is not None
+    assert (found.best_trial.number, best.steps) == (best.number, 40)
+    return found.steps_executed
+
+
+@pytest.mark.parametrize("seconds", [0.0, 3.0])
 @pytest.mark.parametrize("workers", [1, 4])
-def test_a_simulated_study_keeps_the_best_however_long_predictions_take(
-    workers: int, seconds: float
-) -> None:
-    ran = []
-    for curve, direction in ((accuracy, "maximize"), (loss, "minimize")):
-        tuner = EarlyTerm(SPACE, trials=20, max_steps=40, bounds=(0, 1))
-        found = dt.simulate(
-            tuner, curve, workers=workers, direction=direction, prediction_seconds=seconds
-        )
-        best = min(found.trials, key=lambda trial: abs(trial.sequences["lr"](0) - 0.3))  # type: ignore[operator]
-        assert found.best_trial is not None
-        assert found.best_trial.number == best.number
-        ran.append(found.steps_executed)
-    assert ran[0] == ran[1], "the direction of the metric makes no difference"
-    if seconds == 1e6:
-        assert ran[0] == 20 * 40, "nothing comes in time, and nothing waits for it"
-    else:
-        assert ran[0] < 20 * 40 * 0.85
+def test_a_simulated_study_stops_the_bad_and_keeps_the_best(workers: int, seconds: float) -> None:
+    rising, falling = (
+        simulated(direction, workers, seconds, Persistence())
+        for direction in ("maximize", "minimize")
+    )
+    assert rising == falling < 20 * 40 * 0.85
+    for direction in ("maximize", "minimize"):
+        assert simulated(direction, workers, seconds, None) < 20 * 40 * 0.85
+
+
+def test_training_does_not_wait_for_predictions() -> None:
+    assert simulated("maximize", 4, 1e6, Persistence()) == 20 * 40
