@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import Any, TypeGuard, cast
 
 from distributed import Worker, WorkerPlugin, get_worker
@@ -201,14 +202,24 @@ class StagePlugin(WorkerPlugin):
         else.
         """
         try:
-            return await self._loop.run_in_executor(self._thinking, _answer, question)
+            return await self._loop.run_in_executor(self._thinking, answer_to, question)
         except Exception as error:  # noqa: BLE001 - a predictor of the user's may run here
             return f"{type(error).__name__}: {error}"
 
 
-def _answer(question: bytes) -> dict[str, object]:
-    found: dict[str, object] = pickle.loads(question).answer().to_json()
-    return found
+def answer_to(question: bytes) -> dict[str, object]:
+    """Return the prediction as JSON for a question that `dasktune.predictions` packed."""
+    from dasktune.algos.curves.curve import Question
+
+    packed, curve, steps, seed = pickle.loads(question)
+    asked = Question(predictor=_opened(packed), curve=curve, steps=steps, seed=seed)
+    return asked.answer().to_json()
+
+
+@lru_cache(maxsize=8)
+def _opened(packed: bytes) -> Any:
+    """Return a predictor, which each study packs once."""
+    return pickle.loads(packed)
 
 
 class GentleEnd:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
+import pickle
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import cloudpickle
-
-from dasktune.algos.curves.curve import Prediction
+from dasktune.algos.curves.curve import Prediction, Predictor, Question
 from dasktune.orders import RunPrediction
+from dasktune.trainer.code import dumps_by_value
 
 logger = logging.getLogger(__name__)
 
@@ -52,11 +52,18 @@ class Predictions:
         self._ask = ask
         self._open: dict[int, _Open] = {}
         self._count = 0
+        self._packed: tuple[Predictor, bytes] | None = None
 
     def add(self, order: RunPrediction) -> None:
         """Take a question, for `send` to ask."""
         self._count += 1
-        self._open[self._count] = _Open(order, cloudpickle.dumps(order.question))
+        self._open[self._count] = _Open(order, self._pack(order.question))
+
+    def _pack(self, question: Question) -> bytes:
+        """Return a question as `dasktune.plugin` opens it; its predictor by value, packed once."""
+        if self._packed is None or self._packed[0] is not question.predictor:
+            self._packed = question.predictor, dumps_by_value(question.predictor)
+        return pickle.dumps((self._packed[1], question.curve, question.steps, question.seed))
 
     def send(self, workers: Collection[str]) -> None:
         """Ask what nobody is asked: of workers that were not yet, with the fewest questions."""

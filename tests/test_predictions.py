@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import pickle
+import sys
+from types import ModuleType
 
 import pytest
 
-from dasktune.algos.curves import Curve, Persistence, Question
+from dasktune.algos.curves import Curve, Persistence, Prediction, Question
 from dasktune.orders import RunPrediction
+from dasktune.plugin import answer_to
 from dasktune.predictions import MOST_TRIES, Predictions
 
 QUESTION = Question(
@@ -22,12 +24,12 @@ class Asked:
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, int]] = []
-        self.questions: list[Question] = []
+        self.questions: list[bytes] = []
         self.predictions = Predictions(self)
 
     def __call__(self, worker: str, number: int, question: bytes) -> None:
         self.sent.append((worker, number))
-        self.questions.append(pickle.loads(question))
+        self.questions.append(question)
 
     def add(self, *trials: int) -> None:
         for trial in trials:
@@ -46,9 +48,26 @@ def test_a_question_is_sent_once_and_its_answer_is_that_of_the_trial() -> None:
     assert asked.send("a") == [("a", 1)]
     assert asked.send("a") == []
     (question,) = asked.questions
-    answer = question.answer()
+    answer = Prediction.from_json(answer_to(question))
+    assert answer == QUESTION.answer()
     assert asked.predictions.take(1, "a", answer.to_json()) == (7, answer)
     assert asked.predictions.take(1, "a", answer.to_json()) is None, "it is not open any more"
+
+
+def test_a_predictor_of_a_module_that_workers_do_not_have_travels_by_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = ModuleType("of_the_user")
+    code = "from dasktune.algos.curves import Persistence\nclass Mine(Persistence): pass"
+    exec(compile(code, "of_the_user.py", "exec"), module.__dict__)
+    asked = Asked()
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, module.__name__, module)
+        predictor = module.__dict__["Mine"]()
+        question = Question(predictor=predictor, curve=QUESTION.curve, steps=QUESTION.steps)
+        asked.predictions.add(RunPrediction(trial=0, question=question))
+    asked.send("a")
+    assert answer_to(asked.questions[0]) == QUESTION.answer().to_json()
 
 
 def test_questions_are_shared_out_evenly() -> None:
