@@ -202,7 +202,7 @@ class Prediction:
         return tuple(1.0 - _below(row, target) for row in self.scores)
 
     def to_json(self) -> dict[str, object]:
-        """Return it as JSON, scores to six digits: what decides is what the log holds."""
+        """Return it as JSON, scores to nine digits: what decides is what the log holds."""
         return {
             "after": self.after,
             "steps": list(self.steps),
@@ -325,4 +325,4 @@ def _below(row: tuple[float, ...], target: float) -> float:
 
 
 def _short(value: float) -> float:
-    return float(f"{value:.6g}")
+    return float(f"{value:.9g}")
