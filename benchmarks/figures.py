@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 from collections.abc import Callable, Iterable, Mapping
@@ -154,7 +155,7 @@ def row(figure: Figure) -> tuple[str, str, str, str, str]:
 
 
 def _number(value: float) -> str:
-    if value == int(value):
+    if math.isfinite(value) and value == int(value):
         return f"{int(value):,}"
     return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.1f}"
 
