@@ -176,7 +176,7 @@ def _scheduled(rng: Random, count: int) -> Record:
     peak = float(10 ** rng.uniform(-4, 0))
     # Steps too large may end it for good, whatever the rate is later; siblings die alike.
     death = int(rng.beta(0.7, 2.0) * (count - 1))
-    alive, fall = (rng.uniform(0.2, 0.95) if rng.random() < 0.12 else np.inf), rng.uniform(0.2, 4.0)
+    alive, fall = (rng.uniform(0.2, 0.95) if rng.random() < 0.06 else np.inf), rng.uniform(0.2, 4.0)
     records = []
     for rates in schedules:
         clean = law.run(rates)
@@ -214,14 +214,16 @@ class _Law:
     @classmethod
     def drawn(cls, rng: Random, count: int) -> _Law:
         near = lambda low, high: float(np.exp(rng.uniform(np.log(low), np.log(high))))  # noqa: E731
+        cost = near(0.01, 0.8)
         return cls(
             gain=1.0,
             clock=count * near(0.01, 1.0),
             slow=near(0.25, 1.2),
-            cost=near(0.01, 0.8),
+            cost=cost,
             power=rng.uniform(0.3, 1.2),
             settle=max(near(0.002, 0.1) * count, 0.3),
-            level=near(2e-4, 0.06),
+            # What large steps cost shows in their noise.
+            level=cost * near(0.02, 0.5) if rng.random() < 0.8 else near(2e-4, 0.06),
             jitter=rng.uniform(0.2, 1.0),
             unstable=0.0 if rng.random() < 0.8 else rng.uniform(0.5, 1.0),
             overfit=0.0 if rng.random() < 0.7 else near(0.01, 0.2),

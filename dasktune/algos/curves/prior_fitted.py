@@ -29,6 +29,9 @@ _FILE: Final = "prior_fitted.npz"
 _MIDDLE: Final = LEVELS.index(0.5)
 _LEVELS: Final = np.array(LEVELS)
 
+_OUTWARD: Final = 0.05
+"""Part of the way from the last level but one to the bound that the last one goes at least."""
+
 LEAST_GAP: Final = -9.0
 MOST_GAP: Final = 2.5
 """Bounds of the logarithm of the distance between two neighbouring levels, compressed."""
@@ -151,7 +154,8 @@ class PriorFitted:
         check_question(curve, steps)
         told = describe(curve, steps)
         weights = self.weights or packaged()
-        scores = told.origin + told.scale * np.sinh(weights.answer(told))
+        away = _open(np.sinh(weights.answer(told)), np.sinh(told.below), np.sinh(told.above))
+        scores = told.origin + told.scale * away
         low = -np.inf if curve.low is None else curve.low
         high = np.inf if curve.high is None else curve.high
         rows = np.maximum.accumulate(scores.clip(low, high), axis=1)
@@ -173,6 +177,17 @@ def packaged() -> Weights:
     """Return the weights that are part of the package."""
     with files("dasktune.algos.curves").joinpath(_FILE).open("rb") as file:
         return Weights.load(file)
+
+
+def _open(away: Array, below: float, above: float) -> Array:
+    """Return scores whose outermost levels lie some way towards the bounds.
+
+    No training shows all that may happen to one curve in a hundred.
+    """
+    least = away[:, 1] - _OUTWARD * (away[:, 1] + below)
+    most = away[:, -2] + _OUTWARD * (above - away[:, -2])
+    inner = (np.minimum(away[:, 0], least), away[:, 1:-1], np.maximum(away[:, -1], most))
+    return np.column_stack(inner)
 
 
 def _deviations(rows: Array, noise: float) -> Array:
