@@ -34,6 +34,7 @@ NAMES = (
     "utilisation",
     "detection",
     "suspend",
+    "live_and_simulated",
     "torture",
 )
 WITH_DATA = ("regret", "predictions", "time_to_target")

@@ -24,7 +24,7 @@ from trainers import Nothing
 
 import dasktune as dt
 from dasktune.engine import Engine
-from dasktune.graph.attempts import DispatchOptions
+from dasktune.graph.attempts import LOOKAHEAD_SECONDS, DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
     Ended,
@@ -38,7 +38,6 @@ from dasktune.graph.events import (
     WorkerJoined,
 )
 from dasktune.graph.keys import root_key
-from dasktune.opening import LOOKAHEAD_SECONDS
 from dasktune.orders import Outcome, with_save_points
 from dasktune.sequences import Piecewise
 from dasktune.types import Objective

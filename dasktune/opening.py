@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from dasktune.errors import ConfigurationError, name_problems, refuse, unknown
-from dasktune.graph.attempts import DispatchOptions
+from dasktune.graph.attempts import LOOKAHEAD_SECONDS, DispatchOptions
 from dasktune.graph.keys import root_key
 from dasktune.graph.saves import SavePolicy
 from dasktune.kept import DEFAULT, note_keep
@@ -28,10 +28,6 @@ from dasktune.trainer.environment import environment
 from dasktune.trainer.fingerprint import Fingerprint, differing, fingerprint
 from dasktune.trainer.metrics import metric_names
 from dasktune.types import Direction
-
-LOOKAHEAD_SECONDS = 0.03
-"""About three times what an instruction needs to reach a worker through Dask."""
-
 
 _LOCATING: ContextVar[bool] = ContextVar("dasktune-locating", default=False)
 _ELSEWHERE: ContextVar[Path | None] = ContextVar("dasktune-elsewhere", default=None)

@@ -66,6 +66,10 @@ class Slot:
     last: Node | None = None
 
 
+LOOKAHEAD_SECONDS = 0.03
+"""About three times what an instruction needs to reach a worker through Dask."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchOptions:
     """How a dispatcher decides.

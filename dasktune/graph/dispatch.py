@@ -56,6 +56,8 @@ class Dispatcher:
         checkpoints and metrics of earlier runs.
     seeded_key
         See `SearchPlan`.
+    speeds
+        Learns what steps take.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Dispatcher:
         *,
         on_new: Callable[[Node], None] | None = None,
         seeded_key: Callable[[int], str] | None = None,
+        speeds: Speeds | None = None,
     ) -> None:
         self.options = options or DispatchOptions()
         self.plan = SearchPlan(
@@ -74,7 +77,7 @@ class Dispatcher:
             on_new=on_new,
             seeded_key=seeded_key,
         )
-        self.speeds = Speeds()
+        self.speeds = speeds or Speeds()
         self.frontier = Frontier(self.speeds.seconds_per_step)
         self.attempts: dict[str, Attempt] = {}
         self._placing = Placing(self.frontier, self.speeds, self.options, self.attempts)

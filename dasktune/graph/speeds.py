@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from dasktune.graph.plan import Node
+from dasktune.types import Sequences, Step, Value
 
 Group = tuple[tuple[str, object], ...]
 """Hyper-parameters that are not floats, with their values: what decides a step's cost."""
@@ -17,9 +20,18 @@ class Speeds:
     Configurations are told apart by what is not a float (batch size, architecture,
     optimizer): a learning rate does not change what a step costs. Older measurements fade
     once a group has seen 10,000 steps.
+
+    Parameters
+    ----------
+    values_at
+        Gives the hyper-parameters at a step; None for those of the sequences themselves. On
+        recorded curves a trial is but the number of what was recorded.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, values_at: Callable[[Sequences, Step], Mapping[str, Value]] | None = None
+    ) -> None:
+        self._values_at = values_at or _values_at
         self._seconds: dict[Group, float] = {}
         self._steps: dict[Group, float] = {}
         self._groups: dict[Node, Group] = {}
@@ -66,7 +78,11 @@ class Speeds:
     def _group_of(self, node: Node) -> Group:
         group = self._groups.get(node)
         if group is None:
-            values = ((name, function(node.start)) for name, function in node.sequences.items())
+            values = self._values_at(node.sequences, node.start).items()
             group = tuple(sorted(pair for pair in values if not isinstance(pair[1], float)))
             self._groups[node] = group
         return group
+
+
+def _values_at(sequences: Sequences, step: Step) -> Mapping[str, Value]:
+    return {name: function(step) for name, function in sequences.items()}

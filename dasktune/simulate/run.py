@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from dasktune.algos.base import Tuner
 from dasktune.algos.curves.curve import Prediction, Question
 from dasktune.engine import Engine
 from dasktune.errors import refuse
-from dasktune.graph.attempts import DispatchOptions
+from dasktune.graph.attempts import LOOKAHEAD_SECONDS, DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.keys import root_key
 from dasktune.graph.saves import SavePolicy
+from dasktune.graph.speeds import Speeds
 from dasktune.limits import Limits
 from dasktune.simulate.mishaps import Mishaps
 from dasktune.simulate.pace import EvenPace, Overheads, Pace
@@ -21,7 +22,7 @@ from dasktune.simulate.result import Simulation
 from dasktune.simulate.runner import Conditions, SimulatedRunner, Values
 from dasktune.simulate.trace import Trace
 from dasktune.trials import trial_of
-from dasktune.types import Direction, Objective, Sequences, Step
+from dasktune.types import Direction, Objective, Sequences, Step, Value
 
 Curves = Callable[[Values, Step], float] | Trace | str | os.PathLike[str]
 """What takes the place of training: a function, or recorded curves, or their file.
@@ -156,9 +157,13 @@ def simulate(
         prediction_seconds=prediction_seconds,
         answer=answer,
     )
-    options = DispatchOptions(merge=merge, saves=SavePolicy(at_changes=False))
+    # Where a report takes time, the next stage is chosen ahead of it, as it is in live runs.
+    lookahead = LOOKAHEAD_SECONDS if conditions.overheads.report else 0.0
+    options = DispatchOptions(
+        merge=merge, saves=SavePolicy(at_changes=False), lookahead_seconds=lookahead
+    )
     engine = Engine(
-        Dispatcher(root_key("simulated", 0), options),
+        Dispatcher(root_key("simulated", 0), options, speeds=Speeds(_known(curves))),
         objective=Objective.single(metric, towards),
         trials={},
     )
@@ -198,6 +203,11 @@ def _pace(
         )
     even = EvenPace(1.0 if given is None else given)
     return lambda sequences, start, stop: even
+
+
+def _known(curves: object) -> Callable[[Sequences, Step], Mapping[str, Value]] | None:
+    """Return what tells the hyper-parameters at a step, where it is not the sequences."""
+    return curves.hyper_parameters if isinstance(curves, Trace) else None
 
 
 def _overheads(given: object, curves: object) -> Overheads:

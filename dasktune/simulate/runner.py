@@ -38,6 +38,9 @@ from dasktune.types import Sequences, Step, Value
 Values = Mapping[str, Value]
 """Hyper-parameters at one step."""
 
+TICK_SECONDS = 1e-6
+"""So much later than it is due the dispatcher is told of the time: it compares sums of floats."""
+
 HOPELESS = 1e-6
 """A job that ends with a smaller chance than this would be done again for ever."""
 
@@ -113,6 +116,7 @@ class SimulatedRunner:
         self._durable: list[tuple[float, int, Saved]] = []
         self._count = 0
         self._turn = 0
+        self._ticked = -1
         self._asked: dict[int, int] = {}
         self._cancelled: dict[str, Step] = {}
         self._extra: dict[str, set[Step]] = {}
@@ -150,6 +154,9 @@ class SimulatedRunner:
         found = [heap[0][0] for heap in (self._due, self._answers, self._durable) if heap]
         if self.engine.due is not None:
             found.append(max(self.now, self.engine.due))
+        tick = self.engine.dispatcher.next_tick(self.now)
+        if tick is not None and self._ticked < self._turn:
+            found.append(max(self.now, tick) + TICK_SECONDS)
         return min(found, default=None)
 
     def _is_spent(self, at: float) -> bool:
@@ -173,6 +180,7 @@ class SimulatedRunner:
         if not self._due or self._due[0][0] > at:
             self.now = at
             self._tell(Tick())
+            self._ticked = self._turn
             return False
         at, _, worker, job, step, version = heappop(self._due)
         if job.version != version:

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dasktune.errors import ConfigurationError, refuse, unknown
-from dasktune.sequences import Constant, Piecewise, Sequence
+from dasktune.sequences import Constant, Piecewise, Sequence, sequence_from_json
 from dasktune.simulate.pace import MeasuredPace, Overheads
 from dasktune.simulate.trace_files import floats, load, save
 from dasktune.space import Choice, Space
@@ -27,6 +28,9 @@ from dasktune.types import Direction, Sequences, Step, Value
 
 CONFIGURATION = "configuration"
 """The one hyper-parameter of a trace's space."""
+
+PLAIN = (str, bool, int, float, NoneType)
+"""What a hyper-parameter may be at a step."""
 
 Shared = tuple[int, Step]
 """An earlier configuration, and how many first steps are the same ones."""
@@ -242,6 +246,18 @@ class Trace:
         values = {name: function(max(0, stop - 1)) for name, function in sequences.items()}
         return self._paces[self._number(values)]
 
+    def hyper_parameters(self, sequences: Sequences, step: Step) -> dict[str, Value]:
+        """Return what is recorded of a trial's hyper-parameters at a step, where that is plain."""
+        number = self._number({name: function(step) for name, function in sequences.items()})
+        values = {name: function(step) for name, function in self._recorded[number].items()}
+        return {name: value for name, value in values.items() if isinstance(value, PLAIN)}
+
+    @cached_property
+    def _recorded(self) -> list[dict[str, Callable[[Step], Any]]]:
+        return [
+            {name: _function(value) for name, value in one.items()} for one in self.configurations
+        ]
+
     @cached_property
     def _paces(self) -> list[MeasuredPace]:
         rows: list[list[float]] = self._seconds_of_steps().tolist()
@@ -297,6 +313,16 @@ def _of_steps(
     if seconds.shape == values.shape[:1]:
         return np.broadcast_to(seconds[:, None], values.shape[:2])
     return seconds
+
+
+def _function(value: object) -> Callable[[Step], Any]:
+    """Return a recorded hyper-parameter as a function of the step."""
+    if isinstance(value, dict):
+        try:
+            return sequence_from_json(value)
+        except (ConfigurationError, LookupError, TypeError, ValueError):
+            pass
+    return lambda step: value
 
 
 def _sequence(parts: list[tuple[Step, int]]) -> Sequence:

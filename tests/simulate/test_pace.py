@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 import dasktune as dt
 from dasktune.errors import ConfigurationError
 from dasktune.limits import Limits
+from dasktune.sequences import Constant, MultiStep
 from dasktune.simulate import Trace
 from dasktune.simulate.jobs import Job
 from dasktune.simulate.pace import EvenPace, MeasuredPace, Overheads
+from dasktune.types import Decision, Extend, Finish, Rank, Register, Report
 from tests.simulate.cases import STEPS, UNIQUE, spans
 
 OVERHEADS = Overheads(begin=7.0, build=5.0, load=3.0, save=1.0, report=2.0, handover=0.5)
@@ -205,3 +207,70 @@ def test_whatever_goes_wrong_every_trial_gets_to_its_end(
     assert [trial.steps for trial in found.trials] == [6] * 5
     assert found.steps_executed - found.steps_repeated == 6 + 4 + 2 + 6 + 1
     assert len(found.completed) == 5
+
+
+class Raising(dt.algos.Tuner):
+    """Trains two trials in full, and raises the first one's priority at each of its reports."""
+
+    max_steps = 4
+
+    def ask(self, capacity: int) -> list[Decision]:
+        constants = [{"configuration": Constant(number)} for number in (0, 1)]
+        registers = [
+            Register(trial=number, sequences=one, max_steps=4)
+            for number, one in enumerate(constants)
+        ]
+        if self.open:
+            return []
+        self.open = {0, 1}
+        first = Extend(trial=0, until=4, priority=1.0, reports=(1, 2, 3))
+        return [*registers, first, Extend(trial=1, until=4, priority=0.5)]
+
+    def tell(self, report: Report) -> list[Decision]:
+        if report.step < 4:
+            return [Rank(trial=report.trial, priority=1.0 + report.step)]
+        self.open.remove(report.trial)
+        return [] if self.open else [Finish()]
+
+    def __init__(self) -> None:
+        self.open: set[int] = set()
+
+    def tell_failure(self, trial: int) -> list[Decision]:
+        return []
+
+    def identity(self) -> dict[str, object]:
+        return {"tuner": "Raising"}
+
+
+@pytest.mark.parametrize("report", [0.0, 0.01, 0.25])
+def test_a_trial_goes_on_before_its_report_is_told(report: float) -> None:
+    recorded = trace([[4.0, 3.0, 2.0, 1.0]] * 2, overheads=Overheads(load=5.0, report=report))
+    found = dt.simulate(Raising(), recorded, metric="loss")
+    assert found.seconds == pytest.approx(8.0 + report), "nothing was loaded again"
+    assert [one.step for one in found.events if one.kind == "ended"] == [1, 2, 3, 4, 4]
+
+
+def test_what_is_slow_is_known_by_its_hyper_parameters() -> None:
+    sizes = [16, 64, 64, 64, 16]
+    seconds = [3.0 if size == 16 else 1.0 for size in sizes]
+    for configurations, order in (
+        ([{"batch_size": size, "lr": 0.1 * size} for size in sizes], [0, 1, 4, 2, 3]),
+        ([{"lr": 0.1 * size} for size in sizes], [0, 1, 2, 3, 4]),
+    ):
+        recorded = Trace.from_arrays(
+            {"loss": [[1.0]] * 5}, seconds=seconds, configurations=configurations
+        )
+        tuner = dt.algos.Grid(recorded.space(), max_steps=1)
+        found = dt.simulate(tuner, recorded, metric="loss")
+        took = [end.at - start.at for start, end in spans(found)]
+        assert took == [seconds[number] for number in order]
+
+
+def test_hyper_parameters_of_a_trial_are_those_on_record() -> None:
+    rate = MultiStep(0.1, milestones=[2], gamma=0.5)
+    configurations = [{"lr": rate.to_json(), "layers": [3, 4], "who": {"is": 1}}, {"lr": 0.3}]
+    recorded = Trace.from_arrays({"loss": np.ones((2, 4))}, configurations=configurations)
+    first, second = ({"configuration": Constant(number)} for number in (0, 1))
+    assert recorded.hyper_parameters(first, 0) == {"lr": 0.1}
+    assert recorded.hyper_parameters(first, 3) == {"lr": 0.05}
+    assert recorded.hyper_parameters(second, 3) == {"lr": 0.3}

@@ -1,0 +1,208 @@
+"""How close a simulation on a recorded trace comes to the live run: Default, Bandit and POP."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from classifier import Classifier
+from distributed import Client
+from figures import Figure, main
+
+import dasktune as dt
+from dasktune.algos.base import Tuner
+from dasktune.algos.sources import GivenSource, Source
+from dasktune.local import local_client
+from dasktune.simulate import Simulation, Trace
+from dasktune.space import Configuration, Space
+from dasktune.study import Study
+
+WORKERS = (2, 4)
+ERROR = 0.13
+"""What HyperDrive's simulator is off by at most [Rasley et al., section 7]."""
+
+STEP_SECONDS = 0.08
+TRIALS, STEPS, REPEATS = 24, 30, 3
+SHORT = 6, 6, 1
+EVERY = 5
+"""Steps between the boundaries of Bandit and POP."""
+
+GOOD = 3
+"""So many of the configurations reach the target."""
+
+METRIC = "accuracy"
+SPACE = Space(lr=dt.Float(1e-4, 0.1, log=True), batch_size=[16, 64])
+
+Make = Callable[[Space, Source, int, int, float], Tuner]
+
+
+def _random(space: Space, source: Source, trials: int, steps: int, target: float) -> Tuner:
+    return dt.algos.Random(space, trials=trials, max_steps=steps, sampler=source)
+
+
+def _bandit(space: Space, source: Source, trials: int, steps: int, target: float) -> Tuner:
+    return dt.algos.Bandit(space, trials=trials, max_steps=steps, every=EVERY, sampler=source)
+
+
+def _pop(space: Space, source: Source, trials: int, steps: int, target: float) -> Tuner:
+    return dt.algos.POP(
+        space,
+        target=target,
+        within=trials * steps * STEP_SECONDS,
+        trials=trials,
+        max_steps=steps,
+        every=EVERY,
+        bounds=(0.0, 1.0),
+        sampler=source,
+    )
+
+
+POLICIES: dict[str, Make] = {"Default": _random, "Bandit": _bandit, "POP": _pop}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Took:
+    """What a run took from its first stage on, in seconds, and how many steps it trained."""
+
+    total: float
+    to_target: float | None
+    steps: int
+
+    @classmethod
+    def live(cls, study: Study, target: float) -> Took:
+        """Return what a live run took, by its workers' clocks."""
+        began = min(one.started for one in study.stages() if one.started)
+        measured = [one for trial in study.trials for one in trial.metrics.values()]
+        reached = [one["clock"] for one in measured if one[METRIC] >= target]
+        return cls(
+            total=max(one["clock"] for one in measured) - began,
+            to_target=min(reached) - began if reached else None,
+            steps=study.summary()["steps_executed"],
+        )
+
+    @classmethod
+    def simulated(cls, found: Simulation, target: float) -> Took:
+        """Return what a simulated run took."""
+        began = min(one.at for one in found.events)
+        reached = found.time_to(target)
+        return cls(
+            total=max(one.at for one in found.events) - began,
+            to_target=None if reached is None else reached - began,
+            steps=found.steps_executed,
+        )
+
+
+def measure(short: bool) -> list[Figure]:
+    """Run all configurations once, and every policy live and on the trace of that run."""
+    logging.getLogger("dasktune").setLevel(logging.ERROR)
+    trials, steps, repeats = SHORT if short else (TRIALS, STEPS, REPEATS)
+    rng = np.random.default_rng(0)
+    configurations = [SPACE.sample(rng) for _ in range(trials)]
+    with tempfile.TemporaryDirectory() as folder:
+        with local_client(WORKERS[0]) as client:
+            tuner = _random(SPACE, GivenSource(configurations, "recorded"), trials, steps, 0.0)
+            path = _live(client, Path(folder) / "recorded", tuner).trace().save(f"{folder}/t.zarr")
+        bench = Bench(
+            folder=Path(folder),
+            trace=Trace.load(path),
+            configurations=configurations,
+            repeats=repeats,
+        )
+        return [figure for workers in WORKERS for figure in bench.figures(workers)]
+
+
+def _live(client: Client, folder: Path, tuner: Tuner) -> Study:
+    study = dt.create_study(
+        Classifier,
+        name=folder.name,
+        storage=folder,
+        metric=METRIC,
+        direction="maximize",
+        config={"seconds": STEP_SECONDS},
+        merge=False,
+    )
+    study.optimize(tuner, client=client, progress=False, last_line=False)
+    return study
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """A trace, and the configurations that it is of, for live runs of the same."""
+
+    folder: Path
+    trace: Trace
+    configurations: Sequence[Configuration]
+    repeats: int
+
+    @property
+    def target(self) -> float:
+        """The best accuracy of the last configuration that is good."""
+        best = np.nanmax(self.trace.values[:, :, self.trace.metrics.index(METRIC)], axis=1)
+        return float(np.sort(best)[-GOOD])
+
+    def figures(self, workers: int) -> Iterator[Figure]:
+        """Yield how far simulated runs are off live ones on so many workers."""
+        with local_client(workers) as client:
+            for name, make in POLICIES.items():
+                pairs = [
+                    (
+                        self._run_live(client, f"{name} {workers} {order}", make, order),
+                        self._simulate(workers, make, order),
+                    )
+                    for order in range(self.repeats)
+                ]
+                yield from _compared(f"{name}, {workers} workers", pairs)
+
+    def _run_live(self, client: Client, name: str, make: Make, order: int) -> Took:
+        shuffled = np.random.default_rng(order).permutation(len(self.configurations))
+        source = GivenSource([self.configurations[at] for at in shuffled], "shuffled")
+        study = _live(client, self.folder / name, self._tuner(make, SPACE, source))
+        took = Took.live(study, self.target)
+        study.close()
+        return took
+
+    def _simulate(self, workers: int, make: Make, order: int) -> Took:
+        space = self.trace.space(order=order)
+        tuner = self._tuner(make, space, GivenSource(space.configurations(), "shuffled"))
+        return Took.simulated(dt.simulate(tuner, self.trace, workers=workers), self.target)
+
+    def _tuner(self, make: Make, space: Space, source: Source) -> Tuner:
+        return make(space, source, len(self.configurations), self.trace.steps, self.target)
+
+
+def _compared(name: str, pairs: Sequence[tuple[Took, Took]]) -> Iterator[Figure]:
+    """Yield how far the means over the repeats are apart, and each repeat's difference."""
+    lives, others = zip(*pairs, strict=True)
+    yield _error(f"{name}: total time", [one.total for one in lives], [one.total for one in others])
+    reached = [(a.to_target, b.to_target) for a, b in pairs if a.to_target and b.to_target]
+    if reached:
+        yield _error(f"{name}: time to target", *map(list, zip(*reached, strict=True)))
+    steps = sum(one.steps for one in others) / sum(one.steps for one in lives)
+    yield Figure(
+        name=f"{name}: steps, simulated over live",
+        value=steps,
+        unit="x",
+        equals=1.0 if name.startswith("Default") else None,
+    )
+
+
+def _error(name: str, live: Sequence[Any], simulated: Sequence[Any]) -> Figure:
+    each = ", ".join(f"{b / a - 1:+.1%}" for a, b in zip(live, simulated, strict=True))
+    mine, theirs = statistics.fmean(live), statistics.fmean(simulated)
+    return Figure(
+        name=f"{name}, off by",
+        value=abs(theirs / mine - 1),
+        at_most=ERROR,
+        note=f"{mine:.2f} s live, {theirs:.2f} s simulated; runs: {each}",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main("live_and_simulated", measure))

@@ -1,0 +1,27 @@
+"""Live runs and simulations of them are compared: the same steps, and times of the same kind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_the_simulator_trains_the_steps_of_the_live_run(tmp_path: Path) -> None:
+    path = tmp_path / "figures.json"
+    command = [sys.executable, str(FOLDER / "live_and_simulated.py"), "--short", "--json", path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = {one["name"]: one for one in json.loads(path.read_text())["figures"]}
+    for workers in (2, 4):
+        assert figures[f"Default, {workers} workers: steps, simulated over live"]["value"] == 1
+        for policy in ("Default", "Bandit", "POP"):
+            total = figures[f"{policy}, {workers} workers: total time, off by"]
+            assert 0 <= total["value"] < 1, total["note"]

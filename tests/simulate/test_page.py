@@ -1,0 +1,41 @@
+"""What docs/simulator.md shows is run, and its tables are those of the code."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from distributed import Client
+
+from dasktune.simulate import Trace
+from dasktune.simulate.pace import Overheads
+from dasktune.simulate.trace_files import ATTRIBUTES
+
+PAGE = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
+
+
+def test_a_study_is_recorded_and_replayed_as_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_threads: Client
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = tmp_path / "page_of_the_simulator.py"
+    source.write_text("\n".join(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)))
+    module = ModuleType("page_of_the_simulator")
+    module.__file__ = str(source)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(compile(source.read_text(), str(source), "exec"), module.__dict__)
+    path = module.record(two_threads)
+    trace = Trace.load(path)
+    assert trace.shared == ((0, 0), (0, 0), (0, 0), (0, 4))
+    found = module.replay(path)
+    assert found.steps_executed == 4 * 9 - 4
+    assert found.best_trial.value == trace.values[:, -1, 0].min()
+
+
+def test_the_format_is_told_in_full() -> None:
+    told = set(re.findall(r"`(\w+)`", PAGE))
+    assert {"values", "measured", "seconds", "shared", "digest", "dasktune_trace"} <= told
+    assert {*ATTRIBUTES, *Overheads().to_json()} <= told
