@@ -23,5 +23,5 @@ def test_the_simulator_trains_the_steps_of_the_live_run(tmp_path: Path) -> None:
     for workers in (2, 4):
         assert figures[f"Default, {workers} workers: steps, simulated over live"]["value"] == 1
         for policy in ("Default", "Bandit", "POP"):
-            total = figures[f"{policy}, {workers} workers: total time, off by"]
+            total = figures[f"{policy}, {workers} workers: total time, means off by"]
             assert 0 <= total["value"] < 1, total["note"]
