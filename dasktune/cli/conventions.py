@@ -35,6 +35,13 @@ def print_json(document: object) -> None:
     typer.echo(json.dumps(document, indent=2))
 
 
+def picture_problems(path: Path | None) -> list[str]:
+    """Return why a picture cannot be written to what ``--plot`` names; None asks for none."""
+    if path is None or (path.suffix == ".svg" and path.parent.is_dir() and not path.is_dir()):
+        return []
+    return [f"--plot must be an .svg in a folder that exists, got {str(path)!r}"]
+
+
 def open_study(file: Path, config: Sequence[str] | None) -> tuple[Study, Tuner]:
     """Return a file's study and tuner; the tuner first, since it makes nothing."""
     from dasktune.cli.study_file import load

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dasktune.cli.conventions import AsJson, Config, print_json
-from dasktune.errors import ConfigurationError, unknown
+from dasktune.cli.conventions import AsJson, Config, picture_problems, print_json
+from dasktune.errors import ConfigurationError, refuse, unknown
 
 if TYPE_CHECKING:
     from dasktune.algos.curves import Predictor
-    from dasktune.cli.ls import Places
     from dasktune.outlook import Outlook
-    from dasktune.results import StudyResults
 
 PREDICTORS = ("CurveEnsemble", "Persistence", "PriorFitted")
 """Classes of `dasktune.algos.curves` that can be named."""
+
+LEAST_CHANCE = 0.05
+"""With a smaller probability nothing is said of when a target is reached."""
 
 
 def predict(
@@ -65,11 +64,13 @@ def predict(
     Reads store and database, and changes nothing: also while the study runs.
     """
     from dasktune.cli.ls import places_of
+    from dasktune.cli.reading import one_study
 
+    refuse(picture_problems(plot))
     places = places_of(
         target, storage=storage, database=database, study=study, settings=config or ()
     )
-    with _opened(places) as results:
+    with one_study(places) as results:
         found = results.predict(
             trial,
             steps=step or None,
@@ -116,7 +117,7 @@ def in_words(outlook: Outlook, target: float | None) -> str:
 
 
 def of_target(outlook: Outlook, target: float) -> str:
-    """Return in words whether and when a trial reaches a target."""
+    """Return in words whether a trial reaches a target, and when if that is likely enough."""
     from dasktune.cli.results import shown
     from dasktune.report.formats import count, duration
 
@@ -125,12 +126,13 @@ def of_target(outlook: Outlook, target: float) -> str:
         return f"reached {shown(target)} already, at step {reached:,}"
     if steps is None:
         return f"cannot reach {shown(target)} by step {outlook.steps[-1]:,}"
+    chance = outlook.chance(target)
+    words = f"reaches {shown(target)} with probability {chance:.2f}"
+    if chance < LEAST_CHANCE:
+        return words
     seconds = outlook.expected_seconds(target)
     time = "" if seconds is None else f" (ERT {duration(seconds)})"
-    return (
-        f"reaches {shown(target)} with probability {outlook.chance(target):.2f}, "
-        f"expected after {count(round(steps), 'more step')}{time}"
-    )
+    return f"{words}, expected after {count(round(steps), 'more step')}{time}"
 
 
 def _named(name: str) -> Predictor:
@@ -142,40 +144,3 @@ def _named(name: str) -> Predictor:
         raise ConfigurationError(unknown("predictor", name, known))
     found: Predictor = getattr(curves, name)()
     return found
-
-
-@contextmanager
-def _opened(places: Places) -> Iterator[StudyResults]:
-    """Open what a study has come to; nothing is made or changed.
-
-    Raises
-    ------
-    ConfigurationError
-        If there is no database, or it does not say which study is meant.
-    """
-    from dasktune.graph.attempts import DispatchOptions
-    from dasktune.results import StudyResults
-    from dasktune.storage.checkpoints import CheckpointStore
-    from dasktune.storage.database import Database
-
-    if places.database is None:
-        raise ConfigurationError("there is no database beside the store; say which: --database")
-    opened = Database(places.database, create=False)
-    try:
-        rows = {row.name: row for row in opened.studies()}
-        row = rows[_chosen(places.study, list(rows))]
-        options = DispatchOptions(merge=bool(row.spec.get("merge", True)))
-        yield StudyResults(row, opened, CheckpointStore(places.store), options)
-    finally:
-        opened.close()
-
-
-def _chosen(name: str | None, known: Sequence[str]) -> str:
-    if name is None and len(known) == 1:
-        return known[0]
-    if name is None:
-        listed = ", ".join(sorted(known)) or "(none)"
-        raise ConfigurationError(f"--study must say which study is meant; known: {listed}")
-    if name not in known:
-        raise ConfigurationError(unknown("study", name, known))
-    return name

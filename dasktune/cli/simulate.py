@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dasktune.cli.conventions import picture_problems
 from dasktune.errors import ConfigurationError, refuse, unknown
 from dasktune.types import Direction, Step
 
@@ -144,9 +145,7 @@ def _problems(
         found.append(f"--plot must have at most {MOST_LINES} tuners, got {len(tuners)}")
     if plot is not None and target is None and len(workers) > 1:
         found.append("--plot of several --workers must have a --target: it draws the time to it")
-    if plot is not None and (plot.suffix != ".svg" or not plot.parent.is_dir()):
-        found.append(f"--plot must be an .svg in a folder that exists, got {str(plot)!r}")
-    return found
+    return [*found, *picture_problems(plot)]
 
 
 def _metric(trace: Trace, name: str | None) -> str:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dasktune.cli.conventions import AsJson, Config, print_json
-from dasktune.errors import ConfigurationError, refuse, unknown
+from dasktune.errors import refuse
 
 if TYPE_CHECKING:
-    from dasktune.cli.ls import Places
-    from dasktune.results import StudyResults
     from dasktune.simulate import Trace
 
 
@@ -44,50 +40,20 @@ def trace(
     changes nothing, also while the study runs.
     """
     from dasktune.cli.ls import places_of
+    from dasktune.cli.reading import one_study
     from dasktune.simulate.trace_files import target_problems
 
     refuse(f"--out: {problem}" for problem in target_problems(out))
     places = places_of(
         target, storage=storage, database=database, study=study, settings=config or ()
     )
-    with _opened(places) as found:
+    with one_study(places) as found:
         made = found.trace()
         path = made.save(out)
         if as_json:
             print_json({"study": found.name, "path": str(path), **_figures(made)})
         else:
             typer.echo(f"{path}: {_in_words(made)}, of study {found.name!r}")
-
-
-@contextmanager
-def _opened(places: Places) -> Iterator[StudyResults]:
-    """Open the one study that is meant, to read it.
-
-    Raises
-    ------
-    ConfigurationError
-        If there is none, or several and none is named.
-    """
-    from dasktune.graph.attempts import DispatchOptions
-    from dasktune.results import StudyResults
-    from dasktune.storage.checkpoints import CheckpointStore
-    from dasktune.storage.database import Database
-
-    if places.database is None:
-        raise ConfigurationError(f"{places.store} has no database; say where it is: --database")
-    opened = Database(places.database, create=False)
-    try:
-        rows = {row.name: row for row in opened.studies()}
-        name = next(iter(rows), "") if places.study is None else places.study
-        if places.study is None and len(rows) > 1:
-            raise ConfigurationError(f"--study must be one of {', '.join(sorted(rows))}")
-        if name not in rows:
-            raise ConfigurationError(unknown("study", name, rows))
-        merge = bool(rows[name].spec.get("merge"))
-        options = DispatchOptions(merge=merge)
-        yield StudyResults(rows[name], opened, CheckpointStore(places.store), options)
-    finally:
-        opened.close()
 
 
 def _figures(made: Trace) -> dict[str, object]:

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,13 @@ from distributed import Client
 from typer.testing import CliRunner, Result
 
 import dasktune as dt
-from dasktune.algos.curves import Curve, Persistence, Prediction
+from dasktune.algos.curves import Curve, Persistence
 from dasktune.cli import app
-from dasktune.cli.predict import in_words
+from dasktune.cli.predict import in_words, of_target
 from dasktune.cli.study_file import load
+from dasktune.outlook import Outlook
 from dasktune.sequences import Constant, Piecewise
-from dasktune.types import TrialState
+from dasktune.types import Direction, TrialState
 
 from .conftest import STUDY_FILE
 
@@ -149,21 +151,41 @@ def test_a_trial_at_its_end_and_a_place_without_a_study_are_refused(
     assert f"trial {ended.number} is at its end, step 24, with loss " in done.stderr
     done = command(str(tmp_path), "--trial", "0")
     assert done.exit_code == 2
-    assert "there is no database beside the store" in done.stderr
+    assert "has no database; say where it is: --database" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_metrics_name_obeys_no_terminal() -> None:
-    from dasktune.outlook import Outlook
-    from dasktune.types import Direction
+@pytest.mark.parametrize("name", ["missing/fan.svg", "folder.svg", "fan.png"])
+def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_is_read(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "folder.svg").mkdir()
+    done = command("no/such/study", "--trial", "0", "--plot", str(tmp_path / name))
+    assert done.exit_code == 2, done.output
+    assert "--plot must be an .svg in a folder that exists" in " ".join(done.stderr.split())
+    assert "study" not in done.stderr
 
-    curve = Curve(steps=(1,), scores=(0.5,), max_steps=2)
-    prediction: Prediction = Persistence().predict(curve, (2,))
-    found = Outlook(
+
+def test_a_metrics_name_obeys_no_terminal() -> None:
+    assert "\x1b" not in in_words(replace(outlook(), metric="\x1b[31m"), 0.7)
+
+
+def test_when_a_target_is_reached_is_said_only_where_that_is_likely_enough() -> None:
+    found = outlook()
+    (_, likely), (_, unlikely) = found.interval(0.8)[-1], found.interval(0.95)[-1]
+    assert found.chance(unlikely) < 0.05
+    assert "with probability 0.10, expected after 1 more step (ERT" in of_target(found, likely)
+    assert re.fullmatch(r"reaches [\d.]+ with probability 0\.0\d", of_target(found, unlikely))
+
+
+def outlook() -> Outlook:
+    """Return what a predictor makes of two scores."""
+    curve = Curve(steps=(1, 2), scores=(0.4, 0.5), max_steps=3)
+    return Outlook(
         trial=0,
-        metric="\x1b[31m",
+        metric="accuracy",
         direction=Direction.MAXIMIZE,
         curve=curve,
-        prediction=prediction,
+        prediction=Persistence().predict(curve, (3,)),
+        step_seconds=1.0,
     )
-    assert "\x1b" not in in_words(found, 0.7)
