@@ -47,7 +47,7 @@ STYLES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class Remaining:
     """What is asked for now, and what of it is still to be trained, in steps."""
 
     requested: int
@@ -112,7 +112,7 @@ class Progress:
         """Return the display for a snapshot."""
         trials = self._engine.trials.values()
         dispatcher = self._engine.dispatcher
-        ahead = outlook(dispatcher.plan, trials)
+        ahead = remaining(dispatcher.plan, trials)
         under_way = sum(
             one.position - max(one.start, one.saved) for one in dispatcher.attempts.values()
         )
@@ -181,7 +181,7 @@ def display(study: Any, engine: Engine) -> Iterator[Callable[[Snapshot], None]]:
             progress.finish()
 
 
-def outlook(plan: SearchPlan, trials: Iterable[TrialRecord]) -> Outlook:
+def remaining(plan: SearchPlan, trials: Iterable[TrialRecord]) -> Remaining:
     """Return what trials ask for, and what of it has no checkpoint yet."""
     requested = 0
     reached: dict[Node, int] = {}
@@ -191,7 +191,7 @@ def outlook(plan: SearchPlan, trials: Iterable[TrialRecord]) -> Outlook:
         for node in plan.nodes_of(trial.number):
             if node.start < until:
                 reached[node] = max(reached.get(node, 0), min(until, node.stop))
-    return Outlook(
+    return Remaining(
         requested=requested,
         unique=sum(until - node.start for node, until in reached.items()),
         left=sum(max(0, until - trained_to(node)) for node, until in reached.items()),
@@ -223,7 +223,7 @@ def states_text(trials: Iterable[TrialRecord]) -> Text:
     return Text("  ").join(Text(*part) for part in shown) if shown else Text("none yet", "dim")
 
 
-def saved_text(ahead: Outlook) -> Text:
+def saved_text(ahead: Remaining) -> Text:
     """Return what sharing saves of the steps that are asked for."""
     saved = ahead.requested - ahead.unique
     if not ahead.requested:

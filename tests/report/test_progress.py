@@ -15,7 +15,7 @@ from dasktune.algos import Grid
 from dasktune.engine import Engine
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import WorkerJoined
-from dasktune.report.progress import Progress, best_record, display, outlook
+from dasktune.report.progress import Progress, best_record, display, remaining
 from dasktune.runner import Snapshot
 from dasktune.sequences import Constant, MultiStep
 from dasktune.space import Space
@@ -133,7 +133,7 @@ def test_what_has_a_checkpoint_is_not_left() -> None:
     engine = running_engine()
     plan = engine.dispatcher.plan
     plan.nodes_of(0)[0].checkpoints[20] = None
-    ahead = outlook(plan, engine.trials.values())
+    ahead = remaining(plan, engine.trials.values())
     assert (ahead.requested, ahead.unique, ahead.left) == (120, 90, 70)
 
 
