@@ -18,6 +18,7 @@ from dasktune.algos.curves.prior_fitted import Weights, packaged
 from dasktune.errors import ConfigurationError
 from dasktune.testing import PredictorConformance
 
+NOISE = 0.004
 RATE, DROP = ((0, 0.1),), ((0, 0.1), (30, 0.01))
 
 
@@ -29,7 +30,7 @@ class TestConformance(PredictorConformance):
         return PriorFitted(weights=replace(packaged(), digest="other"))
 
 
-def rising(count: int = 28, *, noise: float = 0.004, **others: object) -> Curve:
+def rising(count: int = 28, *, noise: float = NOISE, **others: object) -> Curve:
     """Return an accuracy that has come to rest at some 0.7."""
     x = np.arange(1, count + 1)
     wobble = noise * np.random.default_rng(3).standard_normal(count)
@@ -62,7 +63,7 @@ def test_what_a_sibling_gained_is_expected_here_too() -> None:
     at = {"at": 28, "steps": steps, "rates": RATE}
     better = rising(siblings=(Branch(scores=gained, **at),))  # type: ignore[arg-type]
     same = rising(siblings=(Branch(scores=stayed, **at),))  # type: ignore[arg-type]
-    assert last(better) > last(same) + 0.02
+    assert last(better) > last(same) + 3 * NOISE
 
 
 def test_a_noisy_plateau_is_covered() -> None:
@@ -137,7 +138,7 @@ def test_any_scores_give_finite_ascending_levels(scores: list[float], bounded: b
 
 def test_the_identity_names_the_weights() -> None:
     found = PriorFitted().identity()
-    assert found == {"class": "PriorFitted", "weights": packaged().digest}
+    assert found == {"predictor": "PriorFitted", "weights": packaged().digest}
     assert len(packaged().digest) == 16
 
 
