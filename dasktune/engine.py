@@ -89,6 +89,8 @@ class Engine:
         self.objective = objective
         self.trials = trials
         self.reports_told = 0
+        self.own_workers = 0
+        """How many trials are trained side by side in a loop of the user's own."""
         self._fails_on_nan = fails_on_nan
         self._snapshot_every = snapshot_every
         self._session: Session | None = None
@@ -234,14 +236,27 @@ class Engine:
     def drain(self, now: float) -> Outcome:
         """Let every stage end at its next step, without ending the tuner: it can go on."""
         self._todo.extend(self.dispatcher.drain())
+        self._note_clock(now)
         return self._settle(now)
 
-    def mute(self) -> None:
+    def _note_clock(self, now: float) -> None:
+        """Write down how long a timed tuner has run: what it ran since its last call counts."""
+        session = self._session
+        if session is not None and session.tuner.timed and not session.finished:
+            self._note({"kind": "clock", "seconds": self._clock(now)}, ())
+
+    def mute(self, now: float) -> None:
         """Tell the tuner nothing more: it cannot go on as it was asked to."""
-        self._session = None
-        self._todo.clear()
         # What a call had begun when it was broken off must not be written by halves.
         self._records, self._reports, self._changed = [], [], {}
+        self._todo.clear()
+        session = self._session
+        if session is not None and session.tuner.timed and not session.finished:
+            seconds = self._clock(now)
+            self._records = [
+                {"kind": "clock", "seconds": seconds, "place": session.place, "decisions": []}
+            ]
+        self._session = None
 
     # ------------------------------------------------------------- tuner and records
 
@@ -302,7 +317,7 @@ class Engine:
         return Now(
             seconds=self._clock(now),
             step_seconds=self.dispatcher.seconds_per_step(report.trial),
-            workers=max(1, len(self.dispatcher.slots)),
+            workers=max(1, self.own_workers, len(self.dispatcher.slots)),
             between=tuple(
                 (step, self.objective.losses(metrics))
                 for step, metrics in self.dispatcher.metrics_between(

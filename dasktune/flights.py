@@ -278,7 +278,7 @@ class Flights:
                 attempt=message["attempt"],
                 step=message["step"],
                 status=message["status"],
-                seconds=message["seconds"],
+                seconds=message["seconds"] + message.get("evaluate_seconds", 0.0),
             )
         )
         self._record_end(attempt, message["at"], message["status"])

@@ -33,8 +33,9 @@ from dasktune.types import (
 Record = Mapping[str, Any]
 """One entry of the event log."""
 
-KINDS = ("tuner", "ask", "tell", "fail", "widen", "predicted", "time", "snapshot")
-"""``tuner`` begins it, with identity and inputs; ``snapshot`` holds its state, no call."""
+KINDS = ("tuner", "ask", "tell", "fail", "widen", "predicted", "time", "clock", "snapshot")
+"""``tuner`` begins it, with identity and inputs; ``snapshot`` holds its state, and ``clock`` how
+long a timed tuner has run when a run of it ended: neither is a call."""
 
 
 def describe(decision: Decision) -> dict[str, object]:
@@ -119,7 +120,7 @@ def call(tuner: Tuner, record: Record, objective: Objective) -> list[Decision]:
             return tuner.tell_failure(record["trial"])
         case "widen":
             return tuner.widen(record["trials"])
-        case "snapshot":
+        case "snapshot" | "clock":
             return []
         case kind:
             raise InternalError(f"the log holds a record of unknown kind {kind!r}")
@@ -171,7 +172,7 @@ def replay(tuner: Tuner, records: Iterable[Record], objective: Objective) -> Rep
     """Give recorded calls to a new tuner of the same identity; compare every decision."""
     calls = 0
     for record in records:
-        calls += record["kind"] != "snapshot"
+        calls += record["kind"] not in ("snapshot", "clock")
         try:
             difference = difference_of(record, call(tuner, record, objective))
         except DasktuneError as error:

@@ -83,7 +83,8 @@ class OwnLoop:
         self._identity = identity
         self._seed = seed
         self._on_safe = on_safe
-        self._handed: set[int] = set()
+        self._handed: dict[int, float] = {}
+        """What was handed out, and when."""
         self._began = time.monotonic()
         self._take(begin(0.0, 1))
 
@@ -101,7 +102,8 @@ class OwnLoop:
             return None
         priority = {number: max(node.requests.values()) for number, node in waiting.items()}
         number = min(waiting, key=lambda one: (-priority[one], one))
-        self._handed.add(number)
+        self._handed[number] = self._now()
+        self._engine.own_workers = max(self._engine.own_workers, len(self._handed))
         trial = self._engine.trials[number]
         return Asked(
             number=number,
@@ -136,14 +138,16 @@ class OwnLoop:
             raise ConfigurationError(f"state must be COMPLETE or FAIL, got {state!r}")
         if node is None or (isinstance(trial, Asked) and trial.until != node.stop):
             # Its tuner has ended it, or asked for something else, in the meantime.
-            self._handed.discard(number)
+            self._handed.pop(number, None)
             return
         if state is TrialState.FAIL:
-            self._handed.discard(number)
+            self._handed.pop(number, None)
             self._take(self._engine.give_up(number, "told to have failed", self._now()))
             return
         metrics = self._metrics(values)
-        self._handed.discard(number)
+        seconds = self._now() - self._handed.pop(number)
+        start = self._engine.trials[number].steps
+        self._engine.dispatcher.speeds.observe(node, steps=node.stop - start, seconds=seconds)
         self._recorder.metrics(node, [(node.stop, node.key_at(node.stop), metrics)])
         self._take(self._engine.measured(number, node.stop, metrics, self._now()))
 

@@ -14,11 +14,11 @@ import signal
 import threading
 import time
 from collections.abc import Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, TypeGuard, cast
 
 from distributed import Worker, WorkerPlugin, get_worker
+from distributed.threadpoolexecutor import ThreadPoolExecutor
 
 from dasktune.job import PROCESS, JobPlan, StageSpec, open_job
 
@@ -82,6 +82,7 @@ class StagePlugin(WorkerPlugin):
         self._tasks: set[asyncio.Task[None]] = set()
         worker.handlers[self.plan.run] = self._control
         worker.handlers[predicting(self.plan.run)] = self._predict
+        # Of daemon threads: a predictor that hangs must not keep the process from ending.
         self._thinking = ThreadPoolExecutor(1, thread_name_prefix="dasktune-predictions")
         if self.plan.driver != PROCESS:
             GentleEnd.prepare(worker)
@@ -160,7 +161,7 @@ class StagePlugin(WorkerPlugin):
         worker.handlers.pop(self.plan.run, None)
         worker.handlers.pop(predicting(self.plan.run), None)
         if self.problem is None:
-            self._thinking.shutdown(wait=False, cancel_futures=True)
+            self._thinking.shutdown(wait=False)
         if self._timer is not None:
             self._timer.cancel()
         await self.finish()
@@ -201,10 +202,15 @@ class StagePlugin(WorkerPlugin):
         One at a time, in a thread of its own: it takes CPU time from the training, and nothing
         else.
         """
-        try:
-            return await self._loop.run_in_executor(self._thinking, answer_to, question)
-        except Exception as error:  # noqa: BLE001 - a predictor of the user's may run here
-            return f"{type(error).__name__}: {error}"
+        return await self._loop.run_in_executor(self._thinking, _answer_or_why, question)
+
+
+def _answer_or_why(question: bytes) -> dict[str, object] | str:
+    """Return a prediction, or in words why there is none: no predictor may end a worker."""
+    try:
+        return answer_to(question)
+    except BaseException as error:  # noqa: BLE001 - a predictor of the user's may run here
+        return f"{type(error).__name__}: {error}"
 
 
 def answer_to(question: bytes) -> dict[str, object]:

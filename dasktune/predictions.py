@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import pickle
 from collections import Counter
 from collections.abc import Collection
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dasktune.algos.curves.curve import Prediction, Predictor, Question
+from dasktune.errors import ConfigurationError
 from dasktune.orders import RunPrediction
 from dasktune.trainer.code import dumps_by_value
 
@@ -17,6 +19,12 @@ logger = logging.getLogger(__name__)
 
 MOST_TRIES = 3
 """How often a prediction is asked for that does not come, of one worker after another."""
+
+RETRY_SECONDS = 1.0
+"""How long to wait before a question is asked again that a worker did not take."""
+
+ANSWER_SECONDS = 300.0
+"""How long a prediction may take; it counts as one that cannot be made then."""
 
 
 class Ask(Protocol):
@@ -28,12 +36,16 @@ class Ask(Protocol):
 
 @dataclass(slots=True)
 class _Open:
-    """A question; `worker` is who was asked last, None if another is to be asked."""
+    """A question; `worker` is who was asked last, None if another is to be asked.
+
+    `since` is when it was asked, or was not answered.
+    """
 
     order: RunPrediction
     question: bytes
     asked: list[str] = field(default_factory=list)
     worker: str | None = None
+    since: float = -math.inf
 
 
 class Predictions:
@@ -62,16 +74,17 @@ class Predictions:
     def _pack(self, question: Question) -> bytes:
         """Return a question as `dasktune.plugin` opens it; its predictor by value, packed once."""
         if self._packed is None or self._packed[0] is not question.predictor:
-            self._packed = question.predictor, dumps_by_value(question.predictor)
+            self._packed = question.predictor, _by_value(question.predictor)
         return pickle.dumps((self._packed[1], question.curve, question.steps, question.seed))
 
-    def send(self, workers: Collection[str]) -> None:
+    def send(self, workers: Collection[str], now: float) -> None:
         """Ask what nobody is asked: of workers that were not yet, with the fewest questions."""
         if not workers:
             return
         load = Counter(one.worker for one in self._open.values())
         for number, one in self._open.items():
-            if one.worker is None:
+            if one.worker is None and now - one.since >= RETRY_SECONDS:
+                one.since = now
                 _, _, worker = min((one.asked.count(name), load[name], name) for name in workers)
                 one.worker = worker
                 one.asked.append(worker)
@@ -79,7 +92,7 @@ class Predictions:
                 self._ask(worker, number, one.question)
 
     def take(
-        self, number: int, worker: str, answer: object
+        self, number: int, worker: str, answer: object, now: float
     ) -> tuple[int, Prediction | None] | None:
         """Take in what a worker answered.
 
@@ -91,6 +104,8 @@ class Predictions:
             Who answered.
         answer
             The prediction as JSON; a text says why there is none; None that it did not answer.
+        now
+            Seconds.
 
         Returns
         -------
@@ -102,7 +117,7 @@ class Predictions:
         if one is None or (answer is None and one.worker != worker):
             return None
         if answer is None and len(one.asked) < MOST_TRIES:
-            one.worker = None
+            one.worker, one.since = None, now
             return None
         del self._open[number]
         if isinstance(answer, dict):
@@ -111,6 +126,37 @@ class Predictions:
         logger.warning("trial %d cannot be predicted: %s", one.order.trial, why)
         return one.order.trial, None
 
-    def lose(self, worker: str) -> list[int]:
-        """Return the questions that a worker that is gone was asked last."""
-        return [number for number, one in self._open.items() if one.worker == worker]
+    def lose(self, worker: str, *, is_blameless: bool) -> None:
+        """Let others be asked what a worker was asked that is gone.
+
+        It counts as a try, unless the question cannot be the reason.
+        """
+        for one in self._open.values():
+            if one.worker == worker:
+                one.worker, one.since = None, -math.inf
+                if is_blameless:
+                    one.asked.remove(worker)
+
+    def overdue(self, now: float) -> list[int]:
+        """Return the trials that are given up: nobody waits for their predictions any more."""
+        found = []
+        for number, one in list(self._open.items()):
+            why = ""
+            if one.worker is None and len(one.asked) >= MOST_TRIES:
+                why = f"{MOST_TRIES} workers were lost with it"
+            elif one.worker is not None and now - one.since > ANSWER_SECONDS:
+                why = f"it takes longer than {ANSWER_SECONDS:.0f} s"
+            if why:
+                del self._open[number]
+                logger.warning("trial %d cannot be predicted: %s", one.order.trial, why)
+                found.append(one.order.trial)
+        return found
+
+
+def _by_value(predictor: Predictor) -> bytes:
+    try:
+        return dumps_by_value(predictor)
+    except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
+        raise ConfigurationError(
+            f"predictor {type(predictor).__qualname__} cannot be sent to workers: {error}"
+        ) from error

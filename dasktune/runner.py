@@ -207,7 +207,7 @@ class DaskRunner:
             self._flights.trouble, self._can_save = None, not isinstance(error, StorageError)
             # A call of the tuner may have been broken off; what it is not told now, it is told
             # by the next run.
-            self._engine.mute()
+            self._engine.mute(self._now())
             # Who was asked to stop and is interrupted all the same saves nothing more.
             gives_up = isinstance(error, KeyboardInterrupt) and self._stop.is_set()
             if not self._is_draining and not gives_up:
@@ -331,13 +331,15 @@ class DaskRunner:
                 case RunPrediction():
                     self._predictions.add(order)
         if not self._is_draining:
-            self._predictions.send(self._engine.dispatcher.slots)
+            for trial in self._predictions.overdue(now):
+                self._take(self._engine.predicted(trial, None, now))
+            self._predictions.send(self._engine.dispatcher.slots, now)
 
     def _predicted(self, number: int, worker: str, answer: object) -> None:
         """Take in a prediction; what comes while the run is drained is asked for again later."""
         if self._is_draining:
             return
-        found = self._predictions.take(number, worker, answer)
+        found = self._predictions.take(number, worker, answer, self._now())
         if found is not None:
             self._take(self._engine.predicted(*found, self._now()))
 
@@ -401,8 +403,7 @@ class DaskRunner:
         elif worker in self._engine.dispatcher.slots:
             logger.warning("worker %s is lost", worker, extra=about(worker=worker))
         self._leaving.discard(worker)
-        for number in self._predictions.lose(worker):
-            self._predicted(number, worker, None)
+        self._predictions.lose(worker, is_blameless=is_blameless)
         for attempt in self._flights.lose(worker, is_blameless=is_blameless):
             self._cluster.submissions.cancel(attempt)
 

@@ -143,7 +143,8 @@ class Now:
     seconds
         Since the tuner began, without the time in which it did not run.
     step_seconds
-        What a step of the report's trial takes, as far as it was measured.
+        What a step of the report's trial takes, evaluation included; 0 while nothing has been
+        measured.
     workers
         How many stages can run at a time.
     between

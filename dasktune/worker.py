@@ -558,6 +558,7 @@ class _StageRun:
     def _end(self, status: str) -> Message:
         receipt = _receipt(self.spec.attempt, self.step, status)
         receipt |= {"seconds": self.seconds, "start_seconds": self._start_seconds}
+        receipt["evaluate_seconds"] = self._evaluating
         self._flush(receipt)
         return receipt
 

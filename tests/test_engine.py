@@ -347,7 +347,7 @@ def test_resuming_writes_no_trial_again() -> None:
 def test_a_muted_engine_tells_its_tuner_nothing() -> None:
     bench = Bench(loss)
     bench.begin(Halving())
-    bench.engine.mute()
+    bench.engine.mute(0.0)
     bench.run()
     assert [one.steps for one in bench.trials.values()] == [0] * 4
 
@@ -683,7 +683,7 @@ def test_a_call_that_broke_off_leaves_nothing_to_be_written() -> None:
     with pytest.raises(ConfigurationError, match="mine"):
         bench.run()
     rows = {number: replace(one) for number, one in bench.trials.items()}
-    bench.engine.mute()
+    bench.engine.mute(0.0)
     said = bench.engine.drain(0.0)
     assert (said.records, said.trials, said.reports) == ((), (), ())
     told = {one["trial"]: one["step"] for one in bench.log if one["kind"] == "tell"}

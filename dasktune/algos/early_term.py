@@ -97,7 +97,7 @@ class EarlyTerm(IndependentTrials):
         self.predictor = PriorFitted() if predictor is None else predictor
         if not 0 < self.delta <= 1:
             check.add(f"delta must be > 0 and <= 1, got {delta}")
-        if not isinstance(self.predictor, Predictor):
+        if isinstance(self.predictor, type) or not isinstance(self.predictor, Predictor):
             check.add(f"predictor must be one of dasktune.algos.curves, got {predictor!r}")
             check.refuse()
         super().__init__(

@@ -207,7 +207,9 @@ class Dispatcher:
         return self._take()
 
     def seconds_per_step(self, trial: int) -> float:
-        """Return what a step of a trial takes, as far as it was measured."""
+        """Return what a step of a trial takes; 0 while nothing has been measured."""
+        if not self.speeds.is_known:
+            return 0.0
         return self.speeds.seconds_per_step(self.plan.paths[trial].leaf)
 
     def metrics_between(self, trial: int, low: Step, high: Step) -> list[tuple[Step, Metrics]]:

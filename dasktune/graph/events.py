@@ -93,7 +93,7 @@ class Ended:
         what was saved; ``superseded``: another attempt had committed the same state first;
         ``lost``: its states could not be made durable.
     seconds
-        Time spent in training steps.
+        Time spent in training steps and their evaluation.
     """
 
     attempt: str

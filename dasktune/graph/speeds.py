@@ -50,6 +50,11 @@ class Speeds:
             return self._all_seconds / self._all_steps
         return self._seconds[group] / steps
 
+    @property
+    def is_known(self) -> bool:
+        """Whether anything has been measured."""
+        return self._all_steps > 0
+
     def observe(self, node: Node, *, steps: int, seconds: float) -> bool:
         """Take in a measurement; return whether estimates should be used anew.
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 
-from dasktune.errors import refuse
+from dasktune.errors import ConfigurationError, refuse
 from dasktune.types import Step
 
 LEVELS: Final = (
@@ -247,7 +247,10 @@ class Predictor(Protocol):
         """
 
     def identity(self) -> dict[str, object]:
-        """Return class and arguments as JSON: equal for predictors that predict alike."""
+        """Return the class, as ``predictor``, and arguments: equal for those that predict alike.
+
+        It is JSON.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,8 +269,19 @@ class Question:
     seed: int = 0
 
     def answer(self) -> Prediction:
-        """Return the prediction, rounded as the log keeps it."""
+        """Return the prediction, rounded as the log keeps it.
+
+        Raises
+        ------
+        ConfigurationError
+            If the predictor answers another question.
+        """
         found = self.predictor.predict(self.curve, self.steps, seed=self.seed)
+        if (found.after, found.steps) != (self.curve.last_step, self.steps):
+            raise ConfigurationError(
+                f"a predictor must predict steps {list(self.steps)} after step "
+                f"{self.curve.last_step}, got {list(found.steps)} after {found.after}"
+            )
         return Prediction.from_json(found.to_json())
 
 

@@ -68,7 +68,7 @@ class Chances:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class Expectation:
     """What POP expects of a trial.
 
     Parameters
@@ -83,9 +83,9 @@ class Outlook:
     remaining_seconds: float
 
 
-def outlook(
+def expectation(
     chances: Chances, *, step: Step, max_steps: Step, step_seconds: float, left_seconds: float
-) -> Outlook:
+) -> Expectation:
     """Return confidence and expected remaining time of a trial [section 3.1.1].
 
     Parameters
@@ -104,16 +104,23 @@ def outlook(
     Notes
     -----
     M_i = (T_max - T_pass) / Epoch_i; p is the sum of p_m for m = 1 to M_i, and ERT_i the sum of
-    m p_m, times Epoch_i [eq. 3]. A trial that has come further since its prediction has less
-    ahead of it.
+    m p_m, times Epoch_i [eq. 3]. A trial that has come further since its prediction has not
+    reached the target in the steps between: what is left to it is by that much surer.
     """
     most = max_steps - step
     if step_seconds > 0 and left_seconds < math.inf:
         most = min(most, math.floor(max(0.0, left_seconds) / step_seconds))
     until = step + most
-    confidence = chances.by(until)
-    ahead = max(0.0, chances.expected_steps(until) - confidence * (step - chances.after))
-    return Outlook(confidence=confidence, remaining_seconds=min(ahead * step_seconds, left_seconds))
+    before = chances.by(step)
+    left = 1 - before
+    confidence = (chances.by(until) - before) / left if left > 0 else 0.0
+    passed, more = step - chances.after, chances.expected_steps(until)
+    # Those of the sum that lie behind are taken out, and what is ahead is counted from here.
+    more -= chances.expected_steps(step) + passed * (chances.by(until) - before)
+    ahead = max(0.0, more) / left if left > 0 else 0.0
+    return Expectation(
+        confidence=confidence, remaining_seconds=min(ahead * step_seconds, left_seconds)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,8 +161,8 @@ def divide(confidences: Iterable[float], slots: int, per_trial: int = 1) -> Divi
     """
     best = Division(threshold=math.inf, slots=0)
     for count, confidence in enumerate(sorted(confidences, reverse=True), 1):
-        # Equal ones satisfy together: the last of them counts them all.
+        # Of equal ones the last counts them all: it desires no less.
         effective = min(count * per_trial, slots * confidence)
-        if effective > best.slots or (effective == best.slots > 0 and confidence == best.threshold):
+        if effective > best.slots:
             best = Division(threshold=confidence, slots=effective)
     return best

@@ -14,6 +14,9 @@ from dasktune.types import Direction, Metrics
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 """Seconds of each unit of time."""
 
+LONGEST = 1e12
+"""Seconds; more than 30,000 years are for ever."""
+
 Range = tuple[float | None, float | None]
 """Least and most; None where there is no bound."""
 
@@ -81,7 +84,7 @@ def seconds_in(check: Arguments, name: str, time: object) -> float:
         found = re.fullmatch(rf"\s*(\d+(?:\.\d*)?)\s*({'|'.join(UNITS)})\s*", time)
         number = float(found[1]) * UNITS[found[2]] if found else None
     is_number = isinstance(number, int | float) and not isinstance(number, bool)
-    if is_number and 0 < number < math.inf:  # type: ignore[operator]
+    if is_number and 0 < number <= LONGEST:  # type: ignore[operator]
         return float(number)  # type: ignore[arg-type]
     units = ", ".join(UNITS)
     check.add(f"{name} must be seconds > 0, or a number with one of {units}, got {time!r}")
@@ -98,11 +101,18 @@ def ranges_in(check: Arguments, name: str, ranges: object) -> dict[str, Range]:
     found: dict[str, Range] = {}
     for metric, one in ranges.items():
         match one:
-            case (int() | float() | None as least, int() | float() | None as most):
+            case (int() | float() | None as least, int() | float() | None as most) if _is_range(
+                least, most
+            ):
                 found[str(metric)] = (least, most)
             case _:
                 check.add(f"{name}: {metric} must be (least, most), None for no bound, got {one!r}")
     return found
+
+
+def _is_range(least: float | None, most: float | None) -> bool:
+    ends = [-math.inf if least is None else least, math.inf if most is None else most]
+    return ends[0] <= ends[1] and not any(isinstance(end, bool) for end in (least, most))
 
 
 def within_ranges(metrics: Metrics, ranges: Mapping[str, Range]) -> bool:

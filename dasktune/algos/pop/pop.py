@@ -12,10 +12,10 @@ from dasktune.algos.base import Inputs
 from dasktune.algos.curves.curve import Prediction, Predictor, Question, future_steps
 from dasktune.algos.curves.observed import ObservedCurves
 from dasktune.algos.curves.prior_fitted import PriorFitted
-from dasktune.algos.pop.allocation import Chances, Outlook, divide, outlook
+from dasktune.algos.pop.allocation import Chances, Expectation, divide, expectation
 from dasktune.algos.pop.goal import goal_of, ranges_in, seconds_in, within_ranges
 from dasktune.algos.sampled import SampledTuner
-from dasktune.errors import ConfigurationError
+from dasktune.errors import ConfigurationError, InternalError
 from dasktune.sequences.values import Arguments
 from dasktune.space.by_run import AnySpace, Definition
 from dasktune.types import (
@@ -47,7 +47,7 @@ STEP_WORTH = 2.0**30
 """Of a step that certainly reaches the target; all that is added to `-BEHIND` stays exact."""
 
 GAIN = 0.01
-"""What counts as better where there is no target: this part of the range of scores."""
+"""What counts as better where there is no target: this part of the range that was seen."""
 
 
 class Label(Enum):
@@ -85,7 +85,7 @@ class _Active:
     is_asked: bool = False
     prediction: Prediction | None = None
     chances: Chances | None = None
-    outlook: Outlook | None = None
+    expected: Expectation | None = None
     chances_of: float | None = None
 
 
@@ -96,7 +96,7 @@ class POP(SampledTuner):
     reach the target in the time that is left? The more confident that is for some trials, the
     more slots they hold: they are *promising*. The others are *opportunistic*: they are
     suspended at each boundary, so that they share the other slots in turn. *Poor* ones, which
-    will hardly get there, are ended.
+    will hardly get there, stand behind all others, or are ended.
 
     Predictions are computed on the cluster beside the training, which never waits for them:
     what comes late is used when it comes.
@@ -121,8 +121,8 @@ class POP(SampledTuner):
         ``(low, high)``: the range that the metric can have, if it is known. Predictions keep
         to it, and rewards are normalised by it.
     kill
-        A trial whose metric is worse than this at a boundary is ended: what one that learns
-        nothing has, in the metric's own unit.
+        A trial whose metric, or its mean over the `window`, is worse than this at a boundary is
+        ended: what one that learns nothing has, in the metric's own unit.
     least
         A trial whose confidence is lower than this is poor.
     dynamic
@@ -200,7 +200,7 @@ class POP(SampledTuner):
         self._given = goal_of(check, target, bounds, kill)
         self.ends_when = ranges_in(check, "ends_when", ends_when)
         self.predictor = PriorFitted() if predictor is None else predictor
-        if not isinstance(self.predictor, Predictor):
+        if isinstance(self.predictor, type) or not isinstance(self.predictor, Predictor):
             check.add(f"predictor must be one of dasktune.algos.curves, got {predictor!r}")
             check.refuse()
         self.barrier, self.ends_poor = bool(barrier), bool(ends_poor)
@@ -213,11 +213,11 @@ class POP(SampledTuner):
             sampler=sampler,
             check=check,
             more={
-                "target": target,
+                "target": self._given.target,
                 "within": None if self.within_seconds == math.inf else self.within_seconds,
                 "every": self.every,
-                "bounds": None if bounds is None else list(bounds),
-                "kill": kill,
+                "bounds": [self._given.low, self._given.high],
+                "kill": self._given.kill,
                 "least": self.least,
                 "dynamic": self.dynamic,
                 "window": self.window,
@@ -231,16 +231,16 @@ class POP(SampledTuner):
     # ------------------------------------------------------------------ what it thinks
 
     @property
-    def standing(self) -> dict[int, tuple[Label, Outlook | None]]:
+    def standing(self) -> dict[int, tuple[Label, Expectation | None]]:
         """What it holds of each trial that may go on, and expects of it, if that was predicted."""
-        return {trial: (one.label, one.outlook) for trial, one in sorted(self._active.items())}
+        return {trial: (one.label, one.expected) for trial, one in sorted(self._active.items())}
 
     @property
     def target(self) -> float | None:
         """The score to reach now: larger is better; None while there is nothing to compare."""
         if self._target is not None:
             return self._target
-        return None if self._best is None else self._best + self._gain()
+        return None if self._best is None else self._better(self._best)
 
     def is_done(self, report: Report) -> bool:
         """Return whether a report ends the study; may be overridden."""
@@ -269,7 +269,7 @@ class POP(SampledTuner):
                 self.goal = self._given.turned(Direction.parse(first))
                 self._target = self.goal.target
             case _:
-                pass
+                raise InternalError(f"POP must be told the direction of its metric, got {inputs!r}")
 
     def ask(self, capacity: int) -> list[Decision]:
         """Return all trials the first time, or one for each free worker if a sampler learns."""
@@ -277,6 +277,8 @@ class POP(SampledTuner):
             return []
         if not self.registered:
             self._workers = max(1, capacity)
+        if self.barrier and self.registered:
+            return self._next_round()
         count = min(self.left, capacity) if self.source.learns else self.left
         drawn = self._draw_some(count)
         return [*drawn, *self._next_round()] if self.barrier else drawn
@@ -294,9 +296,26 @@ class POP(SampledTuner):
         return found
 
     def grow(self, trials: int) -> list[Decision]:
-        """Draw the further trials, unless a sampler waits for free workers."""
+        """Go on with all that may still be trained, and with further trials.
+
+        Raises
+        ------
+        ConfigurationError
+            If its time is over.
+        """
+        if self._seconds >= self.within_seconds:
+            raise ConfigurationError(
+                f"a POP whose time is over cannot be given more trials; within was "
+                f"{self.within_seconds:g} s"
+            )
         self._is_over = False
-        return self.ask(0)
+        self._round.clear()
+        for active in self._active.values():
+            active.is_asked = False
+            active.label = Label.OPPORTUNISTIC
+        again = [] if self.barrier else [self._wait_in_turn(trial) for trial in self._active]
+        drawn = self._draw_some(0 if self.source.learns else self.left)
+        return [*again, *drawn, *(self._next_round() if self.barrier else [])]
 
     def told(self, report: Report) -> list[Decision]:
         """Return what follows from a report at a boundary."""
@@ -313,7 +332,8 @@ class POP(SampledTuner):
         if report.step >= self.max_steps:
             del self._active[report.trial]
             return self._go_on([])
-        score = self.curves.scores(report.trial)[-1]
+        last = self.curves.scores(report.trial)[-self.window :]
+        score = sum(last) / len(last)
         if not math.isfinite(score) or (self.goal.kill is not None and score < self.goal.kill):
             return self._end(report.trial)
         found: list[Decision] = []
@@ -383,39 +403,39 @@ class POP(SampledTuner):
         """Go for more, if that is wanted; return whether it is."""
         if self.dynamic is None or self._best is None or self._target is None:
             return False
-        while self._target <= self._best:
-            self._target += self.dynamic
-        return self.goal.high is None or self._target <= self.goal.high
+        rises = math.floor((self._best - self._target) / self.dynamic) + 1
+        raised = self._target + rises * self.dynamic
+        if raised <= self._best:
+            return False  # it is too little to be told from nothing
+        self._target = raised
+        return self.goal.high is None or raised <= self.goal.high
 
-    def _gain(self) -> float:
-        """Return what counts as better where there is no target."""
-        if self.dynamic is not None:
-            return self.dynamic
-        low = self._worst if self.goal.low is None else self.goal.low
-        high = self._best if self.goal.high is None else self.goal.high
-        return 0.0 if low is None or high is None else GAIN * (high - low)
+    def _better(self, best: float) -> float:
+        """Return what counts as better than the best so far: never what cannot be."""
+        worst = best if self._worst is None else self._worst
+        gain = GAIN * (best - worst) if self.dynamic is None else self.dynamic
+        high = self.goal.high
+        return best + gain if high is None else min(best + gain, (best + max(best, high)) / 2)
 
     def _over(self) -> list[Decision]:
         self._is_over = True
-        self._active.clear()
-        self._round.clear()
         return [Finish()]
 
     # --------------------------------------------------------------------- the division
 
     def _go_on(self, found: list[Decision]) -> list[Decision]:
         """Return decisions, and what the division of the slots says now."""
-        found += self._divide()
+        every = [*found, *self._divide()]
         if not self._active and not self.left:
-            return [*found, *self._over()]
-        return [*found, *self._next_round()] if self.barrier else found
+            return [*every, *self._over()]
+        return [*every, *self._next_round()] if self.barrier else every
 
     def _divide(self) -> list[Decision]:
         """Label every trial anew, and decide what that changes."""
         for active in self._active.values():
             self._look_at(active)
         known = {
-            trial: one.outlook for trial, one in self._active.items() if one.outlook is not None
+            trial: one.expected for trial, one in self._active.items() if one.expected is not None
         }
         hopeful = {trial: one for trial, one in known.items() if one.confidence >= self.least}
         division = divide((one.confidence for one in hopeful.values()), self._workers)
@@ -436,14 +456,14 @@ class POP(SampledTuner):
         return found
 
     def _look_at(self, active: _Active) -> None:
-        """Bring a trial's outlook up to date: time passes, and the target may rise."""
+        """Bring what is expected of a trial up to date: time passes, and the target may rise."""
         target = self.target
         if active.prediction is None or target is None:
             return
         if active.chances is None or active.chances_of != target:
             active.chances = Chances.of(active.prediction, target)
             active.chances_of = target
-        active.outlook = outlook(
+        active.expected = expectation(
             active.chances,
             step=active.step,
             max_steps=self.max_steps,
@@ -510,7 +530,7 @@ class POP(SampledTuner):
 
     def _worth(self, active: _Active) -> float:
         """Return what a step of a poor trial is worth: its confidence for those that remain."""
-        confidence = 0.0 if active.outlook is None else active.outlook.confidence
+        confidence = 0.0 if active.expected is None else active.expected.confidence
         return STEP_WORTH * confidence / max(1, self.max_steps - active.step)
 
     def _after(self, active: _Active) -> Step:
@@ -525,9 +545,11 @@ class POP(SampledTuner):
         """Return what goes on after a barrier, once all are there and predicted."""
         if self._round or any(one.is_asked for one in self._active.values()):
             return []
+        found: list[Decision] = []
+        if self.source.learns and any(one.step for one in self._active.values()):
+            found += self._draw_some(min(self.left, self._workers))
         rank = {Label.PROMISING: 0, Label.OPPORTUNISTIC: 1, Label.POOR: 2}
         order = sorted(self._active, key=lambda one: self._urgency(self._active[one], rank))
-        found: list[Decision] = []
         for trial in order[: self._workers]:
             self._active[trial].turn = self._next_turn()
             self._round.add(trial)
@@ -535,8 +557,8 @@ class POP(SampledTuner):
         return found
 
     def _urgency(self, active: _Active, rank: Mapping[Label, int]) -> tuple[int, float, int]:
-        known = active.outlook is not None and active.label is Label.PROMISING
-        confidence = active.outlook.confidence if known and active.outlook is not None else 0.0
+        is_promising = active.label is Label.PROMISING and active.expected is not None
+        confidence = active.expected.confidence if is_promising else 0.0  # type: ignore[union-attr]
         return rank[active.label], -confidence, active.turn
 
     # ------------------------------------------------------------------------ snapshots

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dasktune.algos.curves import LEVELS, Prediction
-from dasktune.algos.pop.allocation import Chances, Division, divide, outlook
+from dasktune.algos.pop.allocation import Chances, Division, divide, expectation
 
 confidences = st.lists(st.floats(0, 1), max_size=30)
 
@@ -21,7 +21,7 @@ def chances(*reached: float) -> Chances:
 
 def test_confidence_and_expected_time_by_hand() -> None:
     # p_1 = 0.1, p_2 = 0.2, p_3 = 0.3: x = 0.1 + 0.4 + 0.9.
-    found = outlook(
+    found = expectation(
         chances(0.1, 0.3, 0.6), step=0, max_steps=3, step_seconds=10.0, left_seconds=math.inf
     )
     assert found.confidence == 0.6
@@ -30,7 +30,7 @@ def test_confidence_and_expected_time_by_hand() -> None:
 
 def test_only_what_can_be_trained_in_time_counts() -> None:
     # M = floor(25 / 10) = 2.
-    found = outlook(
+    found = expectation(
         chances(0.1, 0.3, 0.6), step=0, max_steps=3, step_seconds=10.0, left_seconds=25.0
     )
     assert found.confidence == 0.3
@@ -39,12 +39,16 @@ def test_only_what_can_be_trained_in_time_counts() -> None:
 
 @pytest.mark.parametrize("left", [0.0, 9.0, -1.0])
 def test_without_time_for_a_step_there_is_no_confidence(left: float) -> None:
-    found = outlook(chances(0.5, 0.6), step=0, max_steps=2, step_seconds=10.0, left_seconds=left)
+    found = expectation(
+        chances(0.5, 0.6), step=0, max_steps=2, step_seconds=10.0, left_seconds=left
+    )
     assert found.confidence == 0.0
 
 
 def test_the_expected_time_is_cut_at_what_is_left() -> None:
-    found = outlook(chances(0.0, 1.0), step=0, max_steps=2, step_seconds=10.0, left_seconds=20.0)
+    found = expectation(
+        chances(0.0, 1.0), step=0, max_steps=2, step_seconds=10.0, left_seconds=20.0
+    )
     assert found.remaining_seconds == 20.0
 
 
@@ -107,7 +111,7 @@ def test_confidence_never_falls_with_more_time(rises: list[float], data: st.Data
     reached = tuple(sum(rises[: end + 1]) / total for end in range(len(rises)))
     short, long = sorted(data.draw(st.tuples(st.floats(0, 200), st.floats(0, 200))))
     low, high = (
-        outlook(
+        expectation(
             chances(*reached), step=0, max_steps=len(rises), step_seconds=7.0, left_seconds=left
         )
         for left in (short, long)

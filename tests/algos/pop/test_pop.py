@@ -435,6 +435,10 @@ def test_a_shared_stage_goes_first_for_its_best_trial_and_ends_with_its_last() -
         ({"ends_when": {"reward": 200}}, "ends_when: reward must be (least, most)"),
         ({"ends_when": 7}, "ends_when must be ranges of metrics"),
         ({"predictor": "mcmc"}, "predictor must be one of"),
+        ({"predictor": Persistence}, "predictor must be one of"),
+        ({"within": 10**400}, "within must be seconds > 0"),
+        ({"ends_when": {"reward": (3, 1)}}, "ends_when: reward must be (least, most)"),
+        ({"ends_when": {"reward": (math.nan, 1)}}, "ends_when: reward must be"),
     ],
 )
 def test_what_cannot_be_is_refused(settings: dict[str, Any], text: str) -> None:
@@ -459,3 +463,118 @@ def test_trials_are_registered_once() -> None:
     tuner = pop(lines(0.5, 0.6), target=0.8)
     assert len([one for one in tuner.ask(2) if isinstance(one, Register)]) == 2
     assert tuner.ask(2) == []
+
+
+# ------------------------------------------------------------------------ found in a review
+
+
+@pytest.mark.parametrize(("dynamic", "reached"), [(1e-9, 0.95), (1e-300, 0.95)])
+def test_a_target_that_rises_by_little_rises_at_once(dynamic: float, reached: float) -> None:
+    tuner = begun(dynamic=dynamic)
+    found = tuner.tell(report(0, 2, reached))
+    # Either beyond what was reached, or it is too little to be told from nothing.
+    assert found == [Finish()] or (tuner.target is not None and tuner.target > reached)
+
+
+def test_without_a_target_nothing_is_asked_for_that_cannot_be() -> None:
+    tuner = begun(target=None, bounds=(0, 1))
+    for trial, score in enumerate((0.2, 0.999)):
+        tuner.tell(report(trial, 2, score))
+    assert tuner.target is not None
+    assert 0.999 < tuner.target < 1.0
+
+
+def test_wide_bounds_do_not_change_what_is_looked_for() -> None:
+    targets = []
+    for bounds in (None, (0.0, 1000.0)):
+        tuner = begun(target=None, bounds=bounds)
+        for trial, score in enumerate((0.2, 0.6)):
+            tuner.tell(report(trial, 2, score))
+        targets.append(tuner.target)
+    assert targets[0] == targets[1] == pytest.approx(0.604)
+
+
+def test_a_sampler_that_learns_is_asked_at_each_barrier_only() -> None:
+    from optuna.samplers import TPESampler
+
+    def curve(values: Mapping[str, Any], step: Step) -> float:
+        return float((1 - abs(values["x"] - 0.4)) * step / STEPS)
+
+    tuner = POP(
+        dt.Space(x=dt.Float(0, 1)),
+        target=2.0,
+        trials=20,
+        max_steps=STEPS,
+        every=2,
+        predictor=Foresight(),
+        barrier=True,
+        sampler=TPESampler(seed=1),
+    )
+    tuner.prepare({"directions": ["maximize"]})
+    assert len([one for one in tuner.ask(2) if isinstance(one, Register)]) == 2
+    assert tuner.ask(1) == [], "the others of the round are on their way"
+    found = simulate(
+        POP(
+            dt.Space(x=dt.Float(0, 1)),
+            target=0.97,
+            trials=20,
+            max_steps=STEPS,
+            every=2,
+            predictor=Foresight(),
+            barrier=True,
+            sampler=TPESampler(seed=1),
+        ),
+        curve,
+        workers=2,
+        direction="maximize",
+    )
+    assert found.time_to(0.97) is not None
+
+
+def test_more_trials_let_those_go_on_that_had_not_ended() -> None:
+    tuner = pop(lines(*[0.5] * 6), trials=4, target=0.8)
+    tuner.prepare({"directions": ["maximize"]})
+    tuner.ask(2)
+    tuner.tell(report(0, 2, 0.07))
+    assert tuner.tell(report(1, 2, 0.8)) == [Finish()]
+    asked = {one.trial for one in tuner.widen(6) if isinstance(one, Extend)}
+    assert asked == {0, 1, 2, 3, 4, 5}
+
+
+def test_more_trials_are_refused_when_the_time_is_over() -> None:
+    tuner = begun(within=10.0)
+    assert tuner.tell_time(10.0) == [Finish()]
+    with pytest.raises(ConfigurationError, match="time is over"):
+        tuner.widen(6)
+
+
+def test_a_single_crash_ends_nobody_who_is_judged_by_a_window() -> None:
+    tuner = begun(kill=0.05, window=3)
+    for step, score in ((2, 0.3), (4, 0.3), (6, 0.0)):
+        assert Stop(trial=0) not in tuner.tell(report(0, step, score))
+    assert Stop(trial=0) in [one for step in (8, 10) for one in tuner.tell(report(0, step, 0.0))]
+
+
+def test_a_predictor_that_answers_another_question_is_refused() -> None:
+    class Early(Foresight):
+        def predict(self, curve: Any, steps: tuple[Step, ...], *, seed: int = 0) -> Any:
+            found = super().predict(curve, steps, seed=seed)
+            return dt.algos.curves.Prediction(
+                after=0, steps=found.steps, scores=found.scores, deviations=found.deviations
+            )
+
+    tuner = begun(predictor=Early())
+    tuner.tell(report(0, 2, 0.07))
+    with pytest.raises(ConfigurationError, match="a predictor must predict steps"):
+        tuner.question(0).answer()
+
+
+def test_what_lies_behind_a_trial_counts_no_more() -> None:
+    tuner = begun(every=2)
+    tuner.tell(report(0, 2, 0.09))
+    late = tuner.question(0).answer()
+    tuner.tell(report(0, 18, 0.3))
+    tuner.tell_prediction(0, late)
+    expected = tuner.standing[0][1]
+    assert expected is not None
+    assert 0 <= expected.confidence <= 1
