@@ -65,7 +65,7 @@ class PlainEnsemble:
 
     def identity(self) -> dict[str, object]:
         """Return class and arguments."""
-        return {"class": type(self).__name__, **vars(self)}
+        return {"predictor": type(self).__name__, **vars(self)}
 
     def _sample(self, target: Target, ahead: Abscissae, seed: int) -> tuple[Array, Array]:
         random = np.random.RandomState(seed)

@@ -45,7 +45,7 @@ class Rising:
         )
 
     def identity(self) -> dict[str, object]:
-        return {"class": "Rising"}
+        return {"predictor": "Rising"}
 
 
 def reader(

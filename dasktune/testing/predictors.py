@@ -181,8 +181,15 @@ class PredictorConformance:
         _alike(self.make().predict(curve, (curve.max_steps,), seed=3), first, "asked again")
 
     def test_the_identity_tells_arguments_apart(self) -> None:
-        """It is JSON, equal for equal arguments, also after an answer, and different for others."""
+        """It is JSON, equal for equal arguments, also after an answer, and different for others.
+
+        It names what it is of: ``predictor``.
+        """
         one = self.make()
+        if not isinstance(one.identity().get("predictor"), str):
+            raise ConformanceError(
+                f"an identity must hold the name of a predictor, got {one.identity()}"
+            )
         before = json.dumps(one.identity(), sort_keys=True, allow_nan=False)
         curve = self.curves["rising"]
         one.predict(curve, (curve.max_steps,))

@@ -222,7 +222,7 @@ def test_what_is_asked_is_in_its_snapshot() -> None:
 
 class Rich(Persistence):
     def identity(self) -> dict[str, object]:
-        return {"class": "Rich"}
+        return {"predictor": "Rich"}
 
 
 def test_identities_tell_arguments_apart() -> None:

@@ -39,7 +39,7 @@ class Oracle:
         )
 
     def identity(self) -> dict[str, object]:
-        return {"class": "Oracle", "width": self.width}
+        return {"predictor": "Oracle", "width": self.width}
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ class Doubling:
         )
 
     def identity(self) -> dict[str, object]:
-        return {"class": "Doubling"}
+        return {"predictor": "Doubling"}
 
 
 def made(folder: Path) -> dt.Study:

@@ -98,7 +98,7 @@ class Stern:
         return Prediction(after=found.after, steps=steps, scores=rows, deviations=found.deviations)
 
     def identity(self) -> dict[str, object]:
-        return {"class": "Stern"}
+        return {"predictor": "Stern"}
 
 
 def tuner_of(folder: Path, **changes: Any) -> EarlyTerm:

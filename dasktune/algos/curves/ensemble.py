@@ -123,7 +123,7 @@ class CurveEnsemble:
     def identity(self) -> dict[str, object]:
         """Return its class and arguments."""
         return {
-            "class": type(self).__name__,
+            "predictor": type(self).__name__,
             "walkers": self._walkers,
             "samples": self._samples,
             "recency": self._recency,

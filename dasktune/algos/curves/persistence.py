@@ -68,7 +68,7 @@ class Persistence:
 
     def identity(self) -> dict[str, object]:
         """Return its class: it has no arguments."""
-        return {"class": type(self).__name__}
+        return {"predictor": type(self).__name__}
 
 
 def _walk(curve: Curve, changes: Array, logs: float) -> float:

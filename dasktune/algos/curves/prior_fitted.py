@@ -169,7 +169,7 @@ class PriorFitted:
     def identity(self) -> dict[str, object]:
         """Return its class and a digest of the weights."""
         weights = self.weights or packaged()
-        return {"class": "PriorFitted", "weights": weights.digest}
+        return {"predictor": "PriorFitted", "weights": weights.digest}
 
 
 @cache
