@@ -1029,3 +1029,33 @@ def test_the_clock_goes_on_where_the_last_run_ended(snapshot_every: int) -> None
     assert tuner.times == [12.0, 21.0]
     again.run()
     assert max(one[2]["seconds"] for one in tuner.told) == 21.0  # type: ignore[index]
+
+
+@pytest.mark.parametrize("is_broken_off", [False, True])
+def test_what_a_run_took_after_its_last_call_counts(is_broken_off: bool) -> None:
+    before = Bench(loss)
+    before.take(before.engine.begin(Timed(), place=0, capacity=1, now=0.0))
+    before.now = 4.0
+    before.run(most=1)
+    before.now = 9.0
+    if is_broken_off:
+        before.engine.mute(9.0)
+    before.take(before.engine.drain(9.0))
+    assert before.log[-1]["kind"] == "clock"
+    assert replay(Timed(), before.log, before.engine.objective).identical
+    again = Bench(loss, before.trials)
+    again.take(again.engine.resume(Timed(), place=0, records=before.log, now=0.0))
+    assert again.engine.due == pytest.approx(1.0)
+
+
+def test_what_a_step_takes_is_not_known_before_it_was_measured() -> None:
+    bench, tuner = Bench(loss), Timed()
+    bench.take(bench.engine.begin(tuner, place=0, capacity=1, now=0.0))
+    bench.engine.own_workers = 3
+    bench.run(most=1)
+    assert tuner.told[0][2] | {"between": []} == {  # type: ignore[operator]
+        "seconds": 0.0,
+        "step_seconds": 0.0,
+        "workers": 3,
+        "between": [],
+    }

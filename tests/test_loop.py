@@ -299,3 +299,20 @@ def test_predictions_are_made_in_a_loop_of_ones_own(
         state == "COMPLETE"
     )
     assert study.replay(tuner).identical
+
+
+def test_a_timed_tuner_is_told_how_long_steps_take_and_how_many_run(tmp_path: Path) -> None:
+    study = make(tmp_path)
+    tuner = dt.algos.POP(SPACE, target=-1.0, within="1h", trials=3, max_steps=4, every=1)
+    first, second = study.ask(tuner), study.ask()
+    assert first is not None
+    assert second is not None
+    study.tell(first, 0.5)
+    study.tell(second, 0.4)
+    third = study.ask()
+    assert third is not None
+    study.tell(third, 0.3)
+    times = [one["now"] for one in study.log(tuner) if one["kind"] == "tell"]
+    assert [one["workers"] for one in times] == [2, 2, 2]
+    assert all(one["step_seconds"] > 0 for one in times)
+    assert times[2]["step_seconds"] < 60
