@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,7 +44,7 @@ class Axis:
     unit: Step
 
     @classmethod
-    def of(cls, steps: Iterable[Step]) -> Axis:
+    def of(cls, steps: Collection[Step]) -> Axis:
         """Return that of the measured steps of a curve."""
         known = sorted({0, *steps})
         gaps = np.diff(known)
