@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dasktune.algos.curves import Branch, Curve, Prediction, Predictor, PriorFitted
-from dasktune.algos.curves.curve import future_steps
-from dasktune.algos.curves.observed import MOST_SIBLINGS, rates_of
+from dasktune.algos.curves.curve import MOST_SIBLINGS, future_steps
+from dasktune.algos.curves.observed import rates_of
 from dasktune.algos.pop.allocation import Chances
 from dasktune.errors import ConfigurationError, refuse, unknown
 from dasktune.graph.plan import Node, SearchPlan

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dasktune.algos.curves import LEVELS, Curve, Persistence, Prediction
-from dasktune.algos.curves.observed import MOST_SIBLINGS
+from dasktune.algos.curves.curve import MOST_SIBLINGS
 from dasktune.errors import ConfigurationError
 from dasktune.graph.plan import SearchPlan
 from dasktune.outlook import (

@@ -250,6 +250,13 @@ def _curves() -> dict[str, Curve]:
         "losses": _curve(-3 / x),
         "huge": _curve(1e9 * rise),
         "tiny": _curve(1e-9 * rise),
+        "too large to be squared": _curve(1e200 * rewards),
+        "as large as numbers are": _curve(1.7e308 * np.linspace(-1, 1, 20)),
+        "two points, as large as numbers are": _curve(np.array([-1.7e308, 1.7e308])),
+        "bounds as large as numbers are": _curve(rise, low=-1.7e308, high=1.7e308),
+        "constant, bounds as large as numbers are": _curve(
+            np.full(20, 0.5), low=-1.7e308, high=1.7e308
+        ),
         "far from zero": _curve(1e6 + rise),
         "jump": _curve(jump, **share),
         "crash": _curve(crash, **share),

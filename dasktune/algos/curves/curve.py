@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -25,6 +25,12 @@ LEVELS: Final = (
 
 MOST_STEPS: Final = 16
 """Future steps at which a score is predicted at most; between them it is interpolated."""
+
+MOST_SIBLINGS: Final = 8
+"""Siblings that a curve has at most: those with which it has most in common."""
+
+HUGE: Final = 1e100
+"""A larger score is taken for this one: its square must be a number, too."""
 
 _TAIL = 0.5
 """Scale of a tail beyond the outermost levels, as a part of the distance to the next one."""
@@ -104,6 +110,19 @@ class Curve:
         """The finite scores with their steps."""
         pairs = zip(self.steps, self.scores, strict=True)
         return tuple((step, score) for step, score in pairs if math.isfinite(score))
+
+    @property
+    def moderate(self) -> Curve:
+        """The same with no score beyond `HUGE`, and no bound: what sums of squares can be of."""
+        return replace(
+            self,
+            scores=tuple(
+                min(max(score, -HUGE), HUGE) if math.isfinite(score) else score
+                for score in self.scores
+            ),
+            low=None if self.low is None or abs(self.low) > HUGE else self.low,
+            high=None if self.high is None or abs(self.high) > HUGE else self.high,
+        )
 
     @property
     def last_step(self) -> Step:

@@ -96,10 +96,11 @@ class CurveEnsemble:
             As for `check_question`; or if emcee or scipy is not installed.
         """
         check_question(curve, steps)
-        measured = curve.measured
+        known = curve.moderate
+        measured = known.measured
         if len(measured) < _LEAST_POINTS or len({score for _, score in measured}) == 1:
             return Persistence().predict(curve, steps, seed=seed)
-        axis, frame = Axis.of([step for step, _ in measured]), Frame.of(curve)
+        axis, frame = Axis.of([step for step, _ in measured]), Frame.of(known)
         measured = _thinned(measured)
         x, y = axis.x(step for step, _ in measured), frame.y(score for _, score in measured)
         until = float(axis.x([max(curve.max_steps, steps[-1])])[0])

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dasktune.algos.curves.curve import Branch, Curve
+from dasktune.algos.curves.curve import MOST_SIBLINGS, Branch, Curve
 from dasktune.types import Register, Sequences, Step, ValueFunction
 
 RATE_NAMES: Final = ("lr", "learning_rate")
@@ -17,9 +17,6 @@ MOST_RATES: Final = 64
 
 MOST_PIECES: Final = 64
 """Changes of a hyper-parameter that are kept of a trial."""
-
-MOST_SIBLINGS: Final = 8
-"""Siblings that a curve has at most: those with which it has most in common."""
 
 Pieces = tuple[tuple[Step, str], ...]
 """From which step on what rules; two trials are alike as long as all their pieces are."""

@@ -49,13 +49,14 @@ class Persistence:
             As for `check_question`.
         """
         check_question(curve, steps)
-        measured = curve.measured
+        known = curve.moderate
+        measured = known.measured
         axis = Axis.of([step for step, _ in measured])
         logs = np.log(axis.x(step for step, _ in measured))
         scores = np.array([score for _, score in measured])
         changes = np.diff(scores)
         ahead = np.log(axis.x(steps)) - logs[-1]
-        walk = _walk(curve, changes, logs[-1] - logs[0]) * ahead
+        walk = _walk(known, changes, logs[-1] - logs[0]) * ahead
         noise = float(np.mean(changes[len(changes) // 2 :] ** 2)) if len(changes) else 0.0
         spread = _SHARE * np.sqrt(walk + noise)
         rows = within(curve, scores[-1] + spread[:, None] * _HEAVY)

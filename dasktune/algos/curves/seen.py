@@ -8,7 +8,7 @@ told apart.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,6 @@ from numpy.typing import NDArray
 from dasktune.algos.curves.curve import Curve
 
 Array = NDArray[np.float64]
-
-HUGE: Final = 1e100
-"""A larger score is taken for this one: its square must be a number, too."""
 
 _LAGS = np.array([2, 3, 4, 6, 9, 13, 20])
 _KNOTS = np.array([0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0])
@@ -47,8 +44,8 @@ class Seen:
     @classmethod
     def of(cls, curve: Curve) -> Seen:
         """Return what has been measured; at least one score must be finite."""
+        curve = curve.moderate
         times, scores = np.array(curve.measured, float).T
-        scores = np.clip(scores, -HUGE, HUGE)
         gap = float(np.median(np.diff(times))) if len(times) > 1 else max(times[0], 1.0)
         scale, noise = _unit(curve, scores)
         return cls(

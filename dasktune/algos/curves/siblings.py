@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dasktune.algos.curves.curve import Branch, Curve
+from dasktune.algos.curves.curve import HUGE, MOST_SIBLINGS, Branch, Curve
 from dasktune.algos.curves.rates import Rates
-from dasktune.algos.curves.seen import HUGE, Seen, log
+from dasktune.algos.curves.seen import Seen, log
 
 Array = NDArray[np.float64]
-
-_MOST_SIBLINGS = 16
 
 
 def siblings(seen: Seen, ahead: Array) -> Array:
@@ -58,7 +56,7 @@ def _closest(curve: Curve) -> tuple[Branch, ...]:
     order = sorted(
         curve.siblings, key=lambda one: (-one.at, -one.steps[-1] if one.steps else 0, one.scores)
     )
-    return tuple(order[:_MOST_SIBLINGS])
+    return tuple(order[:MOST_SIBLINGS])
 
 
 def _followed(seen: Seen, known: list[Sibling], ahead: Array) -> Array:

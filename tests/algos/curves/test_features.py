@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dasktune.algos.curves import Branch, Curve
+from dasktune.algos.curves.curve import MOST_SIBLINGS
 from dasktune.algos.curves.features import LIMIT, describe
 
 STEPS = (45, 60)
@@ -132,3 +133,10 @@ def test_a_drop_of_a_sibling_tells_of_the_drop_that_comes() -> None:
 def test_scores_too_large_to_be_squared_are_told_as_large() -> None:
     wild = replace(curve(low=None, high=None), scores=(1e300, -1e300, *curve().scores[2:]))
     assert np.isfinite(describe(wild, STEPS).rows).all()
+
+
+def test_siblings_beyond_those_that_a_curve_has_at_most_are_not_told_of() -> None:
+    closest = tuple(branch(0.01 * number) for number in range(MOST_SIBLINGS))
+    others = tuple(replace(branch(0.5), at=20) for _ in range(3))
+    assert told_apart(curve(siblings=closest), curve(siblings=(*others, *closest))) == 0
+    assert told_apart(curve(siblings=closest), curve(siblings=(*others, *closest[1:]))) > 0

@@ -8,9 +8,9 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dasktune.algos.curves.curve import MOST_SIBLINGS
 from dasktune.algos.curves.observed import (
     MOST_RATES,
-    MOST_SIBLINGS,
     ObservedCurves,
     parting,
     pieces_of,
