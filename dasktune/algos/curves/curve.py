@@ -32,6 +32,15 @@ MOST_SIBLINGS: Final = 8
 HUGE: Final = 1e100
 """A larger score is taken for this one: its square must be a number, too."""
 
+_DIGITS: Final = 9
+"""To so many digits scores are told apart, counted from how far a row of them reaches."""
+
+_EXACT: Final = 17
+"""Digits that tell every float from every other."""
+
+_LARGEST: Final = 1e308
+"""Larger scores are not rounded: they could become infinite."""
+
 _TAIL = 0.5
 """Scale of a tail beyond the outermost levels, as a part of the distance to the next one."""
 
@@ -221,12 +230,15 @@ class Prediction:
         return tuple(1.0 - _below(row, target) for row in self.scores)
 
     def to_json(self) -> dict[str, object]:
-        """Return it as JSON, scores to nine digits: what decides is what the log holds."""
+        """Return it as JSON, each step's scores to nine digits of their range.
+
+        So what is read again comes out the same: what decides is what the log holds.
+        """
         return {
             "after": self.after,
             "steps": list(self.steps),
-            "scores": [[_short(score) for score in row] for row in self.scores],
-            "deviations": [_short(one) for one in self.deviations],
+            "scores": [_shortened(row) for row in self.scores],
+            "deviations": [_short(one, _DIGITS) for one in self.deviations],
         }
 
     @classmethod
@@ -357,5 +369,23 @@ def _below(row: tuple[float, ...], target: float) -> float:
     return LEVELS[left] + part * (LEVELS[right] - LEVELS[left])
 
 
-def _short(value: float) -> float:
-    return float(f"{value:.9g}")
+def _shortened(row: tuple[float, ...]) -> list[float]:
+    """Return scores with no more digits than tell them apart, a fixed point of itself.
+
+    What is left may reach less far, and so need fewer digits: fewer each time, or it stays.
+    """
+    found = [_short(score, _digits(row)) for score in row]
+    return found if found == list(row) else _shortened(tuple(found))
+
+
+def _digits(row: tuple[float, ...]) -> int:
+    """Return how many digits tell ascending scores apart, however far from zero they are."""
+    size, reach = max(abs(row[0]), abs(row[-1])), row[-1] / 2 - row[0] / 2
+    # 16 digits are not always read as they were, and the largest floats have nothing above.
+    if size >= 10.0 ** (15 - _DIGITS) * reach or size > _LARGEST:
+        return _EXACT
+    return _DIGITS + math.floor(math.log10(size / reach))
+
+
+def _short(value: float, digits: int) -> float:
+    return float(f"{value:.{digits}g}")
