@@ -50,8 +50,9 @@ import hashlib
 import json
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
@@ -87,8 +88,11 @@ _BROKEN = (
 
 
 def save(fields: Mapping[str, Any], path: Path) -> Path:
-    """Write what a trace holds, as arrays and JSON, where nothing is yet; return where it is."""
-    problems = target_problems(path)
+    """Write what a trace holds, as arrays and JSON, where nothing is yet; return where it is.
+
+    It is written beside and then renamed: nothing is left of what cannot be written.
+    """
+    problems = [*target_problems(path), *_json_problems(fields["configurations"])]
     if path.name.endswith(".npz"):
         problems += [
             f"a metric's name must not end in {SECONDS} in an .npz, got {name!r}"
@@ -96,12 +100,13 @@ def save(fields: Mapping[str, Any], path: Path) -> Path:
             if name.endswith(SECONDS)
         ]
     refuse(problems)
+    write = _save_npz if path.name.endswith(".npz") else _save_zarr
     try:
-        if path.name.endswith(".npz"):
-            _save_npz(fields, path)
-        else:
-            _save_zarr(fields, path)
-    except (OSError, ValueError) as error:
+        with TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as folder:
+            beside = Path(folder, path.name)
+            write(fields, beside)
+            beside.rename(path)
+    except (OSError, TypeError, ValueError) as error:
         raise StorageError(f"{path} cannot be written: {error}") from error
     return path
 
@@ -116,6 +121,16 @@ def target_problems(path: Path) -> list[str]:
     elif not path.parent.is_dir():
         found.append(f"{path.parent} must be a folder that exists")
     return found
+
+
+def _json_problems(configurations: Iterable[Mapping[str, object]]) -> list[str]:
+    """Return what is wrong with the first configuration that is no JSON: NaN is none."""
+    for one in configurations:
+        try:
+            json.dumps(dict(one), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            return [f"configurations must be JSON, got {dict(one)}: {error}"]
+    return []
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -92,6 +92,26 @@ def test_what_is_there_is_not_overwritten(tmp_path: Path, name: str) -> None:
     same(Trace.load(WHOLE.save(tmp_path / "other.zarr")), WHOLE)
 
 
+@pytest.mark.parametrize("name", ["trace.zarr", "trace.zarr.zip", "trace.npz"])
+@pytest.mark.parametrize("value", [np.float32(1), NAN, float("inf"), [object()]])
+def test_a_configuration_that_is_no_json_is_refused_and_nothing_is_left(
+    tmp_path: Path, name: str, value: object
+) -> None:
+    trace = Trace.from_arrays({"loss": [[1.0]] * 2}, configurations=[{"lr": 0.1}, {"lr": value}])
+    with pytest.raises(ConfigurationError, match="configurations must be JSON, got"):
+        trace.save(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(np.dtype(np.longdouble) == float, reason="zarr can write all floats here")
+@pytest.mark.parametrize("name", ["trace.zarr", "trace.zarr.zip"])
+def test_what_cannot_be_written_leaves_nothing(tmp_path: Path, name: str) -> None:
+    long = Trace.from_arrays({"loss": np.ones((1, 2), np.longdouble)})
+    with pytest.raises(StorageError, match="cannot be written"):
+        long.save(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_place_that_cannot_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as error:
         WHOLE.save(tmp_path / "missing" / "trace.parquet")
