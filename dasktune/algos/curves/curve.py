@@ -372,7 +372,7 @@ def _below(row: tuple[float, ...], target: float) -> float:
 def _shortened(row: tuple[float, ...]) -> list[float]:
     """Return scores with no more digits than tell them apart, a fixed point of itself.
 
-    What is left may reach less far, and so need fewer digits: fewer each time, or it stays.
+    Rounded scores may reach further and so need fewer digits: fewer each time, or they stay.
     """
     found = [_short(score, _digits(row)) for score in row]
     return found if found == list(row) else _shortened(tuple(found))
