@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from dasktune.algos.base import Tuner
-from dasktune.algos.curves.curve import Prediction
+from dasktune.answering import answer_or_none
 from dasktune.engine import Engine
 from dasktune.errors import ConfigurationError
 from dasktune.graph.plan import Node
 from dasktune.orders import Outcome, RunPrediction
 from dasktune.recorder import Recorder
 from dasktune.types import Metrics, Sequences, Step, TrialState, Value
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,18 +186,8 @@ class OwnLoop:
             self._on_safe(one)
             for order in one.orders:
                 if isinstance(order, RunPrediction):
-                    answer = _answer(order)
+                    answer = answer_or_none(order)
                     waiting.append(self._engine.predicted(order.trial, answer, self._now()))
 
     def _now(self) -> float:
         return time.monotonic() - self._began
-
-
-def _answer(order: RunPrediction) -> Prediction | None:
-    """Return a prediction; None, and a line of log, if it cannot be made."""
-    try:
-        return order.question.answer()
-    except Exception as error:  # noqa: BLE001 - a predictor of the user's may run here
-        why = f"{type(error).__name__}: {error}"
-        logger.warning("trial %d cannot be predicted: %s", order.trial, why)
-        return None

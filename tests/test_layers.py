@@ -25,6 +25,7 @@ LAYERS = (
     ("storage",),
     ("trainer",),
     (
+        "answering",
         "faults",
         "flights",
         "gpus",

@@ -10,6 +10,7 @@ from typing import Literal
 
 from dasktune.algos.base import Tuner
 from dasktune.algos.curves.curve import Prediction, Question
+from dasktune.answering import answer_or_none
 from dasktune.engine import Engine
 from dasktune.errors import ConfigurationError, InternalError
 from dasktune.graph.events import (
@@ -68,7 +69,7 @@ class Conditions:
     prediction_seconds
         How long a prediction takes; it is computed beside the training.
     answer
-        Computes one.
+        Computes one; where it raises the tuner is told that there is none.
     """
 
     curve: Callable[[Values, Step], float]
@@ -200,7 +201,7 @@ class SimulatedRunner:
     def _answer(self, due: tuple[float, int, RunPrediction]) -> None:
         self.now, _, order = due
         self._turn += 1
-        prediction = self._conditions.answer(order.question)
+        prediction = answer_or_none(order, self._conditions.answer)
         self._carry_out(self.engine.predicted(order.trial, prediction, self.now))
 
     def _cut(self) -> None:

@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dasktune as dt
+from dasktune.algos.curves import Curve, Persistence, Prediction, Predictor
 from dasktune.errors import ConfigurationError
 from dasktune.limits import Limits
 from dasktune.sequences import Constant
 from dasktune.simulate.mishaps import Mishaps
 from dasktune.space import Float
-from dasktune.types import TrialState
+from dasktune.types import Step, TrialState
 
 from .cases import BRANCHING, STEPS, UNIQUE, grid, spans, wavy
 
@@ -154,3 +155,28 @@ def test_without_resuming_each_rung_is_a_job_from_scratch_also_on_a_warm_worker(
     found = dt.simulate(tuner, lambda values, step: values["lr"], merge=False, resume=False)
     # One worker: four jobs of 1 step, then the best again, to step 4.
     assert (found.seconds, found.steps_executed, found.steps_repeated) == (4 + 4, 8, 1)
+
+
+class Cloudy(Persistence):
+    def predict(self, curve: Curve, steps: tuple[Step, ...], *, seed: int = 0) -> Prediction:
+        raise ValueError("cloudy")
+
+
+@pytest.mark.parametrize(
+    ("predictor", "state"), [(Persistence(), "PRUNED"), (Cloudy(), "COMPLETE")]
+)
+def test_a_predictor_that_raises_ends_no_simulation_as_it_ends_no_run(
+    caplog: pytest.LogCaptureFixture, predictor: Predictor, state: str
+) -> None:
+    tuner = dt.algos.EarlyTerm(
+        dt.Space(lr=[0.1, 1.0]),
+        trials=2,
+        max_steps=8,
+        every=2,
+        sampler="grid",
+        predictor=predictor,
+    )
+    found = dt.simulate(tuner, lambda hp, step: 100 * hp["lr"] + 1 / step, workers=1)
+    assert [trial.state.value for trial in found.trials] == ["COMPLETE", state]
+    warned = "trial 1 cannot be predicted: ValueError: cloudy" in caplog.text
+    assert warned == isinstance(predictor, Cloudy)
