@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from optuna.samplers import TPESampler
 
 import dasktune as dt
 from dasktune.algos.curves import Persistence
@@ -365,22 +366,18 @@ def test_a_run_with_barriers_gets_there() -> None:
     assert found.time_to(0.85) is not None
 
 
+def hill(values: Mapping[str, Any], step: Step) -> float:
+    return float((1 - abs(values["x"] - 0.4)) * step / STEPS)
+
+
+def learning(**settings: Any) -> POP:
+    given = {"target": 0.97, "trials": 30, "max_steps": STEPS, "every": 2}
+    given |= {"predictor": Foresight(), "sampler": TPESampler(seed=1)}
+    return POP(dt.Space(x=dt.Float(0, 1)), **{**given, **settings})
+
+
 def test_a_learning_sampler_is_asked_for_more_while_others_wait() -> None:
-    from optuna.samplers import TPESampler
-
-    def curve(values: Mapping[str, Any], step: Step) -> float:
-        return float((1 - abs(values["x"] - 0.4)) * step / STEPS)
-
-    tuner = POP(
-        dt.Space(x=dt.Float(0, 1)),
-        target=0.97,
-        trials=30,
-        max_steps=STEPS,
-        every=2,
-        predictor=Foresight(),
-        sampler=TPESampler(seed=1),
-    )
-    found = simulate(tuner, curve, workers=2, direction="maximize")
+    found = simulate(learning(), hill, workers=2, direction="maximize")
     assert found.time_to(0.97) is not None
     assert len(found.trials) > 2
 
@@ -495,39 +492,11 @@ def test_wide_bounds_do_not_change_what_is_looked_for() -> None:
 
 
 def test_a_sampler_that_learns_is_asked_at_each_barrier_only() -> None:
-    from optuna.samplers import TPESampler
-
-    def curve(values: Mapping[str, Any], step: Step) -> float:
-        return float((1 - abs(values["x"] - 0.4)) * step / STEPS)
-
-    tuner = POP(
-        dt.Space(x=dt.Float(0, 1)),
-        target=2.0,
-        trials=20,
-        max_steps=STEPS,
-        every=2,
-        predictor=Foresight(),
-        barrier=True,
-        sampler=TPESampler(seed=1),
-    )
+    tuner = learning(target=2.0, barrier=True)
     tuner.prepare({"directions": ["maximize"]})
     assert len([one for one in tuner.ask(2) if isinstance(one, Register)]) == 2
     assert tuner.ask(1) == [], "the others of the round are on their way"
-    found = simulate(
-        POP(
-            dt.Space(x=dt.Float(0, 1)),
-            target=0.97,
-            trials=20,
-            max_steps=STEPS,
-            every=2,
-            predictor=Foresight(),
-            barrier=True,
-            sampler=TPESampler(seed=1),
-        ),
-        curve,
-        workers=2,
-        direction="maximize",
-    )
+    found = simulate(learning(barrier=True), hill, workers=2, direction="maximize")
     assert found.time_to(0.97) is not None
 
 
