@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from distributed import Client
+
+from dasktune.cli.study_file import load
 
 STUDY_FILE = '''
 import os
@@ -142,3 +145,22 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
+
+
+@pytest.fixture
+def trained(
+    folder: Folder, two_threads: Client, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Folder]:
+    """Work in a folder with a study that has run: four trials of 12 steps, six checkpoints."""
+    monkeypatch.chdir(folder.path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    before = set(sys.modules)
+    file = load(Path("counting.py"))
+    study = file.study()
+    study.optimize(file.tuner(), client=two_threads, last_line=False)
+    study.close()
+    yield folder
+    for name in set(sys.modules) - before:
+        if str(folder.path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]

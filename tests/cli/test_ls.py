@@ -4,40 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import Client
 from typer.testing import CliRunner, Result
 
 from dasktune.cli import app
-from dasktune.cli.study_file import load
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import encode
 
 from .conftest import Folder
 
-
-@pytest.fixture(autouse=True)
-def trained(
-    folder: Folder, two_threads: Client, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Folder]:
-    """Work in a folder with a study that has run: four trials, six checkpoints."""
-    monkeypatch.chdir(folder.path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    before = set(sys.modules)
-    file = load(Path("counting.py"))
-    study = file.study()
-    study.optimize(file.tuner(), client=two_threads, last_line=False)
-    study.close()
-    yield folder
-    for name in set(sys.modules) - before:
-        if str(folder.path) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("trained")
 
 
 def command(*arguments: str) -> Result:

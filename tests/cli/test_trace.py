@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from distributed import Client
 from typer.testing import CliRunner, Result
 
 import dasktune as dt
 from dasktune.cli import app
-from dasktune.cli.study_file import load
 from dasktune.simulate import Trace
 
 from .conftest import UNIQUE, Folder
@@ -21,23 +17,7 @@ from .conftest import UNIQUE, Folder
 STORE = "runs/counting"
 
 
-@pytest.fixture(autouse=True)
-def trained(
-    folder: Folder, two_threads: Client, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Folder]:
-    """Work in a folder with a study that has run: four trials of 12 steps."""
-    monkeypatch.chdir(folder.path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    before = set(sys.modules)
-    file = load(Path("counting.py"))
-    study = file.study()
-    study.optimize(file.tuner(), client=two_threads, last_line=False)
-    study.close()
-    yield folder
-    for name in set(sys.modules) - before:
-        if str(folder.path) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("trained")
 
 
 def command(*arguments: str) -> Result:

@@ -371,7 +371,7 @@ def hill(values: Mapping[str, Any], step: Step) -> float:
 
 
 def learning(**settings: Any) -> POP:
-    given = {"target": 0.97, "trials": 30, "max_steps": STEPS, "every": 2}
+    given: dict[str, Any] = {"target": 0.97, "trials": 30, "max_steps": STEPS, "every": 2}
     given |= {"predictor": Foresight(), "sampler": TPESampler(seed=1)}
     return POP(dt.Space(x=dt.Float(0, 1)), **{**given, **settings})
 
