@@ -23,6 +23,7 @@ from dasktune.limits import Limits
 from dasktune.log import Record
 from dasktune.orders import Outcome
 from dasktune.simulate.mishaps import Mishaps
+from dasktune.simulate.pace import EvenPace
 from dasktune.simulate.runner import Conditions, SimulatedRunner
 from dasktune.storage.codec import encode
 from dasktune.types import Objective, Step
@@ -162,7 +163,7 @@ def write_study(
     recorded = _Recorded(study, reports)
     conditions = Conditions(
         curve=loss_of,
-        pace=lambda values: 1.0,
+        pace=lambda sequences, start, stop: EvenPace(1.0),
         mishaps=Mishaps(straggling=0.5, drop=0.0, seed=0),
         report_every=1,
     )

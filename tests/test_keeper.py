@@ -30,6 +30,7 @@ from dasktune.keeper import Keeper
 from dasktune.limits import Limits
 from dasktune.sequences import Constant, MultiStep, Piecewise, Sequence
 from dasktune.simulate.mishaps import Mishaps
+from dasktune.simulate.pace import EvenPace
 from dasktune.simulate.runner import Conditions, SimulatedRunner
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import encode
@@ -482,7 +483,7 @@ def play(
     engine = Engine(Dispatcher(root_key("play", 0), options), objective=LOSS, trials={})
     conditions = Conditions(
         curve=lambda values, step: float(values["lr"]) * 10 + 1 / step,  # type: ignore[arg-type]
-        pace=lambda values: 1.0,
+        pace=lambda sequences, start, stop: EvenPace(1.0),
         mishaps=Mishaps(straggling=0.0, drop=0.0, seed=0),
     )
     # The metric is called as in LOSS.
