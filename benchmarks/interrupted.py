@@ -79,6 +79,10 @@ class _Recorded:
     def finished(self) -> bool:
         return self.engine.finished
 
+    @property
+    def due(self) -> float | None:
+        return self.engine.due
+
     def begin(self, tuner: Tuner, **options: Any) -> Outcome:
         return self._written(self.engine.begin(tuner, **options))
 
