@@ -162,9 +162,11 @@ def test_a_worker_that_is_killed_does_not_take_the_others_of_its_job_along(
     folder: Folder, slurm: Slurm
 ) -> None:
     options(folder, workers=2, workers_per_job=2)
+    held = Held(folder, 0, 1, at=10)  # or one worker has done all before the other is there
     process = start(folder, trials=2, steps=20)
     folder.wait(lambda: len({pid for *_, pid in folder.steps()}) == 2, process)
     os.kill(int(folder.steps()[0][-1]), signal.SIGKILL)
+    held.let_go()
     finished(process)
     assert len({job for job, *_ in folder.steps()}) == 1
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from distributed import Client
+from distributed import Client, LocalCluster
 
 from dasktune.algos import Grid
 from dasktune.opening import create_study
@@ -20,8 +21,25 @@ from dasktune.worker import StageHost
 CALM = {"pace": 0}
 
 
+@pytest.fixture
+def one_thread() -> Iterator[Client]:
+    """Return a client of one worker in this process: two would write into one file."""
+    with (
+        LocalCluster(
+            processes=False,
+            n_workers=1,
+            threads_per_worker=1,
+            host="127.0.0.1",
+            protocol="tcp://",
+            dashboard_address="127.0.0.1:0",
+        ) as cluster,
+        Client(cluster) as connected,
+    ):
+        yield connected
+
+
 def test_every_step_is_written_down_with_the_state_that_came_of_it(
-    tmp_path: Path, two_threads: Client, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, one_thread: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "steps").mkdir()
     monkeypatch.setenv(PATH, str(tmp_path / "steps" / "worker-0.0"))
@@ -30,7 +48,7 @@ def test_every_step_is_written_down_with_the_state_that_came_of_it(
     file = dask_setup(None)
     study = create_study(Descent, name="chaos", storage=tmp_path, metric="loss", config=CALM)
     space = Space(lr=[0.1, 0.2, 0.3], momentum=[0.0])
-    study.optimize(Grid(space, max_steps=5), client=two_threads, progress=False, last_line=False)
+    study.optimize(Grid(space, max_steps=5), client=one_thread, progress=False, last_line=False)
     monkeypatch.undo()
     os.close(file)
     found = list(read(tmp_path / "steps"))
