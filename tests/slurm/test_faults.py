@@ -118,13 +118,16 @@ def test_after_a_killed_driver_the_same_command_goes_on_and_its_jobs_are_gone(
 def test_a_run_outlives_a_restart_of_the_controller(
     folder: Folder, undisturbed: Results, slurm: Slurm
 ) -> None:
-    process = folder.start(*RUN, *TWO_JOBS)
+    # Slow steps: the jobs may start a second apart, and there must be ten left.
+    process = folder.start(*RUN, *TWO_JOBS[:-1], "pause=0.3")
     folder.wait(lambda: both_at_work(folder), process)
     cancelled = slurm.jobs()[0]
     slurm.kill("slurmctld")
-    before = len(folder.steps())
-    folder.wait(lambda: len(folder.steps()) > before + 10, process)
-    slurm.start("slurmctld")
+    try:
+        before = len(folder.steps())
+        folder.wait(lambda: len(folder.steps()) > before + 10, process)
+    finally:
+        slurm.start("slurmctld")  # also for the tests after this one
     slurm.call("scancel", cancelled)
     ended(process)
     assert_same(folder.results(), undisturbed)
