@@ -135,8 +135,10 @@ def test_workers_of_a_job_share_its_gpus_and_are_processes_of_their_own(
     folder: Folder, slurm: Slurm
 ) -> None:
     options(folder, workers=4, workers_per_job=4, gpus_per_worker=0.5)
+    held = Held(folder, *range(8), at=4)  # until all four are at work
     process = start(folder)
     folder.wait(lambda: len({pid for *_, pid in folder.steps()}) == 4, process)
+    held.let_go()
     (job,) = slurm.jobs()
     assert slurm.call("squeue", "-h", "-j", job, "-o", "%b").endswith("gpu:2")
     finished(process)
@@ -197,6 +199,7 @@ def test_while_slurm_does_not_answer_jobs_are_left_as_they_are(
 def test_a_refusal_after_the_start_is_told_once_and_tried_again_later(
     folder: Folder, slurm: Slurm
 ) -> None:
+    slurm.wait_for_nodes()  # its controller may have come back a moment ago
     options(folder, workers=2)
     held = Held(folder, 0, 1, at=3)
     process = start(folder, trials=2, steps=6)
