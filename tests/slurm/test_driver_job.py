@@ -93,9 +93,10 @@ def test_a_driver_whose_node_dies_goes_on_elsewhere(
     folder: Folder, undisturbed: Results, slurm: Slurm, submitted: list[Driver], postgresql: str
 ) -> None:
     driver = submit(folder, slurm, submitted, "--config", f"database={postgresql}")
-    folder.wait(lambda: len(folder.steps()) > 10)
+    folder.hold_in_mid_stage()
     with slurm.gone(slurm.told(driver.job, "NodeList")):
         durable, before = folder.durable(), len(folder.steps())
+        folder.go_on()
         folder.wait(driver.has_ended)
     assert_same(folder.results(postgresql), undisturbed)
     assert not {(lr, number) for *_, lr, number in folder.steps()[before:]} & durable
