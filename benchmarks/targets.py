@@ -10,6 +10,7 @@ whose best value many have, or a workload with an easy target.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,8 +61,8 @@ class NamedTrace:
         Its range.
     target
         Enough.
-    reaches
-        Which configurations reach it in a full run.
+    soonest
+        Seconds until each configuration has reached it in a full run; infinite if it does not.
     durations
         Seconds that a full run of each configuration takes.
     kill
@@ -75,14 +76,14 @@ class NamedTrace:
     low: float
     high: float
     target: float
-    reaches: tuple[bool, ...]
+    soonest: tuple[float, ...]
     durations: tuple[float, ...]
     kill: float | None
 
     @property
     def share(self) -> float:
         """The part of the configurations that reach the target."""
-        return sum(self.reaches) / len(self.reaches)
+        return sum(map(math.isfinite, self.soonest)) / len(self.soonest)
 
 
 def load(folder: Path, sources: Iterable[str] = (), share: float = SHARE) -> list[NamedTrace]:
@@ -101,6 +102,7 @@ def named(of: RecordedSet, share: float = SHARE) -> NamedTrace | None:
     reaches = best >= target
     if not 0 < reaches.mean() <= MOST:
         return None
+    steps = np.argmax(scores >= target, axis=1) + 1
     sign = 1.0 if of.maximize else -1.0
     low, high = (of.low, of.high) if of.maximize else (0.0 - of.high, 0.0 - of.low)
     return NamedTrace(
@@ -111,7 +113,7 @@ def named(of: RecordedSet, share: float = SHARE) -> NamedTrace | None:
         low=low,
         high=high,
         target=sign * target,
-        reaches=tuple(reaches.tolist()),
+        soonest=tuple(np.where(reaches, steps * seconds, np.inf).tolist()),
         durations=tuple((scores.shape[1] * seconds).tolist()),
         kill=next((one for name, one in KILL.items() if of.source.startswith(name)), None),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -68,13 +69,25 @@ def test_full_runs_reach_the_target_in_the_time_that_they_have(
     given = next(
         found
         for order in range(100)
-        if (found := timing.Conditions.drawn(of, order, 10, 1)).is_possible
+        if (found := timing.Conditions.drawn(of, order, 10, 1)).soonest < math.inf
     )
     assert given.within == pytest.approx(10 * 40 + 40)
     place = min(given.numbers.index(number) for number in (58, 59) if number in given.numbers)
     found = timing.time_to("Default", given, timing.Predictions())
     assert 40 * place < found <= 40 * (place + 1)
     assert one.times[0] == pytest.approx(found / given.within)
+
+
+def test_the_oracle_trains_what_gets_there_soonest(timing: ModuleType, folder: Path) -> None:
+    (of,) = timing.targets.load(folder)
+    # Both have it at the last of their 20 steps: 59 has 0.934 before.
+    assert [number for number, one in enumerate(of.soonest) if one < math.inf] == [58, 59]
+    assert of.soonest[58] == pytest.approx(20 * 2.0)
+    assert of.share == pytest.approx(2 / 60)
+    plan = timing.Plan(orders=6, slots=(1,), trials=10, policies=(timing.ORACLE, "Default"))
+    oracle, default = plan.lines(of)
+    assert all(one <= other for one, other in zip(oracle.times, default.times, strict=True))
+    assert oracle.times == pytest.approx([20 * 2.0 / (10 * 40 + 40)] * 6)
 
 
 def test_what_never_reaches_the_target_counts_with_all_of_the_time(
@@ -137,7 +150,13 @@ def test_it_runs_as_users_run_it(folder: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(path.read_text())
     assert document["benchmark"] == "time_to_target"
-    assert [one["policy"] for one in document["lines"]] == ["POP", "Bandit", "EarlyTerm", "Default"]
+    assert [one["policy"] for one in document["lines"]] == [
+        "POP",
+        "Bandit",
+        "EarlyTerm",
+        "Default",
+        "Oracle",
+    ]
     assert len({one["name"] for one in document["figures"]}) == len(document["figures"])
     done = subprocess.run([*command, "--sources", "rl"], capture_output=True, text=True)
     assert done.returncode == 2
