@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dasktune.algos.pop import Label
-from dasktune.algos.pop.pop import BEHIND, STEP_WORTH
+from dasktune.algos.pop.active import BEHIND, STEP_WORTH
 from dasktune.errors import ConfigurationError
 from dasktune.log import Record
 from dasktune.outlook import Outlook

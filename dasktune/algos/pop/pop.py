@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 from dasktune.algos.base import Inputs
 from dasktune.algos.curves.curve import Prediction, Predictor, Question, future_steps
 from dasktune.algos.curves.observed import ObservedCurves
 from dasktune.algos.curves.prior_fitted import PriorFitted
-from dasktune.algos.pop.allocation import Chances, Expectation, divide, expectation
+from dasktune.algos.pop.active import BEHIND, Active, Label
+from dasktune.algos.pop.allocation import Expectation, divide
 from dasktune.algos.pop.goal import goal_of, ranges_in, seconds_in, within_ranges
 from dasktune.algos.sampled import SampledTuner
 from dasktune.errors import ConfigurationError, InternalError
@@ -40,53 +39,8 @@ RERANKED = 0.05
 REVALUED = 0.2
 """Part by which the worth of a poor trial's steps must change for its place to be changed."""
 
-BEHIND = 2.0**40
-"""Poor trials stand so far behind all others; far more than there can be turns."""
-
-STEP_WORTH = 2.0**30
-"""Of a step that certainly reaches the target; all that is added to `-BEHIND` stays exact."""
-
 GAIN = 0.01
 """What counts as better where there is no target: this part of the range that was seen."""
-
-
-class Label(Enum):
-    """What POP holds of a trial [section 3]."""
-
-    PROMISING = "promising"
-    OPPORTUNISTIC = "opportunistic"
-    POOR = "poor"
-
-
-@dataclass(slots=True)
-class _Active:
-    """A trial that may be trained further.
-
-    Attributes
-    ----------
-    turn
-        Its place in the round-robin: the lowest goes first.
-    step
-        Its last report's.
-    ranked
-        What its priority rests on: the confidence of a promising trial, a poor one's worth.
-    until
-        Where its request ends.
-    chances, chances_of
-        What its prediction says of a target, and which.
-    """
-
-    turn: int
-    step: Step = 0
-    until: Step = 0
-    step_seconds: float = 0.0
-    label: Label = Label.OPPORTUNISTIC
-    ranked: float = 0.0
-    is_asked: bool = False
-    prediction: Prediction | None = None
-    chances: Chances | None = None
-    expected: Expectation | None = None
-    chances_of: float | None = None
 
 
 class POP(SampledTuner):
@@ -251,7 +205,7 @@ class POP(SampledTuner):
     def begin(self) -> None:
         """Nothing is drawn yet, and nothing known."""
         self.curves = ObservedCurves()
-        self._active: dict[int, _Active] = {}
+        self._active: dict[int, Active] = {}
         self._turns = 0
         self._workers = 1
         self._seconds = 0.0
@@ -288,7 +242,7 @@ class POP(SampledTuner):
         for _ in range(count):
             trial = self.draw()
             self.curves.register(trial)
-            self._active[trial.trial] = _Active(turn=self._next_turn())
+            self._active[trial.trial] = Active(turn=self._next_turn())
             found.append(trial)
         if not self.barrier:
             begun = [one.trial for one in found if isinstance(one, Register)]
@@ -367,7 +321,7 @@ class POP(SampledTuner):
         active.is_asked = False
         found: list[Decision] = []
         if prediction is not None:
-            active.prediction, active.chances = prediction, None
+            active.learn(prediction)
             if prediction.after < active.step and not self.barrier:
                 active.is_asked = True
                 found.append(Predict(trial=trial))
@@ -455,21 +409,8 @@ class POP(SampledTuner):
                 found += self._demote(trial)
         return found
 
-    def _look_at(self, active: _Active) -> None:
-        """Bring what is expected of a trial up to date: time passes, and the target may rise."""
-        target = self.target
-        if active.prediction is None or target is None:
-            return
-        if active.chances is None or active.chances_of != target:
-            active.chances = Chances.of(active.prediction, target)
-            active.chances_of = target
-        active.expected = expectation(
-            active.chances,
-            step=active.step,
-            max_steps=self.max_steps,
-            step_seconds=active.step_seconds,
-            left_seconds=self.within_seconds - self._seconds,
-        )
+    def _look_at(self, active: Active) -> None:
+        active.look(self.target, self.max_steps, self.within_seconds - self._seconds)
 
     def _promote(self, trial: int, confidence: float) -> list[Decision]:
         """Let a promising trial hold a slot: with priority p, and on through its boundaries."""
@@ -479,7 +420,7 @@ class POP(SampledTuner):
             return []
         if was is not Label.PROMISING:
             active.ranked, active.until = confidence, self.max_steps
-            reports = tuple(range(self._after(active), self.max_steps, self.every))
+            reports = tuple(range(active.boundary(self.every), self.max_steps, self.every))
             priority = 1 + confidence
             return [Extend(trial=trial, until=active.until, priority=priority, reports=reports)]
         if abs(confidence - active.ranked) < RERANKED:
@@ -508,7 +449,7 @@ class POP(SampledTuner):
             return []
         if was is not Label.POOR:
             return [self._wait_in_turn(trial)]
-        worth = self._worth(active)
+        worth = active.worth(self.max_steps)
         if abs(worth - active.ranked) <= REVALUED * active.ranked:
             return []
         active.ranked = worth
@@ -521,21 +462,12 @@ class POP(SampledTuner):
     def _wait_in_turn(self, trial: int) -> Extend:
         """Ask for a trial's next part, to be trained when it is its turn."""
         active = self._active[trial]
-        active.until = min(self._after(active), self.max_steps)
+        active.until = min(active.boundary(self.every), self.max_steps)
         priority = -float(active.turn)
         if active.label is Label.POOR:
-            active.ranked = self._worth(active)
+            active.ranked = active.worth(self.max_steps)
             priority = active.ranked - BEHIND
         return Extend(trial=trial, until=active.until, priority=priority)
-
-    def _worth(self, active: _Active) -> float:
-        """Return what a step of a poor trial is worth: its confidence for those that remain."""
-        confidence = 0.0 if active.expected is None else active.expected.confidence
-        return STEP_WORTH * confidence / max(1, self.max_steps - active.step)
-
-    def _after(self, active: _Active) -> Step:
-        """Return the boundary after a trial's last report."""
-        return (active.step // self.every + 1) * self.every
 
     def _next_turn(self) -> int:
         self._turns += 1
@@ -556,9 +488,8 @@ class POP(SampledTuner):
             found.append(self._wait_in_turn(trial))
         return found
 
-    def _urgency(self, active: _Active, rank: Mapping[Label, int]) -> tuple[int, float, int]:
-        is_promising = active.label is Label.PROMISING and active.expected is not None
-        confidence = active.expected.confidence if is_promising else 0.0  # type: ignore[union-attr]
+    def _urgency(self, active: Active, rank: Mapping[Label, int]) -> tuple[int, float, int]:
+        confidence = active.confidence if active.label is Label.PROMISING else 0.0
         return rank[active.label], -confidence, active.turn
 
     # ------------------------------------------------------------------------ snapshots
@@ -567,7 +498,7 @@ class POP(SampledTuner):
         """Return the trials under way, their curves and predictions, and the goal."""
         return {
             "curves": self.curves.to_json(),
-            "active": [_describe(trial, one) for trial, one in self._active.items()],
+            "active": [{"trial": trial, **one.to_json()} for trial, one in self._active.items()],
             "turns": self._turns,
             "workers": self._workers,
             "seconds": self._seconds,
@@ -586,7 +517,7 @@ class POP(SampledTuner):
             if state["turned"]:
                 self.goal = self._given.turned(Direction.MINIMIZE)
             self.curves = ObservedCurves.from_json(state["curves"])
-            self._active = dict(map(_active_of, state["active"]))
+            self._active = {one["trial"]: Active.from_json(one) for one in state["active"]}
             self._turns, self._workers = state["turns"], state["workers"]
             self._seconds, self._target = state["seconds"], state["target"]
             self._best, self._worst = state["best"], state["worst"]
@@ -595,32 +526,3 @@ class POP(SampledTuner):
             raise ConfigurationError(f"not the state of this tuner: {error!r}") from error
         for active in self._active.values():
             self._look_at(active)
-
-
-def _describe(trial: int, active: _Active) -> dict[str, object]:
-    prediction = active.prediction
-    return {
-        "trial": trial,
-        "turn": active.turn,
-        "step": active.step,
-        "until": active.until,
-        "step_seconds": active.step_seconds,
-        "label": active.label.value,
-        "ranked": active.ranked,
-        "asked": active.is_asked,
-        "prediction": None if prediction is None else prediction.to_json(),
-    }
-
-
-def _active_of(document: Mapping[str, Any]) -> tuple[int, _Active]:
-    prediction = document["prediction"]
-    return document["trial"], _Active(
-        turn=document["turn"],
-        step=document["step"],
-        until=document["until"],
-        step_seconds=document["step_seconds"],
-        label=Label(document["label"]),
-        ranked=document["ranked"],
-        is_asked=document["asked"],
-        prediction=None if prediction is None else Prediction.from_json(prediction),
-    )
