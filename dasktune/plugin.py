@@ -11,6 +11,7 @@ import asyncio
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 from collections.abc import Coroutine, Mapping
@@ -47,6 +48,13 @@ WRITE_SECONDS = 120.0
 TELL_SECONDS = 0.3
 """How long a process that ends itself waits until what it has said is on its way."""
 
+PROFILING_IS_SAFE = sys.version_info >= (3, 11, 9)
+"""Whether Dask may look at a worker's frames while it trains.
+
+Older Pythons may stop for ever in `sys._current_frames`, the GIL held, if garbage is collected
+there [python/cpython#106883]; Dask's profiler calls that a hundred times a second.
+"""
+
 
 class StagePlugin(WorkerPlugin):
     """Puts a `dasktune.worker.StageHost` on each worker and connects it with Dask.
@@ -72,6 +80,8 @@ class StagePlugin(WorkerPlugin):
         self._is_closed = False
         self.is_leaving = self.is_replaced = False
         self._timer: asyncio.TimerHandle | None = None
+        if not PROFILING_IS_SAFE:
+            stop_profiling(worker)
         try:
             job = open_job(self.plan, worker.state.total_resources)
         except Exception as error:  # noqa: BLE001 - a module of the user's may run here
@@ -226,6 +236,14 @@ def answer_to(question: bytes) -> dict[str, object]:
 def _opened(packed: bytes) -> Any:
     """Return a predictor, which each study packs once."""
     return pickle.loads(packed)
+
+
+def stop_profiling(worker: Worker) -> None:
+    """Let a worker's profiler not run, also if it is only about to start."""
+    for name in ("profile", "profile-cycle"):
+        callback = worker.periodic_callbacks.pop(name, None)
+        if callback is not None:
+            callback.stop()
 
 
 class GentleEnd:

@@ -15,6 +15,7 @@ from distributed import Client, LocalCluster, Worker
 
 import dasktune
 from dasktune import cluster as clusters
+from dasktune import plugin
 from dasktune.cluster import Workers
 from dasktune.errors import ClusterError
 from dasktune.graph.events import WorkerJoined
@@ -113,6 +114,27 @@ def test_workers_that_are_there_and_that_come_are_told_of(
     assert (kind, address) in [("left", first[0].worker), ("left", joined.worker)]
     workers.close()
     assert plugins_of(client) == set()
+
+
+@pytest.mark.parametrize("is_safe", [True, False])
+def test_where_dasks_profiler_may_stop_python_for_ever_it_does_not_run(
+    cluster: LocalCluster,
+    client: Client,
+    plan: JobPlan,
+    monkeypatch: pytest.MonkeyPatch,
+    is_safe: bool,
+) -> None:
+    monkeypatch.setattr(plugin, "PROFILING_IS_SAFE", is_safe)
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    workers = open_workers(client, plan, inbox)
+    workers.open(lambda event: None)
+    cluster.scale(2)  # the plugin comes to the one while it runs, to the other before it starts
+    assert news(workers, inbox)[0] == "joined"
+    for worker in cluster.workers.values():
+        callbacks = worker.periodic_callbacks
+        running = {name for name, one in callbacks.items() if one.is_running()}
+        assert ("profile" in running) is ("profile-cycle" in running) is is_safe
+    workers.close()
 
 
 def test_news_that_were_lost_are_made_up_for(
