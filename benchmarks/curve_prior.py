@@ -174,9 +174,11 @@ def _scheduled(rng: Random, count: int) -> Record:
     law = _Law.drawn(rng, count)
     shocks = rng.standard_normal(count)
     peak = float(10 ** rng.uniform(-4, 0))
-    # Steps too large may end it for good, whatever the rate is later; siblings die alike.
-    death = int(rng.beta(0.7, 2.0) * (count - 1))
-    alive, fall = (rng.uniform(0.2, 0.95) if rng.random() < 0.06 else np.inf), rng.uniform(0.2, 4.0)
+    # Steps too large may end it for good, whatever the rate is later; siblings die alike. Most
+    # die soon after the start, at once or over many steps.
+    death = int(rng.beta(0.5, 2.0) * (count - 1))
+    alive = rng.uniform(0.2, 0.95) if rng.random() < 0.14 else np.inf
+    fall = float(np.exp(rng.uniform(math.log(0.2), math.log(0.2 * count))))
     records = []
     for rates in schedules:
         clean = law.run(rates)
@@ -225,7 +227,7 @@ class _Law:
             # What large steps cost shows in their noise.
             level=cost * near(0.02, 0.5) if rng.random() < 0.8 else near(2e-4, 0.06),
             jitter=rng.uniform(0.2, 1.0),
-            unstable=0.0 if rng.random() < 0.8 else rng.uniform(0.5, 1.0),
+            unstable=0.0 if rng.random() < 0.88 else rng.uniform(0.5, 1.0),
             overfit=0.0 if rng.random() < 0.7 else near(0.01, 0.2),
         )
 
