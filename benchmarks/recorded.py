@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby, takewhile
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from dasktune.algos.curves import Branch, Curve
 from dasktune.errors import ConfigurationError
 from dasktune.simulate import Trace
+from dasktune.simulate.trace import Shared
 from dasktune.types import Step
 
 Array = NDArray[Any]
@@ -62,6 +63,8 @@ class RecordedCurve:
         How far it was meant to be trained, at least to its last step.
     rates, siblings
         As in `Curve`; siblings are known to their ends.
+    configuration
+        Its hyper-parameters, as in `Trace`; empty if nobody noted them.
     seconds
         Time that had been spent on training at each of its steps; empty if nobody measured it.
     """
@@ -72,6 +75,7 @@ class RecordedCurve:
     seconds: tuple[float, ...] = ()
     rates: tuple[tuple[Step, float], ...] = ()
     siblings: tuple[Branch, ...] = ()
+    configuration: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,6 +310,10 @@ def _own(path: Path) -> Iterator[RecordedSet]:
             for curve, of_steps in zip(curves, trace.seconds, strict=True)
             for steps in [len(curve.steps)]
         )
+    curves = tuple(
+        replace(curve, configuration=configuration)
+        for curve, configuration in zip(curves, trace.configurations, strict=True)
+    )
     if all(isinstance(one.get("lr"), list) for one in trace.configurations):
         curves = tuple(_with_siblings(curves, trace.configurations))
     yield _accuracies(f"{kind} {task}", kind, task, curves)
@@ -380,6 +388,17 @@ def _with_siblings(
             if number != place and at > 0
         )
         yield replace(curve, rates=rates[place], siblings=siblings)
+
+
+def shared_steps(configurations: Sequence[Mapping[str, object]], steps: Step) -> tuple[Shared, ...]:
+    """Return with which earlier configuration each begins alike for longest, as in `Trace`."""
+    values = [_by_step(one, steps) for one in configurations]
+    found = []
+    for number, mine in enumerate(values):
+        alike = [_shared(mine, other) for other in values[:number]]
+        most = max(alike, default=0)
+        found.append((alike.index(most) if most else 0, most))
+    return tuple(found)
 
 
 def _by_step(configuration: Mapping[str, Any], steps: int) -> list[tuple[object, ...]]:

@@ -11,20 +11,21 @@ whose best value many have, or a workload with an easy target.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import recorded
 from numpy.typing import NDArray
-from recorded import RecordedCurve, RecordedSet
+from recorded import RecordedCurve, RecordedSet, shared_steps
 
 from dasktune.simulate import Trace
 from dasktune.types import Direction
 
 Array = NDArray[Any]
+Configurations = Sequence[Mapping[str, object]]
 
 SHARE = 0.04
 """Share of the configurations that reach a target."""
@@ -94,7 +95,7 @@ def load(folder: Path, sources: Iterable[str] = (), share: float = SHARE) -> lis
 
 def named(of: RecordedSet, share: float = SHARE) -> NamedTrace | None:
     """Return the trace of a set; None if too many or none of its runs reach the target."""
-    scores, seconds = _timed(of) if of.target is not None else _stepped(of)
+    scores, seconds, configurations = _timed(of) if of.target is not None else _stepped(of)
     best = np.max(scores, axis=1, initial=-np.inf, where=np.isfinite(scores))
     target = of.target
     if target is None:
@@ -108,7 +109,7 @@ def named(of: RecordedSet, share: float = SHARE) -> NamedTrace | None:
     return NamedTrace(
         name=of.name,
         kind="rl" if of.source == "rl" else "accuracy" if of.maximize else "loss",
-        trace=Trace.from_arrays({METRIC: sign * scores}, seconds=seconds),
+        trace=_trace(sign * scores, seconds, configurations),
         direction=Direction.MAXIMIZE if of.maximize else Direction.MINIMIZE,
         low=low,
         high=high,
@@ -119,7 +120,15 @@ def named(of: RecordedSet, share: float = SHARE) -> NamedTrace | None:
     )
 
 
-def _stepped(of: RecordedSet) -> tuple[Array, Array]:
+def _trace(values: Array, seconds: Array, configurations: Configurations) -> Trace:
+    """Return the trace; configurations that change and begin alike share what they can."""
+    trace = Trace.from_arrays({METRIC: values}, seconds=seconds, configurations=configurations)
+    if not any(isinstance(one, list) for each in configurations for one in each.values()):
+        return trace
+    return replace(trace, shared=shared_steps(configurations, trace.steps))
+
+
+def _stepped(of: RecordedSet) -> tuple[Array, Array, Configurations]:
     """Return the scores after each step, and the mean seconds of a step; 1 if none are known.
 
     They are as many as nine in ten runs have; shorter runs are left out, and what was measured
@@ -131,14 +140,15 @@ def _stepped(of: RecordedSet) -> tuple[Array, Array]:
     seconds = np.ones(len(kept))
     if all(one.seconds for one in of.curves):
         seconds = np.array([of.curves[place].seconds[length - 1] / length for place in kept])
-    return np.array([rows[place][:length] for place in kept]), seconds
+    configurations = [of.curves[place].configuration for place in kept]
+    return np.array([rows[place][:length] for place in kept]), seconds, configurations
 
 
 def _after_the_start(curve: RecordedCurve) -> tuple[float, ...]:
     return curve.scores[1:] if curve.steps[0] == 0 else curve.scores
 
 
-def _timed(of: RecordedSet) -> tuple[Array, Array]:
+def _timed(of: RecordedSet) -> tuple[Array, Array, Configurations]:
     """Return what was known at equal times, and the seconds between them.
 
     A run that ended keeps what it had: it had reached its target, or its time was over.
@@ -148,4 +158,4 @@ def _timed(of: RecordedSet) -> tuple[Array, Array]:
     for one in of.curves:
         known = np.searchsorted(one.seconds, times, side="right") - 1
         rows.append(np.where(known >= 0, np.array(one.scores)[known], np.nan))
-    return np.array(rows), np.full(len(rows), times[0])
+    return np.array(rows), np.full(len(rows), times[0]), [one.configuration for one in of.curves]

@@ -116,7 +116,8 @@ class Conditions:
     def numbers(self) -> list[int]:
         """The configurations that are tried."""
         known = self.source.known(self.trials)
-        return [int(one.params[CONFIGURATION] or 0) for one in known]
+        end = self.of.trace.steps
+        return [int(one.sequences[CONFIGURATION](end) or 0) for one in known]
 
     @property
     def soonest(self) -> float:

@@ -145,6 +145,26 @@ def test_a_branch_brings_its_own_hyper_parameters() -> None:
     assert first.objects() == first.params
 
 
+def test_a_branch_may_be_named_by_a_value_or_a_sequence() -> None:
+    drop = Piecewise([0.1, 0.01], boundaries=[5])
+    options = [
+        Branch(1, Space(width=[8, 16])),
+        Branch(2, Space(second=8)),
+        Branch(drop, Space(x=1)),
+    ]
+    space = Space(depth=options)
+    assert params(space) == [
+        {"depth": 1, "width": 8},
+        {"depth": 1, "width": 16},
+        {"depth": 2, "second": 8},
+        {"depth": repr(drop), "x": 1},
+    ]
+    assert list(space.configurations())[-1].sequences["depth"] == drop
+    assert space.at({"depth": 1, "depth.1.width": 16}).params == {"depth": 1, "width": 16}
+    assert Branch(Constant(2), Space(second=8)) == options[1]
+    assert len({json.dumps(one.to_json()) for one in (*options, Branch("1", Space(x=1)))}) == 4
+
+
 def test_samples_are_points_and_depend_on_the_generator_alone() -> None:
     space = Space(
         optimizer=[Branch("sgd", Space(momentum=[0.0, 0.9])), "adam"],
@@ -220,6 +240,7 @@ def test_documents_tell_spaces_apart() -> None:
         (lambda: Space({"": 1}), "not empty, got ''"),
         (lambda: Space({"lr": 1}, lr=2), "'lr' 2 times"),
         (lambda: Space(opt=[Branch("a", Space(lr=1))], lr=1), "'lr' 2 times"),
+        (lambda: Branch([1], Space(x=1)), "Branch: name: "),  # type: ignore[arg-type]
         (lambda: Branch("a", {"lr": 1}), "space must be a Space"),  # type: ignore[arg-type]
         (lambda: Float(1, 0), "low must be <= high, got 1.0 and 0.0"),
         (lambda: Float(0, 1, log=True), "low must be > 0 with log, got 0.0"),

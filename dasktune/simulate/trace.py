@@ -13,24 +13,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dasktune.errors import ConfigurationError, refuse, unknown
-from dasktune.sequences import Constant, Piecewise, Sequence, sequence_from_json
+from dasktune.sequences import Constant, Piecewise, Sequence, as_sequence, sequence_from_json
 from dasktune.simulate.pace import MeasuredPace, Overheads
 from dasktune.simulate.trace_files import floats, load, save
-from dasktune.space import Choice, Space
+from dasktune.space import Branch, Choice, Space
 from dasktune.types import Direction, Sequences, Step, Value
 
 CONFIGURATION = "configuration"
-"""The one hyper-parameter of a trace's space."""
-
-PLAIN = (str, bool, int, float, NoneType)
-"""What a hyper-parameter may be at a step."""
+"""The hyper-parameter of a trace's space by which what was recorded is known."""
 
 Shared = tuple[int, Step]
 """An earlier configuration, and how many first steps are the same ones."""
@@ -57,7 +53,8 @@ class Trace:
         ``(configurations, steps)``: at which steps the metrics were measured, be they NaN.
         Until the next one they stay as they are. None if that is known of no step.
     configurations
-        The hyper-parameters of each: JSON.
+        The hyper-parameters of each: JSON. One that changes is a sequence's document, or a
+        list of its values at all steps.
     directions
         Of the metrics that were optimised.
     shared
@@ -193,10 +190,12 @@ class Trace:
         return int(np.isfinite(self.values[:, -1]).any(axis=-1).sum())
 
     def space(self, *, order: int | None = None) -> Space:
-        """Return the space whose points are the configurations' numbers, by which they are known.
+        """Return the space whose points are the configurations.
 
-        Its one hyper-parameter is `CONFIGURATION`. Where configurations share their first
-        steps it is a sequence: the number of the first of those that it shares the step with.
+        `CONFIGURATION` is the number by which one is known, and its hyper-parameters come with
+        it: so tuners know of a learning rate what they knew live. Where configurations share
+        their first steps the number is a sequence: that of the first of those that share the
+        step.
 
         Parameters
         ----------
@@ -204,18 +203,20 @@ class Trace:
             Seed of a random order of the configurations, for who takes them one after the
             other (``sampler="grid"``); as they were recorded if None.
         """
-        found = list(self._sequences)
+        found = [
+            Branch(number, Space(recorded)) if recorded else number
+            for number, recorded in zip(self._sequences, self._recorded, strict=True)
+        ]
         if order is not None:
             found = [found[at] for at in np.random.default_rng(order).permutation(len(found))]
-        options = [one.value if isinstance(one, Constant) else one for one in found]
-        return Space({CONFIGURATION: Choice(options)})
+        return Space({CONFIGURATION: Choice(found)})
 
     def check(self, sequences: Sequences) -> None:
         """Refuse hyper-parameters that change as no configuration on record does."""
         refuse(
-            f"{name} must not change on recorded curves, got {function!r}"
+            f"{name} must not change on recorded curves but as it was recorded, got {function!r}"
             for name, function in sequences.items()
-            if function.constant_until(0) is not None and function not in self._sequences
+            if function.constant_until(0) is not None and function not in self._changing
         )
 
     def curve(self, metric: str) -> Callable[[Mapping[str, Value], Step], float]:
@@ -247,16 +248,19 @@ class Trace:
         return self._paces[self._number(values)]
 
     def hyper_parameters(self, sequences: Sequences, step: Step) -> dict[str, Value]:
-        """Return what is recorded of a trial's hyper-parameters at a step, where that is plain."""
+        """Return what is recorded of a trial's hyper-parameters at a step."""
         number = self._number({name: function(step) for name, function in sequences.items()})
-        values = {name: function(step) for name, function in self._recorded[number].items()}
-        return {name: value for name, value in values.items() if isinstance(value, PLAIN)}
+        return {name: function(step) for name, function in self._recorded[number].items()}
 
     @cached_property
-    def _recorded(self) -> list[dict[str, Callable[[Step], Any]]]:
-        return [
-            {name: _function(value) for name, value in one.items()} for one in self.configurations
-        ]
+    def _recorded(self) -> list[dict[str, Sequence]]:
+        return [_sequences_of(one, self.steps) for one in self.configurations]
+
+    @cached_property
+    def _changing(self) -> set[Sequence]:
+        """All that a hyper-parameter may be on it."""
+        recorded = (function for one in self._recorded for function in one.values())
+        return {*self._sequences, *recorded}
 
     @cached_property
     def _paces(self) -> list[MeasuredPace]:
@@ -275,14 +279,14 @@ class Trace:
         return np.where(is_known, known, means[:, None])
 
     @cached_property
-    def _sequences(self) -> dict[Sequence, None]:
+    def _sequences(self) -> tuple[Sequence, ...]:
         """The configurations as sequences of the numbers that each step is known by."""
         parts: list[list[tuple[Step, int]]] = []
         for number in range(len(self.configurations)):
             other, steps = self.shared[number] if self.shared else (0, 0)
             before = [part for part in parts[other] if part[0] < steps] if steps else []
             parts.append([*before, (steps, number)])
-        return dict.fromkeys(map(_sequence, parts))
+        return tuple(map(_sequence, parts))
 
     def _number(self, values: Mapping[str, Value]) -> int:
         number = values.get(CONFIGURATION)
@@ -315,19 +319,29 @@ def _of_steps(
     return seconds
 
 
-def _function(value: object) -> Callable[[Step], Any]:
-    """Return a recorded hyper-parameter as a function of the step."""
-    if isinstance(value, dict):
+def _sequences_of(configuration: Mapping[str, object], steps: Step) -> dict[str, Sequence]:
+    """Return recorded hyper-parameters as sequences; what is neither that nor plain is left."""
+    found: dict[str, Sequence] = {}
+    for name, value in configuration.items():
+        if name == CONFIGURATION:
+            continue
         try:
-            return sequence_from_json(value)
+            if isinstance(value, Mapping):
+                found[name] = sequence_from_json(value)
+            elif isinstance(value, list) and len(value) == steps:
+                changes = [at for at in range(steps) if at == 0 or value[at] != value[at - 1]]
+                found[name] = _sequence([(at, value[at]) for at in changes])
+            else:
+                found[name] = as_sequence(value)
         except (ConfigurationError, LookupError, TypeError, ValueError):
-            pass
-    return lambda step: value
+            continue
+    return found
 
 
-def _sequence(parts: list[tuple[Step, int]]) -> Sequence:
-    starts, numbers = zip(*parts, strict=True)
-    return Constant(numbers[0]) if len(parts) == 1 else Piecewise(numbers, starts[1:])
+def _sequence(parts: Iterable[tuple[Step, Any]]) -> Sequence:
+    """Return what has each value from its step on."""
+    starts, values = zip(*parts, strict=True)
+    return Constant(values[0]) if len(values) == 1 else Piecewise(values, starts[1:])
 
 
 def _held(

@@ -84,7 +84,7 @@ class Domain(ABC):
         """Return what no two options of a choice may have in common."""
         return json.dumps(self.to_json())
 
-    def short(self) -> str:
+    def short(self) -> Value:
         """Return what people call it as an option; two may be called the same."""
         return self.label()
 

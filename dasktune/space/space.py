@@ -47,17 +47,14 @@ class Configuration:
 
     def objects(self) -> dict[str, Value | Sequence]:
         """Return plain values where they are constant, else sequences, by name."""
-        return {
-            name: sequence.value if isinstance(sequence, Constant) else sequence
-            for name, sequence in self.sequences.items()
-        }
+        return {name: _plainly(sequence) for name, sequence in self.sequences.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Branched:
     """A branch was chosen, and this configuration of its space."""
 
-    name: str
+    name: Value | Sequence
     inner: Configuration
 
 
@@ -65,13 +62,13 @@ class _Branched:
 class Branch(Domain):
     """An option that brings hyper-parameters of its own with it.
 
-    Where it is chosen the hyper-parameter is the branch's name, a constant string, and
-    those of `space` are there too; elsewhere they do not exist.
+    Where it is chosen the hyper-parameter is what the branch is named by, and those of `space`
+    are there too; elsewhere they do not exist.
 
     Parameters
     ----------
     name
-        What the hyper-parameter is then.
+        What the hyper-parameter is then: a plain value or a sequence.
     space
         What comes with it.
 
@@ -82,15 +79,19 @@ class Branch(Domain):
     [{'optimizer': 'sgd', 'momentum': 0.9}, {'optimizer': 'adam'}]
     """
 
-    name: str
+    name: Value | Sequence
     space: Space
 
     def __post_init__(self) -> None:
-        refuse(
-            [f"Branch: name must be a string, got {self.name!r}"] * (type(self.name) is not str)
-            + [f"Branch: space must be a Space, got {self.space!r}"]
-            * (not isinstance(self.space, Space))
-        )
+        problems: list[str] = []
+        try:
+            sequence = as_sequence(self.name)
+        except ConfigurationError as error:
+            problems += [f"Branch: name: {problem}" for problem in error.problems]
+        if not isinstance(self.space, Space):
+            problems.append(f"Branch: space must be a Space, got {self.space!r}")
+        refuse(problems)
+        object.__setattr__(self, "name", _plainly(sequence))
 
     @property
     def size(self) -> int | None:
@@ -108,15 +109,16 @@ class Branch(Domain):
 
     def to_json(self) -> dict[str, object]:
         """Return what identifies it."""
-        return {"domain": "Branch", "name": self.name, "space": self.space.to_json()}
+        name = self.name.to_json() if isinstance(self.name, Sequence) else self.name
+        return {"domain": "Branch", "name": name, "space": self.space.to_json()}
 
     def label(self) -> str:
         """Return its name as text: it is all that the trainer sees of the choice."""
-        return json.dumps(self.name)
+        return repr(self.name) if isinstance(self.name, Sequence) else json.dumps(self.name)
 
-    def short(self) -> str:
+    def short(self) -> Value:
         """Return its name."""
-        return self.name
+        return repr(self.name) if isinstance(self.name, Sequence) else self.name
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -268,12 +270,17 @@ def _entry(name: str, point: object) -> Configuration:
     """Return the part of a configuration that one point of one dimension is."""
     if isinstance(point, _Branched):
         return Configuration(
-            params={name: point.name, **point.inner.params},
-            sequences={name: Constant(point.name), **point.inner.sequences},
+            params={**_entry(name, point.name).params, **point.inner.params},
+            sequences={name: as_sequence(point.name), **point.inner.sequences},
         )
     sequence = as_sequence(point)
     param = sequence.value if isinstance(sequence, Constant) else repr(sequence)
     return Configuration(params={name: param}, sequences={name: sequence})
+
+
+def _plainly(sequence: Sequence) -> Value | Sequence:
+    """Return a constant as its value, for that is what it is called by."""
+    return sequence.value if isinstance(sequence, Constant) else sequence
 
 
 def _merged(entries: Iterable[Configuration]) -> Configuration:

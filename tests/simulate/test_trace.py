@@ -11,6 +11,7 @@ import pytest
 
 import dasktune as dt
 from dasktune.errors import ConfigurationError, StorageError
+from dasktune.sequences import Constant, Piecewise
 from dasktune.simulate import Trace
 
 CURVES = np.array(
@@ -63,7 +64,11 @@ def test_any_tuner_runs_on_it_at_the_recorded_speed(path: Path) -> None:
     tuner = dt.algos.Grid(trace.space(), max_steps=2)
     for curves in (trace, path, str(path)):
         found = dt.simulate(tuner, curves, metric="loss", workers=3)
-        assert [trial.params for trial in found.trials] == [{"configuration": n} for n in range(3)]
+        assert [trial.params for trial in found.trials] == [
+            {"configuration": 0, "lr": 0.1},
+            {"configuration": 1, "lr": 0.2},
+            {"configuration": 2, "lr": "Piecewise([0.3, 0.4], boundaries=[1])"},
+        ]
         assert found.seconds == 6.0
         assert found.worker_seconds == 6.0 + 2.0 + 1.0
         tuner = dt.algos.Grid(trace.space(), max_steps=2)
@@ -72,6 +77,32 @@ def test_any_tuner_runs_on_it_at_the_recorded_speed(path: Path) -> None:
     assert math.isnan(diverged.value)
     assert found.best_trial.number == 0
     assert [one.value for one in found.incumbents] == pytest.approx([0.7, 0.6, 0.5])
+
+
+def test_its_points_have_the_hyper_parameters_that_were_recorded() -> None:
+    drop = Piecewise([0.3, 0.03], boundaries=[2])
+    configurations = [
+        {"lr": drop.to_json(), "batch": [64, 64, 128], "act": "relu", "layers": [8, 8]},
+        {"lr": 0.1, "configuration": "mine", "data": {"not": "a sequence"}},
+        {},
+    ]
+    trace = Trace.from_arrays({"loss": np.ones((3, 3))}, configurations=configurations)
+    first, second, third = trace.space().configurations()
+    assert first.sequences == {
+        "configuration": Constant(0),
+        "lr": drop,
+        "batch": Piecewise([64, 128], boundaries=[2]),
+        "act": Constant("relu"),
+    }
+    assert second.params == {"configuration": 1, "lr": 0.1}
+    assert third.params == {"configuration": 2}
+    assert trace.hyper_parameters(first.sequences, 2) == {"lr": 0.03, "batch": 128, "act": "relu"}
+    tuner = dt.algos.Grid(trace.space(order=1), max_steps=3)
+    found = dt.simulate(tuner, trace, metric="loss")
+    assert sorted(trial.params["configuration"] for trial in found.trials) == [0, 1, 2]
+    other = dt.Space(configuration=0, lr=Piecewise([0.3, 0.02], boundaries=[2]))
+    with pytest.raises(ConfigurationError, match=r"lr must not change .* but as it was recorded"):
+        dt.simulate(dt.algos.Grid(other, max_steps=3), trace, metric="loss")
 
 
 def test_its_speed_can_be_overruled(path: Path) -> None:
