@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dasktune.algos.curves import Branch, Curve, Prediction, Predictor, PriorFitted
+from dasktune.algos.curves import Branch, Curve, Prediction, Predictor, predictor_of
 from dasktune.algos.curves.curve import MOST_SIBLINGS, future_steps
 from dasktune.algos.curves.observed import rates_of
 from dasktune.algos.pop.allocation import Chances
@@ -281,7 +281,7 @@ def outlook_of(
     trial: int,
     *,
     steps: Step | Iterable[Step] | None = None,
-    predictor: Predictor | None = None,
+    predictor: Predictor | str | None = None,
     step_seconds: float | None = None,
 ) -> Outlook:
     """Return what a trial may come to.
@@ -295,19 +295,17 @@ def outlook_of(
     steps
         Future steps, ascending; up to its end if None.
     predictor
-        Who predicts; `default_predictor` if None.
+        Who predicts: as for `dasktune.algos.curves.predictor_of`.
     step_seconds
         As for `Outlook`.
 
     Raises
     ------
     ConfigurationError
-        As for `CurveReader.curve`, or if steps are not ascending future ones, or none is left.
+        As for `CurveReader.curve` and `predictor_of`, or if steps are not ascending future
+        ones, or none is left.
     """
-    if not isinstance(predictor, Predictor | None):
-        raise ConfigurationError(
-            f"predictor must be one of dasktune.algos.curves, got {predictor!r}"
-        )
+    predicts = predictor_of(predictor)
     asked = _steps_asked(steps)
     curve = reader.curve(trial, asked[-1] if asked else None)
     last = curve.last_step
@@ -327,7 +325,7 @@ def outlook_of(
         metric=reader.metric,
         direction=reader.direction,
         curve=curve,
-        prediction=(predictor or default_predictor()).predict(curve, future),
+        prediction=predicts.predict(curve, future),
         step_seconds=step_seconds,
     )
 
@@ -341,11 +339,6 @@ def turned(value: float, direction: Direction) -> float:
     (-0.25, 0.0)
     """
     return value + 0.0 if direction is Direction.MAXIMIZE else 0.0 - value
-
-
-def default_predictor() -> Predictor:
-    """Return who predicts where nobody was named."""
-    return PriorFitted()
 
 
 def seconds_of_steps(stages: Iterable[StageRow], trial: int) -> float | None:

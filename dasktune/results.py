@@ -208,7 +208,7 @@ class StudyResults:
         number: int,
         *,
         steps: Step | Iterable[Step] | None = None,
-        predictor: Predictor | None = None,
+        predictor: Predictor | str | None = None,
         bounds: Bounds = (None, None),
         rate: str | None = None,
     ) -> Outlook:
@@ -223,7 +223,8 @@ class StudyResults:
         steps
             Future steps, ascending; up to the trial's end if None. They may lie beyond it.
         predictor
-            One of `dasktune.algos.curves`; the fast one if None.
+            One of `dasktune.algos.curves`, also by its name such as ``"Persistence"``, or one
+            of your own; the fast one if None.
         bounds
             The lowest and the highest value that the metric can have; None where it has no
             bound.

@@ -260,7 +260,8 @@ def test_a_metric_that_is_missing_at_a_step_was_not_measured() -> None:
         (0, {"steps": [9, 9]}, r"steps must be ascending whole numbers >= 1, got \[9, 9\]"),
         (0, {"steps": 9.5}, "steps must be ascending whole numbers >= 1, got 9.5"),
         (0, {"steps": []}, r"steps must be ascending whole numbers >= 1, got \[\]"),
-        (0, {"predictor": "best"}, "predictor must be one of dasktune.algos.curves, got 'best'"),
+        (0, {"predictor": "best"}, "predictor must be one of CurveEnsemble, .* got 'best'"),
+        (0, {"predictor": Persistence}, "predictor must be one of .* or an instance"),
     ],
 )
 def test_what_cannot_be_predicted_is_refused(

@@ -9,8 +9,8 @@ from typing import ClassVar
 from dasktune.algos.base import Inputs
 from dasktune.algos.bounds import Bounds, checked_bounds, score_bounds
 from dasktune.algos.curves.curve import Prediction, Predictor, Question
+from dasktune.algos.curves.named import checked_predictor
 from dasktune.algos.curves.observed import ObservedCurves
-from dasktune.algos.curves.prior_fitted import PriorFitted
 from dasktune.algos.independent import IndependentTrials
 from dasktune.errors import ConfigurationError
 from dasktune.sequences.values import Arguments
@@ -48,7 +48,8 @@ class EarlyTerm(IndependentTrials):
     delta
         The probability below which a trial is stopped, above 0 and at most 1.
     predictor
-        Predicts learning curves; None for `dasktune.algos.curves.PriorFitted`.
+        Predicts learning curves: one of `dasktune.algos.curves`, also by its name, or one of
+        your own; None for `PriorFitted`.
     bounds
         ``(low, high)``: the range that the metric can have, in its own unit and whatever its
         direction, if it is known. Predictions keep to it.
@@ -84,7 +85,7 @@ class EarlyTerm(IndependentTrials):
         max_steps: Step,
         every: Step | None = None,
         delta: float = 0.05,
-        predictor: Predictor | None = None,
+        predictor: Predictor | str | None = None,
         bounds: tuple[float, float] | None = None,
         seed: int = 0,
         sampler: object = None,
@@ -94,12 +95,9 @@ class EarlyTerm(IndependentTrials):
         self.every = check.whole("every", max(1, steps // BOUNDARIES) if every is None else every)
         self.delta = check.real("delta", delta)
         self.bounds = checked_bounds(check, bounds)
-        self.predictor = PriorFitted() if predictor is None else predictor
+        self.predictor = checked_predictor(check, predictor)
         if not 0 < self.delta <= 1:
             check.add(f"delta must be > 0 and <= 1, got {delta}")
-        if isinstance(self.predictor, type) or not isinstance(self.predictor, Predictor):
-            check.add(f"predictor must be one of dasktune.algos.curves, got {predictor!r}")
-            check.refuse()
         super().__init__(
             space,
             trials=trials,

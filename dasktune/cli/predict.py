@@ -8,14 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dasktune.cli.conventions import AsJson, Config, picture_problems, print_json
-from dasktune.errors import ConfigurationError, refuse, unknown
+from dasktune.errors import refuse
 
 if TYPE_CHECKING:
-    from dasktune.algos.curves import Predictor
     from dasktune.outlook import Outlook
-
-PREDICTORS = ("CurveEnsemble", "Persistence", "PriorFitted")
-"""Classes of `dasktune.algos.curves` that can be named."""
 
 LEAST_CHANCE = 0.05
 """With a smaller probability nothing is said of when a target is reached."""
@@ -43,7 +39,7 @@ def predict(
         typer.Option(metavar="NAME", help="The learning rate, if not lr or learning_rate."),
     ] = None,
     predictor: Annotated[
-        str | None, typer.Option(help=f"Who predicts: {', '.join(PREDICTORS)}.")
+        str | None, typer.Option(help="PriorFitted (if none is named), Persistence, CurveEnsemble.")
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Also draw the fan, as SVG.")
@@ -74,7 +70,7 @@ def predict(
         found = results.predict(
             trial,
             steps=step or None,
-            predictor=None if predictor is None else _named(predictor),
+            predictor=predictor,
             bounds=(low, high),
             rate=rate,
         )
@@ -133,14 +129,3 @@ def of_target(outlook: Outlook, target: float) -> str:
     seconds = outlook.expected_seconds(target)
     time = "" if seconds is None else f" (ERT {duration(seconds)})"
     return f"{words}, expected after {count(round(steps), 'more step')}{time}"
-
-
-def _named(name: str) -> Predictor:
-    """Return the predictor of a class's name, as it is unless told otherwise."""
-    from dasktune.algos import curves
-
-    known = [one for one in PREDICTORS if hasattr(curves, one)]
-    if name not in known:
-        raise ConfigurationError(unknown("predictor", name, known))
-    found: Predictor = getattr(curves, name)()
-    return found

@@ -238,6 +238,7 @@ def test_identities_tell_arguments_apart() -> None:
     texts = {json.dumps(one.identity(), sort_keys=True) for one in tuners}
     assert len(texts) == len(tuners)
     assert early(predictor=None).identity() == early(predictor=PriorFitted()).identity()
+    assert early(predictor="Persistence").identity() == early().identity()
 
 
 @pytest.mark.parametrize(
@@ -247,7 +248,8 @@ def test_identities_tell_arguments_apart() -> None:
         ({"delta": 0}, "delta must be > 0 and <= 1, got 0"),
         ({"delta": 1.5}, "delta must be > 0 and <= 1, got 1.5"),
         ({"bounds": (2, 1)}, "bounds must be .low, high., finite and low < high"),
-        ({"predictor": "pop"}, "predictor must be one of dasktune.algos.curves, got 'pop'"),
+        ({"predictor": "pop"}, "predictor must be one of CurveEnsemble, Persistence, .* got 'pop'"),
+        ({"predictor": Persistence}, "or an instance that has predict and identity, got <class"),
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: Mapping[str, object], message: str) -> None:
@@ -257,8 +259,8 @@ def test_what_makes_no_sense_is_refused(arguments: Mapping[str, object], message
 
 def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(ConfigurationError) as caught:
-        EarlyTerm(SPACE, trials=0, max_steps=0, every=0, delta=0, bounds=(1, 1))
-    assert len(caught.value.problems) == 5
+        EarlyTerm(SPACE, trials=0, max_steps=0, every=0, delta=0, bounds=(1, 1), predictor="pop")
+    assert len(caught.value.problems) == 6
 
 
 def accuracy(values: Mapping[str, Value], step: Step) -> float:

@@ -127,7 +127,7 @@ def test_others_that_begin_alike_are_known(home: tuple[Path, list[dt.Trial]]) ->
     [
         (["--trial", "99"], "trial must be one of 0 to 16, got 99"),
         (["--trial", "0", "--low", "1", "--high", "0"], "bounds must be (lowest, highest)"),
-        (["--trial", "0", "--predictor", "Oracle"], "unknown predictor 'Oracle'; known: "),
+        (["--trial", "0", "--predictor", "Oracle"], "predictor must be one of CurveEnsemble, "),
         (["--trial", "0", "--rate", "eta", "--step", "40"], "unknown hyper-parameter 'eta'"),
         (["--trial", "0", "--step", "1"], "must be after the last measured one"),
         (["--trial", "0", "--step", "40", "--target", "nan"], "target must be finite, got nan"),

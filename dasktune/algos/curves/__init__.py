@@ -2,11 +2,13 @@
 
 from dasktune.algos.curves.curve import LEVELS, Branch, Curve, Prediction, Predictor, Question
 from dasktune.algos.curves.ensemble import CurveEnsemble
+from dasktune.algos.curves.named import PREDICTORS, predictor_of
 from dasktune.algos.curves.persistence import Persistence
 from dasktune.algos.curves.prior_fitted import PriorFitted
 
 __all__ = [
     "LEVELS",
+    "PREDICTORS",
     "Branch",
     "Curve",
     "CurveEnsemble",
@@ -15,4 +17,5 @@ __all__ = [
     "Predictor",
     "PriorFitted",
     "Question",
+    "predictor_of",
 ]

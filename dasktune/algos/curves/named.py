@@ -1,0 +1,60 @@
+"""Which predictor is meant: by its name, as an object, or the one that predicts unless told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from dasktune.algos.curves.curve import Predictor
+from dasktune.algos.curves.ensemble import CurveEnsemble
+from dasktune.algos.curves.persistence import Persistence
+from dasktune.algos.curves.prior_fitted import PriorFitted
+from dasktune.errors import ConfigurationError
+from dasktune.sequences.values import Arguments
+
+PREDICTORS: Final[Mapping[str, Callable[[], Predictor]]] = {
+    one.__name__: one for one in (CurveEnsemble, Persistence, PriorFitted)
+}
+"""Those that can be named; each is as it is unless told otherwise."""
+
+
+def predictor_of(given: Predictor | str | None) -> Predictor:
+    """Return the predictor that is meant.
+
+    Parameters
+    ----------
+    given
+        One of `PREDICTORS` by name, or a predictor; None for `PriorFitted`.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is anything else, or needs a package that is not installed.
+
+    Examples
+    --------
+    >>> predictor_of("Persistence").identity()
+    {'predictor': 'Persistence'}
+    """
+    match given:
+        case None:
+            return PriorFitted()
+        case str() if given in PREDICTORS:
+            return PREDICTORS[given]()
+        case Predictor() if not isinstance(given, type):
+            return given
+        case _:
+            raise ConfigurationError(
+                f"predictor must be one of {', '.join(PREDICTORS)}, or an instance that has "
+                f"predict and identity, got {given!r}"
+            )
+
+
+def checked_predictor(check: Arguments, given: Predictor | str | None) -> Predictor:
+    """Return the predictor that is meant by an argument of a tuner; problems are kept."""
+    try:
+        return predictor_of(given)
+    except ConfigurationError as error:
+        for problem in error.problems:
+            check.add(problem)
+        return PriorFitted()
