@@ -8,8 +8,8 @@ from typing import Any
 
 from dasktune.algos.base import Inputs
 from dasktune.algos.curves.curve import Prediction, Predictor, Question, future_steps
+from dasktune.algos.curves.named import checked_predictor
 from dasktune.algos.curves.observed import ObservedCurves
-from dasktune.algos.curves.prior_fitted import PriorFitted
 from dasktune.algos.pop.active import BEHIND, Active, Label
 from dasktune.algos.pop.allocation import Expectation, divide
 from dasktune.algos.pop.goal import goal_of, ranges_in, seconds_in, within_ranges
@@ -98,7 +98,8 @@ class POP(SampledTuner):
         confidence for its remaining steps. What may have been ended wrongly is not lost then,
         and nothing is trained for it as long as there is anything better.
     predictor
-        Predicts curves; None for `dasktune.algos.curves.PriorFitted`.
+        Predicts curves: one of `dasktune.algos.curves`, also by its name, or one of your own;
+        None for `PriorFitted`.
     seed
         Decides what is drawn; it has nothing to do with the seed of the training.
     sampler
@@ -136,7 +137,7 @@ class POP(SampledTuner):
         ends_when: Mapping[str, tuple[float | None, float | None]] | None = None,
         barrier: bool = False,
         ends_poor: bool = False,
-        predictor: Predictor | None = None,
+        predictor: Predictor | str | None = None,
         seed: int = 0,
         sampler: object = None,
     ) -> None:
@@ -153,10 +154,7 @@ class POP(SampledTuner):
             check.add(f"dynamic must be > 0, got {dynamic}")
         self._given = goal_of(check, target, bounds, kill)
         self.ends_when = ranges_in(check, "ends_when", ends_when)
-        self.predictor = PriorFitted() if predictor is None else predictor
-        if isinstance(self.predictor, type) or not isinstance(self.predictor, Predictor):
-            check.add(f"predictor must be one of dasktune.algos.curves, got {predictor!r}")
-            check.refuse()
+        self.predictor = checked_predictor(check, predictor)
         self.barrier, self.ends_poor = bool(barrier), bool(ends_poor)
         self.goal = self._given
         super().__init__(
