@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from dasktune.algos.curves import extra
 from dasktune.algos.curves.curve import Curve, Prediction, check_question
 from dasktune.algos.curves.families import FAMILIES, Abscissae
 from dasktune.algos.curves.frame import Array, Axis, Frame, within
@@ -52,8 +53,9 @@ class CurveEnsemble:
     - A curve with fewer than 4 scores, a constant one, and one that no family fits is
       predicted by `Persistence`.
 
-    It needs the extra ``curves``: ``pip install dasktune[curves]``. A prediction takes about a
-    second. `Prediction.deviations` are those of the posterior alone, as HyperDrive has them.
+    It needs the extra ``curves``, also on workers: ``pip install dasktune[curves]``. A
+    prediction takes about a second. `Prediction.deviations` are those of the posterior alone,
+    as HyperDrive has them.
 
     Parameters
     ----------
@@ -67,7 +69,8 @@ class CurveEnsemble:
     Raises
     ------
     ConfigurationError
-        If an argument is out of range: all problems at once.
+        If an argument is out of range: all problems at once; or if emcee or scipy is not
+        installed, so that it is said before anything is trained.
 
     References
     ----------
@@ -86,6 +89,8 @@ class CurveEnsemble:
             check.add(f"recency must be True or False, got {recency!r}")
         self._recency = recency
         check.refuse()
+        extra.emcee()
+        extra.optimize()
 
     def predict(self, curve: Curve, steps: tuple[Step, ...], *, seed: int = 0) -> Prediction:
         """Return what the posterior's samples say.

@@ -1,4 +1,4 @@
-"""What the extra ``curves`` installs, imported when a prediction first needs it."""
+"""What the extra ``curves`` installs, imported when it is first needed."""
 
 from __future__ import annotations
 

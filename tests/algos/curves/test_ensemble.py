@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import dasktune as dt
 from dasktune.algos.curves import Curve, CurveEnsemble, Persistence
 from dasktune.algos.curves.families import Abscissae
 from dasktune.algos.curves.posterior import Posterior, sampled
@@ -171,9 +172,19 @@ def test_walkers_move_in_two_halves() -> None:
 
 
 @pytest.mark.parametrize("name", ["emcee", "scipy.optimize"])
-def test_a_missing_package_is_named_with_how_to_install_it(
+def test_a_missing_package_is_named_before_anything_runs(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ConfigurationError, match=r"pip install dasktune\[curves\]"):
+        CurveEnsemble()
+    space = dt.Space(lr=dt.Float(0.1, 1.0))
+    with pytest.raises(ConfigurationError, match=r"EarlyTerm: CurveEnsemble needs \w+: pip inst"):
+        dt.algos.EarlyTerm(space, trials=2, max_steps=4, predictor="CurveEnsemble")
+
+
+@pytest.mark.parametrize("name", ["emcee", "scipy.optimize"])
+def test_a_worker_without_a_package_says_so(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigurationError, match=r"pip install dasktune\[curves\]"):
         SMALL.predict(curve(), (100,))
