@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,8 @@ from typing import Any
 from dasktune.algos.base import Tuner
 from dasktune.simulate.incumbents import Incumbent
 from dasktune.simulate.result import Simulation
-from dasktune.simulate.run import Curves, simulate
+from dasktune.simulate.run import Curves, objective_on, simulate
+from dasktune.simulate.trace import Trace
 from dasktune.types import Direction
 
 
@@ -164,7 +166,8 @@ def compare(
     repeats: int = 5,
     target: float | None = None,
     seed: int = 0,
-    direction: str | Direction = Direction.MINIMIZE,
+    metric: str | None = None,
+    direction: str | Direction | None = None,
     **conditions: Any,
 ) -> list[Compared]:
     """Return how each tuner does under the same conditions, for each number of workers.
@@ -173,7 +176,7 @@ def compare(
     ----------
     tuners
         By name: makes the tuner, given the seed of a repeat.
-    curves, direction
+    curves, metric, direction
         As for `simulate`.
     workers
         How many simulated workers; several numbers are compared one after the other.
@@ -197,11 +200,19 @@ def compare(
     >>> found.spread("steps").median
     32
     """
-    towards = Direction.parse(direction)
+    if isinstance(curves, str | os.PathLike):
+        curves = Trace.load(curves)
+    (towards,) = objective_on(curves, metric, direction).directions
 
     def run(make: Callable[[int], Tuner], capacity: int, one: int) -> Repeat:
         found = simulate(
-            make(one), curves, workers=capacity, seed=one, direction=towards, **conditions
+            make(one),
+            curves,
+            workers=capacity,
+            seed=one,
+            metric=metric,
+            direction=towards,
+            **conditions,
         )
         return Repeat.of(found, target)
 

@@ -65,8 +65,8 @@ def simulate(
     workers
         How many simulated workers.
     metric, direction
-        As for `dasktune.create_study`. None takes those that a trace was recorded with, else
-        ``value`` and ``minimize``.
+        As for `dasktune.create_study`. None takes those that a trace was recorded with, or
+        its only metric; else ``value`` and ``minimize``.
     seconds_per_step
         Virtual seconds that a step is expected to take, or a function of the
         hyper-parameters at the first step of a stage. None takes what was measured of each
@@ -134,10 +134,7 @@ def simulate(
     """
     if isinstance(curves, str | os.PathLike):
         curves = Trace.load(curves)
-    known = curves.directions if isinstance(curves, Trace) else {}
-    metric = metric or next(iter(known), "value")
-    towards = known.get(metric, Direction.MINIMIZE) if direction is None else direction
-    towards = Direction.parse(towards)
+    objective = objective_on(curves, metric, direction)
     refuse(
         [
             *_problems(curves, workers, seconds_per_step, report_every, limits),
@@ -147,7 +144,7 @@ def simulate(
         ]
     )
     conditions = Conditions(
-        curve=curves.curve(metric) if isinstance(curves, Trace) else curves,
+        curve=curves.curve(objective.metrics[0]) if isinstance(curves, Trace) else curves,
         pace=_pace(seconds_per_step, curves),
         overheads=_overheads(seconds_per_step, curves),
         mishaps=Mishaps(straggling=straggling, drop=drop, seed=seed),
@@ -164,15 +161,24 @@ def simulate(
     )
     engine = Engine(
         Dispatcher(root_key("simulated", 0), options, speeds=Speeds(_known(curves))),
-        objective=Objective.single(metric, towards),
+        objective=objective,
         trials={},
     )
     runner = SimulatedRunner(engine, conditions, workers=workers, limits=limits or Limits())
     runner.run(tuner)
-    return _result(runner, towards)
+    return _result(runner)
 
 
-def _result(runner: SimulatedRunner, direction: Direction) -> Simulation:
+def objective_on(
+    curves: object, metric: str | None, direction: str | Direction | None
+) -> Objective:
+    """Return what is optimised on curves: as given, or as they were recorded, or ``value``."""
+    if isinstance(curves, Trace):
+        return curves.objective(metric, direction)
+    return Objective.single(metric or "value", direction or Direction.MINIMIZE)
+
+
+def _result(runner: SimulatedRunner) -> Simulation:
     engine = runner.engine
     plan = engine.dispatcher.plan
     return Simulation(
@@ -184,7 +190,7 @@ def _result(runner: SimulatedRunner, direction: Direction) -> Simulation:
         completed=runner.completed,
         plan=plan,
         records=engine.trials,
-        direction=direction,
+        direction=engine.objective.directions[0],
         steps_executed=runner.budget.steps,
         steps_repeated=engine.dispatcher.steps_repeated + runner.steps_again,
         worker_seconds=runner.budget.worker_seconds,

@@ -23,7 +23,7 @@ from dasktune.sequences import Constant, Piecewise, Sequence, as_sequence, seque
 from dasktune.simulate.pace import MeasuredPace, Overheads
 from dasktune.simulate.trace_files import floats, load, save
 from dasktune.space import Branch, Choice, Space
-from dasktune.types import Direction, Sequences, Step, Value
+from dasktune.types import Direction, Objective, Sequences, Step, Value
 
 CONFIGURATION = "configuration"
 """The hyper-parameter of a trace's space by which what was recorded is known."""
@@ -74,7 +74,7 @@ class Trace:
     >>> import dasktune as dt
     >>> trace = Trace.from_arrays({"loss": [[0.9, 0.5], [0.8, 0.7]]})
     >>> tuner = dt.algos.Grid(trace.space(), max_steps=trace.steps)
-    >>> found = dt.simulate(tuner, trace, metric="loss")
+    >>> found = dt.simulate(tuner, trace)
     >>> found.best_trial.params, found.best_trial.value
     ({'configuration': 0}, 0.5)
 
@@ -218,6 +218,29 @@ class Trace:
             for name, function in sequences.items()
             if function.constant_until(0) is not None and function not in self._changing
         )
+
+    def objective(
+        self, metric: str | None = None, direction: str | Direction | None = None
+    ) -> Objective:
+        """Return what tuners optimise on it: what was optimised when it was recorded.
+
+        Parameters
+        ----------
+        metric
+            Another one. If that is None and nobody has said what was optimised, the only one.
+        direction
+            Another one; to minimize if that is None and nobody has said.
+
+        Raises
+        ------
+        ConfigurationError
+            If several metrics may be meant.
+        """
+        known = [metric] if metric is not None else list(self.directions) or self.metrics
+        if len(known) > 1:
+            raise ConfigurationError(f"metric must be one of {', '.join(sorted(known))}")
+        (name,) = known
+        return Objective.single(name, direction or self.directions.get(name, Direction.MINIMIZE))
 
     def curve(self, metric: str) -> Callable[[Mapping[str, Value], Step], float]:
         """Return the recorded metric as a function of configuration and step.

@@ -301,11 +301,11 @@ def _load_npz(path: Path) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:
     with path.open("rb") as file:
-        loaded = np.load(file, allow_pickle=False)
-        held = loaded.files if isinstance(loaded, np.lib.npyio.NpzFile) else []
-        if any(name not in held for name in ARRAYS):
+        # Not numpy.load, which takes any other file for a pickle and says how to load that.
+        loaded = np.lib.npyio.NpzFile(file, allow_pickle=False)
+        if any(name not in loaded.files for name in ARRAYS):
             raise ConfigurationError(
-                f"a trace must hold {', '.join(ARRAYS)}, got {', '.join(held) or 'none'}"
+                f"a trace must hold {', '.join(ARRAYS)}, got {', '.join(loaded.files) or 'none'}"
             )
         return {name: loaded[name] for name in ARRAYS}
 
