@@ -210,12 +210,13 @@ class CurveReader:
         trial
             A trial that was trained here.
         until
-            How far its future is asked for, if that is further than it may be trained.
+            How far its learning rate is to be known, if that is further than it may be trained.
 
         Raises
         ------
         ConfigurationError
-            If there is no such trial or learning rate, or nothing finite was measured of it.
+            If there is no such trial or learning rate, nothing finite was measured of it, or
+            something beyond the bounds.
         """
         record = self._record(trial)
         steps, scores = self._scores(self.plan.nodes_of(trial))
@@ -223,15 +224,15 @@ class CurveReader:
             raise ConfigurationError(
                 f"trial {trial} has no finite {self.metric} yet: there is nothing to go by"
             )
+        refuse(self._beyond_bounds(trial, steps, scores))
         low, high = self.bounds if self.direction is Direction.MAXIMIZE else self.bounds[::-1]
-        end = max(record.max_steps, until or 0)
         return Curve(
             steps=steps,
             scores=scores,
-            max_steps=end,
+            max_steps=record.max_steps,
             low=None if low is None or math.isinf(low) else turned(low, self.direction),
             high=None if high is None or math.isinf(high) else turned(high, self.direction),
-            rates=self._rates(record.sequences, end),
+            rates=self._rates(record.sequences, max(record.max_steps, until or 0)),
             siblings=tuple(self._siblings(trial)),
         )
 
@@ -247,6 +248,21 @@ class CurveReader:
                 unknown("hyper-parameter", self.rate, sorted(record.sequences))
             )
         return record
+
+    def _beyond_bounds(
+        self, trial: int, steps: Iterable[Step], scores: Iterable[float]
+    ) -> Iterator[str]:
+        """Say which value was measured first that there cannot be."""
+        low = -math.inf if self.bounds[0] is None else self.bounds[0]
+        high = math.inf if self.bounds[1] is None else self.bounds[1]
+        for step, score in zip(steps, scores, strict=True):
+            value = turned(score, self.direction)
+            if math.isfinite(value) and not low <= value <= high:
+                yield (
+                    f"bounds must hold all values of {self.metric}, {low:g} to {high:g}, got "
+                    f"{value:.10g} at step {step} of trial {trial}"
+                )
+                return
 
     def _scores(self, nodes: Iterable[Node]) -> tuple[tuple[Step, ...], tuple[float, ...]]:
         found = [

@@ -234,7 +234,8 @@ class StudyResults:
         Raises
         ------
         ConfigurationError
-            If there is no such trial, nothing was measured of it yet, or no step is left.
+            If there is no such trial, nothing was measured of it yet, or something beyond the
+            bounds, or no step is left.
         """
         reader = CurveReader(
             plan=self.plan,

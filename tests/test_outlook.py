@@ -162,7 +162,7 @@ def test_the_steps_up_to_its_end_are_predicted_unless_told_otherwise() -> None:
     found = outlook_of(reader(ALIKE), 0)
     assert found.steps == (9, 10, 11, 12)
     further = outlook_of(reader(ALIKE), 0, steps=40)
-    assert (further.steps, further.curve.max_steps) == ((40,), 40)
+    assert (further.steps, further.curve.max_steps) == ((40,), END), "it is not trained further"
 
 
 def test_a_target_that_was_reached_is_said_to_be() -> None:
@@ -302,6 +302,29 @@ def test_a_trial_at_its_end_is_refused_with_what_it_has_come_to() -> None:
 def test_bounds_that_are_none_are_refused(bounds: object) -> None:
     with pytest.raises(ConfigurationError, match=r"bounds must be \(lowest, highest\) with low"):
         reader(ALIKE, bounds=bounds)
+
+
+@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize(
+    ("bounds", "message"),
+    [
+        ((0.035, 1), r"values of score, 0\.035 to 1, got 0\.01 at step 1 of trial 0"),
+        ((None, 0.065), r"values of score, -inf to 0\.065, got 0\.07 at step 7 of trial 0"),
+        ([2, 3], r"got 0\.01 at step 1"),
+    ],
+)
+def test_bounds_that_a_value_has_left_are_refused(
+    bounds: tuple[float | None, float | None], message: str, direction: Direction
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        outlook_of(reader(ALIKE, direction, bounds=bounds), 0)
+
+
+def test_what_lies_at_its_bounds_is_within_them_and_what_is_not_finite_is_nowhere() -> None:
+    read = reader(ALIKE, bounds=(0.01, 0.08))
+    read.plan.nodes_of(0)[0].metrics[2] = {"score": math.inf}
+    low, high = outlook_of(read, 0).interval(0.95)[-1]
+    assert 0.01 <= low <= high <= 0.08
 
 
 @pytest.mark.parametrize("target", [math.nan, math.inf, "0.7", None, True])

@@ -58,7 +58,7 @@ def test_the_command_prints_what_the_page_shows(shown: dict[str, Any]) -> None:
     done = CliRunner().invoke(app, [*arguments, "--step", "80"])
     assert done.exit_code == 0, done.stderr
     first, header, *_, last = done.stdout.splitlines()
-    assert re.fullmatch(r"trial \d: accuracy 0\.\d+ at step \d+ of 80 \(maximize\)", first)
+    assert re.fullmatch(r"trial \d: accuracy 0\.\d+ at step \d+ of 40 \(maximize\)", first)
     assert header.split() == lines[1].split()
     assert last.split()[0] == lines[-1].split()[0] or "already" in last
     assert plot.read_text().startswith("<svg")

@@ -12,6 +12,7 @@ from dasktune.errors import refuse
 
 if TYPE_CHECKING:
     from dasktune.outlook import Outlook
+    from dasktune.results import StudyResults
 
 LEAST_CHANCE = 0.05
 """With a smaller probability nothing is said of when a target is reached."""
@@ -26,20 +27,48 @@ def predict(
     ],
     trial: Annotated[int, typer.Option(metavar="N", help="Which trial.")],
     reach: Annotated[
-        float | None, typer.Option("--target", metavar="VALUE", help="A value to be reached.")
+        float | None,
+        typer.Option(
+            "--target",
+            metavar="VALUE",
+            help="A value to be reached, in the metric's own unit; if not given, the target of "
+            "the trial's tuner, if that has one.",
+        ),
     ] = None,
     step: Annotated[
         list[int] | None,
-        typer.Option(help="A future step; up to the trial's end if not given. May be repeated."),
+        typer.Option(
+            metavar="N",
+            help="A future step, also beyond the trial's end; if none is given, those up to there. "
+            "May be repeated.",
+        ),
     ] = None,
-    low: Annotated[float | None, typer.Option(help="The lowest value that there can be.")] = None,
-    high: Annotated[float | None, typer.Option(help="The highest one.")] = None,
+    low: Annotated[
+        float | None,
+        typer.Option(
+            metavar="VALUE",
+            help="The lowest value that the metric can have, such as 0 for a loss: no prediction "
+            "goes below it.",
+        ),
+    ] = None,
+    high: Annotated[
+        float | None,
+        typer.Option(metavar="VALUE", help="The highest one, such as 1 for an accuracy."),
+    ] = None,
     rate: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The learning rate, if not lr or learning_rate."),
+        typer.Option(
+            metavar="NAME",
+            help="The hyper-parameter that is the learning rate, if not lr or learning_rate: "
+            "how it goes on is taken into account.",
+        ),
     ] = None,
     predictor: Annotated[
-        str | None, typer.Option(help="PriorFitted (if none is named), Persistence, CurveEnsemble.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Who predicts: PriorFitted, if none is named, Persistence or CurveEnsemble.",
+        ),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Also draw the fan, as SVG.")
@@ -69,11 +98,12 @@ def predict(
     with one_study(places) as results:
         found = results.predict(
             trial,
-            steps=step or None,
+            steps=sorted(set(step)) if step else None,
             predictor=predictor,
             bounds=(low, high),
             rate=rate,
         )
+        reach = _target_of(results, trial) if reach is None else reach
     document = found.to_json(reach)
     if plot is not None:
         from dasktune.report.fan import draw_fan
@@ -90,6 +120,7 @@ def in_words(outlook: Outlook, target: float | None) -> str:
     from dasktune.cli.results import shown, table
     from dasktune.outlook import INTERVALS
     from dasktune.report.formats import printable
+    from dasktune.types import Direction
 
     step, value = outlook.measured[-1]
     lines = [
@@ -105,7 +136,8 @@ def in_words(outlook: Outlook, target: float | None) -> str:
         for at, median, *cells in zip(outlook.steps, outlook.medians, *columns, strict=True)
     ]
     if target is not None:
-        header.append(f"reaches {shown(target)}")
+        sign = ">=" if outlook.direction is Direction.MAXIMIZE else "<="
+        header.append(f"P({sign} {shown(target)})")
         for row, chance in zip(rows, outlook.chances(target), strict=True):
             row.append(f"{chance:.2f}")
     lines += table(header, rows)
@@ -129,3 +161,9 @@ def of_target(outlook: Outlook, target: float) -> str:
     seconds = outlook.expected_seconds(target)
     time = "" if seconds is None else f" (ERT {duration(seconds)})"
     return f"{words}, expected after {count(round(steps), 'more step')}{time}"
+
+
+def _target_of(results: StudyResults, trial: int) -> float | None:
+    """Return the target that a trial's tuner was given; None if it has none."""
+    found = results.tuners[results.records[trial].tuner].get("target")
+    return float(found) if isinstance(found, int | float) else None

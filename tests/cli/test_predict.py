@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from distributed import Client
 from typer.testing import CliRunner, Result
 
 import dasktune as dt
-from dasktune.algos.curves import Curve, Persistence
+from dasktune.algos.curves import PREDICTORS, Curve, Persistence
 from dasktune.cli import app
 from dasktune.cli.predict import in_words, of_target
 from dasktune.cli.study_file import load
@@ -83,7 +84,7 @@ def test_a_target_has_a_chance_and_a_time(pruned: dt.Trial) -> None:
     at = ["runs/counting", "--trial", str(pruned.number)]
     value = json.loads(command(*at, "--json").stdout)["value"]
     done = command(*at, "--target", str(value - 0.01))
-    assert "reaches" in done.stdout.splitlines()[1]
+    assert done.stdout.splitlines()[1].endswith(f"P(<= {value - 0.01:.6g})")
     last = done.stdout.splitlines()[-1]
     words = r"with probability [01]\.\d\d, expected after \d+ more steps? \(ERT .+\)"
     assert re.fullmatch(rf"reaches {value - 0.01:.6g} {words}", last)
@@ -93,14 +94,25 @@ def test_a_target_has_a_chance_and_a_time(pruned: dt.Trial) -> None:
     assert done.stdout.splitlines()[-1] == "cannot reach -1 by step 24"
 
 
+def test_how_far_a_trial_may_be_trained_is_no_matter_of_what_is_asked(pruned: dt.Trial) -> None:
+    done = command("runs/counting", "--trial", str(pruned.number), "--step", "100")
+    assert re.fullmatch(r"trial \d+: loss \S+ at step \d+ of 24 \(.*", done.stdout.splitlines()[0])
+
+
+def test_the_predictors_in_the_help_are_those_that_there_are() -> None:
+    words = command("--help").stdout
+    assert all(name in words for name in PREDICTORS)
+
+
 def test_programs_read_json_and_the_fan_is_drawn(pruned: dt.Trial, tmp_path: Path) -> None:
     plot = tmp_path / "fan.svg"
-    options = ["--step", "20", "--step", "30", "--target", "0.01", "--plot", str(plot)]
+    options = ["--step", "30", "--step", "20", "--step", "30"]
+    options += ["--target", "0.01", "--plot", str(plot)]
     options += ["--low", "0", "--predictor", "Persistence", "--json"]
     done = command("counting.py", "--trial", str(pruned.number), *options)
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
-    assert (found["steps"], found["max_steps"], found["target"]) == ([20, 30], 30, 0.01)
+    assert (found["steps"], found["max_steps"], found["target"]) == ([20, 30], 24, 0.01)
     assert found["intervals"].keys() == {"0.5", "0.8", "0.95"}
     assert all(low >= 0 for pairs in found["intervals"].values() for low, _ in pairs)
     assert 0 <= found["chance"] <= 1
@@ -127,6 +139,7 @@ def test_others_that_begin_alike_are_known(home: tuple[Path, list[dt.Trial]]) ->
     [
         (["--trial", "99"], "trial must be one of 0 to 16, got 99"),
         (["--trial", "0", "--low", "1", "--high", "0"], "bounds must be (lowest, highest)"),
+        (["--trial", "0", "--low", "1"], "bounds must hold all values of loss, 1 to inf, got 0."),
         (["--trial", "0", "--predictor", "Oracle"], "predictor must be one of CurveEnsemble, "),
         (["--trial", "0", "--rate", "eta", "--step", "40"], "unknown hyper-parameter 'eta'"),
         (["--trial", "0", "--step", "1"], "must be after the last measured one"),
@@ -153,6 +166,51 @@ def test_a_trial_at_its_end_and_a_place_without_a_study_are_refused(
     assert done.exit_code == 2
     assert "has no database; say where it is: --database" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+class Climbing(dt.Trainer):
+    """A height that grows by one a step."""
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        self.height = 0.0
+
+    def setup(self, hp: Mapping[str, Any]) -> None:
+        pass
+
+    def train(self) -> None:
+        self.height += 1.0
+
+    def evaluate(self) -> dict[str, float]:
+        return {"height": self.height}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"height": self.height}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.height = state["height"]
+
+
+def test_the_target_is_that_of_the_trials_own_tuner_unless_one_is_given(
+    two_threads: Client, tmp_path: Path
+) -> None:
+    study = dt.create_study(
+        Climbing, name="climb", storage=tmp_path, metric="height", direction="maximize"
+    )
+    space = dt.Space(side=dt.Choice([1, 2]))
+    for tuner in (
+        dt.algos.Grid(dt.Space(side=[3]), max_steps=2),
+        dt.algos.POP(space, target=40.5, trials=1, max_steps=6, predictor="Persistence"),
+    ):
+        study.optimize(tuner, client=two_threads, progress=False, last_line=False)
+    study.close()
+    options = ["--step", "9", "--json"]
+    plain, pop = (
+        json.loads(command(str(tmp_path), "--trial", n, *options).stdout) for n in ("0", "1")
+    )
+    assert "target" not in plain
+    assert pop["target"] == 40.5
+    given = command(str(tmp_path), "--trial", "1", *options, "--target", "3")
+    assert json.loads(given.stdout)["target"] == 3
 
 
 @pytest.mark.parametrize("name", ["missing/fan.svg", "folder.svg", "fan.png"])

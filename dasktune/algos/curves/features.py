@@ -5,7 +5,7 @@ A curve and the same curve in another unit give the same rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -58,7 +58,8 @@ def describe(curve: Curve, steps: tuple[Step, ...]) -> Features:
 
     It does not check the question.
     """
-    seen = Seen.of(curve)
+    # Beyond its end a curve is taken for one that goes on: networks have seen no other.
+    seen = Seen.of(replace(curve, max_steps=max(curve.max_steps, *steps)))
     ahead = np.asarray(steps, float)
     constant = np.concatenate((seen.extent(), seen.shape(), seen.movement(), seen.room()))
     rows = np.column_stack(

@@ -100,6 +100,11 @@ def test_little_seen_gives_a_wide_answer() -> None:
         assert high - low > 0.1
 
 
+def test_beyond_its_end_a_curve_is_taken_for_one_that_goes_on() -> None:
+    short, long = (rising(max_steps=end, rates=DROP) for end in (29, 90))
+    assert PriorFitted().predict(short, (60, 90)) == PriorFitted().predict(long, (60, 90))
+
+
 def test_a_prediction_takes_milliseconds() -> None:
     sibling = Branch(at=20, steps=tuple(range(1, 46)), scores=(0.5,) * 45, rates=DROP)
     curve = rising(28, max_steps=400, siblings=(sibling,) * 8)
