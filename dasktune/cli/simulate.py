@@ -6,7 +6,7 @@ import inspect
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,13 +15,14 @@ import typer
 
 from dasktune.cli.conventions import picture_problems
 from dasktune.errors import ConfigurationError, refuse, unknown
-from dasktune.types import Direction, Step
+from dasktune.types import Step
 
 if TYPE_CHECKING:
     from dasktune.algos.base import Tuner
     from dasktune.algos.sources import Source
     from dasktune.report.svg import Svg
     from dasktune.simulate.comparison import Compared, Spread
+    from dasktune.simulate.pace import Overheads
     from dasktune.simulate.trace import Trace
     from dasktune.space import Space
 
@@ -34,8 +35,11 @@ WORKERS = 8
 FIGURES = ("best", "seconds_to", "steps_to", "seconds", "steps", "completed")
 """What is told of each tuner: attributes of `dasktune.simulate.comparison.Repeat`."""
 
-TIMES = ("reached", "mean", "median", "quartiles", "times the first")
-"""What is told of the time to a target; the last by means and by medians."""
+TIMES = ("reached", "mean", "median", "quartiles", "times the first (mean / median)")
+"""What is told of the time to a target."""
+
+MUCH = 0.1
+"""The part of a time from which on it is said how much of it is not training."""
 
 
 def simulate(
@@ -46,7 +50,8 @@ def simulate(
         list[str],
         typer.Option(
             metavar="NAME[:KEY=VALUE]...",
-            help="Tuner and its arguments, such as asha:eta=3. May be repeated.",
+            help="Tuner and its arguments, such as asha:eta=3 or pop:within=600:bounds=[0,1]. "
+            "May be repeated.",
         ),
     ],
     metric: Annotated[
@@ -66,7 +71,11 @@ def simulate(
         int | None, typer.Option(min=1, help="All that were recorded if not given.")
     ] = None,
     target: Annotated[
-        float | None, typer.Option(help="Value of the metric to measure the time to.")
+        float | None,
+        typer.Option(
+            help="Value of the metric to measure the time to, and for pop to reach, unless it has "
+            "one of its own."
+        ),
     ] = None,
     steps: Annotated[
         int | None, typer.Option(min=1, help="End each run when so many were trained.")
@@ -85,6 +94,10 @@ def simulate(
         bool,
         typer.Option("--from-scratch", help="Promoted trials train again from step 0."),
     ] = False,
+    no_overheads: Annotated[
+        bool,
+        typer.Option("--no-overheads", help="Only steps take time: no start, load or save does."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     plot: Annotated[
         Path | None,
@@ -101,13 +114,16 @@ def simulate(
     """
     from dasktune.limits import Limits
     from dasktune.simulate.comparison import compare
+    from dasktune.simulate.pace import Overheads
     from dasktune.simulate.trace import Trace
 
     capacities = list(dict.fromkeys(workers or [WORKERS]))
     refuse(_problems(plot, tuner, target, capacities))
     curves = Trace.load(trace)
-    metric = _metric(curves, metric)
-    towards = Direction.parse(direction or curves.directions.get(metric, Direction.MINIMIZE))
+    if no_overheads:
+        curves = replace(curves, overheads=Overheads())
+    objective = curves.objective(metric, direction)
+    (metric,), (towards,) = objective.metrics, objective.directions
     found = compare(
         _tuners(tuner, curves, trials=trials, max_steps=max_steps, target=target),
         curves,
@@ -127,11 +143,13 @@ def simulate(
     if as_json:
         conditions = {"workers": capacities, "straggling": straggling, "drop": drop}
         conditions |= {"steps": steps, "from_scratch": from_scratch, "orders": orders, "seed": seed}
+        conditions |= {"overheads": curves.overheads.to_json()}
         head = {"trace": str(trace), "metric": metric, "direction": towards.value, "target": target}
         tuners = [_document(one, _first(found, one), target) for one in found]
         typer.echo(json.dumps({**head, **conditions, "tuners": tuners}, indent=2))
     else:
-        typer.echo("\n".join(_text(found, metric, target)))
+        lines = [*_text(found, metric, target), *_start(curves.overheads, found, target)]
+        typer.echo("\n".join(lines))
 
 
 def _problems(
@@ -146,15 +164,6 @@ def _problems(
     if plot is not None and target is None and len(workers) > 1:
         found.append("--plot of several --workers must have a --target: it draws the time to it")
     return [*found, *picture_problems(plot)]
-
-
-def _metric(trace: Trace, name: str | None) -> str:
-    if name is not None:
-        return name
-    known = list(trace.directions) or trace.metrics
-    if len(known) > 1:
-        raise ConfigurationError(f"--metric must be one of {', '.join(sorted(known))}")
-    return known[0]
 
 
 # -------------------------------------------------------------------------------- tuners
@@ -288,6 +297,17 @@ def _text(found: Sequence[Compared], metric: str, target: float | None) -> Itera
         yield from table(header, [[*_row(one, mine[0], names, target)] for one in mine])
         if capacity != found[-1].workers:
             yield ""
+
+
+def _start(overheads: Overheads, found: Iterable[Compared], target: float | None) -> Iterator[str]:
+    """Yield what of each time passes before the first step, where that is much of one."""
+    figure = "seconds" if target is None else "seconds_to"
+    known = [time for one in found if (time := one.spread(figure).low) is not None]
+    if known and overheads.start > MUCH * min(known):
+        yield (
+            f"{_figure(overheads.start)} s of each time pass before the first step; "
+            "--no-overheads counts steps alone"
+        )
 
 
 def _row(

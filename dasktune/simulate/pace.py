@@ -108,6 +108,11 @@ class Overheads:
             if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf
         )
 
+    @property
+    def start(self) -> float:
+        """Seconds until the first step of a run begins."""
+        return self.begin + self.handover + self.build
+
     def to_json(self) -> dict[str, float]:
         """Return the seconds by name."""
         return {one.name: getattr(self, one.name) for one in fields(self)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from dasktune.cli import app
 from dasktune.simulate import Trace
+from dasktune.simulate.pace import Overheads
 
 CONFIGURATIONS, STEPS = 12, 9
 
@@ -78,7 +80,8 @@ def test_several_numbers_of_workers_are_compared(trace: Path) -> None:
     assert grid["times_first"] == {"mean": 1.0, "median": 1.0}
     shown = command(*arguments).stdout.splitlines()
     assert shown[0] == "seconds to loss 0.3 on 2 workers, 5 orders:"
-    assert shown[1].split()[:6] == ["tuner", "reached", "mean", "median", "quartiles", "times"]
+    header = "tuner reached mean median quartiles times the first (mean / median) steps to it"
+    assert " ".join(shown[1].split()).startswith(header)
     assert shown[5] == "seconds to loss 0.3 on 4 workers, 5 orders:"
     assert shown[8].startswith("asha:eta=3")
 
@@ -198,7 +201,7 @@ def test_several_wrong_tuners_are_said_at_once(trace: Path) -> None:
 def test_a_metric_must_be_named_where_there_are_several(trace: Path, tmp_path: Path) -> None:
     found = command(trace, "--tuner", "grid")
     assert found.exit_code == 2
-    assert "--metric must be one of accuracy, loss" in found.stderr
+    assert "metric must be one of accuracy, loss" in found.stderr
     alone = Trace.from_arrays({"reward": [[1.0, 2.0]]}).save(tmp_path / "alone.npz")
     assert document(alone, "--tuner", "grid")["metric"] == "reward"
 
@@ -209,6 +212,38 @@ def test_a_file_that_is_no_trace_is_an_exit_code(tmp_path: Path) -> None:
     (tmp_path / "broken.npz").write_text("not a zip")
     broken = command(tmp_path / "broken.npz", "--tuner", "grid")
     assert (broken.exit_code, "cannot be read as a trace" in broken.stderr) == (1, True)
+
+
+def test_it_is_said_how_much_of_a_time_is_no_training(trace: Path, tmp_path: Path) -> None:
+    recorded = Trace.load(trace)
+    overheads = Overheads(begin=3.0, build=2.0, handover=0.5, save=0.25)
+    slow = replace(recorded, overheads=overheads).save(tmp_path / "slow.zarr")
+    arguments = ("--metric", "loss", "--tuner", "grid", "--orders", 2, "--trials", 4)
+    told = "5.5 s of each time pass before the first step; --no-overheads counts steps alone"
+    assert command(slow, *arguments, "--target", 0.3).stdout.splitlines()[-1] == told
+    assert command(slow, *arguments).stdout.splitlines()[-1] == told, "of 5.5 + 2 * 9 seconds"
+    never = command(slow, *arguments, "--target", 0.01).stdout
+    assert "first step" not in never
+    quick = replace(recorded, overheads=replace(overheads, begin=0.0, build=0.0))
+    quick.save(tmp_path / "quick.zarr")
+    assert "first step" not in command(tmp_path / "quick.zarr", *arguments).stdout
+    assert "first step" not in command(slow, *arguments, "--no-overheads").stdout
+    plain, free = (document(*given, *arguments) for given in ((trace,), (slow, "--no-overheads")))
+    assert free["tuners"] == plain["tuners"]
+    with_all = document(slow, *arguments)
+    assert with_all["overheads"]["begin"] == 3.0
+    assert with_all["tuners"][0]["seconds"]["low"] > plain["tuners"][0]["seconds"]["high"] + 5.5
+    assert set(free["overheads"].values()) == {0.0}
+
+
+def test_a_target_is_also_that_of_a_tuner_that_has_none(trace: Path) -> None:
+    arguments = (trace, "--metric", "loss", "--target", 0.3, "--orders", 1)
+    given, same, own = document(
+        *arguments, "--tuner", "pop:bounds=[0,1]", "--tuner", "pop:bounds=[0,1]:target=0.3",
+        "--tuner", "pop:bounds=[0,1]:target=0.6",
+    )["tuners"]  # fmt: skip
+    assert given["steps"] == same["steps"]
+    assert own["steps"]["high"] < given["steps"]["low"]
 
 
 def test_promoted_trials_may_train_again_from_scratch(trace: Path) -> None:
