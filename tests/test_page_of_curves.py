@@ -1,10 +1,10 @@
-"""What docs/learning-curves.md shows is run, and the command prints what it says."""
+"""What docs/learning-curves.md shows is run, and the commands print what it says."""
 
 from __future__ import annotations
 
 import re
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,57 +14,87 @@ from typer.testing import CliRunner
 
 from dasktune.algos import curves
 from dasktune.cli import app
+from dasktune.cli.results import as_text
+from dasktune.cli.study_file import load
 
 PAGE = (Path(__file__).parents[1] / "docs" / "learning-curves.md").read_text()
+RUN, PREDICT = (
+    block.splitlines() for block in re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)[:2]
+)
+
+NUMBER = re.compile(r"\d+\.\d+")
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory, two_threads: Client) -> dict[str, Any]:
-    """Run the page from its beginning to its end; return the names it has defined."""
+def shown(
+    tmp_path_factory: pytest.TempPathFactory, two_threads: Client
+) -> Iterator[dict[str, Any]]:
+    """Run the page from its beginning to its end, in its folder; return the names it defines."""
     folder = tmp_path_factory.mktemp("docs")
-    blocks = "".join(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
-    code = blocks.replace("limits=dt", "client=client, progress=False, limits=dt")
-    (folder / "page_of_curves.py").write_text(code)
-    spec = spec_from_file_location("page_of_curves", folder / "page_of_curves.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    module.client = two_threads  # type: ignore[attr-defined]
+    file, *blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (folder / "net.py").write_text(file)
+    names: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setitem(sys.modules, "page_of_curves", module)
-        spec.loader.exec_module(module)
-    return {**vars(module), "folder": folder}
+        patch.setattr(sys, "path", [str(folder), *sys.path])
+        patch.setattr(sys, "dont_write_bytecode", True)
+        loaded = load(Path("net.py"))
+        study = loaded.study()
+        study.optimize(loaded.tuner(), client=two_threads, progress=False, last_line=False)
+        names["table"] = as_text(study, study.trials)
+        exec(compile("".join(blocks), "learning-curves.md", "exec"), names)
+        yield names
+    for one in (study, names["results"]):
+        one.close()
+    sys.modules.pop("net", None)
 
 
 def test_the_page_predicts_in_the_metrics_own_unit(shown: dict[str, Any]) -> None:
     found = shown["outlook"]
-    assert found.steps == (60, 80)
     assert all(0 <= low <= high <= 1 for low, high in found.interval(0.8))
-    assert 0 <= found.chance(0.77) <= 1
-    assert found.curve.rates[0] == (0, 0.04)
-    assert found.curve.siblings, "all three begin alike"
-    assert shown["careful"].steps == (60, 80)
-    assert shown["study"].summary()["suspensions"]["count"] > 0
+    assert found.chance(0.77) == max(found.chances(0.77))
+    assert found.curve.rates == ((0, 0.04), (15, 0.004))
+    assert found.curve.siblings, "all four begin alike"
+    assert shown["beyond"].steps == (60, 80)
+    assert shown["careful"].steps == found.steps
+    assert shown["results"].summary()["suspensions"]["count"] > 0
+
+
+def test_the_run_prints_the_table_of_the_page(shown: dict[str, Any]) -> None:
+    assert "\n".join(RUN[2:]) in shown["table"]
 
 
 def test_the_command_prints_what_the_page_shows(shown: dict[str, Any]) -> None:
-    command, *lines = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)[0].splitlines()
-    plot = shown["folder"] / "fan.svg"
-    arguments = command.removeprefix("$ dasktune ").split()
-    arguments[arguments.index("--trial") + 1] = str(shown["number"])
-    arguments[arguments.index("runs/net")] = str(shown["folder"] / "runs" / "net")
-    arguments[arguments.index("fan.svg")] = str(plot)
-    done = CliRunner().invoke(app, [*arguments, "--step", "80"])
+    command, first, header, *rows, last = PREDICT
+    done = CliRunner().invoke(app, command.removeprefix("$ dasktune ").split())
     assert done.exit_code == 0, done.stderr
-    first, header, *_, last = done.stdout.splitlines()
-    assert re.fullmatch(r"trial \d: accuracy 0\.\d+ at step \d+ of 40 \(maximize\)", first)
-    assert header.split() == lines[1].split()
-    assert last.split()[0] == lines[-1].split()[0] or "already" in last
-    assert plot.read_text().startswith("<svg")
+    printed = done.stdout.splitlines()
+    assert printed[0] == first
+    assert printed[1].split() == header.split()
+    for row in rows:
+        if row != "...":
+            alike = next(line for line in printed if line.split()[0] == row.split()[0])
+            assert numbers(alike) == pytest.approx(numbers(row), abs=0.006)
+    words, _, remaining = last.partition(" (ERT ")
+    assert printed[-1].startswith(f"{words} (ERT ")
+    assert remaining == "1 ms)"
+    assert Path("fan.svg").read_text().startswith("<svg")
+
+
+def numbers(line: str) -> list[float]:
+    return [float(one) for one in NUMBER.findall(line)]
+
+
+def test_the_trial_of_the_page_comes_to_what_it_says(shown: dict[str, Any]) -> None:
+    accuracy = 0.1
+    for step in range(40):
+        rate = 0.04 if step < 15 else 0.004
+        accuracy += 0.1 * (1 - 2 * rate**0.5 - accuracy)
+    assert f"it has {accuracy:.3f}" in PAGE
+    low, high = shown["outlook"].interval(0.95)[-1]
+    assert low < accuracy < high
 
 
 def test_the_predictors_of_the_page_are_those_that_there_are() -> None:
     named = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
-    there = [one for one in named if hasattr(curves, one)]
-    assert {"PriorFitted", "Persistence"} <= set(there)
+    assert set(named) == set(curves.PREDICTORS)
