@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,6 +33,19 @@ class _Measured:
     seconds: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """What was trained of a configuration."""
+
+    configuration: dict[str, object]
+    nodes: list[Node]
+
+    @property
+    def known(self) -> Step:
+        """The last step that was measured; 0 if none was."""
+        return max((step for node in self.nodes for step in node.metrics), default=0)
+
+
 def trace_of(
     plan: SearchPlan,
     records: Iterable[TrialRecord],
@@ -43,7 +57,8 @@ def trace_of(
     """Return all that is known of trials as a trace, one configuration a trial.
 
     Trials of which nothing was measured are left out. One that was ended early is known as far
-    as it, or any that has the same states, was trained.
+    as it, or any that has the same states, was trained. Trials with the same hyper-parameters
+    and seed are one configuration: the one of which most is known, where the first of them was.
 
     Parameters
     ----------
@@ -63,16 +78,13 @@ def trace_of(
     ConfigurationError
         If nothing was measured.
     """
-    ways = {
-        record.number: plan.nodes_of(record.number) for record in records if record.was_trained_here
-    }
-    ways = {number: nodes for number, nodes in ways.items() if any(one.metrics for one in nodes)}
+    ways = _ways(plan, records)
     if not ways:
         raise ConfigurationError("there is nothing to make a trace of: no step was measured yet")
-    roots = {plan.root_key_of(node) for nodes in ways.values() for node in nodes}
+    roots = {plan.root_key_of(node) for way in ways for node in way.nodes}
     seconds = {row.key: row.seconds for root in roots for row in database.metrics(root)}
-    known = {node: list(_measured(node, seconds)) for nodes in ways.values() for node in nodes}
-    curves = [[one for node in nodes for one in known[node]] for nodes in ways.values()]
+    known = {node: list(_measured(node, seconds)) for way in ways for node in way.nodes}
+    curves = [[one for node in way.nodes for one in known[node]] for way in ways]
     names = list(objective.metrics)
     names += sorted({name for curve in curves for one in curve for name in one.metrics} - {*names})
     steps = max(one.step for curve in curves for one in curve)
@@ -87,18 +99,30 @@ def trace_of(
             values[row, at] = [one.metrics.get(name, np.nan) for name in names]
             paces[row, before : one.step] = np.nan if one.seconds is None else one.seconds
             before = one.step
-    shared = tuple(_shared(list(ways.values()), steps))
-    by_number = {record.number: record for record in records}
+    shared = tuple(_shared([way.nodes for way in ways], steps))
     return Trace(
         metrics=tuple(names),
         values=values,
         seconds=None if np.isnan(paces).all() else paces,
         measured=measured,
-        configurations=tuple(_configuration(by_number[number]) for number in ways),
+        configurations=tuple(way.configuration for way in ways),
         directions=dict(zip(objective.metrics, objective.directions, strict=True)),
         shared=shared if any(most for _, most in shared) else (),
         overheads=_overheads(database, study_id, roots),
     )
+
+
+def _ways(plan: SearchPlan, records: Iterable[TrialRecord]) -> list[_Way]:
+    """Return the ways of which something is known, in the order of their first trials."""
+    found: dict[tuple[str, str], _Way] = {}
+    for record in records:
+        way = _Way(_configuration(record), plan.nodes_of(record.number))
+        if not record.was_trained_here or not way.known:
+            continue
+        name = plan.root_key_of(way.nodes[0]), json.dumps(way.configuration, sort_keys=True)
+        if name not in found or way.known > found[name].known:
+            found[name] = way
+    return list(found.values())
 
 
 def _measured(node: Node, seconds: Mapping[str, float | None]) -> Iterator[_Measured]:
@@ -140,7 +164,7 @@ def _overheads(database: Database, study_id: int, roots: Iterable[str]) -> Overh
     begun = [(one.start, one.start_seconds) for one in stages if one.start_seconds is not None]
     saves = [row for root in roots for row in database.checkpoints(root)]
     return Overheads(
-        begin=_beginning(database.last_run(study_id), stages),
+        begin=_mean(_beginnings(database.runs(study_id), stages)),
         build=_mean(seconds for start, seconds in begun if start == 0),
         load=_mean(seconds for start, seconds in begun if start and seconds),
         save=_mean(one.hold_up for one in saves),
@@ -149,10 +173,15 @@ def _overheads(database: Database, study_id: int, roots: Iterable[str]) -> Overh
     )
 
 
-def _beginning(run: RunRow | None, stages: Iterable[StageRow]) -> float:
-    """Return the time from the beginning of a run until its first stage began."""
-    started = [one.started for one in stages if run and one.run == run.run and one.started]
-    return max(0.0, min(started) - run.began) if run and started else 0.0
+def _beginnings(runs: Iterable[RunRow], stages: Iterable[StageRow]) -> Iterator[float]:
+    """Yield the time from the beginning of each run until its first stage began, if one did."""
+    first: dict[str, float] = {}
+    for one in stages:
+        if one.started:
+            first[one.run] = min(one.started, first.get(one.run, one.started))
+    for run in runs:
+        if run.run in first:
+            yield max(0.0, first[run.run] - run.began)
 
 
 def _mean(seconds: Iterable[float | None]) -> float:

@@ -234,6 +234,50 @@ def test_repeats_over_seeds_are_configurations_of_their_own(run: Run) -> None:
     assert trace.shared == ()
 
 
+def test_trials_of_one_configuration_are_one_as_far_as_any_was_trained(
+    run: Run, two_threads: Client
+) -> None:
+    study = run(grid(dt.Space(lr=RATES[:3])))
+    study.optimize(
+        dt.algos.Grid(dt.Space(lr=RATES[1:]), max_steps=STEPS + 2),
+        client=two_threads,
+        last_line=False,
+    )
+    assert len(study.trials) == 7
+    trace = study.trace()
+    assert len(trace.configurations) == len(RATES)
+    assert np.isfinite(trace.values[:, :, 0]).sum(axis=1).tolist() == [8, 10, 10, 10, 10]
+    longer = [study.trials[number] for number in (0, 3, 4, 5, 6)]
+    for row, trial in zip(trace.values, longer, strict=True):
+        assert row[trial.steps - 1, 0] == trial.value
+    found = dt.simulate(grid(trace.space()), trace)
+    assert found.steps_executed == UNIQUE, "what they share is as before"
+
+
+def test_the_beginning_is_a_mean_of_runs_in_which_something_was_trained(
+    run: Run, two_threads: Client
+) -> None:
+    study = run(grid(dt.Space(lr=[0.1])))
+
+    def begins() -> float:
+        return study.trace().overheads.begin
+
+    first = begins()
+    study.optimize(
+        dt.algos.Random(dt.Space(lr=[0.1]), trials=1, max_steps=3),
+        client=two_threads,
+        last_line=False,
+    )
+    assert len(list(study.database.runs(1))) == 2
+    assert begins() == first > 0, "all was there in the second run: nothing began"
+    study.optimize(grid(dt.Space(lr=[0.2])), client=two_threads, last_line=False)
+    stages = {one.run: one for one in study.stages()}
+    both = [
+        stages[one.run].started - one.began for one in study.database.runs(1) if one.run in stages
+    ]
+    assert begins() == pytest.approx(sum(both) / 2)
+
+
 def test_a_trace_is_saved_as_it_is(run: Run, tmp_path: Path) -> None:
     trace = run(grid()).trace()
     again = Trace.load(trace.save(tmp_path / "slope.zarr.zip"))

@@ -36,8 +36,9 @@ def trace(
 ) -> None:
     """Write what a study measured, and what it took, as a trace for simulate.
 
-    Trials that were ended early are known no further. Reads store and database, and
-    changes nothing, also while the study runs.
+    One configuration for all trials that are the same. It is known as far as its steps were
+    trained, by whichever study on the store: less than in full where all ended it early. Reads
+    store and database, and changes nothing, also while the study runs.
     """
     from dasktune.cli.ls import places_of
     from dasktune.cli.reading import one_study
@@ -54,6 +55,8 @@ def trace(
             print_json({"study": found.name, "path": str(path), **_figures(made)})
         else:
             typer.echo(f"{path}: {_in_words(made)}, of study {found.name!r}")
+            if path.suffix == ".npz":
+                typer.echo(_left_out(made))
 
 
 def _figures(made: Trace) -> dict[str, object]:
@@ -64,6 +67,15 @@ def _figures(made: Trace) -> dict[str, object]:
         "metrics": list(made.metrics),
         "overheads": made.overheads.to_json(),
     }
+
+
+def _left_out(made: Trace) -> str:
+    """Return what an ``.npz`` does not hold of a study's trace, and how to do without."""
+    metric, direction = next(iter(made.directions.items()))
+    return (
+        "an .npz keeps no direction, overheads or shared steps: "
+        f"simulate with --metric {metric} --direction {direction.value}"
+    )
 
 
 def _in_words(made: Trace) -> str:

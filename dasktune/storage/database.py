@@ -399,6 +399,10 @@ class Database:
         found = self._ask(query.order_by(table.c.began.desc()).limit(1))
         return RunRow(**found[0]._mapping) if found else None
 
+    def runs(self, study_id: int) -> Iterator[RunRow]:
+        """Return the runs of a study, by name."""
+        return self._rows(RunRow, schema.runs, schema.runs.c.study_id == study_id)
+
     def open_stages(self, study_id: int, run: str) -> list[StageRow]:
         """Return the stages that a run has begun and of which no end is known, by attempt."""
         table = schema.stages.c

@@ -56,6 +56,16 @@ def test_a_study_that_runs_on_without_its_trainer_is_read_all_the_same(folder: F
     assert Trace.load("a.npz").steps == 12
 
 
+def test_it_is_said_what_is_lost_in_an_npz() -> None:
+    first, told = command("trace", STORE, "--out", "a.npz").stdout.splitlines()
+    assert first.startswith("a.npz: 4 configurations")
+    assert told == (
+        "an .npz keeps no direction, overheads or shared steps: "
+        "simulate with --metric loss --direction minimize"
+    )
+    assert json.loads(command("trace", STORE, "--out", "b.npz", "--json").stdout)["steps"] == 12
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
