@@ -402,7 +402,7 @@ class Engine:
 
     def _take_widening(self, session: Session) -> None:
         """Open the tuner again, and what it had not stopped itself."""
-        session.finished = False
+        session.finished, session.ending = False, ""
         for local, number in session.numbers.items():
             trial = self.trials[number]
             if trial.state is TrialState.PRUNED and local not in session.stopped:
@@ -555,7 +555,7 @@ class Engine:
                 session.stopped.add(decision.trial)
                 self._prune(self.trials[session.numbers[decision.trial]])
             case Finish():
-                session.finished = True
+                session.finished, session.ending = True, decision.reason
                 session.requests.clear()
                 session.questions.clear()
                 for number in session.numbers.values():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dasktune.algos.base import Tuner
 from dasktune.errors import StorageError
-from dasktune.log import KINDS, Record, has_ended
+from dasktune.log import KINDS, Record, ending_of, has_ended
 from dasktune.storage.database import Batch, Database
 from dasktune.storage.schema import EventRow, TrialRow
 from dasktune.trials import TrialRecord
@@ -43,6 +43,11 @@ class Place:
     def has_ended(self) -> bool:
         """Whether nothing is left to do."""
         return self.widen is None and has_ended(self.records)
+
+    @property
+    def ending(self) -> str:
+        """Why nothing is left to do, as the tuner says; empty if it says nothing."""
+        return ending_of(self.records) if self.widen is None else ""
 
 
 class History:

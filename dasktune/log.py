@@ -56,7 +56,7 @@ def describe(decision: Decision) -> dict[str, object]:
         case Predict():
             return {"do": "predict", "trial": decision.trial}
         case Finish():
-            return {"do": "finish"}
+            return {"do": "finish", **({"reason": decision.reason} if decision.reason else {})}
 
 
 def _digest(decision: Register) -> str:
@@ -140,6 +140,22 @@ def has_ended(records: Iterable[Record]) -> bool:
                 ended and record["kind"] != "widen"
             )
     return ended
+
+
+def ending_of(records: Iterable[Record]) -> str:
+    """Return why a tuner has ended, as it said; empty if it did not say, or has not.
+
+    The records are as for `has_ended`.
+    """
+    found = ""
+    for record in records:
+        if record["kind"] == "snapshot":
+            found = record["state"].get("ending", "")
+        else:
+            ends = [one for one in record["decisions"] if one["do"] == "finish"]
+            if ends or record["kind"] == "widen":
+                found = ends[-1].get("reason", "") if ends else ""
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

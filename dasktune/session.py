@@ -28,6 +28,7 @@ class Session:
     stopped: set[int] = field(default_factory=set)
     questions: set[int] = field(default_factory=set)
     finished: bool = False
+    ending: str = ""
     since_snapshot: int = 0
     seconds: float = 0.0
     """How long the tuner has run, as far as a record says."""
@@ -41,6 +42,7 @@ class Session:
             "stopped": sorted(self.stopped),
             "finished": self.finished,
             **(timed if self.seconds or self.questions else {}),
+            **({"ending": self.ending} if self.ending else {}),
         }
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
@@ -51,13 +53,14 @@ class Session:
                 "requests": list(requests),
                 "stopped": list(stopped),
                 "finished": bool(finished),
-                **timed,
+                **others,
             }:
                 self.tuner.restore(tuner)
-                self.seconds = timed.get("seconds", 0.0)
-                self.questions = set(timed.get("questions", ()))
+                self.seconds = others.get("seconds", 0.0)
+                self.questions = set(others.get("questions", ()))
                 self.requests = {one["trial"]: extend_of(one) for one in requests}
                 self.stopped, self.finished = set(stopped), finished
+                self.ending = others.get("ending", "")
             case _:
                 raise InternalError(f"not a snapshot of a session: {snapshot!r}")
 

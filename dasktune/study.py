@@ -99,6 +99,9 @@ class Study(StudyAdditions):
         self._loop: OwnLoop | None = None
         self._asking = threading.Lock()
         self.limit: str | None = None
+        """Which limit ended the last `optimize`, in words; None if none did."""
+        self.ending = ""
+        """Why the last tuner has ended, as it says: empty if all its trials are at their ends."""
         self._is_stopping: bool | None = None  # None while nothing runs
         self._warned = False
 
@@ -188,6 +191,7 @@ class Study(StudyAdditions):
             self._catch_up()
             self._look_again()
             place, self.limit = self._history.place_of(tuner), None
+            self.ending = place.ending
             if place.has_ended:
                 logger.info("study %s: this tuner has ended already", self.name)
                 return
@@ -210,7 +214,9 @@ class Study(StudyAdditions):
                         self._is_current = True
                 finally:
                     announcer.end()
-            self.limit = None if self._history.place_of(tuner).has_ended else meter.reached()
+            place = self._history.place_of(tuner)
+            self.limit = None if place.has_ended else meter.reached()
+            self.ending = place.ending
         if last_line:
             self._say_last(tuner)
 
@@ -223,7 +229,8 @@ class Study(StudyAdditions):
 
     def _say_last(self, tuner: Tuner) -> None:
         if self._history.place_of(tuner).has_ended:
-            sys.stderr.write(f"{self.name}: {savings_line(self.summary())}\n")
+            said = f"{self.ending}; " if self.ending else ""
+            sys.stderr.write(f"{self.name}: {said}{savings_line(self.summary())}\n")
         elif self.limit is not None:
             sys.stderr.write(
                 f"{self.name}: ended by its limits, {self.limit}; {savings_line(self.summary())}\n"
@@ -401,8 +408,9 @@ class Study(StudyAdditions):
 
     def _ending(self, place: Place, meter: Meter) -> tuple[str, str]:
         """Return how a run came to its end that no exception has ended, and what limit it was."""
-        if self._history.place_of(place.tuner).has_ended:
-            return "ended", ""
+        now = self._history.place_of(place.tuner)
+        if now.has_ended:
+            return "ended", now.ending
         limit = meter.reached()
         return ("interrupted", "") if limit is None else ("limit", limit)
 

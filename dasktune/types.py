@@ -298,7 +298,13 @@ class Predict:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """End the tuner: what is paused becomes pruned."""
+    """End the tuner: what is paused becomes pruned.
+
+    `reason` says why, for people, where it is not that every trial is at its end. It decides
+    nothing, and tells no two of them apart.
+    """
+
+    reason: str = field(default="", compare=False)
 
 
 Decision = Register | Extend | Stop | Rank | Predict | Finish

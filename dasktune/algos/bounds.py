@@ -25,6 +25,19 @@ def checked_bounds(check: Arguments, bounds: object) -> Bounds | None:
             return None
 
 
+def checked_sides(check: Arguments, bounds: object) -> tuple[float | None, float | None]:
+    """Return bounds of which either may be None, as a user gave them; problems are kept."""
+    match bounds:
+        case None | (None, None):
+            return None, None
+        case (int() | float() as low, None) if math.isfinite(low):
+            return float(low), None
+        case (None, int() | float() as high) if math.isfinite(high):
+            return None, float(high)
+        case _:
+            return checked_bounds(check, bounds) or (None, None)
+
+
 def score_bounds(bounds: Bounds | None, inputs: Inputs) -> Bounds | None:
     """Return the bounds of the scores, of which larger ones are better.
 

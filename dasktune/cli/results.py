@@ -51,6 +51,8 @@ def as_text(study: Study, trials: Sequence[Trial]) -> str:
     else:
         best = _best(study, ranking(trials, study.direction))
     parts = [*best, *_failures(failed(trials)), savings_line(study.summary())]
+    if study.ending:
+        parts.append(f"ended: {study.ending}")
     if study.limit is not None:
         parts.append(f"ended by its limits: {study.limit}; a larger limit goes on")
     return "\n".join(parts)
@@ -67,6 +69,7 @@ def as_json(study: Study, trials: Sequence[Trial], report: Path | None) -> dict[
         "best": None if several else next(map(trial_json, study.best_trials), None),
         "best_trials": list(map(trial_json, study.best_trials)),
         "limit": study.limit,
+        "ending": study.ending or None,
         "failed": [{"number": trial.number, "error": last_line(trial)} for trial in failed(trials)],
         "summary": dict(study.summary()),
         "report": None if report is None else str(report),

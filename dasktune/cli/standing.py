@@ -44,7 +44,7 @@ class Driver:
     is_gone
         Whether its process is known not to exist any more.
     message
-        Which limit ended it, or why it failed.
+        Which limit ended it, why its tuner did, or why it failed.
     """
 
     state: str
@@ -84,7 +84,8 @@ class Driver:
             case "limit":
                 return f"ended {ago} by a limit ({where}): {_line(self.message)}"
             case _:
-                return f"{self.state} {ago} ({where})"
+                said = f": {_line(self.message)}" if self.message else ""
+                return f"{self.state} {ago} ({where}){said}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -255,7 +255,7 @@ class RunRow:
     how
         ``running``, ``ended``, ``limit``, ``interrupted`` or ``failed``.
     message
-        Which limit ended it, or why it failed.
+        Which limit ended it, why its tuner did, or why it failed.
     seconds_left
         Estimate for what is asked for; None if nothing is known.
     waits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 from contextlib import closing, suppress
@@ -214,6 +215,33 @@ def test_a_run_says_that_a_limit_has_ended_it(folder: Folder) -> None:
     assert (
         json.loads(folder.command(*RUN, "--config", "pause=0.02", "--json").stdout)["limit"] is None
     )
+
+
+SOON = """
+import dasktune as dt
+from counting import Counting, study
+
+
+def tuner(target=0.55):
+    space = dt.Space(lr=[0.1, 0.05])
+    return dt.algos.POP(space, target=target, trials=2, max_steps=12, sampler="grid")
+"""
+
+
+def test_a_tuner_that_knows_why_it_ended_says_so(folder: Folder) -> None:
+    (folder.path / "soon.py").write_text(SOON)
+    for _ in range(2):
+        done = folder.command("run", "soon.py", "--workers", "1", "--no-progress", "--no-report")
+        assert done.returncode == 0, done.stderr
+        assert re.search(
+            r"ended: the target was reached after .* s \(target 0.55, best", done.stdout
+        )
+    assert "process" in (told := folder.command("status", "soon.py").stdout)
+    assert "the target was reached after" in told
+    command = ("run", "soon.py", "--config", "target=-1.0", "--workers", "1", "--json")
+    found = json.loads(folder.command(*command, "--no-report").stdout)
+    assert found["ending"].startswith("no trial is left to go on (target -1, best ")
+    assert found["limit"] is None
 
 
 TWO = """

@@ -81,6 +81,7 @@ def test_here_it_hangs_when_it_has_long_not_signed() -> None:
     ("how", "message", "says"),
     [
         ("ended", "", "ended 3.0 s ago (process"),
+        ("ended", "the target was reached", "): the target was reached"),
         ("interrupted", "", "interrupted 3.0 s ago (process"),
         ("limit", "60 steps", "by a limit"),
         ("failed", "ClusterError: no\nworker \x1b[31m", "ClusterError: no worker \ufffd[31m"),

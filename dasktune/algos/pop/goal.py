@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from dasktune.algos.bounds import checked_bounds
+from dasktune.algos.bounds import checked_sides
 from dasktune.sequences.values import Arguments
 from dasktune.types import Direction, Metrics
 
@@ -40,6 +40,11 @@ class Goal:
     high: float | None
     kill: float | None
 
+    @property
+    def kills_the_best(self) -> bool:
+        """Whether a trial would be ended that has just reached the target."""
+        return self.kill is not None and self.target is not None and self.kill >= self.target
+
     def turned(self, direction: Direction) -> Goal:
         """Return the goal in scores of one that was given in a metric of that direction."""
         if direction is Direction.MAXIMIZE:
@@ -58,7 +63,7 @@ def goal_of(check: Arguments, target: object, bounds: object, kill: object) -> G
         None if one is None else check.real(name, one)
         for name, one in (("target", target), ("kill", kill))
     ]
-    low, high = checked_bounds(check, bounds) or (None, None)
+    low, high = checked_sides(check, bounds)
     for name, value in zip(("target", "kill"), values, strict=True):
         if value is None:
             continue
@@ -106,13 +111,18 @@ def ranges_in(check: Arguments, name: str, ranges: object) -> dict[str, Range]:
             ):
                 found[str(metric)] = (least, most)
             case _:
-                check.add(f"{name}: {metric} must be (least, most), None for no bound, got {one!r}")
+                check.add(
+                    f"{name}: {metric} must be (least, most), None where there is no bound but "
+                    f"not twice, got {one!r}"
+                )
     return found
 
 
 def _is_range(least: float | None, most: float | None) -> bool:
     ends = [-math.inf if least is None else least, math.inf if most is None else most]
-    return ends[0] <= ends[1] and not any(isinstance(end, bool) for end in (least, most))
+    is_bounded = least is not None or most is not None
+    is_number = not any(isinstance(end, bool) for end in (least, most))
+    return is_bounded and is_number and ends[0] <= ends[1]
 
 
 def within_ranges(metrics: Metrics, ranges: Mapping[str, Range]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dasktune.algos.base import Inputs
@@ -14,7 +14,7 @@ from dasktune.algos.pop.active import BEHIND, Active, Label
 from dasktune.algos.pop.allocation import Expectation, divide
 from dasktune.algos.pop.goal import goal_of, ranges_in, seconds_in, within_ranges
 from dasktune.algos.sampled import SampledTuner
-from dasktune.errors import ConfigurationError, InternalError
+from dasktune.errors import ConfigurationError, InternalError, refuse, unknown
 from dasktune.sequences.values import Arguments
 from dasktune.space.by_run import AnySpace, Definition
 from dasktune.types import (
@@ -72,8 +72,8 @@ class POP(SampledTuner):
     every
         Steps between boundaries; None for a twentieth of `max_steps`, rounded up.
     bounds
-        ``(low, high)``: the range that the metric can have, if it is known. Predictions keep
-        to it, and rewards are normalised by it.
+        ``(low, high)``: the range that the metric can have, as far as it is known; None where
+        there is no bound, such as ``(0, None)`` for a loss. Predictions keep to it.
     kill
         A trial whose metric, or its mean over the `window`, is worse than this at a boundary is
         ended: what one that learns nothing has, in the metric's own unit.
@@ -110,7 +110,9 @@ class POP(SampledTuner):
     ------
     ConfigurationError
         If a number is out of its range, a target or threshold outside the bounds, or a
-        sequence ends before `max_steps`: all at once.
+        sequence ends before `max_steps`: all at once. When the study begins, if what has
+        reached the target would be killed. At the first report, if its metric is outside the
+        bounds or one of `ends_when` is not there.
 
     References
     ----------
@@ -145,6 +147,9 @@ class POP(SampledTuner):
         steps = Arguments("").whole("max_steps", max_steps)
         self.every = check.whole("every", math.ceil(steps / BOUNDARIES) if every is None else every)
         self.window = check.whole("window", window)
+        for name, value in (("every", self.every), ("window", self.window)):
+            if value > steps:
+                check.add(f"{name} must be <= max_steps, {steps}, got {value}")
         self.within_seconds = seconds_in(check, "within", within)
         self.least = check.real("least", least)
         if not 0 <= self.least < 1:
@@ -195,7 +200,10 @@ class POP(SampledTuner):
         return None if self._best is None else self._better(self._best)
 
     def is_done(self, report: Report) -> bool:
-        """Return whether a report ends the study; may be overridden."""
+        """Return whether a report ends the study: one that `ends_when` asks for.
+
+        It may be overridden.
+        """
         return bool(self.ends_when) and within_ranges(report.metrics, self.ends_when)
 
     # ------------------------------------------------------------- what a kind must do
@@ -203,6 +211,7 @@ class POP(SampledTuner):
     def begin(self) -> None:
         """Nothing is drawn yet, and nothing known."""
         self.curves = ObservedCurves()
+        self._direction = Direction.MAXIMIZE
         self._active: dict[int, Active] = {}
         self._turns = 0
         self._workers = 1
@@ -218,10 +227,15 @@ class POP(SampledTuner):
         super().prepare(inputs)
         match inputs.get("directions"):
             case [str(first), *_]:
-                self.goal = self._given.turned(Direction.parse(first))
-                self._target = self.goal.target
+                self._direction = Direction.parse(first)
             case _:
                 raise InternalError(f"POP must be told the direction of its metric, got {inputs!r}")
+        self.goal = self._given.turned(self._direction)
+        self._target = self.goal.target
+        if self.goal.kills_the_best:
+            raise ConfigurationError(
+                f"kill must be worse than the target, {self._given.target}, got {self._given.kill}"
+            )
 
     def ask(self, capacity: int) -> list[Decision]:
         """Return all trials the first time, or one for each free worker if a sampler learns."""
@@ -274,13 +288,17 @@ class POP(SampledTuner):
         active = self._active.get(report.trial)
         if active is None or report.now is None:
             return []
+        if self._best is None:
+            refuse(self._strange(report))
         self._round.discard(report.trial)
         self._seconds, self._workers = report.now.seconds, report.now.workers
         active.step, active.step_seconds = report.step, report.now.step_seconds
         scores = [(step, -losses[0]) for step, losses in report.now.between]
         reached = self._observe(report.trial, [*scores, (report.step, -report.loss)])
-        if self.is_done(report) or (reached and not self._raise_target()):
-            return self._over()
+        if self.is_done(report):
+            return self._over("a report was what it was to end with")
+        if reached and not self._raise_target():
+            return self._over(f"the target was reached after {self._seconds:,.1f} s")
         if report.step >= self.max_steps:
             del self._active[report.trial]
             return self._go_on([])
@@ -333,7 +351,7 @@ class POP(SampledTuner):
     def tell_time(self, seconds: float) -> list[Decision]:
         """End: the time is over."""
         self._seconds = seconds
-        return self._over()
+        return self._over(f"its {self.within_seconds:,.10g} s are over")
 
     # ------------------------------------------------------------------------- the goal
 
@@ -369,9 +387,24 @@ class POP(SampledTuner):
         high = self.goal.high
         return best + gain if high is None else min(best + gain, (best + max(best, high)) / 2)
 
-    def _over(self) -> list[Decision]:
+    def _strange(self, report: Report) -> Iterator[str]:
+        """Say what the first report shows to be wrong with what was given."""
+        value = (-report.loss if self._direction is Direction.MAXIMIZE else report.loss) + 0.0
+        low, high = self._given.low, self._given.high
+        under, over = low is not None and value < low, high is not None and value > high
+        if (under or over) and math.isfinite(value):
+            yield f"bounds must hold all values of the metric, {low} to {high}, got {value:g}"
+        for name in self.ends_when.keys() - report.metrics.keys():
+            yield f"ends_when: {unknown('metric', name, report.metrics)}"
+
+    def _over(self, why: str) -> list[Decision]:
         self._is_over = True
-        return [Finish()]
+        values = ", ".join(
+            f"{name} {one if self._direction is Direction.MAXIMIZE else 0.0 - one:.6g}"
+            for name, one in (("target", self._target), ("best", self._best))
+            if one is not None
+        )
+        return [Finish(reason=f"{why} ({values or 'nothing was reported'})")]
 
     # --------------------------------------------------------------------- the division
 
@@ -379,7 +412,7 @@ class POP(SampledTuner):
         """Return decisions, and what the division of the slots says now."""
         every = [*found, *self._divide()]
         if not self._active and not self.left:
-            return [*every, *self._over()]
+            return [*every, *self._over("no trial is left to go on")]
         return [*every, *self._next_round()] if self.barrier else every
 
     def _divide(self) -> list[Decision]:
@@ -505,15 +538,15 @@ class POP(SampledTuner):
             "worst": self._worst,
             "round": sorted(self._round),
             "over": self._is_over,
-            "turned": self.goal != self._given,
+            "direction": self._direction.value,
         }
 
     def take_state_json(self, state: Mapping[str, Any]) -> None:
         """Take over such a state."""
         try:
             self.begin()
-            if state["turned"]:
-                self.goal = self._given.turned(Direction.MINIMIZE)
+            self._direction = Direction(state["direction"])
+            self.goal = self._given.turned(self._direction)
             self.curves = ObservedCurves.from_json(state["curves"])
             self._active = {one["trial"]: Active.from_json(one) for one in state["active"]}
             self._turns, self._workers = state["turns"], state["workers"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from dasktune.errors import ConfigurationError
 from dasktune.limits import Limits
 from dasktune.simulate import Simulation, Trace, simulate
 from dasktune.types import (
+    Decision,
     Extend,
     Finish,
     Now,
@@ -65,10 +67,21 @@ def report(
 
 def begun(**settings: Any) -> POP:
     """Return a tuner of four trials that has been asked."""
+    inputs = {"directions": settings.pop("directions", ["maximize"])}
     tuner = pop(lines(*[0.5] * 4), **{"target": 0.8, **settings})
-    tuner.prepare({"directions": ["maximize"]})
+    tuner.prepare(inputs)
     tuner.ask(2)
     return tuner
+
+
+def ending(decisions: list[Decision]) -> str:
+    """Return why a tuner ends; empty if it does not, or decides anything else."""
+    match decisions:
+        case [Finish(reason=why)]:
+            return why
+        case _:
+            assert not any(isinstance(one, Finish) for one in decisions)
+            return ""
 
 
 def predicted(tuner: POP, trial: int) -> list[Any]:
@@ -208,23 +221,68 @@ def test_a_constant_curve_and_one_of_two_points_are_predicted() -> None:
 
 
 def test_reaching_the_target_ends_the_study() -> None:
-    assert begun().tell(report(0, 2, 0.8)) == [Finish()]
+    found = ending(begun().tell(report(0, 2, 0.8, seconds=4.71)))
+    assert found == "the target was reached after 4.7 s (target 0.8, best 0.8)"
+
+
+def test_what_ended_it_is_said_in_the_metrics_own_unit() -> None:
+    tuner = begun(target=0.2, within="30s", directions=["minimize"])
+    tuner.tell(report(0, 2, -0.5))
+    assert ending(tuner.tell_time(30.0)) == "its 30 s are over (target 0.2, best 0.5)"
+    assert ending(begun(target=None, within=1).tell_time(1.0)) == (
+        "its 1 s are over (nothing was reported)"
+    )
+    assert ending(begun(ends_when={"accuracy": (0.3, None)}).tell(report(0, 2, 0.4))) == (
+        "a report was what it was to end with (target 0.8, best 0.4)"
+    )
+    alone = pop(lines(0.5), target=0.8)
+    alone.prepare({"directions": ["maximize"]})
+    alone.ask(1)
+    assert ending(alone.tell(report(0, 20, 0.5))) == (
+        "no trial is left to go on (target 0.8, best 0.5)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "value", "message"),
+    [
+        ({"bounds": (0, 1)}, 40.0, "bounds must hold all values of the metric, 0.0 to 1.0, got 40"),
+        ({"bounds": (0.5, None)}, 0.4, "0.5 to None, got 0.4"),
+        ({"bounds": (None, 1), "directions": ["minimize"]}, -2.0, "None to 1.0, got 2"),
+        ({"ends_when": {"crshes": (None, 1)}}, 0.4, "unknown metric 'crshes'; known: accuracy"),
+    ],
+)
+def test_a_first_report_shows_what_cannot_be(
+    settings: dict[str, Any], value: float, message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        begun(**settings).tell(report(0, 2, value))
+
+
+@pytest.mark.parametrize(
+    ("direction", "target", "kill"), [("maximize", 0.8, 0.8), ("minimize", 0.2, 0.1)]
+)
+def test_what_reaches_the_target_may_not_be_killed(
+    direction: str, target: float, kill: float
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"worse than the target, {target}, got {kill}"):
+        begun(target=target, kill=kill, directions=[direction])
 
 
 def test_a_target_that_is_reached_between_boundaries_counts() -> None:
     now = Now(seconds=2.0, step_seconds=1.0, workers=2, between=((1, (-0.9,)),))
     told = Report(trial=0, step=2, metrics={"accuracy": 0.1}, losses=(-0.1,), now=now)
-    assert begun().tell(told) == [Finish()]
+    assert ending(begun().tell(told))
 
 
 def test_a_dynamic_target_rises_beyond_what_was_reached() -> None:
     tuner = begun(dynamic=0.05)
-    assert Finish() not in tuner.tell(report(0, 2, 0.87))
+    assert not ending(tuner.tell(report(0, 2, 0.87)))
     assert tuner.target == pytest.approx(0.9)
 
 
 def test_a_dynamic_target_ends_where_the_metric_can_go_no_higher() -> None:
-    assert begun(dynamic=0.15, bounds=(0, 1)).tell(report(0, 2, 0.96)) == [Finish()]
+    assert ending(begun(dynamic=0.15, bounds=(0, 1)).tell(report(0, 2, 0.96)))
 
 
 def test_without_a_target_the_best_within_the_time_is_looked_for() -> None:
@@ -263,9 +321,9 @@ def test_confidence_shrinks_as_time_passes() -> None:
 
 def test_a_user_may_end_the_study_by_several_metrics() -> None:
     tuner = begun(ends_when={"accuracy": (0.3, None), "crashes": (None, 0.1)})
-    assert Finish() not in tuner.tell(report(0, 2, 0.4, crashes=0.2))
-    assert Finish() not in tuner.tell(report(1, 2, 0.4))
-    assert tuner.tell(report(2, 2, 0.3, crashes=0.1)) == [Finish()]
+    assert not ending(tuner.tell(report(0, 2, 0.4, crashes=0.2)))
+    assert not ending(tuner.tell(report(1, 2, 0.4)))
+    assert ending(tuner.tell(report(2, 2, 0.3, crashes=0.1)))
 
 
 def test_a_user_may_end_the_study_by_code() -> None:
@@ -277,16 +335,16 @@ def test_a_user_may_end_the_study_by_code() -> None:
     tuner = Cautious(trace.space(), target=0.9, trials=1, max_steps=20, every=2)
     tuner.prepare({"directions": ["maximize"]})
     tuner.ask(1)
-    assert Finish() not in tuner.tell(report(0, 2, 0.6))
-    assert tuner.tell(report(0, 4, 0.6)) == [Finish()]
+    assert not ending(tuner.tell(report(0, 2, 0.6)))
+    assert ending(tuner.tell(report(0, 4, 0.6)))
 
 
 def test_solved_is_a_mean_over_a_window() -> None:
     tuner = begun(window=3, target=0.8)
     for step, score in ((2, 0.9), (4, 0.9), (6, 0.2), (8, 0.85), (10, 0.85)):
-        assert Finish() not in tuner.tell(report(0, step, score))
+        assert not ending(tuner.tell(report(0, step, score)))
     assert tuner.question(0).curve.scores[-3:] == (0.2, 0.85, 0.85)
-    assert tuner.tell(report(0, 12, 0.85)) == [Finish()]
+    assert ending(tuner.tell(report(0, 12, 0.85)))
 
 
 def test_it_ends_when_no_trial_is_left() -> None:
@@ -428,6 +486,9 @@ def test_a_shared_stage_goes_first_for_its_best_trial_and_ends_with_its_last() -
         ({"least": 1.0}, "least must be >= 0 and < 1, got 1.0"),
         ({"dynamic": 0.0}, "dynamic must be > 0, got 0.0"),
         ({"window": 0}, "window must be"),
+        ({"window": 21}, "window must be <= max_steps, 20, got 21"),
+        ({"every": 21}, "every must be <= max_steps, 20, got 21"),
+        ({"ends_when": {"reward": (None, None)}}, "None where there is no bound but not twice"),
         ({"every": 0}, "every must be"),
         ({"ends_when": {"reward": 200}}, "ends_when: reward must be (least, most)"),
         ({"ends_when": 7}, "ends_when must be ranges of metrics"),
@@ -470,7 +531,7 @@ def test_a_target_that_rises_by_little_rises_at_once(dynamic: float, reached: fl
     tuner = begun(dynamic=dynamic)
     found = tuner.tell(report(0, 2, reached))
     # Either beyond what was reached, or it is too little to be told from nothing.
-    assert found == [Finish()] or (tuner.target is not None and tuner.target > reached)
+    assert ending(found) or (tuner.target is not None and tuner.target > reached)
 
 
 def test_without_a_target_nothing_is_asked_for_that_cannot_be() -> None:
@@ -505,14 +566,14 @@ def test_more_trials_let_those_go_on_that_had_not_ended() -> None:
     tuner.prepare({"directions": ["maximize"]})
     tuner.ask(2)
     tuner.tell(report(0, 2, 0.07))
-    assert tuner.tell(report(1, 2, 0.8)) == [Finish()]
+    assert ending(tuner.tell(report(1, 2, 0.8)))
     asked = {one.trial for one in tuner.widen(6) if isinstance(one, Extend)}
     assert asked == {0, 1, 2, 3, 4, 5}
 
 
 def test_more_trials_are_refused_when_the_time_is_over() -> None:
     tuner = begun(within=10.0)
-    assert tuner.tell_time(10.0) == [Finish()]
+    assert ending(tuner.tell_time(10.0))
     with pytest.raises(ConfigurationError, match="time is over"):
         tuner.widen(6)
 
