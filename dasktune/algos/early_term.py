@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from dasktune.algos.base import Inputs
@@ -12,7 +12,7 @@ from dasktune.algos.curves.curve import Prediction, Predictor, Question
 from dasktune.algos.curves.named import checked_predictor
 from dasktune.algos.curves.observed import ObservedCurves
 from dasktune.algos.independent import IndependentTrials
-from dasktune.errors import ConfigurationError
+from dasktune.errors import ConfigurationError, refuse
 from dasktune.sequences.values import Arguments
 from dasktune.space.by_run import AnySpace, Definition
 from dasktune.types import Decision, Extend, Predict, Rank, Register, Report, Step, Stop
@@ -64,7 +64,7 @@ class EarlyTerm(IndependentTrials):
     ------
     ConfigurationError
         If a number is out of its range, the predictor is none, or a sequence ends before
-        `max_steps`.
+        `max_steps`; when the first value is reported, if it lies beyond the bounds.
 
     References
     ----------
@@ -144,6 +144,8 @@ class EarlyTerm(IndependentTrials):
         trial = report.trial
         if trial not in self.open:
             return []
+        if self._best == -math.inf:
+            refuse(self._beyond_bounds(report))
         self._observe(report)
         if report.step >= self.max_steps:
             return self.failed(trial)
@@ -178,6 +180,17 @@ class EarlyTerm(IndependentTrials):
             steps=(self.max_steps,),
             seed=self.seed + trial,
         )
+
+    def _beyond_bounds(self, report: Report) -> Iterator[str]:
+        """Say that a value is one that the bounds do not allow."""
+        if self._range is None or self.bounds is None or not math.isfinite(report.loss):
+            return
+        if not self._range[0] <= -report.loss <= self._range[1]:
+            low, high = self.bounds
+            yield (
+                f"bounds must hold all values of the metric, {low:g} to {high:g}, got "
+                f"{dict(report.metrics)} at step {report.step} of trial {report.trial}"
+            )
 
     def _observe(self, report: Report) -> None:
         for step, loss in report.seen:

@@ -87,10 +87,23 @@ def test_the_learning_rate_to_come_and_the_bounds_are_part_of_the_question() -> 
         tuner = EarlyTerm(drop, trials=1, max_steps=MOST, bounds=(0, 1), seed=7)
         tuner.prepare({"directions": [direction]})
         tuner.ask(1)
-        tell(tuner, 0, 10, 0.5)
+        tell(tuner, 0, 10, 0.5 if direction == "maximize" else -0.5)
         curve = tuner.question(0).curve
         assert curve.rates == ((0, 0.1), (30, 0.01))
         assert (curve.low, curve.high) == ends
+
+
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+def test_bounds_that_the_first_value_has_left_are_refused(direction: str) -> None:
+    side = 1 if direction == "maximize" else -1
+    tuner = early(direction=direction, bounds=(0, 1))
+    tell(tuner, 0, 10, math.nan)
+    with pytest.raises(ConfigurationError, match=r"bounds must hold all values of the metric, 0 t"):
+        tell(tuner, 1, 10, side * 7.0)
+    tuner = early(direction=direction, bounds=(0, 1))
+    tell(tuner, 0, 10, side * 1.0)
+    tell(tuner, 1, 10, side * 7.0)
+    assert tuner.question(1).curve.scores == (side * 7.0,), "one that diverges later ends nothing"
 
 
 def test_a_trial_is_stopped_whose_chance_is_less_than_delta() -> None:
