@@ -33,6 +33,8 @@ def test_a_study_is_recorded_and_replayed_as_the_page_says(
     found = module.replay(path)
     assert found.steps_executed == 4 * 9 - 4
     assert found.best_trial.value == trace.values[:, -1, 0].min()
+    assert trace.overheads.start > 0
+    assert module.without_overheads(trace).overheads.start == 0
 
 
 def test_the_format_is_told_in_full() -> None:
