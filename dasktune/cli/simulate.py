@@ -306,7 +306,7 @@ def _start(overheads: Overheads, found: Iterable[Compared], target: float | None
     if known and overheads.start > MUCH * min(known):
         yield (
             f"{_figure(overheads.start)} s of each time pass before the first step; "
-            "--no-overheads counts steps alone"
+            "with --no-overheads only steps take time"
         )
 
 

@@ -219,7 +219,7 @@ def test_it_is_said_how_much_of_a_time_is_no_training(trace: Path, tmp_path: Pat
     overheads = Overheads(begin=3.0, build=2.0, handover=0.5, save=0.25)
     slow = replace(recorded, overheads=overheads).save(tmp_path / "slow.zarr")
     arguments = ("--metric", "loss", "--tuner", "grid", "--orders", 2, "--trials", 4)
-    told = "5.5 s of each time pass before the first step; --no-overheads counts steps alone"
+    told = "5.5 s of each time pass before the first step; with --no-overheads only steps take time"
     assert command(slow, *arguments, "--target", 0.3).stdout.splitlines()[-1] == told
     assert command(slow, *arguments).stdout.splitlines()[-1] == told, "of 5.5 + 2 * 9 seconds"
     never = command(slow, *arguments, "--target", 0.01).stdout
