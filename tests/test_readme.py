@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -33,6 +35,35 @@ def test_the_study_file_in_the_readme_trains(
     assert module.study().trials == []
     run = run_alone(module.MyTrainer, tuner.configurations[0].sequences, 40)
     assert run.metrics[40]["accuracy"] > 0.5
+
+
+def test_the_study_in_the_readme_can_be_predicted_recorded_and_replayed(tmp_path: Path) -> None:
+    (tmp_path / "tune.py").write_text(BLOCKS[0])
+    section = README.split("## A target, and a time")[1].split("\n## ")[0]
+    shown = re.sub(r"\\\n\s*", "", "\n".join(re.findall(r"^    .*", section, re.MULTILINE)))
+
+    def command(line: str) -> str:
+        program = "from dasktune.cli import main; main()"
+        arguments = shlex.split(line, comments=True)[1:]
+        done = subprocess.run(
+            [sys.executable, "-c", program, *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    command("dasktune run tune.py --workers 2")
+    predicted, recorded, replayed = map(command, shown.splitlines())
+    assert re.search(r"^90 +0\.\d+ ", predicted, re.MULTILINE)
+    assert recorded.startswith("tune.zarr: 6 configurations, 6 of them with all 60 steps; accuracy")
+    rows = re.findall(r"^(\w+) +25 of 25 ", replayed, re.MULTILINE)
+    assert rows == ["pop", "bandit", "random"] * 2
+    assert re.search(r"^random .* (\S+) \(\S+ to \S+\) ", replayed, re.MULTILINE), "orders matter"
+    assert "of each time" not in replayed
+    assert {path.name for path in tmp_path.glob("*.svg")} == {"fan.svg", "times.svg"}
 
 
 def test_the_picture_and_the_linked_files_are_there() -> None:
