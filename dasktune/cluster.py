@@ -17,7 +17,7 @@ from dasktune.errors import ClusterError
 from dasktune.graph.events import WorkerJoined
 from dasktune.job import PROCESS, JobPlan
 from dasktune.packages import Versions, differences, probe, problems_of_worker
-from dasktune.plugin import NO_PLUGIN, TOPIC, StagePlugin, greet, predicting
+from dasktune.plugin import NO_PLUGIN, TOPIC, StagePlugin, greet
 from dasktune.timeouts import Timeouts
 
 logger = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ class Workers:
     plan
         What each worker must know.
     put
-        Takes what happens, as (kind, content): ``joined``, ``left`` and ``late``.
+        Takes what happens, as (kind, content): ``joined``, ``leaving`` and ``left``.
     gives_up
         Whether workers that are not there yet need not be waited for any more.
     timeouts
@@ -310,49 +310,6 @@ class Workers:
     def knows(self, worker: str) -> bool:
         """Whether a worker is there, as far as has been heard."""
         return worker in self._known
-
-    def control(
-        self, worker: str, attempt: str, *, save_at: int | None = None, stop_at: int | None = None
-    ) -> None:
-        """Send a save-point, or a stop, to an attempt; does not wait for the answer."""
-        message = {"op": self._plan.run, "attempt": attempt, "save_at": save_at}
-        message["stop_at"] = -1 if stop_at is None else stop_at
-
-        scheduler, loop = self._client.scheduler, self._client.loop
-        if scheduler is None or loop is None:
-            return  # the client is closed: whatever runs is lost
-
-        async def send() -> None:
-            answers = await scheduler.broadcast(msg=message, workers=[worker], on_error="return")
-            if save_at is not None and answers.get(worker) != "ok":
-                self._put(("late", (attempt, save_at)))
-
-        loop.add_callback(send)
-
-    def predict(self, worker: str, number: int, question: bytes) -> None:
-        """Send a question to a worker; ``("predicted", (number, worker, answer))`` follows.
-
-        The answer is a prediction as JSON, a text that says why there is none, or None if the
-        worker does not answer.
-        """
-        message = {"op": predicting(self._plan.run), "question": question}
-        scheduler, loop = self._client.scheduler, self._client.loop
-        if scheduler is None or loop is None:
-            self._put(("predicted", (number, worker, None)))
-            return
-
-        async def send() -> None:
-            try:
-                answers = await scheduler.broadcast(
-                    msg=message, workers=[worker], on_error="return"
-                )
-                answer = answers.get(worker)
-            except OSError:
-                answer = None
-            known = answer if isinstance(answer, dict | str) else None
-            self._put(("predicted", (number, worker, known)))
-
-        loop.add_callback(send)
 
     def close(self) -> None:
         """Take the plugin off the workers and stop listening."""

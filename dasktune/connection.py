@@ -19,6 +19,7 @@ from dasktune.cluster import Put, Workers, client_hushed, connect_again, pool_of
 from dasktune.errors import ClusterError, InternalError
 from dasktune.graph.events import RunStage, WorkerJoined
 from dasktune.job import JobPlan
+from dasktune.messages import Messages
 from dasktune.submissions import Submissions
 from dasktune.timeouts import Timeouts
 
@@ -41,8 +42,10 @@ class Connection:
     plan
         What workers need to know.
     put
-        Takes what happens, as (kind, content): that of `Workers`, ``messages`` and ``leaving``
-        of workers, and ``future`` for an attempt that Dask is done with.
+        Takes what happens, as (kind, content): that of `Workers` and `Messages`; ``messages``,
+        ``leaving`` and ``predicted``, (number, worker, answer), of workers, where the answer is
+        a prediction as JSON or a text that says why there is none; and ``future`` for an attempt
+        that Dask is done with.
     gives_up
         Whether a scheduler or worker that is not there need not be waited for any more; asked
         again and again while it is.
@@ -51,7 +54,7 @@ class Connection:
 
     Attributes
     ----------
-    client, workers, submissions
+    client, workers, submissions, messages
         Those of the scheduler that is there now.
     pool
         Starts and ends the workers; None if they just are there.
@@ -80,6 +83,7 @@ class Connection:
         self._address = str(client.scheduler.address)
         self.workers = Workers(client, self._plan, self._put, self._gives_up, self._timeouts)
         self.submissions = Submissions(client, self._plan, self.workers.claims)
+        self.messages = Messages(client, self._plan.run, self._put)
 
     @property
     def is_open(self) -> bool:
@@ -176,6 +180,8 @@ class Connection:
     def close_stages(self) -> None:
         """Let go of all stages and workers."""
         self.submissions.close()
+        if self.is_open:
+            self.messages.settle()
         self.workers.close()
 
     def close(self) -> None:
@@ -188,9 +194,16 @@ class Connection:
     def _on_event(self, event: tuple[float, Mapping[str, Any]]) -> None:
         """Take a message of a worker; runs in Dask's event loop, so it only passes it on."""
         content = event[1]
-        if content["run"] == self._plan.run:
-            kind = "leaving" if content.get("leaving") else "messages"
-            self._put((kind, content["worker"] if kind == "leaving" else content))
+        if content["run"] != self._plan.run:
+            return
+        worker = content["worker"]
+        match content:
+            case {"leaving": _}:
+                self._put(("leaving", worker))
+            case {"predicted": (number, answer)}:
+                self._put(("predicted", (number, worker, answer)))
+            case _:
+                self._put(("messages", content))
 
 
 def _result_of(future: Future[Any], order: RunStage) -> Mapping[str, Any]:

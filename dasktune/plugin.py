@@ -113,8 +113,7 @@ class StagePlugin(WorkerPlugin):
     def _say_it_leaves(self) -> None:
         """Let the driver send nothing more here, and blame nobody for the loss."""
         self.is_leaving = True
-        worker = self._worker
-        worker.log_event(TOPIC, {"run": self.plan.run, "worker": worker.address, "leaving": True})
+        self._say(leaving=True)
 
     async def _watch(self, seconds: float) -> None:
         """Replace this process when a step takes longer than so many seconds."""
@@ -191,10 +190,12 @@ class StagePlugin(WorkerPlugin):
             self.host.abandon(key[-1])  # type: ignore[index]
 
     def _emit(self, messages: list[dict[str, Any]]) -> None:
+        self._say(messages=messages)
+
+    def _say(self, **content: object) -> None:
+        """Let the driver hear of something; from any thread."""
         worker = self._worker
-        worker.log_event(
-            TOPIC, {"run": self.plan.run, "worker": worker.address, "messages": messages}
-        )
+        worker.log_event(TOPIC, {"run": self.plan.run, "worker": worker.address, **content})
 
     async def _control(self, attempt: str, save_at: int | None, stop_at: int | None) -> str:
         """Take a save-point or a stop; called by the driver through the scheduler."""
@@ -206,13 +207,22 @@ class StagePlugin(WorkerPlugin):
             return "ok"
         return "ok" if control.save_at(save_at) else "late"
 
-    async def _predict(self, question: bytes) -> dict[str, object] | str:
-        """Return a prediction as JSON, computed beside the stage that runs; or why there is none.
+    def _predict(self, number: int, question: bytes) -> str:
+        """Take a question; its answer is said when it is there.
 
         One at a time, in a thread of its own: it takes CPU time from the training, and nothing
         else.
         """
-        return await self._loop.run_in_executor(self._thinking, _answer_or_why, question)
+        self._thinking.submit(self._think, number, question)
+        return "ok"
+
+    def _think(self, number: int, question: bytes) -> None:
+        """Say a prediction as JSON, or why there is none; while somebody wants to know."""
+        if self._is_closed:
+            return
+        answer = _answer_or_why(question)
+        if not self._is_closed:
+            self._say(predicted=(number, answer))
 
 
 def _answer_or_why(question: bytes) -> dict[str, object] | str:

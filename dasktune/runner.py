@@ -145,7 +145,7 @@ class DaskRunner:
         self._stop = threading.Event()
         self._cluster = Connection(client, plan, self._inbox.put, self._gives_up, timeouts)
         self._study = study
-        self._predictions = Predictions(lambda *question: self._cluster.workers.predict(*question))
+        self._predictions = Predictions(lambda *question: self._cluster.messages.predict(*question))
         self._sharing: Sharing | None = None
         self._began = time.monotonic()
         self._flights = Flights(
@@ -325,9 +325,9 @@ class DaskRunner:
                     if order.attempt in self._engine.dispatcher.attempts:
                         self._start(order)
                 case SavePoint():
-                    self._cluster.workers.control(order.worker, order.attempt, save_at=order.step)
+                    self._cluster.messages.control(order.worker, order.attempt, save_at=order.step)
                 case StopStage():
-                    self._cluster.workers.control(order.worker, order.attempt, stop_at=order.at)
+                    self._cluster.messages.control(order.worker, order.attempt, stop_at=order.at)
                 case RunPrediction():
                     self._predictions.add(order)
         if not self._is_draining:
@@ -478,7 +478,7 @@ class DaskRunner:
             self._recorder,
             submit=self._submit,
             tell=self._tell,
-            save_at=lambda worker, attempt, step: self._cluster.workers.control(
+            save_at=lambda worker, attempt, step: self._cluster.messages.control(
                 worker, attempt, save_at=step
             ),
         )

@@ -57,6 +57,7 @@ LAYERS = (
             "connection",
             "hello",
             "local",
+            "messages",
             "runner",
             "signs",
             "simulate",
