@@ -22,7 +22,7 @@ from dasktune.recall import Recall
 from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.database import Database
 from dasktune.storage.schema import StageRow, StudyRow
-from dasktune.summary import Summary, summarise, suspensions_of
+from dasktune.summary import Summary, steps_beyond, summarise, suspensions_of
 from dasktune.trials import (
     Repeated,
     Trial,
@@ -166,6 +166,7 @@ class StudyResults:
             wall_seconds=sum(runs),
             worker_seconds=sum(ended - started for started, ended in spans if started and ended),
             best_value=None if best is None else best.value,
+            steps_beyond=steps_beyond(self.plan, self.records, stages),
             suspensions=suspensions_of(stages),
         )
 

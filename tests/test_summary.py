@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dasktune.graph.plan import SearchPlan
 from dasktune.sequences import Constant, MultiStep
-from dasktune.summary import Summary, savings_line, summarise
+from dasktune.storage.schema import StageRow
+from dasktune.summary import Summary, savings_line, steps_beyond, summarise
 from dasktune.trials import TrialRecord
 from dasktune.types import TrialState
 
@@ -31,13 +32,18 @@ def two_trials(*, merge: bool = True) -> tuple[SearchPlan, dict[int, TrialRecord
 
 
 def figures(
-    plan: SearchPlan, records: dict[int, TrialRecord], executed: int, repeated: int = 0
+    plan: SearchPlan,
+    records: dict[int, TrialRecord],
+    executed: int,
+    repeated: int = 0,
+    beyond: int = 0,
 ) -> Summary:
     return summarise(
         plan,
         records,
         steps_executed=executed,
         steps_repeated=repeated,
+        steps_beyond=beyond,
         wall_seconds=1.0,
         worker_seconds=2.0,
         best_value=None,
@@ -75,6 +81,53 @@ def test_a_trial_that_was_stopped_counts_as_far_as_it_was_told() -> None:
     assert (found["steps_requested"], found["steps_unique"]) == (14, 10)
 
 
+def stage(trial: int, start: int, steps: int) -> StageRow:
+    return StageRow(
+        study_id=1,
+        attempt=f"{trial} from {start}",
+        key="",
+        start=start,
+        stop=10,
+        worker="a",
+        status="trained",
+        started=1.0,
+        ended=2.0,
+        steps=steps,
+        repeated=0,
+        trials=[trial],
+    )
+
+
+def test_what_a_trial_was_trained_beyond_its_end_counts_by_itself() -> None:
+    """Both were trained to step 9 before the first was told that it should have ended at 4."""
+    plan, records = two_trials()
+    records[0].until, records[0].steps, records[0].state = None, 4, TrialState.PRUNED
+    stages = [stage(0, 0, 9), stage(1, 6, 3)]
+    assert steps_beyond(plan, records, stages) == 3, "the other one shares the first 6"
+    assert steps_beyond(plan, records, [*stages, stage(0, 6, 2)]) == 3, "trained once more"
+    records[1].until, records[1].steps, records[1].state = None, 5, TrialState.PRUNED
+    assert steps_beyond(plan, records, stages) == 4 + 3, "one shared, and 3 of each"
+
+
+def test_what_was_trained_beyond_does_not_hide_what_was_found() -> None:
+    plan, records = two_trials()
+    for number in records:
+        plan.nodes_of(number)[-1].metrics[10] = {"loss": 1.0}
+    found = figures(plan, records, executed=9, beyond=3)
+    assert found["steps_reused"] == 14 - (9 - 3)
+
+
+def test_no_more_than_all_that_was_asked_for_is_trained_of_it() -> None:
+    plan, records = two_trials()
+    records[0].until, records[0].steps, records[0].state = None, 1, TrialState.PRUNED
+    del records[1]
+    stages = [stage(0, 0, 4)]
+    found = figures(plan, records, executed=4, beyond=steps_beyond(plan, records, stages))
+    assert savings_line(found) == (
+        "trained 100% of the steps asked for (1 of 1), and 3 more than were asked for in the end"
+    )
+
+
 def test_the_last_line_says_what_was_saved() -> None:
     numbers = Summary(
         trials=2,
@@ -82,6 +135,7 @@ def test_the_last_line_says_what_was_saved() -> None:
         steps_unique=120,
         steps_executed=82,
         steps_repeated=2,
+        steps_beyond=0,
         steps_reused=40,
         merge_rate=1.6,
         wall_seconds=1.0,

@@ -200,6 +200,8 @@ def amounts(summary: Summary) -> list[Amount]:
         ("repeated", "of those, trained before", summary["steps_repeated"], "k1"),
         ("reused", "found from other runs", summary["steps_reused"], "k3"),
     ]
+    if beyond := summary["steps_beyond"]:
+        told.insert(-1, ("beyond", "of those, more than were asked for in the end", beyond, "k1"))
     most = max(1, asked, summary["steps_executed"])
     return [
         Amount(name=name, meaning=meaning, steps=steps, share=100 * steps / most, look=look)
@@ -254,7 +256,10 @@ def _drawings(content: Content, ranked: Sequence[Trial]) -> Mapping[str, object]
         "fans": [_fan(content, one) for one in content.prospects.outlooks],
         "levels": ", ".join(f"{level:.0%}" for level in INTERVALS),
         "gantt": draw_gantt(content.stages),
-        "share": percent(content.summary["steps_executed"], content.summary["steps_requested"]),
+        "share": percent(
+            content.summary["steps_executed"] - content.summary["steps_beyond"],
+            content.summary["steps_requested"],
+        ),
     }
 
 
