@@ -238,7 +238,7 @@ class Recorder:
                 rows[attempt] = replace(
                     rows[attempt],
                     suspend_seconds=message["suspend_seconds"],
-                    snapshot_bytes=message["nbytes"],
+                    snapshot_bytes=message["snapshot_bytes"],
                 )
         if attempt in self._ended:  # else it is written with its end
             self._batch.stages.append(self._ended[attempt])

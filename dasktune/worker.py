@@ -379,6 +379,7 @@ class StageHost:
                     "suspend_seconds": None
                     if write.suspended is None
                     else time.monotonic() - write.suspended,
+                    "snapshot_bytes": write.snapshot.stored_nbytes,
                 }
             ]
         )

@@ -126,6 +126,11 @@ class Snapshot:
         """BLAKE3-128 of the document's spelling, and so of the whole state."""
         return digest_of(self.text)
 
+    @property
+    def stored_nbytes(self) -> int:
+        """Number of bytes of the whole state as it is stored: the document and the tensors."""
+        return len(self.text) + self.nbytes
+
 
 def encode(state: object, *, allocate: Callable[[int], Buffer] = empty) -> Snapshot:
     """Return a copy of a state; what happens to the state afterwards does not reach it.
