@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dasktune.algos.pop import Label
-from dasktune.algos.pop.active import BEHIND, STEP_WORTH
+from dasktune.algos.pop.active import BEHIND, MOST_WORTH
 from dasktune.errors import ConfigurationError
 from dasktune.log import Record
 from dasktune.outlook import Outlook
@@ -120,5 +120,5 @@ def _waiting(priority: float) -> Standing:
     """Return what the priority of a trial says that may go on."""
     if priority >= 1:
         return Standing(label=Label.PROMISING, confidence=priority - 1)
-    is_behind = priority <= STEP_WORTH - BEHIND
+    is_behind = priority <= MOST_WORTH - BEHIND
     return Standing(label=Label.POOR if is_behind else Label.OPPORTUNISTIC)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -14,8 +15,8 @@ from dasktune.types import Step
 BEHIND = 2.0**40
 """Poor trials stand so far behind all others; far more than there can be turns."""
 
-STEP_WORTH = 2.0**30
-"""Of a step that certainly reaches the target; all that is added to `-BEHIND` stays exact."""
+MOST_WORTH = 1000.0
+"""Of a poor trial, and the least below 0: there its order among others ends."""
 
 
 class Label(Enum):
@@ -50,6 +51,8 @@ class Active:
         The last one.
     chances, chances_of
         What that says of a target, and which.
+    gap
+        By how much its median misses that target where it is nearest.
     expected
         Of its way to the target, in the time that is left.
     """
@@ -64,6 +67,7 @@ class Active:
     prediction: Prediction | None = None
     chances: Chances | None = None
     chances_of: float | None = None
+    gap: float = math.inf
     expected: Expectation | None = None
 
     @property
@@ -77,6 +81,7 @@ class Active:
             return
         if self.chances is None or self.chances_of != target:
             self.chances, self.chances_of = Chances.of(self.prediction, target), target
+            self.gap = target - max(self.prediction.medians)
         self.expected = expectation(
             self.chances,
             step=self.step,
@@ -89,9 +94,16 @@ class Active:
         """Take over a prediction."""
         self.prediction, self.chances = prediction, None
 
-    def worth(self, max_steps: Step) -> float:
-        """Return what a step of it is worth if it is poor: confidence for steps that remain."""
-        return STEP_WORTH * self.confidence / max(1, max_steps - self.step)
+    @property
+    def worth(self) -> float:
+        """The worth of training it if it is poor: more, the nearer to the target it will come.
+
+        It grows by 1 where the gap is half as wide, in whatever unit. A probability would say
+        less here: so far out it says how unsure a prediction is, rather than how good.
+        """
+        if self.gap <= 0:
+            return MOST_WORTH
+        return max(-MOST_WORTH, min(-math.log2(self.gap), MOST_WORTH))
 
     def boundary(self, every: Step) -> Step:
         """Return the boundary after its last report."""

@@ -36,8 +36,8 @@ BOUNDARIES = 20
 RERANKED = 0.05
 """By how much a confidence must change for a promising trial's priority to be changed."""
 
-REVALUED = 0.2
-"""Part by which the worth of a poor trial's steps must change for its place to be changed."""
+REVALUED = 0.1
+"""By how much the worth of a poor trial must change for its place to be changed."""
 
 GAIN = 0.01
 """What counts as better where there is no target: this part of the range that was seen."""
@@ -94,9 +94,9 @@ class POP(SampledTuner):
         predicted.
     ends_poor
         Whether a poor trial is ended for good, as in the paper. If not, it stands behind all
-        others: only when nothing else is left, the poor trial goes on that gains most
-        confidence for its remaining steps. What may have been ended wrongly is not lost then,
-        and nothing is trained for it as long as there is anything better.
+        others: only when nothing else is left, the poor trial goes on whose predicted median
+        comes nearest to the target. What may have been ended wrongly is not lost then, and
+        nothing is trained for it as long as there is anything better.
     predictor
         Predicts curves: one of `dasktune.algos.curves`, also by its name, or one of your own;
         None for `PriorFitted`.
@@ -480,8 +480,8 @@ class POP(SampledTuner):
             return []
         if was is not Label.POOR:
             return [self._wait_in_turn(trial)]
-        worth = active.worth(self.max_steps)
-        if abs(worth - active.ranked) <= REVALUED * active.ranked:
+        worth = active.worth
+        if abs(worth - active.ranked) <= REVALUED:
             return []
         active.ranked = worth
         return [Rank(trial=trial, priority=worth - BEHIND)]
@@ -496,7 +496,7 @@ class POP(SampledTuner):
         active.until = min(active.boundary(self.every), self.max_steps)
         priority = -float(active.turn)
         if active.label is Label.POOR:
-            active.ranked = active.worth(self.max_steps)
+            active.ranked = active.worth
             priority = active.ranked - BEHIND
         return Extend(trial=trial, until=active.until, priority=priority)
 

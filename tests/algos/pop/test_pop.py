@@ -150,21 +150,21 @@ def test_or_it_waits_behind_all_others() -> None:
     assert tuner.standing[0][0] is Label.POOR
 
 
-def test_of_poor_trials_that_goes_first_whose_steps_are_worth_most() -> None:
-    tuner = begun(predictor=Foresight(deviation=0.2))
+@pytest.mark.parametrize("unit", [1.0, 1e-6, 1e6])
+def test_of_poor_trials_that_goes_first_which_will_come_nearest_to_the_target(unit: float) -> None:
+    tuner = begun(predictor=Foresight(deviation=0.02 * unit), target=0.8 * unit)
     asked = {}
     for trial, score in enumerate((0.04, 0.045, 0.02)):
-        tuner.tell(report(trial, 2, score))
+        tuner.tell(report(trial, 2, score * unit))
         (found,) = predicted(tuner, trial)
         assert isinstance(found, Extend)
         asked[trial] = found.priority
     assert asked[1] > asked[0] > asked[2]
-    # With fewer steps to go the same confidence is worth more.
-    tuner.tell(report(2, 16, 0.02 * 8))
-    tuner.tell(report(0, 16, 0.04 * 8))
-    again = [one for one in predicted(tuner, 0) if isinstance(one, Rank) and one.trial == 0]
-    assert all(one.priority > asked[1] for one in again)
-    assert tuner.standing[0][0] is Label.POOR
+    (again,) = (one for one in tuner.tell(report(2, 4, 0.13 * unit)) if isinstance(one, Extend))
+    assert again.priority == asked[2], "what has been predicted is as it was"
+    (ranked,) = predicted(tuner, 2)
+    assert ranked == Rank(trial=2, priority=pytest.approx(asked[1] + math.log2(0.35 / 0.15)))
+    assert tuner.standing[2][0] is Label.POOR
 
 
 def test_dedicated_slots_are_no_more_than_there_are() -> None:
