@@ -19,7 +19,7 @@ from distributed.security import Security
 from dasktune.connecting import Scheduler, address_in
 from dasktune.errors import ClusterError, ConfigurationError
 
-PATIENCE = 15.0
+PATIENCE = 30.0
 """Seconds within which it is said what is wrong."""
 
 
@@ -84,6 +84,7 @@ def cluster(files: dict[str, Path] | None) -> Iterator[LocalCluster]:
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Be patient with a silent address for a moment only."""
     monkeypatch.setattr("dasktune.hello.HELLO_SECONDS", 0.5)
+    monkeypatch.setattr("dasktune.connecting.HELLO_SECONDS", 0.5)
 
 
 def refusal(scheduler: Scheduler) -> str:
@@ -174,7 +175,7 @@ def test_something_else_is_named(
     assert message in said if scheme == "tcp" else "TLS" in said or "nothing" in said
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("hasty")
 def test_silence_is_heard_out_and_named() -> None:
     with served(lambda one: threading.Event().wait(60)) as port:
         said = refusal(Scheduler(address=f"tcp://127.0.0.1:{port}"))
