@@ -44,7 +44,7 @@ TRIALS, SHORT_TRIALS = 1_000, 20
 FEW, MANY = 10, 1_000
 """Reports of each trial."""
 
-TURNS = 9
+TURNS, SHORT_TURNS = 9, 3
 GROWTH = 3.0
 STATUS_SECONDS = 1.0
 SPACE = Space(
@@ -235,7 +235,7 @@ def _of_sizes(url: str, name: str, short: bool) -> list[Figure]:
             _fill(place, f"of {reports}", trials, reports)
         # One after the other and again: what else this machine does falls on all alike.
         least = {(call, reports): float("inf") for call in calls for reports in places}
-        for _ in range(TURNS):
+        for _ in range(SHORT_TURNS if short else TURNS):
             for (call, reports), before in least.items():
                 began = time.perf_counter()
                 calls[call](f"of {reports}", places[reports], folder)
@@ -375,7 +375,7 @@ def _postgresql(given: Path | None) -> Iterator[str | None]:
         quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
         subprocess.run(command, check=True, cwd=folder, timeout=60, **quiet, **owner)
 
-    call("initdb", "-U", "dasktune", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8")
+    call("initdb", "-U", "dasktune", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "-N")
     options = f"-k {folder} -c listen_addresses="
     call("pg_ctl", "-w", "-l", str(folder / "log"), "-o", options, "start")
     try:

@@ -20,8 +20,7 @@ from trainers import Nothing
 import dasktune as dt
 from dasktune.local import local_client
 
-WORKERS = 3
-TRIALS = 2
+TRIALS, SHORT_TRIALS = 2, 1
 """One fewer than workers: one is free, so that what is measured is noticing and sending."""
 
 STEPS = 100_000
@@ -31,8 +30,8 @@ BEFORE = 20
 
 ROUNDS, SHORT_ROUNDS = 3, 1
 KILLED_SECONDS, SILENT_SECONDS, HUNG_SECONDS = 5.0, 60.0, 5.0
-SILENCE, SHORT_SILENCE = dt.Timeouts().silence_seconds, 5.0
-LIMIT, SHORT_LIMIT = 5.0, 2.0
+SILENCE, SHORT_SILENCE = dt.Timeouts().silence_seconds, 3.0
+LIMIT, SHORT_LIMIT = 5.0, 1.0
 """Seconds that a step may take."""
 
 PATIENCE_SECONDS = 300.0
@@ -89,11 +88,11 @@ def marks(log: Path) -> list[Mark]:
 
 def measure(short: bool) -> list[Figure]:
     """Do each thing to a worker of a running study; wait for its stage to begin elsewhere."""
-    rounds = SHORT_ROUNDS if short else ROUNDS
+    rounds, trials = (SHORT_ROUNDS, SHORT_TRIALS) if short else (ROUNDS, TRIALS)
     silence, limit = (SHORT_SILENCE, SHORT_LIMIT) if short else (SILENCE, LIMIT)
-    killed = [_after(_kill, dt.Timeouts()) for _ in range(rounds)]
-    silent = [_after(_pause, dt.Timeouts(silence_seconds=silence))]
-    hung = [_after(_wait, dt.Timeouts(step_seconds=limit), hangs=True) for _ in range(rounds)]
+    killed = [_after(_kill, trials, dt.Timeouts()) for _ in range(rounds)]
+    silent = [_after(_pause, trials, dt.Timeouts(silence_seconds=silence))]
+    hung = [_after(_wait, trials, dt.Timeouts(step_seconds=limit)) for _ in range(rounds)]
     return [
         _figure("a killed worker's stage runs elsewhere after", killed, KILLED_SECONDS, "SIGKILL"),
         _figure(
@@ -117,21 +116,21 @@ def _figure(name: str, found: list[float], bound: float, how: str) -> Figure:
     return Figure(name=name, value=max(found), unit="s", at_most=bound, note=note)
 
 
-def _after(disturb: Callable[[int], float], timeouts: dt.Timeouts, *, hangs: bool = False) -> float:
+def _after(disturb: Callable[[int], float], trials: int, timeouts: dt.Timeouts) -> float:
     """Run a study, do something to the process of its first trial; return the seconds since.
 
     They end when that trial's next step begins in another process.
     """
     # What is done to workers is warned of.
     logging.getLogger("dasktune").setLevel(logging.ERROR)
-    with tempfile.TemporaryDirectory() as folder, local_client(WORKERS) as client:
+    with tempfile.TemporaryDirectory() as folder, local_client(trials + 1) as client:
         log, found = Path(folder) / "log", list[float]()
         study = dt.create_study(
             Marking,
             name="detection",
             storage=Path(folder) / "store",
             metric="value",
-            config={"log": str(log), "hangs": f"{folder}/hung" if hangs else None},
+            config={"log": str(log), "hangs": f"{folder}/hung" if disturb is _wait else None},
         )
 
         def watch() -> None:
@@ -147,7 +146,7 @@ def _after(disturb: Callable[[int], float], timeouts: dt.Timeouts, *, hangs: boo
 
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
-        tuner = dt.algos.Grid(dt.Space(trial=list(range(TRIALS))), max_steps=STEPS)
+        tuner = dt.algos.Grid(dt.Space(trial=list(range(trials))), max_steps=STEPS)
         study.optimize(tuner, client=client, timeouts=timeouts, progress=False, last_line=False)
         watcher.join()
         study.close()

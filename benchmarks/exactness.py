@@ -25,7 +25,7 @@ from dasktune.trials import Trial
 
 STUDIES, SHORT_STUDIES = 50, 2
 STEPS = 9
-WORKERS, SHORT_WORKERS = (1, 4), (1, 2)
+WORKERS, SHORT_WORKERS = (1, 4), (2,)
 
 
 class Net(dt.TorchTrainer):
@@ -81,7 +81,7 @@ class Tally:
 
 
 def measure(short: bool) -> list[Figure]:
-    """Run random studies on clusters of one and of four workers."""
+    """Run random studies on clusters of one and of four workers; the short version on two."""
     figures = []
     for workers in SHORT_WORKERS if short else WORKERS:
         tally = Tally()

@@ -23,13 +23,14 @@ from dasktune.simulate import Simulation, Trace
 from dasktune.space import Configuration, Space
 from dasktune.study import Study
 
-WORKERS = (2, 4)
+WORKERS, SHORT_WORKERS = (2, 4), (2,)
 ERROR = 0.13
 """What HyperDrive's simulator is off by at most [Rasley et al., section 7]."""
 
 STEP_SECONDS = 0.08
-TRIALS, STEPS, REPEATS = 24, 30, 3
-SHORT = 6, 6, 1
+LONG, SHORT = (24, 30, 3), (6, 6, 1)
+"""Trials, steps of each, and repeats."""
+
 EVERY = 5
 """Steps between the boundaries of Bandit and POP."""
 
@@ -101,20 +102,14 @@ class Took:
 def measure(short: bool) -> list[Figure]:
     """Run all configurations once, and every policy live and on the trace of that run."""
     logging.getLogger("dasktune").setLevel(logging.ERROR)
-    trials, steps, repeats = SHORT if short else (TRIALS, STEPS, REPEATS)
-    rng = np.random.default_rng(0)
-    configurations = [SPACE.sample(rng) for _ in range(trials)]
+    figures: list[Figure] = []
     with tempfile.TemporaryDirectory() as folder:
-        with local_client(WORKERS[0]) as client:
-            tuner = _random(SPACE, GivenSource(configurations, "recorded"), trials, steps, 0.0)
-            path = _live(client, Path(folder) / "recorded", tuner).trace().save(f"{folder}/t.zarr")
-        bench = Bench(
-            folder=Path(folder),
-            trace=Trace.load(path),
-            configurations=configurations,
-            repeats=repeats,
-        )
-        return [figure for workers in WORKERS for figure in bench.figures(workers)]
+        bench = None
+        for workers in SHORT_WORKERS if short else WORKERS:
+            with local_client(workers) as client:
+                bench = bench or Bench.recorded(client, Path(folder), *(SHORT if short else LONG))
+                figures += bench.figures(client, workers)
+    return figures
 
 
 def _live(client: Client, folder: Path, tuner: Tuner) -> Study:
@@ -140,24 +135,37 @@ class Bench:
     configurations: Sequence[Configuration]
     repeats: int
 
+    @classmethod
+    def recorded(cls, client: Client, folder: Path, trials: int, steps: int, repeats: int) -> Bench:
+        """Run so many configurations, and return a bench with the trace of that run."""
+        rng = np.random.default_rng(0)
+        configurations = [SPACE.sample(rng) for _ in range(trials)]
+        tuner = _random(SPACE, GivenSource(configurations, "recorded"), trials, steps, 0.0)
+        path = _live(client, folder / "recorded", tuner).trace().save(f"{folder}/t.zarr")
+        return cls(
+            folder=folder,
+            trace=Trace.load(path),
+            configurations=configurations,
+            repeats=repeats,
+        )
+
     @property
     def target(self) -> float:
         """The best accuracy of the last configuration that is good."""
         best = np.nanmax(self.trace.values[:, :, self.trace.metrics.index(METRIC)], axis=1)
         return float(np.sort(best)[-GOOD])
 
-    def figures(self, workers: int) -> Iterator[Figure]:
+    def figures(self, client: Client, workers: int) -> Iterator[Figure]:
         """Yield how far simulated runs are off live ones on so many workers."""
-        with local_client(workers) as client:
-            for name, make in POLICIES.items():
-                pairs = [
-                    (
-                        self._run_live(client, f"{name} {workers} {order}", make, order),
-                        self._simulate(workers, make, order),
-                    )
-                    for order in range(self.repeats)
-                ]
-                yield from _compared(f"{name}, {workers} workers", pairs)
+        for name, make in POLICIES.items():
+            pairs = [
+                (
+                    self._run_live(client, f"{name} {workers} {order}", make, order),
+                    self._simulate(workers, make, order),
+                )
+                for order in range(self.repeats)
+            ]
+            yield from _compared(f"{name}, {workers} workers", pairs)
 
     def _run_live(self, client: Client, name: str, make: Make, order: int) -> Took:
         shuffled = np.random.default_rng(order).permutation(len(self.configurations))

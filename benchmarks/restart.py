@@ -87,8 +87,10 @@ def measure(short: bool, postgresql: Path | None = None) -> list[Figure]:
     others = () if short else ("ASHA with TPE", "MedianStopping")
     figures = [one for kind in kinds for one in _figures(kind, *large)]
     figures += [one for kind in others for one in _figures(kind, *small)]
+    if short:
+        return figures
     with postgresql_server(postgresql) as url:
-        if url is not None and not short:
+        if url is not None:
             figures += _figures("ASHA", *small, database=url)
     return figures
 

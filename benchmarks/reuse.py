@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from distributed import Client
 from figures import Figure, main
 from spaces import BATCH_SIZES, REQUESTED, STEPS, UNIQUE, hippo_144
 from trainers import Counting, logged
 
 import dasktune as dt
+from dasktune.local import local_client
 from dasktune.sequences import Constant, MultiStep, Piecewise
 from dasktune.summary import Summary
 
@@ -41,7 +43,7 @@ DISTANCES = (1, 2, 5, 10)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """What one run of a study came to; the seconds include its cluster and its database."""
+    """What one run of a study came to; the seconds include its database, and its own cluster."""
 
     seconds: float
     trained: int
@@ -56,17 +58,20 @@ class Place:
     ----------
     folder
         Where it is.
+    client
+        Of the cluster that all run on; None starts one for each.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, client: Client | None) -> None:
         self.folder = folder
+        self.client = client
         self.studies = 0
         self.earlier: list[dt.Study] = []
 
     def run(
         self, space: dt.Space, steps: int, *, database: str = "first.db", every: int | None = None
     ) -> Ran:
-        """Create a study, train a grid on a local cluster of its own, close both."""
+        """Create a study, and train a grid."""
         self.studies += 1
         name = f"study-{self.studies}"
         log = self.folder / name
@@ -82,7 +87,8 @@ class Place:
             checkpoint_every=every,
         )
         tuner = dt.algos.Grid(space, max_steps=steps)
-        study.optimize(tuner, workers=WORKERS, progress=False, last_line=False)
+        workers = WORKERS if self.client is None else None
+        study.optimize(tuner, client=self.client, workers=workers, progress=False, last_line=False)
         seconds = time.perf_counter() - began
         self.earlier.append(study)
         return Ran(
@@ -94,10 +100,10 @@ class Place:
 
 
 @contextmanager
-def place() -> Iterator[Place]:
+def place(client: Client | None = None) -> Iterator[Place]:
     """Yield a new place; close its studies in the end."""
     with tempfile.TemporaryDirectory() as folder:
-        made = Place(Path(folder))
+        made = Place(Path(folder), client)
         yield made
         for study in made.earlier:
             study.close()
@@ -107,8 +113,10 @@ def measure(short: bool) -> list[Figure]:
     """Run a study again, with its database and without; then studies that overlap with it."""
     steps = STEPS // 10 if short else STEPS
     repeat = 1 if short else REPEAT
-    overlapping = _overlapping(SHORT if short else STEPS)
-    return [*_again(steps, repeat), *overlapping, *_between_checkpoints(short)]
+    again = _again(steps, repeat)
+    with local_client(WORKERS) as client:
+        overlapping = _overlapping(client, SHORT if short else STEPS)
+        return [*again, *overlapping, *_between_checkpoints(client, short)]
 
 
 def _again(steps: int, repeat: int) -> list[Figure]:
@@ -153,12 +161,12 @@ def _again(steps: int, repeat: int) -> list[Figure]:
     ]
 
 
-def _overlapping(steps: int) -> list[Figure]:
+def _overlapping(client: Client, steps: int) -> list[Figure]:
     """A study of which half of the trials are there, and the others branch off them."""
     spaces = [hippo_144(), hippo_144(OVERLAPPING)]
     together = dt.preview(spaces, max_steps=steps)
     alone = together.studies[0].steps_unique
-    with place() as here:
+    with place(client) as here:
         here.run(spaces[0], steps)
         second = here.run(spaces[1], steps)
     return [
@@ -186,12 +194,12 @@ def _overlapping(steps: int) -> list[Figure]:
     ]
 
 
-def _between_checkpoints(short: bool) -> list[Figure]:
+def _between_checkpoints(client: Client, short: bool) -> list[Figure]:
     """Branch off a trial at every step, between the checkpoints that it left."""
-    steps, figures = (20 if short else 60), []
+    steps, figures = (12 if short else 60), []
     rates = [MultiStep(0.1, milestones=[at], gamma=0.1) for at in range(1, steps)]
     for every in DISTANCES[:2] if short else DISTANCES:
-        with place() as here:
+        with place(client) as here:
             here.run(dt.Space(lr=Constant(0.1)), steps, every=every)
             second = here.run(dt.Space(lr=rates), steps, every=every)
         new = sum(range(1, steps))

@@ -116,8 +116,9 @@ def test_nothing_heavy_is_loaded_at_the_start(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_exactness_compares_states_and_metrics(tmp_path: Path) -> None:
     figures = run("exactness", tmp_path)
-    assert [figure["value"] for figure in figures.values()] == [0, 0]
-    assert all(int(figure["note"].split()[0].replace(",", "")) > 10 for figure in figures.values())
+    (found,) = figures.values()
+    assert found["value"] == 0
+    assert int(found["note"].split()[0].replace(",", "")) > 10
 
 
 def test_the_grid_is_the_one_of_the_figures(load: Any) -> None:
@@ -210,7 +211,7 @@ def test_what_suspending_takes_is_told_of_trials_that_are_resumed(tmp_path: Path
             for one in ("mean", "95th percentile", "largest")
         ]
         assert latencies == sorted(latencies)
-        assert figures[f"snapshot, largest, {tuner}"]["value"] == 360
+        assert 360 < figures[f"snapshot, largest, {tuner}"]["value"] < 361
 
 
 def test_torture_finds_no_violation(tmp_path: Path) -> None:
