@@ -22,9 +22,16 @@ ROOT = Path(__file__).parents[2]
 class Cluster:
     """A scheduler on loopback, and what was started for it."""
 
-    client: Client
+    connected: Client
     folder: Path
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def client(self) -> Client:
+        """Its client, once all that was started are there."""
+        if self.workers:
+            self.connected.wait_for_workers(len(self.workers), timeout=60)
+        return self.connected
 
     def start(
         self,
@@ -33,13 +40,13 @@ class Cluster:
         mounts: str = "",
         path: Sequence[Path] = (),
     ) -> subprocess.Popen[bytes]:
-        """Start a worker and wait for it.
+        """Start a worker; it is waited for when the client is used.
 
         `mounts` are commands of a shell that sees file systems of its own; what lies in `path`
         is imported first.
         """
         number = len(self.workers)
-        scheduler = self.client.scheduler
+        scheduler = self.connected.scheduler
         assert scheduler is not None
         command = [sys.executable, "-m", "distributed.cli.dask_worker", scheduler.address]
         command += ["--no-nanny", "--nthreads", "1", "--memory-limit", "0", "--host", "127.0.0.1"]
@@ -54,7 +61,6 @@ class Cluster:
                 command, env=environment, stdout=log, stderr=log, cwd=self.folder
             )
         self.workers.append(process)
-        self.client.wait_for_workers(number + 1, timeout=60)
         return process
 
 
