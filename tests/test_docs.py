@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import dasktune as dt
 from dasktune.cli import app
+from dasktune.local import local_client
 from dasktune.types import TrialState
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -124,7 +125,8 @@ def test_the_page_about_reuse_trains_once_and_takes_models_home(
 @pytest.mark.cluster
 def test_the_page_about_reuse_loads_a_model(reuse: tuple[ModuleType, Path]) -> None:
     page, _ = reuse
-    net = page.take_home(None)
+    with local_client(1) as client:  # each of its workers imports torch
+        net = page.take_home(client)
     assert torch.equal(net.weight, torch.load("net.pt", weights_only=True)["weight"])
 
 
