@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
+from dasktune.algos.bounds import beyond_bounds
 from dasktune.algos.curves import Branch, Curve, Prediction, Predictor, predictor_of
 from dasktune.algos.curves.curve import MOST_SIBLINGS, future_steps
 from dasktune.algos.curves.observed import rates_of
@@ -253,16 +255,16 @@ class CurveReader:
         self, trial: int, steps: Iterable[Step], scores: Iterable[float]
     ) -> Iterator[str]:
         """Say which value was measured first that there cannot be."""
-        low = -math.inf if self.bounds[0] is None else self.bounds[0]
-        high = math.inf if self.bounds[1] is None else self.bounds[1]
-        for step, score in zip(steps, scores, strict=True):
-            value = turned(score, self.direction)
-            if math.isfinite(value) and not low <= value <= high:
-                yield (
-                    f"bounds must hold all values of {self.metric}, {low:g} to {high:g}, got "
-                    f"{value:.10g} at step {step} of trial {trial}"
-                )
-                return
+        every = (
+            beyond_bounds(
+                turned(score, self.direction),
+                *self.bounds,
+                metric=self.metric,
+                where=f" at step {step} of trial {trial}",
+            )
+            for step, score in zip(steps, scores, strict=True)
+        )
+        yield from islice(chain.from_iterable(every), 1)
 
     def _scores(self, nodes: Iterable[Node]) -> tuple[tuple[Step, ...], tuple[float, ...]]:
         found = [

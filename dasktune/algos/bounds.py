@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from dasktune.algos.base import Inputs
 from dasktune.errors import InternalError
@@ -36,6 +37,26 @@ def checked_sides(check: Arguments, bounds: object) -> tuple[float | None, float
             return None, float(high)
         case _:
             return checked_bounds(check, bounds) or (None, None)
+
+
+def beyond_bounds(
+    value: float, low: float | None, high: float | None, *, metric: str, where: str
+) -> Iterator[str]:
+    """Say that a value was measured which the bounds do not allow; it may be anything not finite.
+
+    Examples
+    --------
+    >>> list(beyond_bounds(40.0, 0.0, None, metric="loss", where=" at step 1"))
+    []
+    >>> list(beyond_bounds(40.0, 0.0, 1.0, metric="accuracy", where=" at step 1"))
+    ['bounds must hold all values of accuracy, 0 to 1, got 40 at step 1']
+    """
+    least, most = -math.inf if low is None else low, math.inf if high is None else high
+    if math.isfinite(value) and not least <= value <= most:
+        yield (
+            f"bounds must hold all values of {metric}, {least:g} to {most:g}, got "
+            f"{value:.10g}{where}"
+        )
 
 
 def score_bounds(bounds: Bounds | None, inputs: Inputs) -> Bounds | None:

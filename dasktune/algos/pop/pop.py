@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dasktune.algos.base import Inputs
+from dasktune.algos.bounds import beyond_bounds
 from dasktune.algos.curves.curve import Prediction, Predictor, Question, future_steps
 from dasktune.algos.curves.named import checked_predictor
 from dasktune.algos.curves.observed import ObservedCurves
@@ -391,9 +392,8 @@ class POP(SampledTuner):
         """Say what the first report shows to be wrong with what was given."""
         value = (-report.loss if self._direction is Direction.MAXIMIZE else report.loss) + 0.0
         low, high = self._given.low, self._given.high
-        under, over = low is not None and value < low, high is not None and value > high
-        if (under or over) and math.isfinite(value):
-            yield f"bounds must hold all values of the metric, {low} to {high}, got {value:g}"
+        where = f" at step {report.step} of trial {report.trial}"
+        yield from beyond_bounds(value, low, high, metric="the metric", where=where)
         for name in self.ends_when.keys() - report.metrics.keys():
             yield f"ends_when: {unknown('metric', name, report.metrics)}"
 

@@ -246,9 +246,9 @@ def test_what_ended_it_is_said_in_the_metrics_own_unit() -> None:
 @pytest.mark.parametrize(
     ("settings", "value", "message"),
     [
-        ({"bounds": (0, 1)}, 40.0, "bounds must hold all values of the metric, 0.0 to 1.0, got 40"),
-        ({"bounds": (0.5, None)}, 0.4, "0.5 to None, got 0.4"),
-        ({"bounds": (None, 1), "directions": ["minimize"]}, -2.0, "None to 1.0, got 2"),
+        ({"bounds": (0, 1)}, 40.0, "bounds must hold all values of the metric, 0 to 1, got 40"),
+        ({"bounds": (0.5, None)}, 0.4, "0.5 to inf, got 0.4"),
+        ({"bounds": (None, 1), "directions": ["minimize"]}, -2.0, "-inf to 1, got 2"),
         ({"ends_when": {"crshes": (None, 1)}}, 0.4, "unknown metric 'crshes'; known: accuracy"),
     ],
 )
