@@ -162,9 +162,13 @@ def ceph() -> Iterator[services.S3Server]:
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def slurm() -> Iterator[slurm_server.Slurm]:
-    """Return a SLURM of two nodes with two pretended GPUs each; for tests marked ``slurm``."""
+    """Return a SLURM of two nodes with two pretended GPUs each; for tests marked ``slurm``.
+
+    Each test has one of its own, for a second: jobs and nodes of an earlier one, and a node that
+    SLURM takes out of service, are not there.
+    """
     with slurm_server.slurm() as server:
         yield server
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -113,13 +114,28 @@ class Slurm:
         parts = self.call("scontrol", "-o", "show", "job", job).split()
         return dict(part.partition("=")[::2] for part in parts)[what]
 
+    def state(self) -> str:
+        """Return what there is to know of nodes, jobs and daemons, to show when a test fails."""
+        commands = (
+            ("sinfo", "-N", "-l"),
+            ("sinfo", "-R"),
+            ("squeue", "-t", "all", "-o", "%i %T %r %P %N %S %e"),
+        )
+        told = []
+        for command in commands:
+            try:
+                told.append(self.call(*command))
+            except subprocess.SubprocessError as error:
+                told.append(f"{' '.join(command)}: {error}")
+        return "\n".join([*told, self.daemons.logs()])
+
     def processes_on(self, node: str) -> list[psutil.Process]:
         """Return the processes of all jobs on a node, and those that look after them."""
         jobs = self.call("squeue", "-h", "-o", "%i", "-t", "RUNNING", "-w", node).split()
         found = []
-        for process in psutil.process_iter():
+        for process in _processes_of(self.folder / "slurm.conf"):
             with suppress(psutil.Error):
-                if self._job_of(process) in jobs:
+                if _job_of(process) in jobs:
                     found.append(process)
         return found
 
@@ -172,18 +188,8 @@ class Slurm:
         deadline = time.monotonic() + 30
         while set(_idle_nodes(self)) != set(self.nodes):
             if time.monotonic() > deadline:
-                raise RuntimeError(self.daemons.logs())
+                raise RuntimeError(f"not all nodes can take jobs\n{self.state()}")
             time.sleep(0.05)
-
-    def _job_of(self, process: psutil.Process) -> str:
-        """Return the job that a process belongs to, or that it looks after; empty if none."""
-        environment = process.environ()
-        if environment.get("SLURM_CONF") != self.environment["SLURM_CONF"]:
-            return ""
-        command = process.cmdline()[0]
-        if command.startswith(STEPD):
-            return command.removeprefix(STEPD).partition(".")[0]
-        return environment.get("SLURM_JOB_ID", "")
 
 
 def send(processes: list[psutil.Process], number: signal.Signals) -> None:
@@ -225,8 +231,9 @@ class _Daemons:
 
     def start(self, nodes: int, gpus: int, cpus: int) -> Slurm:
         os.chmod(self._folder, 0o755)
-        # Names go into cgroups, which two of these at a time must not share.
-        names = tuple(f"t{os.getpid()}n{number}" for number in range(nodes))
+        # Names go into cgroups, which no two of these may share.
+        own = secrets.token_hex(4)
+        names = tuple(f"t{own}n{number}" for number in range(nodes))
         self._start_munge()
         self._configure(names, gpus, cpus)
         self.serve("slurmctld")
@@ -234,7 +241,6 @@ class _Daemons:
             (self._folder / f"spool-{name}").mkdir()
             self.serve(name)
         made = Slurm(folder=self._folder, nodes=names, daemons=self)
-        self._stack.callback(_cancel_all, made)
         made.wait_for_nodes()
         return made
 
@@ -321,15 +327,19 @@ class _Daemons:
         self._running[name] = process
 
     def _end_all(self) -> None:
-        for process in reversed(self._running.values()):
-            _end(process)
+        for process in self._running.values():
+            process.kill()
+            process.wait()
+        _kill_all(self._folder / "slurm.conf")
+        for name in self._running:
+            _remove_cgroups(name)
 
     def logs(self) -> str:
         """Return the ends of all logs."""
         texts = []
         for path in sorted(self._folder.glob("*.[lo][ou][gt]")):
-            texts.append(f"{path.name}:\n{path.read_text(errors='replace')[-1000:]}")
-        return "SLURM did not start\n" + "\n".join(texts)
+            texts.append(f"{path.name}:\n{path.read_text(errors='replace')[-3000:]}")
+        return "\n".join(texts)
 
 
 def _idle_nodes(slurm: Slurm) -> list[str]:
@@ -339,26 +349,35 @@ def _idle_nodes(slurm: Slurm) -> list[str]:
         return []
 
 
-def _cancel_all(slurm: Slurm) -> None:
-    """End all jobs: their processes are children of slurmd's steps, not ours."""
-    try:
-        slurm.call("scancel", "--signal=KILL", "--full", "-p", "low")
-        slurm.call("scancel", "-p", "low")
-        slurm.call("scancel", "-p", "high")
-        deadline = time.monotonic() + 10
-        while slurm.call("squeue", "-h", "-o", "%i") and time.monotonic() < deadline:
-            time.sleep(0.05)
-    except subprocess.SubprocessError:
-        return
+def _job_of(process: psutil.Process) -> str:
+    """Return the job that a process belongs to, or that it looks after; empty if none."""
+    command = process.cmdline()[0]
+    if command.startswith(STEPD):
+        return command.removeprefix(STEPD).partition(".")[0]
+    return process.environ().get("SLURM_JOB_ID", "")
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(5)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+def _kill_all(configuration: Path) -> None:
+    """Kill all processes of jobs: they are children of what looks after them, not ours."""
+    deadline = time.monotonic() + 10
+    while (found := list(_processes_of(configuration))) and time.monotonic() < deadline:
+        send(found, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _processes_of(configuration: Path) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("SLURM_CONF") == str(configuration):
+                yield process
+
+
+def _remove_cgroups(node: str) -> None:
+    """Remove what SLURM leaves behind of a node."""
+    for top in Path("/sys/fs/cgroup").glob(f"*/slurm_{node}"):
+        for folder, _, _ in os.walk(top, topdown=False):
+            with suppress(OSError):
+                os.rmdir(folder)
 
 
 def _free_port() -> int:

@@ -7,6 +7,7 @@ dasktune's own is needed to see whether something was trained twice.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -20,9 +21,9 @@ from dasktune.sequences import MultiStep
 
 
 class Slow(dt.Trainer):
-    """Follows its learning rate, slowly."""
+    """Follows its learning rate, slowly, and no further as long as there is a file to hold it."""
 
-    ignored_config = ("log", "seconds")
+    ignored_config = ("log", "seconds", "hold")
 
     def build(self, hp: Mapping[str, Any]) -> None:
         self.x, self.done, self.lr = 0.0, 0, hp["lr"]
@@ -32,6 +33,8 @@ class Slow(dt.Trainer):
 
     def train(self) -> None:
         time.sleep(self.config["seconds"])
+        while os.path.exists(self.config["hold"]):
+            time.sleep(0.01)
         self.x, self.done = follow(self.x, self.lr), self.done + 1
         with open(self.config["log"], "a") as file:
             file.write(f"{self.done} {self.x.hex()}\n")
@@ -80,7 +83,7 @@ def main() -> None:
             storage=options["storage"],
             database=options["database"],
             metric="loss",
-            config={"log": options["log"], "seconds": options["seconds"]},
+            config={name: options[name] for name in ("log", "seconds", "hold")},
             load_if_exists=True,
         )
         tuner = dt.algos.Grid(space(options["gammas"]), max_steps=options["steps"])

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -95,8 +95,19 @@ QUIET = ("--no-progress", "--no-report", "--json")
 ON_SLURM = ("--interface", "lo", "--memory", "200MB")
 RUN = ("run", "walk.py", "--slurm", *ON_SLURM, *QUIET)
 
-UNIQUE = 4 + 20 * 4
-"""Steps of 20 trials of 8 steps that share the first 4, and of one of them the rest, too."""
+STAGE = 4
+"""Steps of a stage: trials share the first ones, and then each has one of its own."""
+
+UNIQUE = STAGE + 20 * STAGE
+"""Steps of 20 trials of 8 steps."""
+
+UNSAVED = 2 * STAGE
+"""Steps that a worker may lose: of the stage that it trains, and of the one before, whose state
+is being written."""
+
+TWICE = UNSAVED + STAGE
+"""Steps that a worker which is silent, and comes back, and the one in its place may both train:
+what it had not saved, and of the stage after until it hears that this is not its own any more."""
 
 
 class Results(NamedTuple):
@@ -201,6 +212,17 @@ class Folder:
             assert process is None or process.poll() is None, process.communicate()
             assert time.monotonic() < deadline, "it did not come"
             time.sleep(0.02)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Function,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the state of SLURM when a test fails."""
+    report = yield
+    if report.failed and (slurm := item.funcargs.get("slurm")):
+        report.sections.append(("SLURM", slurm.state()))
+    return report
 
 
 @pytest.fixture

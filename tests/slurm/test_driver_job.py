@@ -12,14 +12,21 @@ import pytest
 
 from tests.slurm_server import Slurm, send
 
-from .conftest import ON_SLURM, QUIET, UNIQUE, Folder, Results, assert_same
+from .conftest import (
+    ON_SLURM,
+    QUIET,
+    STAGE,
+    TWICE,
+    UNIQUE,
+    UNSAVED,
+    Folder,
+    Results,
+    assert_same,
+)
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 
 SUBMIT = ("submit", "walk.py", *ON_SLURM, "--driver-memory", "300MB", "--config", "pause=0.05")
-
-STAGE = 4
-"""Steps of a stage."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,7 @@ def test_a_driver_goes_on_when_its_walltime_was_near_and_after_a_requeue(
     assert driver.has_said("interrupted; the same command goes on", times=2)
     assert_same(folder.results(), undisturbed)
     assert len(folder.steps()) == UNIQUE + folder.repeated()
-    assert folder.repeated() <= STAGE
+    assert folder.repeated() <= UNSAVED
     assert len(driver.workers()) == 3, "each life has its own"
     assert slurm.jobs("PENDING,RUNNING") == []
 
@@ -114,7 +121,7 @@ def test_a_driver_that_was_silent_does_not_disturb_its_next_life(
         send(processes, signal.SIGCONT)
         folder.wait(driver.has_ended)
     assert_same(folder.results(), undisturbed)
-    assert folder.repeated() <= 2 * STAGE, "the stage that ran there, and its rest once it is back"
+    assert folder.repeated() <= TWICE
 
 
 def test_a_driver_that_is_cancelled_saves_and_stays_ended(

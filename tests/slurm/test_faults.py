@@ -1,7 +1,7 @@
 """What goes wrong on a SLURM, for real: nothing of it changes a result.
 
 Each test says how many steps may be trained again: at most those of the stages that ran and
-were not durable, which are of 4 steps here.
+were not durable.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 from tests.slurm_server import Slurm, send
 
-from .conftest import RUN, UNIQUE, Folder, Results, assert_same
+from .conftest import RUN, STAGE, TWICE, UNIQUE, UNSAVED, Folder, Results, assert_same
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 
@@ -23,9 +23,6 @@ TWO_JOBS = ("--workers", "2", "--cpus-per-worker", "8", "--config", "pause=0.05"
 
 QUICK = ("--output=/dev/null", "--wrap", "sleep 1")
 """What another job does."""
-
-STAGE = 4
-"""Steps of a stage."""
 
 
 def ended(process: subprocess.Popen[str]) -> None:
@@ -80,7 +77,7 @@ def test_what_ran_on_a_node_that_dies_is_trained_elsewhere(
     with slurm.gone(slurm.told(slurm.jobs()[0], "NodeList")):
         ended(process)
     assert_same(folder.results(), undisturbed)
-    assert folder.repeated() <= STAGE
+    assert folder.repeated() <= UNSAVED
 
 
 def test_a_node_that_is_silent_counts_as_gone_and_may_come_back(
@@ -95,7 +92,7 @@ def test_a_node_that_is_silent_counts_as_gone_and_may_come_back(
         send(processes, signal.SIGCONT)
         ended(process)
     assert_same(folder.results(), undisturbed)
-    assert folder.repeated() <= 2 * STAGE, "the stage that ran there, and its rest once it is back"
+    assert folder.repeated() <= TWICE
 
 
 def test_after_a_killed_driver_the_same_command_goes_on_and_its_jobs_are_gone(
@@ -112,7 +109,7 @@ def test_after_a_killed_driver_the_same_command_goes_on_and_its_jobs_are_gone(
     again = folder.steps()[before:]
     assert not {(lr, number) for *_, lr, number in again} & durable
     assert not {job for job, *_ in again} & old
-    assert folder.repeated() <= 2 * STAGE
+    assert folder.repeated() <= 2 * UNSAVED
 
 
 def test_a_run_outlives_a_restart_of_the_controller(

@@ -8,43 +8,17 @@ import signal
 
 import pytest
 
-from dasktune.storage.checkpoints import CheckpointStore
 from tests.slurm_server import Slurm
 
-from .conftest import STUDY_FILE, Folder
+from .conftest import RUN, UNIQUE, Folder, Results, assert_same
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 
-QUIET = ("--no-progress", "--no-report", "--json")
-RUN = ("run", "walk.py", "--slurm", "--interface", "lo", "--memory", "200MB", *QUIET)
 TWO_JOBS = ("--workers", "2", "--gpus-per-worker", "1")
-
-UNIQUE = 4 + 20 * 4
-"""Steps of 20 trials of 8 steps that share the first 4, and of one of them the rest, too."""
-
-
-def states_of(folder: Folder) -> dict[str, object]:
-    """Return all states that a study has made, and the metrics that came with them, by key."""
-    store = CheckpointStore(str(folder.path / "runs" / "walk"))
-    found = {}
-    for key in store.keys():  # noqa: SIM118 - not a mapping
-        state, commit = store.load(key)
-        found[key] = (state["weight"].tobytes(), state["random"], commit.step)
-    return found
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """Return the states of the same study on one local worker."""
-    folder = Folder(tmp_path_factory.mktemp("undisturbed"), dict(os.environ))
-    (folder.path / "walk.py").write_text(STUDY_FILE)
-    done = folder.command("run", "walk.py", "--workers", "1", *QUIET)
-    assert done.returncode == 0, done.stderr
-    return states_of(folder)
 
 
 def test_twenty_trials_on_two_jobs_give_what_one_local_worker_gives(
-    folder: Folder, undisturbed: dict[str, object], slurm: Slurm
+    folder: Folder, undisturbed: Results, slurm: Slurm
 ) -> None:
     done = folder.command(*RUN, *TWO_JOBS, "--config", "pause=0.05")
     assert done.returncode == 0, done.stderr
@@ -52,7 +26,7 @@ def test_twenty_trials_on_two_jobs_give_what_one_local_worker_gives(
     assert len(folder.steps()) == UNIQUE
     assert len({(job, gpus) for job, gpus, *_ in folder.steps()}) == 2
     assert {gpus for _, gpus, *_ in folder.steps()} <= {"0", "1"}
-    assert states_of(folder) == undisturbed
+    assert_same(folder.results(), undisturbed)
     assert slurm.jobs("PENDING,RUNNING") == []
 
 
