@@ -63,18 +63,17 @@ class Placing:
                 break
             self._launch(node, self._slot_for(node), None, now)
         self._continue_paths(now)
-        if self._options.lookahead_seconds > 0 and not self._idle:
+        if self._looks_ahead:
             self._look_ahead(now)
         launched, self._out = self._out, []
         return launched
 
     def next_tick(self, now: float) -> float | None:
         """Return when `fill` is due: the next worker is about to run dry."""
-        lookahead = self._options.lookahead_seconds
-        if lookahead <= 0 or self._idle:
+        if not self._looks_ahead:
             return None
         ends = [
-            now + self._remaining_seconds(slot.queue[0], now) - lookahead
+            now + self._remaining_seconds(slot.queue[0], now) - self._options.lookahead_seconds
             for slot in self._running_last()
         ]
         return min(ends, default=None)
@@ -177,6 +176,14 @@ class Placing:
     def _may_run(self, node: Node, slot: Slot) -> bool:
         """Whether a stage did not fail on this worker before, or there is no other."""
         return self._is_alone or self._frontier.work(node).avoid != slot.worker
+
+    @property
+    def _looks_ahead(self) -> bool:
+        """Whether stages are chosen before workers run dry: once it is known when they do.
+
+        By a guess, a stage would wait behind a long one that others could take meanwhile.
+        """
+        return self._options.lookahead_seconds > 0 and self._speeds.is_known and not self._idle
 
     def _look_ahead(self, now: float) -> None:
         """Queue the best stage on workers that are about to run dry."""

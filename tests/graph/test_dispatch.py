@@ -488,15 +488,30 @@ def test_a_stage_that_waits_behind_another_is_stopped_by_itself() -> None:
 
 def test_the_next_path_is_chosen_before_the_worker_runs_dry() -> None:
     table = Table(lookahead_seconds=1.5)
-    for trial, value in enumerate((1.0, 2.0)):
+    for trial, value in enumerate((1.0, 2.0, 3.0)):
         table.trial(Constant(value), 9)
         table.extend(trial, 9)
     assert table.join("w0") == [("run", 0, "w0", 0, 9, None)]
     table.tell(Started(attempt="0-a"), 10.0)
-    assert table.dispatcher.next_tick(10.0) == 17.5
-    assert table.tell(Progress(attempt="0-a", step=7), 17.0) == []
-    assert table.tell(Progress(attempt="0-a", step=8), 18.0) == [("run", 1, "w0", 0, 9, None)]
-    assert table.dispatcher.next_tick(18.0) is None
+    ended = Ended(attempt="0-a", step=9, status="trained", seconds=9.0)
+    assert table.tell(ended, 19.0) == [("run", 1, "w0", 0, 9, None)]
+    table.tell(Started(attempt="1-a"), 20.0)
+    assert table.dispatcher.next_tick(20.0) == 27.5
+    assert table.tell(Progress(attempt="1-a", step=7), 27.0) == []
+    assert table.tell(Progress(attempt="1-a", step=8), 28.0) == [("run", 2, "w0", 0, 9, None)]
+    assert table.dispatcher.next_tick(28.0) is None
+
+
+def test_no_path_waits_behind_a_stage_by_a_guess_how_long_it_takes() -> None:
+    table = Table(lookahead_seconds=1.5)
+    for trial, value in enumerate((1.0, 2.0)):
+        table.trial(Constant(value), 9)
+        table.extend(trial, 9)
+    table.join("w0")
+    table.tell(Started(attempt="0-a"), 10.0)
+    assert table.dispatcher.next_tick(10.0) is None
+    assert table.tell(Progress(attempt="0-a", step=1), 100.0) == []
+    assert table.join("w1") == [("run", 1, "w1", 0, 9, None)]
 
 
 def test_draining_ends_everything_and_starts_nothing() -> None:
