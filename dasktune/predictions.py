@@ -65,6 +65,7 @@ class Predictions:
         self._open: dict[int, _Open] = {}
         self._count = 0
         self._packed: tuple[Predictor, bytes] | None = None
+        self._stuck: set[str] = set()
 
     def add(self, order: RunPrediction) -> None:
         """Take a question, for `send` to ask."""
@@ -78,14 +79,20 @@ class Predictions:
         return pickle.dumps((self._packed[1], question.curve, question.steps, question.seed))
 
     def send(self, workers: Collection[str], now: float) -> None:
-        """Ask what nobody is asked: of workers that were not yet, with the fewest questions."""
+        """Ask what nobody is asked: of workers that were not yet, with the fewest questions.
+
+        Workers that have not answered for long are asked last: they take one after the other.
+        """
         if not workers:
             return
         load = Counter(one.worker for one in self._open.values())
         for number, one in self._open.items():
             if one.worker is None and now - one.since >= RETRY_SECONDS:
                 one.since = now
-                _, _, worker = min((one.asked.count(name), load[name], name) for name in workers)
+                *_, worker = min(
+                    (name in self._stuck, one.asked.count(name), load[name], name)
+                    for name in workers
+                )
                 one.worker = worker
                 one.asked.append(worker)
                 load[worker] += 1
@@ -113,6 +120,8 @@ class Predictions:
             The trial and its prediction, None where it cannot be made; None if another worker
             will be asked, or the question is not open any more.
         """
+        if answer is not None:
+            self._stuck.discard(worker)
         one = self._open.get(number)
         if one is None or (answer is None and one.worker != worker):
             return None
@@ -131,26 +140,37 @@ class Predictions:
 
         It counts as a try, unless the question cannot be the reason.
         """
-        for one in self._open.values():
-            if one.worker == worker:
-                one.worker, one.since = None, -math.inf
-                if is_blameless:
-                    one.asked.remove(worker)
+        self._stuck.discard(worker)
+        self._let_others_answer(worker, is_blameless=is_blameless)
 
     def overdue(self, now: float) -> list[int]:
-        """Return the trials that are given up: nobody waits for their predictions any more."""
-        found = []
+        """Return the trials that are given up: nobody waits for their predictions any more.
+
+        What waits behind them, others are asked.
+        """
+        found, stuck = [], set()
         for number, one in list(self._open.items()):
             why = ""
             if one.worker is None and len(one.asked) >= MOST_TRIES:
                 why = f"{MOST_TRIES} workers were lost with it"
             elif one.worker is not None and now - one.since > ANSWER_SECONDS:
                 why = f"it takes longer than {ANSWER_SECONDS:.0f} s"
+                stuck.add(one.worker)
             if why:
                 del self._open[number]
                 logger.warning("trial %d cannot be predicted: %s", one.order.trial, why)
                 found.append(one.order.trial)
+        for worker in stuck:
+            self._let_others_answer(worker, is_blameless=True)
+        self._stuck |= stuck
         return found
+
+    def _let_others_answer(self, worker: str, *, is_blameless: bool) -> None:
+        for one in self._open.values():
+            if one.worker == worker:
+                one.worker, one.since = None, -math.inf
+                if is_blameless:
+                    one.asked.remove(worker)
 
 
 def _by_value(predictor: Predictor) -> bytes:

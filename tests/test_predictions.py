@@ -140,6 +140,40 @@ def test_a_prediction_that_takes_too_long_is_not_waited_for() -> None:
     assert asked.take(1, "a", QUESTION.answer().to_json()) is None
 
 
+def test_what_waits_behind_a_prediction_that_hangs_others_are_asked() -> None:
+    asked = Asked()
+    asked.add(5)
+    assert asked.send("a", at=10.0) == [("a", 1)]
+    asked.add(6)
+    assert asked.send("a", at=20.0) == [("a", 2)]
+    at = 11.0 + ANSWER_SECONDS
+    assert asked.predictions.overdue(at) == [5]
+    assert asked.send("a", "b", at=at) == [("b", 2)]
+    asked.add(7)
+    assert asked.send("a", "b", at=at) == [("b", 3)], "though it has more to answer"
+
+
+def test_a_worker_that_answers_again_is_asked_like_others() -> None:
+    asked = Asked()
+    asked.add(5)
+    asked.send("a")
+    assert asked.predictions.overdue(1.0 + ANSWER_SECONDS) == [5]
+    asked.take(1, "a", QUESTION.answer().to_json())
+    asked.add(6, 7)
+    assert asked.send("a", "b", at=400.0) == [("a", 2), ("b", 3)]
+
+
+def test_a_worker_that_hangs_is_asked_where_there_is_no_other() -> None:
+    asked = Asked()
+    asked.add(5, 6)
+    asked.send("a")
+    assert asked.predictions.overdue(1.0 + ANSWER_SECONDS) == [5, 6]
+    asked.add(7)
+    assert asked.send("a", at=400.0) == [("a", 3)]
+    assert asked.predictions.overdue(401.0) == []
+    assert asked.send("a", at=402.0) == [], "once"
+
+
 def test_a_worker_that_does_not_answer_is_left_in_peace_for_a_moment() -> None:
     asked = Asked()
     asked.add(5)
