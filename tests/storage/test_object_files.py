@@ -404,7 +404,8 @@ def test_a_server_that_does_not_answer_is_told_in_time(monkeypatch, proxy, remot
     proxy.fate = lambda request: "is swallowed"
     with pytest.raises(StorageError, match=f"cannot write to {remote.url}: the store did not answ"):
         remote.check()
-    assert len(proxy.requests) == 1, "it is given up when the time of one request is over"
+    # None, if the time was over before the first one was sent.
+    assert len(proxy.requests) <= 1, "it is given up when the time of one request is over"
 
 
 @pytest.mark.parametrize("server", SERVERS[:1], indirect=True)
