@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -15,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
+
+from dasktune.testing.chaos.ports import free_port
 
 CEPH_PROGRAMS = ("ceph", "ceph-mon", "ceph-osd", "monmaptool", "radosgw", "radosgw-admin")
 
@@ -134,8 +135,8 @@ class _Ceph:
         self._folder, self._stack = folder, stack
 
     def start(self) -> S3Server:
-        server = S3Server(port=_free_port())
-        fsid, monitor_port = str(uuid.uuid4()), _free_port()
+        server = S3Server(port=free_port())
+        fsid, monitor_port = str(uuid.uuid4()), free_port()
         text = CEPH_CONFIGURATION.format(
             folder=self._folder, fsid=fsid, monitor_port=monitor_port, port=server.port
         )
@@ -199,8 +200,3 @@ def _wait(look: Callable[[], object], seconds: float = 60.0) -> None:
             time.sleep(0.05)
         else:
             return
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])

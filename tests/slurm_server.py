@@ -19,6 +19,8 @@ from typing import Any
 
 import psutil
 
+from dasktune.testing.chaos.ports import free_port
+
 PROGRAMS = ("munged", "sbatch", "slurmctld", "slurmd", "squeue")
 
 STEPD = "slurmstepd: ["
@@ -288,7 +290,7 @@ class _Daemons:
         lines = [
             CONFIGURATION.format(
                 host=host,
-                port=_free_port(),
+                port=free_port(),
                 folder=self._folder,
                 user="root",
                 tracking="cgroup" if has_cgroups else "pgid",
@@ -297,7 +299,7 @@ class _Daemons:
         devices = []
         for name in names:
             lines.append(
-                f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={_free_port()} "
+                f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} "
                 f"CPUs={cpus} RealMemory=8000 Gres=gpu:{gpus} State=UNKNOWN\n"
             )
             for number in range(gpus):
@@ -378,8 +380,3 @@ def _remove_cgroups(node: str) -> None:
         for folder, _, _ in os.walk(top, topdown=False):
             with suppress(OSError):
                 os.rmdir(folder)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])

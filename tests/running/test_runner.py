@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -24,6 +23,7 @@ from dasktune.local import local_client
 from dasktune.orders import with_save_points
 from dasktune.storage.database import Batch, Database
 from dasktune.study import Study
+from dasktune.testing.chaos.ports import free_port
 
 pytestmark = pytest.mark.cluster
 
@@ -245,12 +245,6 @@ def test_a_worker_that_falls_silent_costs_its_stage_some_time(tmp_path: Path) ->
         assert running.error is None
         assert [trial.state.value for trial in running.study.trials] == ["COMPLETE"] * 3
     running.study.close()
-
-
-def free_port() -> int:
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        return int(made.getsockname()[1])
 
 
 def test_save_points_of_stages_that_start_now_go_with_them() -> None:

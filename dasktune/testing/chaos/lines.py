@@ -21,14 +21,6 @@ _NO_LINGER = struct.pack("ii", 1, 0)
 Found = TypeVar("Found")
 
 
-def free_port() -> int:
-    """Return a port of loopback that nobody listens on at this moment."""
-    with socket.socket() as one:
-        one.bind((HOST, 0))
-        port: int = one.getsockname()[1]
-        return port
-
-
 class Exchange:
     """A thread that carries what lines carry; a context manager."""
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dasktune.testing.chaos.faults import Done, Fault
-from dasktune.testing.chaos.lines import HOST, Exchange, Line, free_port
+from dasktune.testing.chaos.lines import HOST, Exchange, Line
+from dasktune.testing.chaos.ports import free_port
 from dasktune.testing.chaos.processes import End, Kept, Start
 from dasktune.testing.chaos.witness import PATH, PRELOAD
 

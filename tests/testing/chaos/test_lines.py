@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dasktune.testing.chaos.lines import HOST, Exchange, Line, free_port
+from dasktune.testing.chaos.lines import HOST, Exchange, Line
+from dasktune.testing.chaos.ports import free_port
 
 PATIENCE = 20.0
 HELD = 0.2
