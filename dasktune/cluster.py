@@ -322,7 +322,9 @@ class Workers:
                 with suppress(ValueError):  # not subscribed to yet
                     self._client.unsubscribe_topic(topic)
             name = self._plan.run
-            self._broadcast(lambda: self._client.unregister_worker_plugin(name), ANSWER_SECONDS)
+            # A scheduler that was started again, and the client has found, does not know it.
+            with suppress(ValueError):
+                self._broadcast(lambda: self._client.unregister_worker_plugin(name), ANSWER_SECONDS)
 
     def _on_membership(self, event: tuple[float, Mapping[str, Any]]) -> None:
         """Take note of workers that come and go; runs in Dask's event loop."""

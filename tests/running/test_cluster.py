@@ -116,6 +116,15 @@ def test_workers_that_are_there_and_that_come_are_told_of(
     assert plugins_of(client) == set()
 
 
+def test_a_scheduler_that_was_started_again_and_knows_no_plugin_is_left(
+    client: Client, plan: JobPlan
+) -> None:
+    workers = open_workers(client, plan, queue.SimpleQueue())
+    workers.open(lambda event: None)
+    client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.worker_plugins.clear())
+    workers.close()
+
+
 @pytest.mark.parametrize("is_safe", [True, False])
 def test_where_dasks_profiler_may_stop_python_for_ever_it_does_not_run(
     cluster: LocalCluster,
