@@ -9,7 +9,6 @@ from uuid import uuid4
 
 from dasktune.errors import ClusterError
 from dasktune.gpus import has_gpus_of_its_own, sees_too_many
-from dasktune.isolation import give_own_generator
 from dasktune.trainer.code import TrainerCode, unpack
 from dasktune.trainer.environment import environment
 from dasktune.types import Step
@@ -133,8 +132,6 @@ def open_job(plan: JobPlan, resources: Mapping[str, float]) -> Job:
         would use the GPU of another worker.
     """
     trainer_class = unpack(plan.code)
-    if plan.needs_process:
-        give_own_generator()
     device = "cuda" if resources.get("GPU", 0) > 0 or has_gpus_of_its_own() else "cpu"
     torch = sys.modules.get("torch")
     if device == "cuda" and torch is not None and not torch.cuda.is_available():

@@ -22,6 +22,7 @@ from distributed import Worker, WorkerPlugin, get_worker
 from distributed.threadpoolexecutor import ThreadPoolExecutor
 
 from dasktune.job import PROCESS, JobPlan, StageSpec, open_job
+from dasktune.trainer.isolation import give_own_generator
 
 TOPIC = "dasktune"
 NO_PLUGIN = "the plugin is not there"
@@ -88,6 +89,8 @@ class StagePlugin(WorkerPlugin):
             self.problem = f"{type(error).__name__}: {error}"
             return
         self.host = StageHost(job, self._emit, self._give_up_from_thread)
+        if self.plan.needs_process:
+            give_own_generator()  # now that the store's client is loaded, too
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         worker.handlers[self.plan.run] = self._control

@@ -24,6 +24,7 @@ from dasktune.storage.checkpoints import CheckpointStore, Commit, NewerFormatErr
 from dasktune.storage.codec import Snapshot, decode, encode
 from dasktune.trainer.environment import environment
 from dasktune.trainer.generators import global_states, restore_global
+from dasktune.trainer.isolation import give_own_generator
 from dasktune.trainer.lifecycle import TrainerRun
 from dasktune.trials import TrialRecord
 from dasktune.types import Step, Value
@@ -239,7 +240,11 @@ def _blaming() -> Iterator[None]:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Put back what trainers change of the process: generators, torch's threads and choices."""
+    """Put back what trainers change of the process: generators, torch's threads and choices.
+
+    A cluster in this process, or its client, does not reach the trainer's generators.
+    """
+    give_own_generator()
     states = global_states()
     torch = sys.modules.get("torch")
     if torch is not None:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from distributed import Client, LocalCluster
 
+from dasktune.trainer.isolation import give_own_generator
 from tests import services, slurm_server
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
@@ -99,8 +100,9 @@ def chromium() -> str:
 def two_threads() -> Iterator[Client]:
     """Return a client of two workers in this process: for trainers that need none of their own.
 
-    Not for longer than a module: Dask's threads draw from the global `random` meanwhile.
+    What Dask's threads draw at random meanwhile does not move the generators of the tests.
     """
+    give_own_generator()
     with (
         LocalCluster(
             processes=False,

@@ -31,7 +31,6 @@ LAYERS = (
         "gpus",
         "history",
         "interrupt",
-        "isolation",
         "job",
         "keeper",
         "leasing",

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from distributed import Client
+from distributed.comm import core
 
 import dasktune as dt
 from dasktune.errors import ConfigurationError, TrainerError
@@ -208,9 +209,9 @@ def test_a_trial_that_was_added_has_no_state(tmp_path: Path) -> None:
 
 
 class Net(dt.TorchTrainer):
-    """Draws from every global generator."""
+    """Draws from every global generator; between its steps Dask does, too, if config says so."""
 
-    ignored_config = ("log", "fail")
+    ignored_config = ("log", "fail", "with_dask")
 
     def build(self, hp: Mapping[str, Any]) -> None:
         self.model = torch.nn.Linear(3, 2)
@@ -221,6 +222,8 @@ class Net(dt.TorchTrainer):
     def train(self) -> None:
         with torch.no_grad():
             self.model.weight += torch.rand(2, 3) + random.random() + np.random.random()
+        if "with_dask" in self.config:
+            core.random.uniform(0, 1)  # as a thread of the client's would
 
     def evaluate(self) -> dict[str, float]:
         return {"loss": float(self.model.weight.sum())}
@@ -233,11 +236,16 @@ def looks() -> tuple[object, ...]:
     return *kept, encode(global_states()).digest
 
 
-def test_training_again_leaves_the_process_as_it_was() -> None:
+def net_states(**config: Any) -> TrialStates:
+    """Return the states of a trial of `Net`, none of which is stored."""
     plan = SearchPlan("aa" * 16)
     plan.register(0, {"lr": Constant(0.1)}, 4)
-    store = CheckpointStore("memory://states")
-    states = TrialStates(store, plan, Training(trainer=Net, config={}, seed=5), None)
+    training = Training(trainer=Net, config=config, seed=5)
+    return TrialStates(CheckpointStore("memory://states"), plan, training, None)
+
+
+def test_training_again_leaves_the_process_as_it_was() -> None:
+    states = net_states()
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -250,4 +258,12 @@ def test_training_again_leaves_the_process_as_it_was() -> None:
         torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(False)
     assert encode(state).digest == encode(lone).digest
-    assert list(store.keys()) == []
+    assert list(CheckpointStore("memory://states").keys()) == []
+
+
+def test_what_dask_draws_meanwhile_does_not_reach_the_trainer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    undisturbed = encode(net_states().at(0, 3)).digest
+    monkeypatch.setattr(core, "random", random)
+    assert encode(net_states(with_dask=True).at(0, 3)).digest == undisturbed

@@ -11,6 +11,7 @@ from typing import Any, SupportsFloat
 
 from dasktune.errors import InternalError, StateError, TrainerError, name_problems
 from dasktune.sequences import as_sequence
+from dasktune.trainer.isolation import give_own_generator
 from dasktune.types import Step, Value
 
 Values = Mapping[str, Value]
@@ -180,6 +181,7 @@ def run_alone(
     states_at
         Steps (1 to `steps`) after which a copy of the state is kept.
     """
+    give_own_generator()
     functions = {name: as_sequence(value) for name, value in sequences.items()}
 
     def values(step: Step) -> dict[str, Value]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ from dasktune.study import Study
 from dasktune.trainer import ResumableLoader
 from dasktune.trainer.lifecycle import run_alone
 from dasktune.types import Decision, Extend, Finish, Register, Report
+from tests.services import S3Server
 
 pytestmark = pytest.mark.cluster
 
@@ -283,3 +285,57 @@ def test_without_merging_every_trial_is_trained_alone(tmp_path: Path, one_worker
     study.optimize(dt.algos.Grid(space, max_steps=STEPS), client=one_worker, progress=False)
     assert steps_counted(count) == 2 * STEPS == study.summary()["steps_executed"]
     assert_is_as_alone(study)
+
+
+class Drawn(dt.Trainer):
+    """Takes random steps of the global generator; S3's client draws in between, if asked."""
+
+    requires_process = True
+    ignored_config = ("with_store",)
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        random.seed(self.seed)
+        self.at = 0.0
+
+    def setup(self, hp: Mapping[str, Any]) -> None:
+        pass
+
+    def train(self) -> None:
+        from botocore.retryhandler import delay_exponential
+
+        self.at += random.random()
+        if self.config["with_store"]:
+            delay_exponential("rand", 2, 1)  # as a thread of its own does before it tries again
+
+    def evaluate(self) -> dict[str, float]:
+        return {"loss": self.at}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at, "random": np.array(random.getstate()[1], np.uint32)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.at = state["at"]
+        random.setstate((3, tuple(state["random"].tolist()), None))
+
+
+@pytest.mark.s3
+def test_what_the_stores_client_draws_does_not_reach_the_trainer(
+    tmp_path: Path, moto: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dasktune.local import local_client
+
+    for name, value in moto.environment().items():
+        monkeypatch.setenv(name, value)
+    study = dt.create_study(
+        Drawn,
+        name="drawn",
+        storage=f"s3://{moto.create_bucket()}/drawn",
+        database=tmp_path / "drawn.db",
+        metric="loss",
+        config={"with_store": True},
+    )
+    with local_client(1) as client:
+        study.optimize(dt.algos.Grid(dt.Space(lr=[0.1]), max_steps=3), client=client)
+    alone = run_alone(Drawn, {"lr": 0.1}, 3, config={"with_store": False})
+    assert study.trials[0].metrics == alone.metrics
+    study.close()

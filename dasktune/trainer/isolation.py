@@ -1,4 +1,4 @@
-"""Keeping a worker's own machinery out of the trainer's random numbers."""
+"""Keeping the machinery of a process out of the trainer's random numbers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,16 @@ from collections.abc import Collection
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 
-PACKAGES = ("dask", "distributed", "tornado")
-"""They draw from Python's global generator, in their own threads, at any time."""
+PACKAGES = (
+    *("dask", "distributed", "tornado"),
+    *("aiohttp", "botocore", "gcsfs", "urllib3"),
+    *("psycopg", "sqlalchemy", "tenacity"),
+)
+"""They draw from Python's global generator, in their own threads, at any time.
+
+Dask does so eight times a second in a process with a cluster that does nothing; clients of object
+storage and of databases do when they try again.
+"""
 
 
 def give_own_generator(packages: Collection[str] = PACKAGES) -> list[str]:
