@@ -41,10 +41,14 @@ SPACE = dt.Space(
 UNIQUE = STEPS + 3 * 4
 
 
+HELD = 6
+"""Steps after which a trial goes no further as long as there is a file to hold it."""
+
+
 class Walk(dt.Trainer):
     """Multiplies a number by 1 - lr at every step, and counts its steps in a file."""
 
-    ignored_config = ("log", "seconds", "memory")
+    ignored_config = ("log", "hold", "memory")
 
     def build(self, hp: Mapping[str, Any]) -> None:
         self.lr, self.done, self.x = hp["lr"], 0, 1.0
@@ -53,7 +57,8 @@ class Walk(dt.Trainer):
         self.lr = hp["lr"]
 
     def train(self) -> None:
-        time.sleep(self.config.get("seconds", 0.0))
+        while self.done == HELD and os.path.exists(self.config["hold"]):
+            time.sleep(0.005)
         if self.lr == self.config.get("memory"):
             np.ones(2**50)
         self.x -= self.lr * self.x
@@ -88,6 +93,7 @@ class Place:
         self.storage = storage or str(folder / "store")
         self.database = database or str(folder / "studies.db")
         self.log = folder / "log"
+        self.hold = folder / "hold"
 
     def open(self, **config: object) -> Study:
         return dt.create_study(
@@ -96,7 +102,7 @@ class Place:
             storage=self.storage,
             database=self.database,
             metric="loss",
-            config={"log": str(self.log), **config},
+            config={"log": str(self.log), "hold": str(self.hold), **config},
             checkpoint_every=1,
             load_if_exists=True,
         )
@@ -112,19 +118,34 @@ class Place:
         return {f"{one['done']} {one['x'].hex()}" for one in states}
 
     @contextmanager
-    def after_steps(self, steps: int, act: Callable[[], object]) -> Iterator[None]:
-        """Do something in another thread once so many steps were trained."""
+    def under_way(self, act: Callable[[], object]) -> Iterator[None]:
+        """Do something in another thread while trials are under way: none goes on before it.
+
+        They go on when it calls `let_go`, or has ended.
+        """
+        self.hold.touch()
+        is_over = threading.Event()
 
         def wait_and_act() -> None:
-            while self.trained().total() < steps:
-                threading.Event().wait(0.005)
-            act()
+            while self.trained().total() < HELD:
+                if is_over.wait(0.005):
+                    return
+            try:
+                act()
+            finally:
+                self.let_go()
 
         thread = threading.Thread(target=wait_and_act)
         thread.start()
-        yield
-        thread.join(60)
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join(60)
         assert not thread.is_alive()
+
+    def let_go(self) -> None:
+        self.hold.unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -197,10 +218,11 @@ def test_a_store_may_be_away_for_longer_than_leases_are_waited_for(
 
     def cut() -> None:
         proxy.fate = lambda request: "is reset"
+        place.let_go()
         without_leases.wait()
         proxy.fate = Proxy.PASSES
 
-    with heard("leases cannot be used") as without_leases, place.after_steps(6, cut):
+    with heard("leases cannot be used") as without_leases, place.under_way(cut):
         run(study, two_threads)
     assert_exact(study)
     assert set(place.trained().values()) == {1}, "nothing is trained twice"
@@ -216,19 +238,20 @@ def test_a_store_that_stays_away_ends_the_run_which_goes_on_when_it_is_back(
     two_threads: Client,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(object_files, "Patience", partial(Patience, seconds=1.0))
-    monkeypatch.setattr(leasing, "PATIENCE", Patience(seconds=1.0, request=1.0))
     place = Place(tmp_path, storage=f"s3://{moto.create_bucket()}/walk")
-    study = place.open()
 
     def cut() -> None:
         proxy.fate = lambda request: "is reset"
 
-    with (
-        place.after_steps(6, cut),
-        pytest.raises(StorageError, match=f"cannot write to {place.storage}: ") as caught,
-    ):
-        run(study, two_threads)
+    with monkeypatch.context() as hasty:
+        hasty.setattr(object_files, "Patience", partial(Patience, seconds=1.0))
+        hasty.setattr(leasing, "PATIENCE", Patience(seconds=1.0, request=1.0))
+        study = place.open()
+        with (
+            place.under_way(cut),
+            pytest.raises(StorageError, match=f"cannot write to {place.storage}: ") as caught,
+        ):
+            run(study, two_threads)
     assert caught.value.__notes__ == [GOES_ON]
     study.close()
     proxy.fate = Proxy.PASSES
@@ -298,14 +321,15 @@ def test_a_database_server_may_crash_and_come_back(
     tmp_path: Path, server: Server, two_threads: Client
 ) -> None:
     place = Place(tmp_path, database=server.url)
-    study = place.open(seconds=0.05)
+    study = place.open()
 
     def crash() -> None:
         server.stop()
+        place.let_go()
         lost.wait()
         server.start()
 
-    with heard("the connection was lost; trying again") as lost, place.after_steps(4, crash):
+    with heard("the connection was lost; trying again") as lost, place.under_way(crash):
         run(study, two_threads)
     assert_exact(study)
     assert set(place.trained().values()) == {1}, "nothing is trained twice"
@@ -318,9 +342,9 @@ def test_a_database_server_that_stays_away_ends_the_run_which_goes_on_when_it_is
     tmp_path: Path, server: Server, two_threads: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     place = Place(tmp_path, database=server.url)
-    study = place.open(seconds=0.05)
+    study = place.open()
     with (
-        place.after_steps(4, server.stop),
+        place.under_way(server.stop),
         pytest.raises(StorageError, match="cannot use database postgresql") as caught,
     ):
         run(study, two_threads, timeouts=dt.Timeouts(database_seconds=1))
@@ -350,7 +374,7 @@ sys.stdin.read()
 def test_a_file_that_another_process_holds_for_seconds_is_waited_for(
     place: Place, two_threads: Client
 ) -> None:
-    study = place.open(seconds=0.02)
+    study = place.open()
 
     def hold() -> None:
         command = [sys.executable, "-c", HOLDER, place.database]
@@ -358,21 +382,26 @@ def test_a_file_that_another_process_holds_for_seconds_is_waited_for(
         with subprocess.Popen(command, text=True, **pipes) as holder:
             assert holder.stdout is not None
             assert holder.stdout.readline() == "held\n"
+            place.let_go()
             threading.Event().wait(2.0)
             holder.communicate("")
 
-    with place.after_steps(4, hold):
+    with place.under_way(hold):
         run(study, two_threads)
     assert_exact(study)
     assert set(place.trained().values()) == {1}
     study.close()
 
 
+SMALL = 2**22
+"""Bytes on a small disk."""
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "disk"
     path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(path)]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SMALL}", "tmpfs", str(path)]
     if subprocess.run(command, check=False, capture_output=True).returncode:
         pytest.skip("needs to be root, to mount a small disk")
     yield path
@@ -383,16 +412,16 @@ def test_a_disk_that_is_full_of_other_things_ends_the_run_which_goes_on_when_the
     tmp_path: Path, small_disk: Path, two_threads: Client
 ) -> None:
     place = Place(tmp_path, database=str(small_disk / "studies.db"))
-    study = place.open(seconds=0.05)
+    study = place.open()
     other = small_disk / "other"
 
     def fill() -> None:
         with other.open("wb", buffering=0) as file, suppress(OSError):
-            while file.write(b"0" * 4096):
-                pass
+            for _ in range(SMALL // 4096):  # no more: should the small disk be gone, a large one
+                file.write(b"0" * 4096)
 
     with (
-        place.after_steps(4, fill),
+        place.under_way(fill),
         pytest.raises(StorageError, match=f"cannot use database {place.database}: .*disk is full"),
     ):
         run(study, two_threads)
