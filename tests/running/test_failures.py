@@ -25,14 +25,17 @@ from dasktune.errors import ClusterError, ConfigurationError, TrainerError
 from dasktune.local import local_client
 from dasktune.sequences import Constant, Piecewise, Sequence
 from dasktune.study import Study
+from dasktune.worker import Control
 
 STEPS = 8
+HELD = 2
+"""Steps after which a trial goes no further as long as there is a file to hold it."""
 
 
 class Walk(dt.Trainer):
     """Multiplies a number by 1 - lr at every step; goes wrong where its config says so."""
 
-    ignored_config = ("log", "fault", "sleep")
+    ignored_config = ("log", "fault", "sleep", "hold")
 
     def build(self, hp: Mapping[str, Any]) -> None:
         self.lr, self.done, self.x = hp["lr"], 0, 1.0
@@ -45,6 +48,8 @@ class Walk(dt.Trainer):
     def train(self) -> None:
         self.meet("train")
         time.sleep(self.config.get("sleep", 0.0))
+        while self.done == HELD and os.path.exists(self.config.get("hold", "")):
+            time.sleep(0.005)
         self.x -= self.lr * self.x
         self.done += 1
         if "log" in self.config:
@@ -165,6 +170,44 @@ def after_steps(folder: Path, steps: int, act: Callable[[], object]) -> Iterator
     thread.start()
     yield
     thread.join()
+
+
+@contextmanager
+def while_held(folder: Path, act: Callable[[], object]) -> Iterator[None]:
+    """Do something in another thread before the trials that are under way go on.
+
+    Their config names the file that holds them: ``hold`` in the folder.
+    """
+    (folder / "hold").touch()
+
+    def act_and_let_go() -> None:
+        try:
+            act()
+        finally:
+            (folder / "hold").unlink()
+
+    with after_steps(folder, HELD, act_and_let_go):
+        yield
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def told_to_stop(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Return what is set when a stage in this process was told to end."""
+    told, stop = threading.Event(), Control.stop
+
+    def stop_and_tell(self: Control, at: int | None) -> None:
+        stop(self, at)
+        told.set()
+
+    monkeypatch.setattr(Control, "stop", stop_and_tell)
+    return told
 
 
 def kill(pid: int) -> None:
@@ -430,11 +473,16 @@ def test_a_step_that_always_kills_its_worker_fails_its_trial_alone(
 
 
 def test_a_worker_that_joins_later_gets_work(tmp_path: Path) -> None:
-    study = open_study(tmp_path, sleep=0.05)
+    study = open_study(tmp_path, hold=str(tmp_path / "hold"))
+
+    def scale() -> None:
+        cluster.scale(2)
+        wait_until(lambda: len(study._runner._engine.dispatcher.slots) == 2)
+
     with (
         in_process(1) as cluster,
         Client(cluster) as client,
-        after_steps(tmp_path, 1, lambda: cluster.scale(2)),
+        while_held(tmp_path, scale),
     ):
         run(study, client)
     assert_all_is_well(study)
@@ -442,9 +490,16 @@ def test_a_worker_that_joins_later_gets_work(tmp_path: Path) -> None:
     study.close()
 
 
-def test_a_study_that_was_stopped_goes_on(tmp_path: Path, client: Client) -> None:
-    study = open_study(tmp_path, sleep=0.05)
-    with after_steps(tmp_path, 3, study.stop):
+def test_a_study_that_was_stopped_goes_on(
+    tmp_path: Path, client: Client, told_to_stop: threading.Event
+) -> None:
+    study = open_study(tmp_path, hold=str(tmp_path / "hold"))
+
+    def stop() -> None:
+        study.stop()
+        assert told_to_stop.wait(60)
+
+    with while_held(tmp_path, stop):
         run(study, client)
     half = study.summary()
     assert 0 < half["steps_executed"] < UNIQUE
@@ -478,14 +533,19 @@ def test_stages_run_only_where_their_needs_are_met(tmp_path: Path) -> None:
 
 
 def test_a_cluster_that_stays_deserted_ends_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told_to_stop: threading.Event
 ) -> None:
     monkeypatch.setattr(runner, "WORKERS_SECONDS", 0.1)
-    study = open_study(tmp_path, sleep=0.05)
+    study = open_study(tmp_path, hold=str(tmp_path / "hold"))
+
+    def desert() -> None:
+        cluster.scale(0)
+        assert told_to_stop.wait(60)
+
     with (
         in_process(1) as cluster,
         Client(cluster) as client,
-        after_steps(tmp_path, 1, lambda: cluster.scale(0)),
+        while_held(tmp_path, desert),
         pytest.raises(ClusterError, match="must have a worker that can run stages"),
     ):
         run(study, client)
