@@ -254,7 +254,24 @@ def test_closing_ends_the_stage_and_saves_it(bench: Bench) -> None:
 # ---------------------------------------------------------------------- the store
 
 
-def test_training_waits_for_the_store(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def held_up(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Return what is set once training waits for the store."""
+    waits, has_room_for = threading.Event(), StageHost._has_room_for
+
+    def look(self: StageHost, nbytes: int) -> bool:
+        has_room = has_room_for(self, nbytes)
+        if not has_room:
+            waits.set()
+        return has_room
+
+    monkeypatch.setattr(StageHost, "_has_room_for", look)
+    return waits
+
+
+def test_training_waits_for_the_store(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, held_up: threading.Event
+) -> None:
     may_write, save = threading.Event(), CheckpointStore.save
 
     def held_back(self: CheckpointStore, *args: Any, **kwargs: Any) -> Any:
@@ -267,8 +284,7 @@ def test_training_waits_for_the_store(bench: Bench, monkeypatch: pytest.MonkeyPa
     bench.trainer.before_step = staticmethod(reached.append)
     thread = threading.Thread(target=bench.run, args=("a1", 0, 12, tuple(range(1, 12))))
     thread.start()
-    thread.join(0.3)
-    assert thread.is_alive()
+    assert held_up.wait(PATIENCE)
     assert len(reached) == most
     may_write.set()
     thread.join(PATIENCE)
@@ -277,7 +293,11 @@ def test_training_waits_for_the_store(bench: Bench, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(("limit", "most"), [(1, 1), (2 * 64, 2), (100 * 64, PENDING_WRITES + 1)])
 def test_of_large_states_fewer_wait(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, limit: int, most: int
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    held_up: threading.Event,
+    limit: int,
+    most: int,
 ) -> None:
     may_write, save = threading.Event(), CheckpointStore.save
 
@@ -295,7 +315,7 @@ def test_of_large_states_fewer_wait(
     bench.trainer.before_step = staticmethod(reached.append)
     thread = threading.Thread(target=bench.run, args=("a1", 0, 6, tuple(range(1, 6))))
     thread.start()
-    thread.join(0.3)
+    assert held_up.wait(PATIENCE)
     assert len(reached) == most + 1
     may_write.set()
     thread.join(PATIENCE)
