@@ -122,11 +122,21 @@ def test_the_wrong_ca_is_named(files: dict[str, Path], tmp_path: Path) -> None:
         assert "it refuses this side's certificate" in said
 
 
-@pytest.mark.usefixtures("hasty")
-def test_the_wrong_scheme_is_named(files: dict[str, Path]) -> None:
+@pytest.fixture
+def answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for what is asked of an address where each guess is answered."""
+    monkeypatch.setattr("dasktune.hello.GUESS_SECONDS", PATIENCE)
+
+
+@pytest.mark.usefixtures("hasty", "answered")
+def test_a_scheduler_with_encryption_is_named(files: dict[str, Path]) -> None:
     with cluster(files) as there:
         plain = there.scheduler_address.replace("tls://", "tcp://")
         assert "speaks TLS: tls://, with the files of --tls-ca" in refusal(Scheduler(address=plain))
+
+
+@pytest.mark.usefixtures("answered")
+def test_a_scheduler_without_encryption_is_named(files: dict[str, Path]) -> None:
     with cluster(None) as there:
         encrypted = there.scheduler_address.replace("tcp://", "tls://")
         said = refusal(Scheduler(address=encrypted, **files))
@@ -196,8 +206,8 @@ def test_a_worker_is_no_scheduler() -> None:
     with cluster(None) as there:
         there.scale(1)
         there.sync(there._correct_state)
-        (worker,) = there.scheduler_info["workers"]
-        assert "a Worker of Dask answers there" in refusal(Scheduler(address=worker))
+        (worker,) = there.workers.values()
+        assert "a Worker of Dask answers there" in refusal(Scheduler(address=worker.address))
 
 
 @pytest.mark.parametrize(
