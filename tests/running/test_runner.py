@@ -21,6 +21,7 @@ from dasktune.graph.events import RunStage, SavePoint, StopStage
 from dasktune.graph.plan import Node
 from dasktune.local import local_client
 from dasktune.orders import with_save_points
+from dasktune.plugin import CLOSE_SECONDS
 from dasktune.storage.database import Batch, Database
 from dasktune.study import Study
 from dasktune.testing.chaos.ports import free_port
@@ -213,7 +214,10 @@ def test_a_run_goes_on_with_a_scheduler_that_comes_back(tmp_path: Path) -> None:
     running.study.close()
 
 
-def test_a_worker_that_is_told_to_end_saves_first_and_that_is_heard_of(tmp_path: Path) -> None:
+def test_a_worker_that_is_told_to_end_saves_first_and_that_is_heard_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CLOSE_SECONDS, "120")  # however late it is allowed to go on
     with local_client(1) as client:
         running = InBackground(tmp_path, client, dt.Timeouts())
         while (tmp_path / "count").stat().st_size < 3:  # two steps of the first trial, at least
@@ -237,7 +241,9 @@ def test_a_worker_that_falls_silent_costs_its_stage_some_time(tmp_path: Path) ->
         running = InBackground(tmp_path, client, dt.Timeouts(silence_seconds=2))
         pids = client.run(os.getpid)
         dispatcher = running.study._runner._engine.dispatcher
-        pid = next(pids[one.worker] for one in dispatcher.attempts.values() if one.begun)
+        while not (begun := [one for one in list(dispatcher.attempts.values()) if one.begun]):
+            threading.Event().wait(0.01)  # a step counts before the driver has heard of it
+        pid = pids[begun[0].worker]
         os.kill(pid, signal.SIGSTOP)
         (tmp_path / "gate-2").unlink()
         running.join()
