@@ -18,11 +18,16 @@ from typing import Any
 
 import pytest
 from distributed import Client, LocalCluster
+from hypothesis import settings
 
 from dasktune.trainer.isolation import give_own_generator
 from tests import services, slurm_server
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
+
+# A machine that stands still for a moment is no counterexample.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 
 def _no_browser() -> str:
