@@ -18,6 +18,9 @@ from dasktune.storage.files import Buffer, Entry, Parts
 
 _THREADS = 4
 
+_TRIES = 10
+"""How often a folder is made, at most, that others remove because it is empty."""
+
 
 class LocalFiles:
     """Files of this machine, synced to the disk with the folders that name them."""
@@ -70,7 +73,8 @@ class LocalFiles:
         finally:
             aside.unlink()
         if durable:
-            _sync_folders([target.parent])
+            with suppress(FileNotFoundError):  # the file has been removed since, with its folder
+                _sync_folders([target.parent])
         return True
 
     def replace(self, path: str, content: bytes) -> None:
@@ -80,13 +84,17 @@ class LocalFiles:
 
     def _aside_with(self, target: Path, content: bytes, durable: bool) -> Path:
         """Write a file next to where it shall be."""
-        aside = _aside(target)
-        _make_folder(target.parent)
-        try:
-            _write_file(aside, [np.frombuffer(content, np.uint8)], durable)
-        except OSError:
-            _remove_files([aside])
-            raise
+        aside, parts = _aside(target), [np.frombuffer(content, np.uint8)]
+        for left in reversed(range(_TRIES)):
+            _make_folder(target.parent)
+            try:
+                _write_file(aside, parts, durable)
+                break
+            except OSError as error:
+                _remove_files([aside])
+                # Until then the folder may have been empty, and others have removed it.
+                if not isinstance(error, FileNotFoundError) or not left:
+                    raise
         return aside
 
     def read(self, folder: str, names: Sequence[str]) -> list[Buffer | None]:
@@ -164,7 +172,7 @@ def _remove_empty(folder: Path) -> None:
 
 def _make_folder(path: Path) -> None:
     """Make a folder though others may be removing the empty ones above it."""
-    for _ in range(10):
+    for _ in range(_TRIES):
         with suppress(FileNotFoundError, FileExistsError):  # gone between two looks
             path.mkdir(parents=True, exist_ok=True)
             return

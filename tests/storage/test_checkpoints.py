@@ -14,7 +14,7 @@ import pytest
 import zarr
 
 from dasktune.errors import ConfigurationError, CorruptCheckpointError, StorageError
-from dasktune.storage import flat
+from dasktune.storage import flat, local_files
 from dasktune.storage.checkpoints import CheckpointStore, Commit, NewerFormatError
 from dasktune.storage.codec import encode
 from dasktune.storage.object_files import open_files
@@ -469,4 +469,34 @@ def test_a_folder_is_made_though_others_remove_it(tmp_path):
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
+    assert files_below(tmp_path) == set()
+
+
+@pytest.mark.parametrize("way", ["create", "replace"])
+def test_a_file_gets_a_folder_though_another_one_has_just_left_it_empty(tmp_path, monkeypatch, way):
+    files = open_files(str(tmp_path))
+    make, made = local_files._make_folder, []
+
+    def make_and_lose(path):
+        make(path)
+        made.append(path)
+        if len(made) == 1:
+            path.rmdir()  # whoever removes the last other file in there
+
+    monkeypatch.setattr(local_files, "_make_folder", make_and_lose)
+    getattr(files, way)("leases/mine", b"held")
+    assert files.read("leases", ["mine"])[0].tobytes() == b"held"
+    assert files_below(tmp_path) == {"leases/mine"}
+
+
+def test_a_file_that_is_gone_before_it_is_durable_was_created(tmp_path, monkeypatch):
+    files = open_files(str(tmp_path))
+    sync = local_files._sync_folders
+
+    def sync_too_late(paths):
+        files.remove("key/commit")  # and the folder with it
+        sync(paths)
+
+    monkeypatch.setattr(local_files, "_sync_folders", sync_too_late)
+    assert files.create("key/commit", b"first")
     assert files_below(tmp_path) == set()
