@@ -53,6 +53,9 @@ def server(postgresql: str, admin: object) -> str:
 
 
 END = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'mine'"
+CLIENTS = (
+    "SELECT pid FROM pg_stat_activity WHERE datname = 'mine' AND backend_type = 'client backend'"
+)
 
 
 def batch(number: int, *, size: int = 1, by: str = "me") -> Batch:
@@ -101,6 +104,10 @@ def test_what_was_acknowledged_outlives_a_kill(
                 break
         rest = writer.stdout.read().splitlines(keepends=True)
     assert writer.returncode == -signal.SIGKILL
+    if kind == "server":
+        admin = request.getfixturevalue("admin")
+        while admin(CLIENTS):
+            pass  # the server may yet commit what it was sent last
     acknowledged = max([after, *(int(line) for line in rest if line.endswith("\n"))])
     with closing(Database(url)) as database:
         events = [row.number for row in database.events(1)]
@@ -204,13 +211,15 @@ def test_a_server_is_waited_for(server: str, admin: Callable[[str], list[Any]]) 
 
 @pytest.mark.postgresql
 def test_a_server_ends_transactions_whose_client_is_gone_without_a_word(
-    server: str, monkeypatch: pytest.MonkeyPatch
+    server: str,
 ) -> None:
-    monkeypatch.setattr(module, "IDLE_SECONDS", 1)
     with closing(Database(server)) as lost:
         transaction = lost.connections.engine.connect()
         transaction.execute(sa.text("LOCK TABLE dasktune_events"))
-        monkeypatch.setattr(module, "IDLE_SECONDS", 60)
+        limit = transaction.scalar(sa.text("SHOW idle_in_transaction_session_timeout"))
+        assert limit == f"{module.IDLE_SECONDS // 60}min"
+        # Not before it is to be lost: a machine that stands still would lose it earlier.
+        transaction.execute(sa.text("SET idle_in_transaction_session_timeout = 1000"))
         with closing(Database(server)) as successor:
             successor.write(batch(0))  # waits until the first one's second is over
             assert [row.number for row in successor.events(1)] == [0]
@@ -256,11 +265,12 @@ def test_a_password_opens_and_is_not_shown(
 
 
 @pytest.mark.postgresql
-def test_a_wrong_password_is_refused_at_once_and_not_shown(with_password: str) -> None:
-    began = time.monotonic()
+def test_a_wrong_password_is_refused_at_once_and_not_shown(
+    with_password: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(StorageError, match="password authentication failed for user") as caught:
         Database(with_password.replace("PASSWORD", WRONG))
-    assert time.monotonic() - began < 5
+    assert "trying again" not in caplog.text
     assert WRONG not in "".join(traceback.format_exception(caught.value))
 
 
