@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from wsgiref.simple_server import WSGIRequestHandler, make_server
+from socketserver import ThreadingMixIn
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import pytest
 from optuna.storages import RDBStorage
@@ -22,6 +23,10 @@ LOSS = Objective.single("loss", "minimize")
 NAME = "digits & <b>more</b>"
 PATIENCE = 30_000
 """Milliseconds that the page may take to show something."""
+
+
+class Threaded(ThreadingMixIn, WSGIServer):
+    """A browser opens connections ahead: one that says nothing must not hold up the others."""
 
 
 class Quiet(WSGIRequestHandler):
@@ -65,7 +70,7 @@ def address(tmp_path: Path, mirror: Mirror) -> Iterator[str]:
     mirror.update((one, {step: {"loss": one.params["rate"]} for step in (1, 2)}) for one in records)
     mirror.close()
     storage = RDBStorage(f"sqlite:///{tmp_path / 'mirror.db'}")
-    server = make_server("127.0.0.1", 0, wsgi(storage), handler_class=Quiet)
+    server = make_server("127.0.0.1", 0, wsgi(storage), Threaded, Quiet)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}/dashboard"
