@@ -400,8 +400,8 @@ def huge() -> tuple[Content, str, float]:
         lr = MultiStep(0.1, milestones=milestones, gamma=0.5)
         records.append(record(i, {"lr": lr, "b": Constant(64)}, value=i / 7, steps=100))
     made = content(records)
-    began = time.perf_counter()
-    return made, render(made), time.perf_counter() - began
+    began = time.thread_time()  # other processes' turns do not count
+    return made, render(made), time.thread_time() - began
 
 
 def test_ten_thousand_trials_make_a_small_page_in_seconds(huge: tuple[Content, str, float]) -> None:

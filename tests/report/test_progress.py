@@ -172,10 +172,10 @@ def test_a_call_that_draws_nothing_costs_under_50_microseconds() -> None:
     progress(BEFORE)
     best = math.inf
     for _ in range(5):
-        began = time.perf_counter()
+        began = time.thread_time()  # other processes' turns do not count
         for _ in range(1000):
             progress(BEFORE)
-        best = min(best, (time.perf_counter() - began) / 1000)
+        best = min(best, (time.thread_time() - began) / 1000)
     assert progress.redraws == 1
     assert best < 50e-6
 
