@@ -131,7 +131,7 @@ class Kept:
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
 
-    def abort(self, seconds: float = 5.0) -> str:
+    def abort(self, seconds: float = 60.0) -> str:
         """End it so that it says what it was doing; return the end of its log."""
         self.send(signal.SIGCONT)
         self.send(signal.SIGABRT)

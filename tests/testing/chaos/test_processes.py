@@ -15,11 +15,11 @@ from dasktune.testing.chaos.processes import End, Kept, Start
 PATIENCE = 30.0
 PROGRAM = """
 import sys, time
-print("ready", flush=True)
 def looking_for_the_end():
-    time.sleep(600)
-if sys.argv[1] == "stay":
-    looking_for_the_end()
+    print("ready", flush=True)
+    if sys.argv[1] == "stay":
+        time.sleep(600)
+looking_for_the_end()
 sys.stderr.write("error: gone\\nbye\\n")
 raise SystemExit(3)
 """
