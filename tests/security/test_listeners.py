@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,12 @@ pytestmark = pytest.mark.cluster
 
 def listening() -> dict[int, set[str]]:
     """Return the addresses at which this process and its children listen, by process."""
-    me = psutil.Process()
-    return {
-        one.pid: {
-            port.laddr.ip
-            for port in one.net_connections(kind="inet")
-            if port.status == psutil.CONN_LISTEN
-        }
-        for one in (me, *me.children(recursive=True))
-    }
+    me, found = psutil.Process(), {}
+    for one in (me, *me.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            ports = one.net_connections(kind="inet")
+            found[one.pid] = {at.laddr.ip for at in ports if at.status == psutil.CONN_LISTEN}
+    return found
 
 
 class Still(dt.Trainer):

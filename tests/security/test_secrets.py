@@ -6,6 +6,7 @@ import logging
 import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,8 @@ class Commands(dt.Callback):
     def on_report(self, *_: object) -> None:
         me = psutil.Process()
         for process in (me, *me.children(recursive=True)):
-            self.seen += process.cmdline()
+            with suppress(psutil.NoSuchProcess):  # it has just ended
+                self.seen += process.cmdline()
 
 
 def everything_below(folder: Path) -> bytes:
