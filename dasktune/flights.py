@@ -266,13 +266,13 @@ class Flights:
             self.worker_seconds += message["seconds"]
         flight.ended_at = self._now()
         self._on_step(message["attempt"], message["step"])
-        if message["status"] == "missing":
+        attempt = self._dispatcher.attempts.get(message["attempt"])
+        if message["status"] == "missing" and not (attempt and attempt.uprooted):
             key = flight.order.node.key_at(flight.order.start)
             logger.warning("state %s is missing or corrupt; it is trained again", key)
             self._recorder.forget(key)
         if (start := message.get("start_seconds")) is not None:
             self._recorder.held(message["attempt"], start)
-        attempt = self._dispatcher.attempts.get(message["attempt"])
         self._tell(
             Ended(
                 attempt=message["attempt"],

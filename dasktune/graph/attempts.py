@@ -17,7 +17,8 @@ class Attempt:
     `node` is where it shall end and `leaf` where it was first sent to: it may be told to
     end earlier after it has passed there. `position` is the last step it was heard of at,
     `repeated` how many of its steps had been trained before. One that is `taken` stands for
-    what another driver trains.
+    what another driver trains; of one that is `uprooted` it is known that the state it starts from
+    had gone: that it does not find it says nothing of one that was saved there since.
     """
 
     id: str
@@ -36,6 +37,7 @@ class Attempt:
     stopping: bool = False
     ended: bool = False
     taken: bool = False
+    uprooted: bool = False
 
     @property
     def has_begun(self) -> bool:

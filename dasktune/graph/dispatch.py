@@ -387,7 +387,7 @@ class Dispatcher:
             self.frontier.reweigh()
         nothing_to_save = event.step == attempt.start and event.status == "stopped"
         is_saved = attempt.saved >= event.step
-        if event.status == "missing":
+        if event.status == "missing" and not attempt.uprooted:
             self._forget_state(attempt.node, attempt.start)
         if (
             event.status in ("skipped", "lost", "superseded", "missing")
@@ -400,6 +400,9 @@ class Dispatcher:
         """Take in that the state at a step on the way to a node does not exist any more."""
         for node in below.up():
             if node.checkpoints.pop(step, ()) is None:
+                for attempt in self.attempts.values():
+                    if attempt.start == step and _holder_of(attempt.node, step) is node:
+                        attempt.uprooted = True
                 self.frontier.update(node)
                 failure = self.frontier.failure_above(node)
                 if failure is not None:

@@ -577,6 +577,20 @@ def test_a_missing_state_is_made_again() -> None:
     assert table.ended(2, 4, "missing") == [("run", 3, "w0", 0, 4, None), ("run", 4, "w0", 4, 6, 3)]
 
 
+def test_a_state_that_was_made_again_is_not_forgotten_by_who_missed_the_one_before() -> None:
+    table = two_branches()
+    table.extend(1, 4)
+    table.join("w0")
+    table.saved(0, 4)
+    table.ended(0, 4)
+    assert table.extend(0, 6) == [("run", 1, "w0", 4, 6, None)]
+    table.join("w1")
+    assert table.extend(1, 9) == [("run", 2, "w1", 4, 9, None)]
+    assert table.ended(1, 4, "missing")[0] == ("run", 3, "w0", 0, 4, None)
+    table.saved(3, 4)
+    assert table.ended(2, 4, "missing") == [("run", 5, "w1", 4, 9, None)], "there is one since"
+
+
 def test_a_failed_step_matters_again_when_the_state_behind_it_is_missing() -> None:
     table = two_branches()
     table.extend(0, 6)

@@ -573,7 +573,8 @@ class DispatcherMachine(RuleBasedStateMachine):
             state = state_of(order.node.sequences, order.start)
             # What is carried on from may also turn out to be lost behind the stage before.
             assert state in self.evicted or order.after is not None, f"{order} starts from nothing"
-            self.saved.discard(state)
+            if not self.dispatcher.attempts[event.attempt].uprooted:
+                self.saved.discard(state)
         if isinstance(event, Saved):
             self.saved.add(state_of(order.node.sequences, event.step))
             for step, _ in event.reports:

@@ -176,7 +176,8 @@ class Books:
             order, way = self._orders[event.attempt]
             state = way.state(order.start)
             check(state not in self._evicted, f"the start of {order} was evicted")
-            if not self._dispatcher.attempts[event.attempt].ended:
+            attempt = self._dispatcher.attempts[event.attempt]
+            if not attempt.ended and not attempt.uprooted:
                 self.durable.discard(state)
         self._close(event.attempt)
 
