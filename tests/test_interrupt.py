@@ -135,10 +135,18 @@ def test_other_threads_hear_of_no_signals() -> None:
     assert inside == [signal.default_int_handler]
 
 
-SCRIPT = """
+STEPS = 600
+"""Half a minute of steps that take their time."""
+
+SCRIPT = f"""
+import os
 import time
-import numpy as np
 import dasktune as dt
+
+if __name__ != "__main__":  # each worker reads it when it starts
+    open("starting", "w").close()
+    while os.path.exists("hold"):
+        time.sleep(0.01)
 
 class Slow(dt.Trainer):
     ignored_config = ("log",)
@@ -147,20 +155,21 @@ class Slow(dt.Trainer):
     def setup(self, hp):
         pass
     def train(self):
-        time.sleep(0.05)
+        if os.path.exists("slow"):
+            time.sleep(0.05)
         self.done += 1
         with open("steps.log", "a") as file:
-            file.write(f"{self.done}\\n")
+            file.write(str(self.done) + "\\n")
     def evaluate(self):
-        return {"loss": 1.0 / self.done}
+        return dict(loss=1.0 / self.done)
     def state_dict(self):
-        return {"done": self.done}
+        return dict(done=self.done)
     def load_state_dict(self, state):
         self.done = state["done"]
 
 if __name__ == "__main__":
     study = dt.create_study(Slow, name="slow", metric="loss", load_if_exists=True)
-    tuner = dt.algos.Grid(dt.Space(lr=[0.1]), max_steps=30)
+    tuner = dt.algos.Grid(dt.Space(lr=[0.1]), max_steps={STEPS})
     try:
         study.optimize(tuner, workers=1, progress=False)
     except KeyboardInterrupt:
@@ -175,7 +184,8 @@ if __name__ == "__main__":
 def test_a_script_saves_what_runs_and_goes_on_with_it(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
+    # Steps take their time until the run has been interrupted, however late that comes.
+    (tmp_path / "slow").touch()
     log = tmp_path / "steps.log"
     process = start(tmp_path)
     wait_for(process, lambda: log.exists() and len(log.read_text().splitlines()) >= 5)
@@ -187,25 +197,27 @@ def test_a_script_saves_what_runs_and_goes_on_with_it(
     assert "Traceback" not in errors
     trained = len(log.read_text().splitlines())
     assert out == f"interrupted {trained}\n", errors
-    assert 5 <= trained < 30
+    assert 5 <= trained < STEPS
+    (tmp_path / "slow").unlink()
     out, errors = start(tmp_path).communicate(timeout=PATIENCE)
-    assert out == "done 30\n", errors
-    assert len(log.read_text().splitlines()) == 30, "nothing is trained again"
+    assert out == f"done {STEPS}\n", errors
+    assert len(log.read_text().splitlines()) == STEPS, "nothing is trained again"
 
 
 @pytest.mark.cluster
 def test_a_script_is_interrupted_while_its_cluster_starts(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "hold").touch()
     process = start(tmp_path)
-    wait_for(process, (tmp_path / "runs" / "slow" / "dasktune.db-wal").exists)
-    time.sleep(0.3)
+    wait_for(process, (tmp_path / "starting").exists)
     os.killpg(process.pid, signal.SIGINT)
+    (tmp_path / "hold").unlink()
     out, errors = process.communicate(timeout=PATIENCE)
     assert out == "interrupted 0\n", errors
     assert "Traceback" not in errors
 
 
 def start(folder: Path) -> subprocess.Popen[str]:
+    (folder / "script.py").write_text(SCRIPT)
     return subprocess.Popen(
         [sys.executable, "script.py"],
         cwd=folder,
