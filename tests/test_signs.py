@@ -48,6 +48,21 @@ class Walk(dt.Trainer):
         self.at = state["at"]
 
 
+class Held(Walk):
+    """Ends no second step before there is a file."""
+
+    ignored_config = ("go",)
+
+    def train(self):
+        while self.at[0] and not Path(self.config["go"]).exists():
+            time.sleep(0.005)
+        super().train()
+
+
+MANY = [number / 100 for number in range(1, 21)]
+"""More than workers are given before the driver looks again whether it is to go on."""
+
+
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let signs be given at every turn."""
@@ -56,9 +71,15 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def study_in(folder: Path, pause: float = 0.0, name: str = "wälk") -> Iterator[dt.Study]:
-    config = {"pause": pause}
-    study = dt.create_study(Walk, name=name, storage=folder, metric="loss", config=config)
+def study_in(
+    folder: Path,
+    pause: float = 0.0,
+    name: str = "wälk",
+    trainer: type[Walk] = Walk,
+    **config: str,
+) -> Iterator[dt.Study]:
+    given = {"pause": pause, **config}
+    study = dt.create_study(trainer, name=name, storage=folder, metric="loss", config=given)
     yield study
     study.close()
 
@@ -86,7 +107,7 @@ def test_a_run_that_ends_says_so(tmp_path: Path, two_threads: Client) -> None:
 
 def test_a_limit_is_told(tmp_path: Path, two_threads: Client) -> None:
     with study_in(tmp_path, pause=0.05) as study:
-        run(study, two_threads, 0.1, 0.2, limits=dt.Limits(steps=1))
+        run(study, two_threads, *MANY, limits=dt.Limits(steps=1))
         assert last_run(tmp_path).how == "limit"
         assert last_run(tmp_path).message == study.limit
 
@@ -108,7 +129,7 @@ def test_what_is_stopped_is_told_as_interrupted(tmp_path: Path, two_threads: Cli
             study.stop()
 
     with study_in(tmp_path, pause=0.05) as study:
-        run(study, two_threads, 0.1, 0.2, 0.3, callbacks=[Stop()])
+        run(study, two_threads, *MANY, callbacks=[Stop()])
     assert last_run(tmp_path).how == "interrupted"
 
 
@@ -116,19 +137,22 @@ def test_signs_between_tell_workers_and_positions(
     tmp_path: Path, two_threads: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[RunRow] = []
-    sign = Database.sign
+    sign, go = Database.sign, tmp_path / "go"
 
     def note(database: Database, row: RunRow) -> None:
         seen.append(row)
         sign(database, row)
+        if 1 in row.positions.values():
+            go.touch()
 
     monkeypatch.setattr(Database, "sign", note)
-    with study_in(tmp_path, pause=0.05) as study:
+    # A step that takes as long is told of at its end.
+    with study_in(tmp_path, pause=0.1, trainer=Held, go=str(go)) as study:
         run(study, two_threads, 0.1, 0.2, 0.3)
     assert seen[0].how == "running"
-    assert any(row.workers.get("busy") == 2 for row in seen)
-    assert any(0 < step < 4 for row in seen for step in row.positions.values())
-    assert any(row.seconds_left is not None for row in seen)
+    first = next(row for row in seen if 1 in row.positions.values())
+    assert first.workers["busy"] == 2
+    assert first.seconds_left is not None
     assert all(row.run == seen[0].run for row in seen)
 
 
