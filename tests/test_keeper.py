@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -580,6 +581,10 @@ def test_a_twentieth_of_the_room_costs_few_steps(database: Database) -> None:
 # ------------------------------------------------------------------------- two processes
 
 
+READS = 100
+"""How often a state is read at least, while it comes and goes."""
+
+
 def test_who_reads_a_state_that_goes_gets_all_of_it_or_is_told(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
@@ -588,14 +593,18 @@ def test_who_reads_a_state_that_goes_gets_all_of_it_or_is_told(tmp_path: Path) -
     reader.start()
     store = CheckpointStore(str(tmp_path))
     answers.get(timeout=60)  # it has begun
-    for number in range(150):
+    for number in count():
         store.save(STATE, key="abcd", attempt=f"{number}-aa", step=5)
         assert store.discard("abcd", attempt=f"{number}-aa")
+        if number >= 150 and not answers.empty():
+            break
+        assert reader.is_alive()
     stop.set()
+    answers.get(timeout=60)  # it has read often
     whole, told = answers.get(timeout=60)
     reader.join(60)
     assert reader.exitcode == 0
-    assert whole + told > 0
+    assert whole + told >= READS
     assert told > 0
 
 
@@ -604,7 +613,11 @@ def _read(url: str, stop: Any, answers: Any) -> None:
     store = CheckpointStore(url)
     whole = told = 0
     answers.put("begun")
-    while not stop.is_set():
+    for number in count():
+        if number == READS:
+            answers.put("often")
+        if number >= READS and stop.is_set():
+            break
         try:
             state, _ = store.load("abcd")
             whole += bool(np.array_equal(state["weight"], np.zeros(FLOATS)))
