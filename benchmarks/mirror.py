@@ -223,20 +223,24 @@ def _only_writing(trials: int, reports: int) -> list[Figure]:
         seen.append((record, losses))
     with tempfile.TemporaryDirectory() as folder:
         mirror = Mirror(Path(folder) / "mirror.db", "study", LOSS, interval=1e6)
+        began = time.process_time()
         mirror.update(seen)
         mirror.close()
+        ours = (time.process_time() - began) / trials
         few = optuna_study("study", LOSS, seen[:10]).trials
         storage = optuna.storages.RDBStorage(f"sqlite:///{folder}/optuna.db")
         study = optuna.create_study(storage=storage)
-        began = time.perf_counter()
+        began = time.process_time()
         study.add_trials(few)
-        by_optuna = (time.perf_counter() - began) / len(few)
+        by_optuna = (time.process_time() - began) / len(few)
         storage.engine.dispose()
-    ours = mirror.seconds / trials
-    name = f"writing a trial of {reports} reports"
+    name = f"CPU time of writing a trial of {reports} reports"
     return [
         Figure(
-            name=name, value=ours * 1e3, unit="ms", note=f"{trials:,} in {mirror.seconds:.2f} s"
+            name=name,
+            value=ours * 1e3,
+            unit="ms",
+            note=f"{trials:,}, which took {mirror.seconds:.2f} s",
         ),
         Figure(
             name=f"{name}, Optuna's own way", value=by_optuna * 1e3, unit="ms", note="add_trial"
