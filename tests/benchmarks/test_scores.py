@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dasktune.algos.curves import LEVELS, Prediction
@@ -107,7 +107,6 @@ def test_the_log_loss_of_what_is_known_by_its_density(scores: ModuleType) -> Non
 
 
 @given(row=rows, truth=truths)
-@settings(suppress_health_check=[HealthCheck.too_slow])
 def test_the_log_loss_is_finite_and_no_surer_than_its_floor(
     scores: ModuleType, row: tuple[float, ...], truth: float
 ) -> None:

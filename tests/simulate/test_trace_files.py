@@ -72,7 +72,9 @@ def test_an_npz_holds_curves_and_times(tmp_path: Path) -> None:
 
 @given(data=st.data(), name=st.sampled_from(["t.zarr", "t.zarr.zip", "t.npz"]))
 @settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=20,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_floats_come_back_exactly(tmp_path: Path, data: st.DataObject, name: str) -> None:
     rows, steps = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 4))

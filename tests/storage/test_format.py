@@ -143,7 +143,9 @@ def test_a_large_state_has_few_objects(tmp_path: Path, monkeypatch: pytest.Monke
 
 @given(st.data())
 @settings(
-    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None,
+    max_examples=150,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_a_flipped_bit_anywhere_is_found(store: CheckpointStore, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(files(store)))
@@ -161,7 +163,9 @@ def test_a_flipped_bit_anywhere_is_found(store: CheckpointStore, data: st.DataOb
 
 @given(st.data())
 @settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_a_file_that_was_cut_or_lengthened_is_found(
     store: CheckpointStore, data: st.DataObject
