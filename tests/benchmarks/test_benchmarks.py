@@ -205,7 +205,9 @@ def test_what_suspending_takes_is_told_of_trials_that_are_resumed(tmp_path: Path
     figures = run("suspend", tmp_path)
     for tuner in ("ASHA", "POP"):
         resumed, of = map(int, re.findall(r"\d+", figures[f"suspensions, {tuner}"]["note"]))
-        assert 0 < resumed <= of < figures[f"suspensions, {tuner}"]["value"]
+        assert 0 < resumed <= of
+        # Of ASHA's trials half are never resumed; others may go on at once, as results arrive.
+        assert of - of // 2 <= figures[f"suspensions, {tuner}"]["value"]
         latencies = [
             figures[f"suspend latency, {one}, {tuner}"]["value"]
             for one in ("mean", "95th percentile", "largest")
