@@ -21,7 +21,12 @@ import psutil
 
 from dasktune.testing.chaos.ports import free_port
 
+CONTROLLER = "slurmctld"
+
 PROGRAMS = ("munged", "sbatch", "slurmctld", "slurmd", "squeue")
+
+PATIENCE = 120.0
+"""How long a daemon may take to be there, in seconds: not one is slow, but its machine may be."""
 
 STEPD = "slurmstepd: ["
 """How the process begins to name itself that looks after a job."""
@@ -29,6 +34,7 @@ STEPD = "slurmstepd: ["
 # SlurmdParameters: more CPUs are claimed than there are. cred_expire: a requeued job waits as
 # long; less than 5 is taken for the default of 120 seconds.
 # cgroup: as real clusters do; a batch shell that dies first leaves no process behind.
+# KillWait: what ends has as long to save, also on a machine that stands still meanwhile.
 CONFIGURATION = """\
 ClusterName=tests
 SlurmctldHost={host}(127.0.0.1)
@@ -63,7 +69,7 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 DefMemPerCPU=100
 JobRequeue=1
-KillWait=5
+KillWait=30
 InactiveLimit=0
 MinJobAge=300
 SlurmctldTimeout=30
@@ -177,17 +183,36 @@ class Slurm:
         self.call("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
 
     def kill(self, daemon: str) -> None:
-        """Kill ``slurmctld``, or the ``slurmd`` of a node."""
-        self.daemons.of(daemon).kill()
-        self.daemons.of(daemon).wait()
+        """Kill the ``slurmd`` of a node, or end ``slurmctld``.
+
+        That one writes what it knows only every 5 s: if it were killed before, it would begin
+        again without jobs that run, and end these.
+        """
+        process = self.daemons.of(daemon)
+        if daemon == CONTROLLER:
+            process.terminate()
+        else:
+            process.kill()
+        process.wait()
 
     def start(self, daemon: str) -> None:
-        """Start ``slurmctld``, or the ``slurmd`` of a node, again."""
+        """Start ``slurmctld``, or the ``slurmd`` of a node, again; the first one answers then."""
         self.daemons.serve(daemon)
+        deadline = time.monotonic() + PATIENCE
+        while daemon == CONTROLLER and not self._is_answered():
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{daemon} does not answer\n{self.state()}")
+            time.sleep(0.05)
+
+    def _is_answered(self) -> bool:
+        try:
+            return bool(self.call("sinfo", "-h"))
+        except subprocess.SubprocessError:
+            return False
 
     def wait_for_nodes(self) -> None:
         """Wait until all nodes can take jobs."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while set(_idle_nodes(self)) != set(self.nodes):
             if time.monotonic() > deadline:
                 raise RuntimeError(f"not all nodes can take jobs\n{self.state()}")
@@ -238,7 +263,7 @@ class _Daemons:
         names = tuple(f"t{own}n{number}" for number in range(nodes))
         self._start_munge()
         self._configure(names, gpus, cpus)
-        self.serve("slurmctld")
+        self.serve(CONTROLLER)
         for name in names:
             (self._folder / f"spool-{name}").mkdir()
             self.serve(name)
@@ -248,7 +273,7 @@ class _Daemons:
 
     def serve(self, name: str) -> None:
         """Start ``slurmctld``, or the ``slurmd`` of a node."""
-        if name == "slurmctld":
+        if name == CONTROLLER:
             self._serve(name, name, "-D", "-i")
         else:
             self._serve(name, "slurmd", "-D", "-N", name)
@@ -276,7 +301,7 @@ class _Daemons:
             f"--log-file={private / 'log'}",
             f"--seed-file={private / 'seed'}",
         )
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE
         while not socket_path.exists():
             if time.monotonic() > deadline:
                 raise RuntimeError("munged did not start")
