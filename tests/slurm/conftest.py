@@ -31,7 +31,7 @@ from dasktune.sequences import Constant, Piecewise
 class Walk(dt.Trainer):
     """Walks at random by lr, and appends each step that it trains to a file.
 
-    A step does not end as long as there is a file to hold it.
+    A step does not end as long as there is a file to hold it, or all of its number.
     """
 
     ignored_config = ("log", "pause", "hold")
@@ -46,7 +46,8 @@ class Walk(dt.Trainer):
 
     def train(self):
         time.sleep(self.config["pause"])
-        while os.path.exists(self.config["hold"]):
+        hold = self.config["hold"]
+        while os.path.exists(hold) or os.path.exists(f"{hold}-{self.steps + 1}"):
             time.sleep(0.01)
         self.weight = self.weight + self.lr * self.random.normal(size=4)
         self.steps += 1
@@ -181,9 +182,9 @@ class Folder:
         opened.close()
         return Results(states, metrics, trials)
 
-    def hold(self) -> None:
-        """Let no step end for now."""
-        (self.path / "hold").touch()
+    def hold(self, at: int | None = None) -> None:
+        """Let no step end for now, or none of a number."""
+        self._held(at).touch()
 
     def hold_in_mid_stage(self, process: subprocess.Popen[str] | None = None) -> None:
         """Let one worker's step not end that is neither the first nor the last of its stage."""
@@ -199,9 +200,12 @@ class Folder:
         self.go_on()
         return False
 
-    def go_on(self) -> None:
-        """Let steps end again."""
-        (self.path / "hold").unlink()
+    def go_on(self, at: int | None = None) -> None:
+        """Let steps end again, or those of a number."""
+        self._held(at).unlink()
+
+    def _held(self, at: int | None) -> Path:
+        return self.path / ("hold" if at is None else f"hold-{at}")
 
     def wait(
         self, is_there: Callable[[], object], process: subprocess.Popen[str] | None = None

@@ -14,7 +14,17 @@ import pytest
 
 from tests.slurm_server import Slurm, send
 
-from .conftest import RUN, STAGE, TWICE, UNIQUE, UNSAVED, Folder, Results, assert_same
+from .conftest import (
+    PATIENCE,
+    RUN,
+    STAGE,
+    TWICE,
+    UNIQUE,
+    UNSAVED,
+    Folder,
+    Results,
+    assert_same,
+)
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 
@@ -27,27 +37,44 @@ QUICK = ("--output=/dev/null", "--wrap", "sleep 1")
 
 def ended(process: subprocess.Popen[str]) -> None:
     """Wait until a command is done, and well."""
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, errors
 
 
-def both_at_work(folder: Folder) -> bool:
-    return len({job for job, *_ in folder.steps()}) == 2
+def at_work(folder: Folder) -> set[str]:
+    """Return the jobs that have trained a step."""
+    return {job for job, *_ in folder.steps()}
+
+
+HELD = 6
+"""A step in mid-stage that no trial ends until it is let go."""
+
+
+def held_at_work(folder: Folder, *arguments: str) -> subprocess.Popen[str]:
+    """Start two jobs, and return once both are in mid-stage and go no further.
+
+    Else the first may have done all before the other is there, or before it can be disturbed.
+    """
+    folder.hold(HELD)
+    process = folder.start(*RUN, *TWO_JOBS, *arguments)
+    folder.wait(lambda: len(at_work(folder)) == 2, process)
+    return process
 
 
 def test_jobs_that_are_cancelled_and_requeued_in_mid_stage_change_nothing(
     folder: Folder, undisturbed: Results, slurm: Slurm
 ) -> None:
-    process = folder.start(*RUN, *TWO_JOBS)
-    folder.wait(lambda: both_at_work(folder), process)
+    process = held_at_work(folder)
     cancelled, requeued = slurm.jobs()
     slurm.call("scancel", cancelled)
-    before = len(folder.steps())
-    folder.wait(lambda: len(folder.steps()) > before + 6, process)
+    folder.hold(HELD + 2)
+    folder.go_on(HELD)
+    folder.wait(lambda: len(at_work(folder)) == 3, process)
     slurm.call("scontrol", "requeue", requeued)
+    folder.go_on(HELD + 2)
     ended(process)
     assert_same(folder.results(), undisturbed)
-    assert len({job for job, *_ in folder.steps()}) == 3, "one took the place of the cancelled one"
+    assert len(at_work(folder)) == 3, "one took the place of the cancelled one"
     assert folder.repeated() <= 2 * STAGE
     assert len(folder.steps()) == UNIQUE + folder.repeated()
 
@@ -72,9 +99,9 @@ def test_a_preempted_job_saves_first_and_comes_back(
 def test_what_ran_on_a_node_that_dies_is_trained_elsewhere(
     folder: Folder, undisturbed: Results, slurm: Slurm
 ) -> None:
-    process = folder.start(*RUN, *TWO_JOBS)
-    folder.wait(lambda: both_at_work(folder), process)
+    process = held_at_work(folder)
     with slurm.gone(slurm.told(slurm.jobs()[0], "NodeList")):
+        folder.go_on(HELD)
         ended(process)
     assert_same(folder.results(), undisturbed)
     assert folder.repeated() <= UNSAVED
@@ -83,10 +110,10 @@ def test_what_ran_on_a_node_that_dies_is_trained_elsewhere(
 def test_a_node_that_is_silent_counts_as_gone_and_may_come_back(
     folder: Folder, undisturbed: Results, slurm: Slurm
 ) -> None:
-    process = folder.start(*RUN, *TWO_JOBS, "--silence-timeout", "5")
-    folder.wait(lambda: both_at_work(folder), process)
+    process = held_at_work(folder, "--silence-timeout", "5")
     with slurm.silent(slurm.told(slurm.jobs()[0], "NodeList")) as processes:
         before = len(folder.steps())
+        folder.go_on(HELD)
         # What the other job has to do, it has done meanwhile.
         folder.wait(lambda: len(folder.steps()) > before + 20, process)
         send(processes, signal.SIGCONT)
@@ -98,9 +125,10 @@ def test_a_node_that_is_silent_counts_as_gone_and_may_come_back(
 def test_after_a_killed_driver_the_same_command_goes_on_and_its_jobs_are_gone(
     folder: Folder, undisturbed: Results, slurm: Slurm
 ) -> None:
-    process = folder.start(*RUN, *TWO_JOBS)
-    folder.wait(lambda: both_at_work(folder) and len(folder.steps()) > 20, process)
+    process = held_at_work(folder)
     old = set(slurm.jobs())
+    folder.go_on(HELD)
+    folder.wait(lambda: len(folder.steps()) > 20, process)
     os.killpg(process.pid, signal.SIGKILL)
     folder.wait(lambda: not slurm.jobs("PENDING,RUNNING,COMPLETING"))
     durable, before = folder.durable(), len(folder.steps())
@@ -115,17 +143,16 @@ def test_after_a_killed_driver_the_same_command_goes_on_and_its_jobs_are_gone(
 def test_a_run_outlives_a_restart_of_the_controller(
     folder: Folder, undisturbed: Results, slurm: Slurm
 ) -> None:
-    # Slow steps: the jobs may start a second apart, and there must be ten left.
-    process = folder.start(*RUN, *TWO_JOBS[:-1], "pause=0.3")
-    folder.wait(lambda: both_at_work(folder), process)
+    process = held_at_work(folder)
     cancelled = slurm.jobs()[0]
     slurm.kill("slurmctld")
-    try:
-        before = len(folder.steps())
-        folder.wait(lambda: len(folder.steps()) > before + 10, process)
-    finally:
-        slurm.start("slurmctld")  # also for the tests after this one
+    before = len(folder.steps())
+    folder.go_on(HELD)
+    folder.wait(lambda: len(folder.steps()) > before + 10, process)
+    folder.hold()
+    slurm.start("slurmctld")
     slurm.call("scancel", cancelled)
+    folder.go_on()
     ended(process)
     assert_same(folder.results(), undisturbed)
     assert folder.repeated() <= STAGE
