@@ -81,11 +81,16 @@ def test_a_driver_goes_on_when_its_walltime_was_near_and_after_a_requeue(
     folder.wait(lambda: driver.has_said("saving what runs"))
     folder.go_on()
     folder.wait(lambda: slurm.told(driver.job, "JobState") != "RUNNING")
+    folder.hold()  # what the next life would add
     (found,) = json.loads(folder.command("status", "walk.py", "--json").stdout)
     assert found["steps_executed"] == len(folder.steps()), "all that was trained is saved"
+    folder.go_on()
     folder.wait(lambda: len(driver.workers()) == 2)
+    folder.hold()
     assert folder.repeated() == 0
     slurm.call("scontrol", "requeue", driver.job)
+    folder.wait(lambda: driver.has_said("saving what runs", times=2))
+    folder.go_on()
     folder.wait(driver.has_ended)
     assert driver.has_said("interrupted; the same command goes on", times=2)
     assert_same(folder.results(), undisturbed)
@@ -115,8 +120,9 @@ def test_a_driver_that_was_silent_does_not_disturb_its_next_life(
     folder: Folder, undisturbed: Results, slurm: Slurm, submitted: list[Driver]
 ) -> None:
     driver = submit(folder, slurm, submitted)
-    folder.wait(lambda: len(folder.steps()) > 10)
+    folder.hold_in_mid_stage()
     with slurm.silent(slurm.told(driver.job, "NodeList")) as processes:
+        folder.go_on()
         folder.wait(lambda: len(driver.workers()) > 1)
         send(processes, signal.SIGCONT)
         folder.wait(driver.has_ended)
@@ -128,8 +134,10 @@ def test_a_driver_that_is_cancelled_saves_and_stays_ended(
     folder: Folder, undisturbed: Results, slurm: Slurm, submitted: list[Driver]
 ) -> None:
     driver = submit(folder, slurm, submitted)
-    folder.wait(lambda: len(folder.steps()) > 10)
+    folder.hold_in_mid_stage()
     slurm.call("scancel", driver.job)
+    folder.wait(lambda: driver.has_said("saving what runs"))
+    folder.go_on()
     folder.wait(lambda: not slurm.call("squeue", "-h"))
     assert slurm.told(driver.job, "JobState") == "CANCELLED"
     assert driver.has_said("interrupted")
