@@ -10,7 +10,7 @@ import pytest
 
 from tests.slurm_server import Slurm
 
-from .conftest import RUN, UNIQUE, Folder, Results, assert_same
+from .conftest import PATIENCE, RUN, UNIQUE, Folder, Results, assert_same
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 
@@ -20,9 +20,13 @@ TWO_JOBS = ("--workers", "2", "--gpus-per-worker", "1")
 def test_twenty_trials_on_two_jobs_give_what_one_local_worker_gives(
     folder: Folder, undisturbed: Results, slurm: Slurm
 ) -> None:
-    done = folder.command(*RUN, *TWO_JOBS, "--config", "pause=0.05")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["summary"]["trials"] == 20
+    folder.hold(at=6)  # or one job has done all before the other is there
+    process = folder.start(*RUN, *TWO_JOBS)
+    folder.wait(lambda: len({job for job, *_ in folder.steps()}) == 2, process)
+    folder.go_on(at=6)
+    output, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, errors
+    assert json.loads(output)["summary"]["trials"] == 20
     assert len(folder.steps()) == UNIQUE
     assert len({(job, gpus) for job, gpus, *_ in folder.steps()}) == 2
     assert {gpus for _, gpus, *_ in folder.steps()} <= {"0", "1"}
@@ -34,9 +38,10 @@ def test_before_its_walltime_a_worker_saves_and_another_job_goes_on(
     folder: Folder, slurm: Slurm
 ) -> None:
     (folder.path / "dasktune.toml").write_text(
-        '[slurm]\nwalltime = "2"\nmargin = "1:56"\nworkers = "1"\n'
+        '[slurm]\nwalltime = "2"\nmargin = "1:50"\nworkers = "1"\n'
     )
-    study = ("--config", "pause=0.08", "--config", "trials=1", "--config", "steps=50")
+    # Longer than the ten seconds of a job, of which its worker needs some to be there.
+    study = ("--config", "pause=0.25", "--config", "trials=1", "--config", "steps=50")
     done = folder.command(*RUN, *study)
     assert done.returncode == 0, done.stderr
     numbers = [int(number) for *_, number in folder.steps()]
@@ -45,11 +50,15 @@ def test_before_its_walltime_a_worker_saves_and_another_job_goes_on(
 
 
 def test_ctrl_c_saves_what_runs_and_ends_the_jobs(folder: Folder, slurm: Slurm) -> None:
-    command = (*RUN, "--config", "pause=0.1", "--config", "trials=1", "--config", "steps=20")
-    process = folder.start(*command)
-    folder.wait(lambda: len(folder.steps()) > 4, process)
+    command = (*RUN, "--config", "trials=1", "--config", "steps=20")
+    folder.hold(at=6)
+    process = folder.start(*command, "--config", "pause=0.5")
+    folder.wait(lambda: len(folder.steps()) == 5, process)
     os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    assert process.stderr is not None
+    assert any("saving what runs" in line for line in process.stderr)
+    folder.go_on(at=6)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
     assert slurm.jobs("PENDING,RUNNING") == []
