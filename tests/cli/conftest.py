@@ -27,7 +27,10 @@ from dasktune.sequences import Constant, Piecewise
 
 
 class Counting(dt.Trainer):
-    """Walks by lr, and appends each step that it trains to a file."""
+    """Walks by lr, and appends each step that it trains to a file.
+
+    A step does not end as long as there is a file to hold all of its number.
+    """
 
     ignored_config = ("log", "pause")
 
@@ -40,6 +43,8 @@ class Counting(dt.Trainer):
 
     def train(self):
         time.sleep(self.config["pause"])
+        while os.path.exists(f"{self.config['log']}.hold-{len(self.path.split()) + 1}"):
+            time.sleep(0.01)
         if self.lr < 0:
             raise ValueError(f"lr must be >= 0, got {self.lr}")
         self.weight = self.weight + self.lr
@@ -117,6 +122,14 @@ class Folder:
         """Return what the trainers trained, each step as the path that led to it."""
         log = self.path / "steps.log"
         return log.read_text().splitlines() if log.exists() else []
+
+    def hold(self, at: int) -> None:
+        """Let no step of a number end for now."""
+        (self.path / f"steps.log.hold-{at}").touch()
+
+    def go_on(self, at: int) -> None:
+        """Let these end again."""
+        (self.path / f"steps.log.hold-{at}").unlink()
 
     def wait_for_steps(self, number: int, process: subprocess.Popen[str]) -> None:
         """Wait until so many steps have been trained."""

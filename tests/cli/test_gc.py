@@ -231,9 +231,12 @@ def test_wishes_go_that_are_days_old(tmp_path: Path) -> None:
 
 @pytest.mark.cluster
 def test_what_a_running_trial_goes_on_from_stays(folder: Folder) -> None:
+    folder.hold(at=8)
     process = folder.start("run", "counting.py", "--workers", "1", "--config", "pause=0.2")
-    folder.wait_for_steps(9, process)
+    folder.wait_for_steps(7, process)
+    folder.wait_until(lambda: bool(states(folder)), process)
     process.kill()
+    folder.go_on(at=8)
     process.communicate()
     store, database = "runs/counting", "runs/counting/dasktune.db"
     place = Request(

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from distributed import LocalCluster
 
+from dasktune.cli.status import Status, read
+
 from .conftest import PATIENCE, UNIQUE, Folder
 
 pytestmark = pytest.mark.cluster
@@ -52,20 +54,23 @@ def test_a_failed_trial_is_named_and_the_others_complete(folder: Folder) -> None
 def test_an_interrupted_run_goes_on_where_it_was(
     folder: Folder, signal_number: signal.Signals
 ) -> None:
-    command = (*RUN, "--config", "pause=0.05")
-    process = folder.start(*command)
+    folder.hold(at=5)
+    process = folder.start(*RUN, "--config", "pause=0.5")
     folder.wait_for_steps(8, process)
     if signal_number is signal.SIGINT:
         os.killpg(process.pid, signal_number)  # as a terminal does: to the workers, too
     else:
         process.send_signal(signal_number)
+    assert process.stderr is not None
+    assert any("saving what runs; interrupt again" in line for line in process.stderr)
+    folder.go_on(at=5)
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, errors
     assert "interrupted; the same command goes on where it was" in errors
     assert "Traceback" not in errors
     assert 8 <= len(folder.steps()) < UNIQUE
 
-    done = folder.command(*command)
+    done = folder.command(*RUN)
     assert done.returncode == 0, done.stderr
     assert len(folder.steps()) == len(set(folder.steps())) == UNIQUE
 
@@ -96,20 +101,21 @@ def stages_that_run(database: Path) -> int:
 
 
 def test_an_interrupt_while_the_cluster_starts_ends_cleanly(folder: Folder) -> None:
-    process = folder.start(*RUN, "--config", "pause=0.01")
+    process = folder.start(*RUN, "--config", "pause=3")
     folder.wait_for_file("runs/counting/dasktune.db", process)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
-    assert folder.command(*RUN, "--config", "pause=0.01").returncode == 0
+    assert folder.command(*RUN).returncode == 0
     assert len(folder.steps()) == len(set(folder.steps())) == UNIQUE
 
 
 def test_a_run_that_was_killed_repeats_only_what_was_not_durable(folder: Folder) -> None:
-    command = (*RUN, "--config", "pause=0.05")
-    process = folder.start(*command)
-    folder.wait_for_steps(18, process)
+    folder.hold(at=9)
+    process = folder.start(*RUN)
+    folder.wait_for_steps(16, process)
+    folder.wait_until(lambda: status_of(folder).steps_executed >= 6, process)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate(timeout=PATIENCE)
     (before,) = json.loads(folder.command("status", "counting.py", "--json").stdout)
@@ -118,16 +124,24 @@ def test_a_run_that_was_killed_repeats_only_what_was_not_durable(folder: Folder)
     assert before["steps_executed"] >= 6
     trained = len(folder.steps())
 
-    done = folder.command(*command)
+    folder.go_on(at=9)
+    done = folder.command(*RUN)
     assert done.returncode == 0, done.stderr
     assert len(set(folder.steps())) == UNIQUE
     # Stages that had ended are not trained again; two others were under way.
     assert len(folder.steps()) <= UNIQUE + trained - before["steps_executed"]
 
 
+def status_of(folder: Folder) -> Status:
+    (found,) = read(str(folder.path / "runs" / "counting"))
+    return found
+
+
 def test_status_is_read_while_a_run_goes_on(folder: Folder) -> None:
-    process = folder.start(*RUN, "--config", "pause=0.1")
-    folder.wait_for_steps(10, process)
+    folder.hold(at=9)
+    process = folder.start(*RUN)
+    folder.wait_for_steps(16, process)
+    folder.wait_until(lambda: "trained" in status_of(folder).stages, process)
     seen = folder.command("status", "runs/counting", "--json")
     assert process.poll() is None
     assert seen.returncode == 0, seen.stderr
@@ -137,6 +151,7 @@ def test_status_is_read_while_a_run_goes_on(folder: Folder) -> None:
     assert 0 < sum(status["trials"].values()) == 4
     assert status["steps_executed"] <= len(folder.steps())
     assert status["stages"].get("trained", 0) >= 1
+    folder.go_on(at=9)
     process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
 

@@ -88,8 +88,12 @@ def test_workers_of_this_host_have_gpus_of_their_own(
     assert write in text
     seen = 'file.write(self.device + os.environ["CUDA_VISIBLE_DEVICES"] + "\\n")'
     (folder.path / "counting.py").write_text(text.replace(write, seen))
-    done = folder.command(*RUN, "--gpus-per-worker", "1", "--config", "pause=0.02")
-    assert done.returncode == 0, done.stderr
+    folder.hold(at=2)  # or one worker has done all before the other has begun
+    process = folder.start(*RUN, "--gpus-per-worker", "1")
+    folder.wait_for_steps(2, process)
+    folder.go_on(at=2)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, errors
     assert set(folder.steps()) == {"cuda0", "cuda1"}
 
     refused = folder.command(*RUN, "--gpus-per-worker", "1", "--workers", "3", "--config", "bad=1")
