@@ -237,11 +237,12 @@ def test_a_worker_that_hangs_is_named_and_holds_up_nothing(study: Study, cluster
     address = named(cluster.client, "worker-0")
     hung.send_signal(signal.SIGSTOP)
     began = time.monotonic()
-    found = dt.doctor(study, client=cluster.client, seconds=10)
+    # Longer than a machine stands still: the other worker answers.
+    found = dt.doctor(study, client=cluster.client, seconds=20)
     assert time.monotonic() - began < 60
     (silent,) = of(found, "answers")
     assert silent.workers == (address,)
-    assert silent.found == "asked to answer: no answer within 10 s"
+    assert silent.found == "asked to answer: no answer within 20 s"
     assert of(found, "store", Status.OK)[0].workers == (named(cluster.client, "worker-1"),)
 
 
@@ -274,7 +275,10 @@ def test_clocks_are_measured_by_round_trips(study: Study, cluster: Cluster) -> N
     clocks = [one for one in diagnose(behind) if one.check == "clock"]
     assert {one.status for one in clocks} == {Status.PROBLEM}
     (worker,) = [one for one in clocks if one.workers]
-    assert "the clock there is 40.0 s ahead of the driver's" in worker.found
+    offset = behind.workers[0].offset
+    assert offset is not None
+    assert abs(offset.seconds - 40) <= offset.error + 0.01
+    assert f"the clock there is {offset.seconds:.1f} s ahead of the driver's" in worker.found
     (store,) = [one for one in clocks if not one.workers]
     # A file's time is as coarse as its system.
     assert re.search(r"the store's clock is (39\.\d|4\d[\d.]*) s", store.found)
