@@ -94,10 +94,10 @@ class CorruptCheckpointError(StorageError):
     message
         What is wrong.
     attempt
-        Who wrote it, if that is known.
+        Who wrote it; empty if no commit says so that can be read.
     """
 
-    def __init__(self, message: str, attempt: str | None = None) -> None:
+    def __init__(self, message: str, attempt: str = "") -> None:
         super().__init__(message, attempt)
         self.message, self.attempt = message, attempt
 

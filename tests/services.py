@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -200,3 +201,15 @@ def _wait(look: Callable[[], object], seconds: float = 60.0) -> None:
             time.sleep(0.05)
         else:
             return
+
+
+def scheduler_in(file: Path) -> str:
+    """Return the address in a scheduler's file once it is whole; Dask's client waits 0.1 s."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return str(json.loads(file.read_text())["address"])
+        except (OSError, ValueError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -20,6 +19,7 @@ import dasktune as dt
 from dasktune import signs
 from dasktune.prometheus import FAMILIES, MOST_STUDIES, NAME, SILENT_SECONDS, Figures, serve
 from dasktune.sequences import Constant
+from tests.services import scheduler_in
 
 STEPS, TRIALS, SLOTS = (
     next(one for one in FAMILIES if one.name == f"dasktune_{name}")
@@ -189,17 +189,6 @@ def test_the_page_is_there_whether_or_not_anything_is_served(two_threads: Client
     assert plugins.count(NAME) == 1
 
 
-def address_in(file: Path) -> str:
-    """Return the address in a scheduler's file once it is whole; Dask's client waits 0.1 s."""
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            return json.loads(file.read_text())["address"]
-        except (OSError, ValueError):
-            assert time.monotonic() < deadline, "it did not come"
-            time.sleep(0.01)
-
-
 @pytest.mark.cluster
 def test_a_scheduler_without_dasktune_is_left_alone(tmp_path: Path) -> None:
     """Its interpreter does not find the package, as on a cluster of others."""
@@ -217,7 +206,7 @@ def test_a_scheduler_without_dasktune_is_left_alone(tmp_path: Path) -> None:
             command, cwd=tmp_path, env=environment, stdout=file, stderr=subprocess.STDOUT
         )
     try:
-        with Client(address_in(address_file), timeout=60) as client:
+        with Client(scheduler_in(address_file), timeout=60) as client:
             assert not serve(client)
             names = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.plugins))
     finally:

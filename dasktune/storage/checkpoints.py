@@ -267,7 +267,7 @@ class CheckpointStore:
         try:
             return self.commit_of(key)
         except CorruptCheckpointError:
-            self.discard(key)
+            self.discard(key, attempt="")
             return None
 
     def commit_of(self, key: str) -> Commit | None:
@@ -294,7 +294,7 @@ class CheckpointStore:
             If a later version of dasktune made it.
         """
         commit = self.commit_of(key)
-        with _blaming(key, None if commit is None else commit.attempt):
+        with _blaming(key, "" if commit is None else commit.attempt):
             if commit is None:
                 raise CorruptCheckpointError("there is no commit")
             folder = layout.state_folder(key, commit.attempt, commit.step)
@@ -318,7 +318,8 @@ class CheckpointStore:
         key
             The key.
         attempt
-            Remove it only if it is of this attempt.
+            Remove it only if it is of this attempt, or its commit cannot be read; if this is
+            empty, only the latter.
 
         Raises
         ------
@@ -520,7 +521,7 @@ def _problems_of(commit: Commit) -> Iterator[str]:
 
 
 @contextmanager
-def _blaming(key: str, attempt: str | None = None) -> Iterator[None]:
+def _blaming(key: str, attempt: str = "") -> Iterator[None]:
     """Name the key in what is wrong with its checkpoint, and keep whose it is."""
     try:
         yield

@@ -27,7 +27,7 @@ from dasktune.doctor.subject import Subject, subject_of
 from dasktune.errors import ClusterError, ConfigurationError
 from dasktune.local import local_client
 from dasktune.study import Study
-from tests.services import S3Server
+from tests.services import S3Server, scheduler_in
 
 from .conftest import Cluster
 
@@ -252,7 +252,7 @@ def test_a_scheduler_that_hangs_is_named(study: Study, tmp_path: Path) -> None:
     command += ["--port", "0", "--no-dashboard", "--scheduler-file", str(file)]
     scheduler = subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=tmp_path)
     try:
-        with Client(scheduler_file=str(file), timeout=60) as client:
+        with Client(scheduler_in(file), timeout=60) as client:
             scheduler.send_signal(signal.SIGSTOP)
             with pytest.raises(ClusterError, match="does not answer: no answer within 3 s"):
                 dt.doctor(study, client=client, seconds=3)

@@ -24,6 +24,7 @@ from dasktune import runner
 from dasktune.errors import ClusterError, ConfigurationError, TrainerError
 from dasktune.local import local_client
 from dasktune.sequences import Constant, Piecewise, Sequence
+from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.study import Study
 from dasktune.worker import Control
 
@@ -389,6 +390,33 @@ def test_a_state_that_is_lost_is_trained_again(
         state, _ = study.store.load(study.plan.nodes_of(trial.number)[-1].key_at(10))
         assert state == {"x": trial.value, "done": 10}
     assert set(trained(tmp_path).values()) == {1, 2}
+    study.close()
+
+
+def test_a_state_that_two_stages_miss_is_trained_again_once(
+    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = open_study(tmp_path)
+    run(study, client)
+    trunk = study.plan.node_at(0, 4).key_at(4)
+    missed, both, discard = Counter[str](), threading.Event(), CheckpointStore.discard
+
+    def one_is_late(self: CheckpointStore, key: str, **options: Any) -> bool:
+        missed[key] += 1
+        if key == trunk and missed[key] == 1:
+            assert both.wait(60)
+        elif key == trunk and missed[key] == 2:
+            both.set()
+            wait_until(lambda: self.commit_of(key) is not None)
+            wait_until(lambda: 4 in study.plan.node_at(0, 4).checkpoints)  # the driver knows
+        return discard(self, key, **options)
+
+    spoil(tmp_path, "deleted")
+    monkeypatch.setattr(CheckpointStore, "discard", one_is_late)
+    run(study, client, steps=STEPS + 2)
+    assert missed[trunk] >= 2
+    assert set(trained(tmp_path).values()) == {1, 2}
+    assert trunk in study.database.checkpoint_keys()
     study.close()
 
 

@@ -202,6 +202,14 @@ def test_discarding_what_is_not_there_touches_nothing(tmp_path, local):
     assert (other / "c.0").read_bytes() == b"half"
 
 
+def test_who_found_nothing_discards_nothing_that_came_since(store):
+    with pytest.raises(CorruptCheckpointError, match="there is no commit") as caught:
+        store.load(KEY)
+    save(store, {"who": 2})
+    assert not store.discard(KEY, attempt=caught.value.attempt)
+    assert store.load(KEY)[0] == {"who": 2}
+
+
 def test_discard_spares_the_commit_that_came_meanwhile(store, monkeypatch):
     """Another driver discards the same checkpoint and saves it anew between look and removal."""
     save(store, {"who": 1})
@@ -344,9 +352,9 @@ def test_a_commit_that_is_none_is_corrupt_and_can_be_discarded(tmp_path, local, 
     save(local)
     data = files_below(state_of(tmp_path))
     (tmp_path / "checkpoints" / KEY[:2] / KEY / "commit").write_bytes(content)
-    with pytest.raises(CorruptCheckpointError, match="checkpoint a1b2c3: commit"):
+    with pytest.raises(CorruptCheckpointError, match="checkpoint a1b2c3: commit") as caught:
         local.load(KEY)
-    local.discard(KEY)
+    local.discard(KEY, attempt=caught.value.attempt)
     assert local.commit_of(KEY) is None
     assert files_below(state_of(tmp_path)) == data, "whose they are is not known"
     save(local, attempt="2-bb")
