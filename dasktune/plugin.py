@@ -119,10 +119,15 @@ class StagePlugin(WorkerPlugin):
         self._say(leaving=True)
 
     async def _watch(self, seconds: float) -> None:
-        """Replace this process when a step takes longer than so many seconds."""
+        """Replace this process when a step takes longer than so many seconds.
+
+        While all of the process stands still (suspended, or its machine is), no step can end.
+        """
+        interval = min(WATCH_SECONDS, seconds / 10)
         while not self._is_closed and not self.is_replaced:
-            await asyncio.sleep(min(WATCH_SECONDS, seconds / 10))
-            self.host.give_up(seconds)
+            looked = time.monotonic()
+            await asyncio.sleep(interval)
+            self.host.give_up(seconds, stood_still=time.monotonic() - looked - interval)
 
     def _give_up_from_thread(self) -> None:
         """Say, before anything else is said, that this process ends; let it end."""

@@ -147,6 +147,8 @@ class StageHost:
         self.job = job
         self.emit = emit
         self.step_began: float | None = None
+        self._still = 0.0, 0.0
+        """When the step that was looked at last began, and how long it could not go on."""
         self._leave = leave
         self._is_spoiled = False
         self._stage: _StageRun | None = None
@@ -224,16 +226,23 @@ class StageHost:
                 self._ended.notify_all()
         return receipt
 
-    def give_up(self, seconds: float) -> None:
-        """Tell that the step that runs has taken too long; this process trains no more.
+    def give_up(self, seconds: float, *, stood_still: float = 0.0) -> None:
+        """If the step that runs has taken too long, say so; this process trains no more then.
 
         Parameters
         ----------
         seconds
-            How long it was allowed to take.
+            How long it is allowed to take.
+        stood_still
+            Seconds since the last call in which this process did nothing at all.
         """
         stage, began = self._stage, self.step_began
-        if stage is None or began is None or time.monotonic() - began <= seconds:
+        if stage is None or began is None:
+            return
+        if self._still[0] != began:
+            self._still = began, 0.0
+        self._still = began, self._still[1] + stood_still
+        if time.monotonic() - began - self._still[1] <= seconds:
             return
         self._is_spoiled = True
         found = where(self._thread)

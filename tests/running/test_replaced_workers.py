@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Mapping
@@ -58,6 +59,10 @@ class Walk(dt.Trainer):
                 raise RuntimeError("CUDA error: device-side assert triggered")
             case "die":
                 os.kill(os.getpid(), signal.SIGKILL)
+            case "freeze":
+                subprocess.Popen(["sh", "-c", f"sleep 3; kill -CONT {os.getpid()}"])
+                os.kill(os.getpid(), signal.SIGSTOP)
+                time.sleep(0.3)  # it is looked at before its step ends
 
     def evaluate(self) -> dict[str, float]:
         return {"loss": self.x}
@@ -127,6 +132,16 @@ def test_what_happens_each_time_fails_its_trial_alone(
     assert error in study.records[2].message
     if does == "hang":
         assert "threading.Event().wait()" in failed.error, "it says where it hangs"
+    study.close()
+
+
+@pytest.mark.cluster
+def test_a_process_that_stood_still_is_not_replaced(tmp_path: Path) -> None:
+    with local_client(2) as client:
+        study = run(tmp_path, client, does="freeze", once=str(tmp_path / "once"))
+    assert [trial.state.value for trial in study.trials] == ["COMPLETE"] * 4
+    assert {stage.status for stage in study.stages()} <= {"trained", "stopped", "skipped"}
+    assert len(trained(tmp_path)) == study.summary()["steps_unique"]
     study.close()
 
 
