@@ -224,5 +224,6 @@ def test_a_script_without_a_guard_is_told_what_to_do(tmp_path: Path) -> None:
     )
     assert ended.returncode == 1
     start = "dasktune.errors.ClusterError: local workers could not be started"
-    (told,) = (line for line in ended.stderr.splitlines() if line.startswith(start))
-    assert "under `if __name__ == '__main__':`" in told
+    told = [line for line in ended.stderr.splitlines() if line.startswith(start)]
+    assert told
+    assert "under `if __name__ == '__main__':`" in told[-1]
