@@ -242,7 +242,8 @@ def _blaming() -> Iterator[None]:
 def _undisturbed() -> Iterator[None]:
     """Put back what trainers change of the process: generators, torch's threads and choices.
 
-    A cluster in this process, or its client, does not reach the trainer's generators.
+    A cluster in this process, or its client, does not reach the trainer's generators: it has one
+    of its own from then on.
     """
     give_own_generator()
     states = global_states()

@@ -239,10 +239,10 @@ class StageHost:
         stage, began = self._stage, self.step_began
         if stage is None or began is None:
             return
-        if self._still[0] != began:
-            self._still = began, 0.0
-        self._still = began, self._still[1] + stood_still
-        if time.monotonic() - began - self._still[1] <= seconds:
+        step, still = self._still
+        still = stood_still + (still if step == began else 0.0)
+        self._still = began, still
+        if time.monotonic() - began - still <= seconds:
             return
         self._is_spoiled = True
         found = where(self._thread)

@@ -168,7 +168,8 @@ def run_alone(
 ) -> LoneRun:
     """Train one configuration from step 0, in this process, with nothing in between.
 
-    The reference that every other way of training must equal bit for bit.
+    The reference that every other way of training must equal bit for bit. What else is in this
+    process (Dask, clients of stores) draws from a generator of its own from then on.
 
     Parameters
     ----------
