@@ -10,6 +10,7 @@ from typing import Any
 from dasktune.errors import InternalError
 from dasktune.graph.tree import Stage
 from dasktune.trainer.code import TrainerCode, unpack
+from dasktune.trainer.isolation import give_own_generator
 from dasktune.trainer.lifecycle import TrainerRun
 from dasktune.types import Metrics, Step
 
@@ -41,6 +42,7 @@ class StageTraining:
 
     def __call__(self, stage: Stage, before: object) -> StageResult:
         """Train `stage` from its parent's result; from the start if that is None."""
+        give_own_generator()
         run = self._begin(stage, before)
         metrics: dict[Step, Metrics] = {}
         for step in range(stage.start, stage.stop):

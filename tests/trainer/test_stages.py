@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
 import dask.local
 import numpy as np
 import pytest
+from distributed.comm import core
 
 import dasktune as dt
 from dasktune.errors import ConfigurationError
@@ -75,3 +77,25 @@ def test_the_synchronous_scheduler_trains_each_stage_once(
 def test_a_tree_alone_does_not_know_how_to_train() -> None:
     with pytest.raises(ConfigurationError, match="needs a function that trains one stage"):
         StageTree({}).to_dask()
+
+
+class Shaken(Walk):
+    """Takes its steps from the global generator; Dask draws in between."""
+
+    def build(self, hp: Any) -> None:
+        super().build(hp)
+        random.seed(self.seed)
+
+    def train(self) -> None:
+        self.weight = self.weight - self.lr * random.random()
+        core.random.uniform(0, 1)  # as a thread of a worker's would
+
+
+def test_what_dask_draws_meanwhile_does_not_reach_the_trainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = dt.create_study(Shaken, name="shaken", storage=tmp_path, metric="loss")
+    graph = study.stage_tree(dt.algos.Grid(dt.Space(lr=[0.1]), max_steps=STEPS)).to_dask()
+    monkeypatch.setattr(core, "random", random)
+    (found,) = dask.local.get_sync(graph, list(graph))
+    assert found.metrics == run_alone(Shaken, {"lr": 0.1}, STEPS).metrics
