@@ -385,11 +385,16 @@ def _job_of(process: psutil.Process) -> str:
 
 
 def _kill_all(configuration: Path) -> None:
-    """Kill all processes of jobs: they are children of what looks after them, not ours."""
-    deadline = time.monotonic() + 10
-    while (found := list(_processes_of(configuration))) and time.monotonic() < deadline:
+    """Kill all processes of jobs: they are children of what looks after them, not ours.
+
+    One look may miss a process that starts at that moment: three in a row must find none.
+    """
+    deadline, empty = time.monotonic() + 10, 0
+    while empty < 3 and time.monotonic() < deadline:
+        found = list(_processes_of(configuration))
         send(found, signal.SIGKILL)
-        time.sleep(0.02)
+        empty = 0 if found else empty + 1
+        time.sleep(0.05)
 
 
 def _processes_of(configuration: Path) -> Iterator[psutil.Process]:
