@@ -19,7 +19,7 @@ from trainers import Heavy, logged
 
 import dasktune as dt
 from dasktune.algos.base import Tuner
-from dasktune.local import local_client
+from dasktune.cluster.local import local_client
 
 WORKERS = 2
 MORE_STEPS = 1.15

@@ -10,10 +10,10 @@ from figures import Figure, main
 from rich.console import Console
 from rich.table import Table
 
-from dasktune.cli.chaos import open_left
-from dasktune.testing.chaos import Case, Result, Terms, chaos
-from dasktune.testing.chaos.builtin import TUNERS
-from dasktune.testing.chaos.faults import KINDS
+from tests.chaos.__main__ import open_left
+from tests.chaos.builtin import TUNERS
+from tests.chaos.faults import KINDS
+from tests.chaos.session import Case, Result, Terms, chaos
 
 RUNS, SHORT_RUNS = 20, 1
 KILLS, SHORT_KILLS = 10, 1

@@ -36,12 +36,12 @@ from safetensors.torch import save as save_safetensors
 
 import dasktune as dt
 from dasktune.graph.keys import Chain, encode_at
-from dasktune.job import Job, StageSpec
 from dasktune.sequences import Constant
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import encode
 from dasktune.storage.tensors import digest_of
-from dasktune.worker import StageHost
+from dasktune.worker.host import StageHost
+from dasktune.worker.job import Job, StageSpec
 
 SHARE = 0.8
 """Of the throughput of one raw object."""

@@ -17,7 +17,7 @@ from recorded import RecordedSet
 from torch import Tensor
 
 from dasktune.algos.curves import Branch, Curve
-from dasktune.algos.curves.features import Features, describe
+from dasktune.algos.curves.network.features import Features, describe
 
 FRACTIONS = (0.1, 0.2, 0.4)
 PARTS = {

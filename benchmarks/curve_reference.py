@@ -18,9 +18,9 @@ from scipy.optimize import OptimizeWarning, curve_fit
 
 from dasktune.algos.curves import Curve, Persistence, Prediction
 from dasktune.algos.curves.curve import Predictor, check_question, future_steps
-from dasktune.algos.curves.ensemble import CurveEnsemble
-from dasktune.algos.curves.families import FAMILIES, Abscissae, Family
-from dasktune.algos.curves.frame import Array, Axis
+from dasktune.algos.curves.mcmc.ensemble import CurveEnsemble
+from dasktune.algos.curves.mcmc.families import FAMILIES, Abscissae, Family
+from dasktune.algos.curves.mcmc.frame import Array, Axis
 from dasktune.types import Step
 
 POINTS = (10, 40, 100)

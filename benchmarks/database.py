@@ -22,14 +22,14 @@ from figures import Figure, main
 
 import dasktune as dt
 from dasktune.cli.status import read
+from dasktune.driver.recorder import Recorder
+from dasktune.engine.outcome import Outcome
+from dasktune.engine.trials import TrialRecord
 from dasktune.graph.plan import Node, SearchPlan
-from dasktune.orders import Outcome
-from dasktune.recorder import Recorder
 from dasktune.space import Float, Int, Space
-from dasktune.storage.database import Batch, Database
-from dasktune.storage.insertions import insertions
-from dasktune.storage.schema import EventRow, MetricRow, StageRow, TrialRow
-from dasktune.trials import TrialRecord
+from dasktune.storage.database.database import Batch, Database
+from dasktune.storage.database.insertions import insertions
+from dasktune.storage.database.schema import EventRow, MetricRow, StageRow, TrialRow
 from dasktune.types import TrialState
 
 REPORTS, SHORT_REPORTS = 10_000, 200

@@ -18,7 +18,7 @@ from figures import Figure, main
 from trainers import Nothing
 
 import dasktune as dt
-from dasktune.local import local_client
+from dasktune.cluster.local import local_client
 
 TRIALS, SHORT_TRIALS = 2, 1
 """One fewer than workers: one is free, so that what is measured is noticing and sending."""

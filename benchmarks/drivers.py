@@ -16,8 +16,8 @@ from trainers import Counting
 
 import dasktune as dt
 from dasktune.algos.base import known_configurations
+from dasktune.cluster.local import local_client
 from dasktune.graph.cost import cost_of
-from dasktune.local import local_client
 from dasktune.sequences import MultiStep
 
 STEPS, SHORT_STEPS = 60, 12

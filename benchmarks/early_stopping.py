@@ -12,8 +12,8 @@ from spaces import STEPS, hippo_448
 
 import dasktune as dt
 from dasktune.algos.base import Tuner
+from dasktune.engine.trials import Trial
 from dasktune.simulate import Simulation
-from dasktune.trials import Trial
 from dasktune.types import Decision, Extend, Finish, Register, Report, Value
 
 MIN_STEPS, ETA = 15, 4

@@ -16,12 +16,12 @@ from figures import Figure, main
 from spaces import random_space
 
 import dasktune as dt
-from dasktune.local import local_client
+from dasktune.cluster.local import local_client
+from dasktune.engine.trials import Trial
 from dasktune.storage.codec import encode
-from dasktune.study import Study
+from dasktune.study.study import Study
 from dasktune.trainer import ResumableLoader
 from dasktune.trainer.lifecycle import run_alone
-from dasktune.trials import Trial
 
 STUDIES, SHORT_STUDIES = 50, 2
 STEPS = 9

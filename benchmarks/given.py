@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from dasktune.algos.sources import GivenSource
+from dasktune.algos.samplers import GivenSource
 from dasktune.sequences import Constant
 from dasktune.space import Configuration, Space
 

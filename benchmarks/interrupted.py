@@ -16,16 +16,16 @@ from trainers import Nothing
 
 import dasktune as dt
 from dasktune.algos.base import Tuner
-from dasktune.engine import Engine
+from dasktune.engine.engine import Engine
+from dasktune.engine.event_log import Record
+from dasktune.engine.limits import Limits
+from dasktune.engine.outcome import Outcome
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import Ended, Event, RunStage, Saved
-from dasktune.limits import Limits
-from dasktune.log import Record
-from dasktune.orders import Outcome
 from dasktune.simulate.mishaps import Mishaps
-from dasktune.simulate.pace import EvenPace
 from dasktune.simulate.runner import Conditions, SimulatedRunner
 from dasktune.storage.codec import encode
+from dasktune.traces.timing import EvenPace
 from dasktune.types import Objective, Step
 
 METRIC = "value"

@@ -17,11 +17,11 @@ from figures import Figure, main
 
 import dasktune as dt
 from dasktune.algos.base import Tuner
-from dasktune.algos.sources import GivenSource, Source
-from dasktune.local import local_client
+from dasktune.algos.samplers import GivenSource, Source
+from dasktune.cluster.local import local_client
 from dasktune.simulate import Simulation, Trace
 from dasktune.space import Configuration, Space
-from dasktune.study import Study
+from dasktune.study.study import Study
 
 WORKERS, SHORT_WORKERS = (2, 4), (2,)
 ERROR = 0.13

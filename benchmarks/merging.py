@@ -12,7 +12,7 @@ from spaces import REQUESTED, STEPS, UNIQUE, hippo_144, random_space
 from trainers import Counting, logged
 
 import dasktune as dt
-from dasktune.local import local_client
+from dasktune.cluster.local import local_client
 
 RANDOM_STEPS = 12
 

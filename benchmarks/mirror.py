@@ -16,9 +16,9 @@ import numpy as np
 import optuna
 from figures import Figure, main
 
+from dasktune.engine.trials import TrialRecord
 from dasktune.mirror import Mirror, optuna_study
 from dasktune.space import Float, Int, Space
-from dasktune.trials import TrialRecord
 from dasktune.types import Objective, TrialState
 
 TRIALS, REPORTS = 1_000, 100

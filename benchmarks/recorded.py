@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from dasktune.algos.curves import Branch, Curve
 from dasktune.errors import ConfigurationError
 from dasktune.simulate import Trace
-from dasktune.simulate.trace import Shared
+from dasktune.traces.trace import Shared
 from dasktune.types import Step
 
 Array = NDArray[Any]

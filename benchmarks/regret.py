@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 import dasktune as dt
 from dasktune.algos.base import Tuner
-from dasktune.algos.sources import GivenSource
-from dasktune.limits import Limits
+from dasktune.algos.samplers import GivenSource
+from dasktune.engine.limits import Limits
 from dasktune.simulate import Simulation, Trace
 from dasktune.types import Direction
 

@@ -22,11 +22,11 @@ from spaces import all_different
 
 import dasktune as dt
 from dasktune.algos.base import Tuner
-from dasktune.cluster import Workers
-from dasktune.engine import Engine
-from dasktune.history import History
-from dasktune.recall import Recall
-from dasktune.results import StudyResults
+from dasktune.cluster.workers import Workers
+from dasktune.driver.history import History
+from dasktune.driver.reuse import Recall
+from dasktune.engine.engine import Engine
+from dasktune.results.results import StudyResults
 
 TRIALS, REPORTS = 10_000, 1_000_000
 SMALL_TRIALS, SMALL_REPORTS = 1_000, 100_000

@@ -20,9 +20,9 @@ from spaces import BATCH_SIZES, REQUESTED, STEPS, UNIQUE, hippo_144
 from trainers import Counting, logged
 
 import dasktune as dt
-from dasktune.local import local_client
+from dasktune.cluster.local import local_client
+from dasktune.results.summary import Summary
 from dasktune.sequences import Constant, MultiStep, Piecewise
-from dasktune.summary import Summary
 
 WORKERS = 2
 REPEAT = 5

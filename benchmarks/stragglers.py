@@ -18,7 +18,7 @@ from given import LOSS, SPACE, random_losses, with_losses
 from jobs import Jobs
 
 import dasktune as dt
-from dasktune.limits import Limits
+from dasktune.engine.limits import Limits
 from dasktune.report.axes import Scale, bottom_axis, left_axis
 from dasktune.report.svg import Svg, line, tag, text
 from dasktune.simulate.mishaps import Mishaps

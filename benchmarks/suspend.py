@@ -14,8 +14,8 @@ from trainers import Heavy, logged
 
 import dasktune as dt
 from dasktune.algos.base import Tuner
-from dasktune.local import local_client
-from dasktune.study import Study
+from dasktune.cluster.local import local_client
+from dasktune.study.study import Study
 
 WORKERS = 2
 NBYTES = 360_000

@@ -36,10 +36,10 @@ from targets import METRIC, SHARE, NamedTrace
 import dasktune as dt
 from dasktune.algos.base import Tuner
 from dasktune.algos.curves import Prediction, Question
-from dasktune.algos.sources import GivenSource
+from dasktune.algos.samplers import GivenSource
+from dasktune.engine.limits import Limits
 from dasktune.errors import ConfigurationError
-from dasktune.limits import Limits
-from dasktune.simulate.trace import CONFIGURATION
+from dasktune.traces.trace import CONFIGURATION
 
 BOUNDARIES, LATE_BOUNDARIES = 10, 4
 """How often Bandit and EarlyTerm look at a configuration: EarlyTerm less often, but for returns.

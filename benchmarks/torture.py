@@ -7,7 +7,7 @@ import time
 
 from figures import Figure, main
 
-from dasktune.testing.torture import many
+from tests.torture.seeds import many
 
 SEEDS, SHORT_SEEDS = 4000, 200
 RATE = 200

@@ -34,8 +34,8 @@ from scores import Score, Scores
 from torch import Tensor, nn
 
 from dasktune.algos.curves import LEVELS, Persistence, Predictor
-from dasktune.algos.curves.features import FORM
-from dasktune.algos.curves.prior_fitted import (
+from dasktune.algos.curves.network.features import FORM
+from dasktune.algos.curves.network.prior_fitted import (
     FARTHEST,
     LEAST_GAP,
     LEAST_ROOM,

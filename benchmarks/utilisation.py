@@ -23,7 +23,8 @@ from figures import Figure, main
 from trainers import Nothing
 
 import dasktune as dt
-from dasktune.engine import Engine
+from dasktune.engine.engine import Engine
+from dasktune.engine.outcome import Outcome, with_save_points
 from dasktune.graph.attempts import LOOKAHEAD_SECONDS, DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
@@ -38,7 +39,6 @@ from dasktune.graph.events import (
     WorkerJoined,
 )
 from dasktune.graph.keys import root_key
-from dasktune.orders import Outcome, with_save_points
 from dasktune.sequences import Piecewise
 from dasktune.types import Objective
 

@@ -13,8 +13,8 @@ from spaces import STEPS, hippo_144
 from trainers import Counting, logged
 
 import dasktune as dt
-from dasktune.local import local_client
-from dasktune.plugin import TOPIC
+from dasktune.cluster.local import local_client
+from dasktune.worker.plugin import TOPIC
 
 SLEEP_SECONDS = 0.002
 WORKERS = 2

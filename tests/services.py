@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from dasktune.testing.chaos.ports import free_port
+from tests.chaos.ports import free_port
 
 CEPH_PROGRAMS = ("ceph", "ceph-mon", "ceph-osd", "monmaptool", "radosgw", "radosgw-admin")
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from dasktune.testing.chaos.ports import free_port
+from tests.chaos.ports import free_port
 
 CONTROLLER = "slurmctld"
 

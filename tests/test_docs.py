@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import dasktune as dt
 from dasktune.cli import app
-from dasktune.local import local_client
+from dasktune.cluster.local import local_client
 from dasktune.types import TrialState
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -11,7 +11,7 @@ from dasktune.algos.bounds import Bounds, checked_bounds, score_bounds, share_of
 from dasktune.algos.stopping import StoppingTuner
 from dasktune.errors import ConfigurationError
 from dasktune.sequences.values import Arguments
-from dasktune.space.by_run import AnySpace, Definition
+from dasktune.space.define_by_run import AnySpace, Definition
 from dasktune.types import Report, Step
 
 BOUNDARIES = 10

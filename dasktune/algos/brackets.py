@@ -12,7 +12,7 @@ from dasktune.algos.rungs import Bracket, Halving
 from dasktune.algos.sampled import SampledTuner
 from dasktune.errors import ConfigurationError
 from dasktune.sequences.values import Arguments
-from dasktune.space.by_run import AnySpace, Definition
+from dasktune.space.define_by_run import AnySpace, Definition
 from dasktune.types import Decision, Extend, Finish, Register, Step
 
 

@@ -14,7 +14,7 @@ from dasktune.algos.curves.observed import ObservedCurves
 from dasktune.algos.independent import IndependentTrials
 from dasktune.errors import ConfigurationError, refuse
 from dasktune.sequences.values import Arguments
-from dasktune.space.by_run import AnySpace, Definition
+from dasktune.space.define_by_run import AnySpace, Definition
 from dasktune.types import Decision, Extend, Predict, Rank, Register, Report, Step, Stop
 
 BOUNDARIES = 4

@@ -10,7 +10,7 @@ from dasktune.algos.sha import halved
 from dasktune.algos.synchronous import Schedule, SynchronousTuner
 from dasktune.errors import ConfigurationError
 from dasktune.sequences.values import Arguments
-from dasktune.space.by_run import AnySpace, Definition
+from dasktune.space.define_by_run import AnySpace, Definition
 from dasktune.types import Decision, Step
 
 

@@ -13,13 +13,13 @@ from typing import Literal, cast
 import numpy as np
 
 from dasktune.algos.base import check_horizon
-from dasktune.algos.exploring import Exploring, fixed_coordinates
+from dasktune.algos.pbt_explore import Exploring, fixed_coordinates
 from dasktune.algos.sampled import SampledTuner
 from dasktune.errors import ConfigurationError
 from dasktune.sequences import Sequence
 from dasktune.sequences.values import Arguments
 from dasktune.space import MOST_GRID_POINTS, Configuration
-from dasktune.space.by_run import AnySpace, Definition, space_of
+from dasktune.space.define_by_run import AnySpace, Definition, space_of
 from dasktune.types import Decision, Extend, Finish, Register, Report, Step, Stop, Value
 
 ROUNDS = 30
@@ -68,7 +68,7 @@ class PBT(SampledTuner):
     child has the donor's hyper-parameters up to step n, which makes it the donor's state
     there, and from n on those of the donor's configuration after a change: each coordinate is
     drawn again with probability `resample`, else perturbed (see
-    `dasktune.algos.exploring.Exploring`). A schedule is not begun anew: the child follows its
+    `dasktune.algos.pbt_explore.Exploring`). A schedule is not begun anew: the child follows its
     new one from step n on. A child's first report is at ``n + every``.
 
     An infinite loss is the worst, and never a donor's. A member that fails after a report of

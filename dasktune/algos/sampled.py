@@ -12,11 +12,11 @@ from typing import ClassVar, Self
 import numpy as np
 
 from dasktune.algos.base import Inputs, Proposal, Tuner, check_horizon
-from dasktune.algos.sources import RandomSource, Source, grid_source
+from dasktune.algos.samplers import RandomSource, Source, grid_source
 from dasktune.errors import ConfigurationError, InternalError, unknown
 from dasktune.sequences.values import Arguments
 from dasktune.space import MOST_GRID_POINTS, Configuration, Drawing
-from dasktune.space.by_run import AnySpace, Definition, space_of
+from dasktune.space.define_by_run import AnySpace, Definition, space_of
 from dasktune.types import Decision, Register, Report, Step, Value
 
 CHECKED = 1000
@@ -41,7 +41,7 @@ class SampledTuner(Tuner):
     seed
         Decides what is drawn; it has nothing to do with the seed of the training.
     sampler
-        Proposes configurations: any sampler of Optuna, or a `dasktune.algos.sources.Source`;
+        Proposes configurations: any sampler of Optuna, or a `dasktune.algos.samplers.Source`;
         ``"grid"`` takes each configuration of a grid once, None draws at random.
     check
         What was found wrong with the kind's own arguments so far.
@@ -299,6 +299,6 @@ def source_of(space: AnySpace, sampler: object, seed: int) -> Source:
             known = unknown("sampler", sampler, ("grid",))
             raise ConfigurationError(f"{known}, or one of Optuna's, such as TPESampler()")
         return grid_source(space)
-    from dasktune.algos.optuna_source import OptunaSource
+    from dasktune.algos.optuna_sampler import OptunaSource
 
     return OptunaSource(space, sampler, seed)

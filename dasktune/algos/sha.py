@@ -7,7 +7,7 @@ from typing import ClassVar
 from dasktune.algos.rungs import Halving
 from dasktune.algos.synchronous import Schedule, SynchronousTuner
 from dasktune.sequences.values import Arguments
-from dasktune.space.by_run import AnySpace, Definition
+from dasktune.space.define_by_run import AnySpace, Definition
 from dasktune.types import Step
 
 

@@ -12,7 +12,7 @@ from fractions import Fraction
 from dasktune.algos.independent import IndependentTrials
 from dasktune.errors import ConfigurationError
 from dasktune.sequences.values import Arguments
-from dasktune.space.by_run import AnySpace, Definition
+from dasktune.space.define_by_run import AnySpace, Definition
 from dasktune.types import Decision, Extend, Rank, Register, Report, Step, Stop
 
 REPORTS = 20

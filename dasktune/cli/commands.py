@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from dasktune.cli.chaos import chaos
-from dasktune.cli.conventions import (
+from dasktune.cli.doctor import doctor
+from dasktune.cli.fingerprint import fingerprint
+from dasktune.cli.options import (
     DONE,
     FAILED,
     MISUSED,
@@ -23,13 +24,10 @@ from dasktune.cli.conventions import (
     open_study,
     print_json,
 )
-from dasktune.cli.doctor import doctor
-from dasktune.cli.fingerprint import fingerprint
 from dasktune.cli.predict import predict
 from dasktune.cli.run import run
 from dasktune.cli.simulate import simulate
 from dasktune.cli.submit import PASSED_ON, submit
-from dasktune.cli.torture import torture
 from dasktune.cli.trace import trace
 from dasktune.errors import (
     ConfigurationError,
@@ -167,7 +165,7 @@ def status(
     if every is None:
         typer.echo(text())
     else:
-        from dasktune.cli.watching import watch
+        from dasktune.cli.watch import watch
 
         watch(text, every)
 
@@ -331,7 +329,7 @@ def replay(
 
     Says "identical" or shows the first decision that comes out otherwise (exit code 1).
     """
-    from dasktune.log import in_words
+    from dasktune.engine.event_log import in_words
 
     study, tuner = open_study(file, config)
     found = study.replay(tuner)
@@ -344,14 +342,12 @@ def replay(
     raise typer.Exit(DONE if found.identical else FAILED)
 
 
-app.command()(chaos)
 app.command()(doctor)
 app.command()(fingerprint)
 app.command()(predict)
 app.command()(simulate)
 app.command()(trace)
 app.command(context_settings=PASSED_ON)(submit)
-app.command()(torture)
 
 
 def main() -> None:

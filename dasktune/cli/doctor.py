@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from dasktune.cli.conventions import DONE, FAILED, print_json
+from dasktune.cli.options import DONE, FAILED, print_json
 from dasktune.cli.run import run
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _cluster(file: Path, flags: dict[str, Any], subject: Subject) -> AbstractCon
     """Return the cluster that the flags, and ``dasktune.toml``, name."""
     from dataclasses import fields
 
-    from dasktune.cli.place import Place, place_of
+    from dasktune.cli.target import Place, place_of
     from dasktune.doctor.visiting import local_cluster
 
     directives = flags.pop("directive")

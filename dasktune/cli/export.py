@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dasktune.report.formats import count
-from dasktune.states import chosen_step
 from dasktune.storage.retention import size_text
+from dasktune.study.trial_state import chosen_step
 from dasktune.types import Step
 
 if TYPE_CHECKING:
-    from dasktune.study import Study
+    from dasktune.study.study import Study
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Exported:
 def export_state(
     study: Study, trial: int | None, path: Path, *, step: Step | None, only: str | None
 ) -> Exported:
-    """Write the state of a trial (`dasktune.study.Study.export`); say what was written.
+    """Write the state of a trial (`dasktune.study.study.Study.export`); say what was written.
 
     Parameters
     ----------

@@ -15,8 +15,8 @@ import typer
 from dasktune.errors import ConfigurationError, unknown
 
 if TYPE_CHECKING:
-    from dasktune.opening import Located
-    from dasktune.storage.database import Database
+    from dasktune.storage.database.database import Database
+    from dasktune.study.create import Located
     from dasktune.trainer import Fingerprint
 
 
@@ -104,7 +104,7 @@ def fingerprint(
 def _read(file: Path, settings: Sequence[str]) -> tuple[Located, Fingerprint]:
     """Return where a file's study would be, and its fingerprint now."""
     from dasktune.cli.study_file import load
-    from dasktune.opening import locate
+    from dasktune.study.create import locate
 
     place = locate(lambda: load(file, settings).study())
     if place is None:
@@ -143,7 +143,7 @@ def _others(
 
 
 def _compared(found: Fingerprint, seed: int, other: _Other) -> Comparison:
-    from dasktune.trainer.fingerprint import differing
+    from dasktune.trainer.fingerprint.fingerprint import differing
 
     seeds = [] if seed == other.seed else [f"seed ({other.seed}, here {seed})"]
     if found.digest == other.digest:
@@ -163,7 +163,7 @@ def _database_of(target: str) -> str:
 
 def _opened(url: str, *, must_exist: bool) -> Database | None:
     """Return a database; None if it is not there and need not be."""
-    from dasktune.storage.database import Database
+    from dasktune.storage.database.database import Database
 
     path = Path(url.removeprefix("sqlite:///"))
     is_missing = url == "sqlite://" or ("://" not in str(path) and not path.exists())

@@ -11,17 +11,19 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from dasktune.cli.ls import Places
+from dasktune.driver.leases import STALE_SECONDS
+from dasktune.driver.retention.listing import Found, Survey, survey
+from dasktune.driver.retention.value import ENOUGH, Worth, mark
 from dasktune.errors import ConfigurationError, StorageError, refuse
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.plan import Node
-from dasktune.kept import keep_of, kept_keys, record_of
-from dasktune.leasing import STALE_SECONDS
 from dasktune.report.formats import duration, percent, printable
-from dasktune.results import objective_of, seeded_key_of
+from dasktune.results.keep import keep_of, kept_keys, record_of
+from dasktune.results.results import objective_of, seeded_key_of
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
-from dasktune.storage.database import Database
+from dasktune.storage.database.database import Database
 from dasktune.storage.leases import Lease
 from dasktune.storage.redaction import redacted
 from dasktune.storage.retention import (
@@ -34,9 +36,7 @@ from dasktune.storage.retention import (
     size_text,
     stranger,
 )
-from dasktune.survey import Found, Survey, survey
 from dasktune.types import Step
-from dasktune.worth import ENOUGH, Worth, mark
 
 THREADS = 8
 """Removals at a time."""

@@ -12,15 +12,15 @@ from dasktune.cli.results import table
 from dasktune.cli.status import DATABASES
 from dasktune.cli.study_file import load
 from dasktune.errors import ConfigurationError, refuse, unknown
-from dasktune.inventory import Holding, Inventory, Shelf, take_inventory
-from dasktune.opening import default_database, locate
 from dasktune.report.formats import count, duration, percent, printable
+from dasktune.results.inventory import Holding, Inventory, Shelf, take_inventory
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
-from dasktune.storage.database import Database
+from dasktune.storage.database.database import Database
 from dasktune.storage.leases import Lease
 from dasktune.storage.redaction import redacted
 from dasktune.storage.retention import size_text
+from dasktune.study.create import default_database, locate
 
 MOST_TRIALS = 5
 """Trials of a checkpoint that are named."""

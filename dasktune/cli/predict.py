@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dasktune.cli.conventions import AsJson, Config, picture_problems, print_json
+from dasktune.cli.options import AsJson, Config, picture_problems, print_json
 from dasktune.errors import refuse
 
 if TYPE_CHECKING:
-    from dasktune.outlook import Outlook
-    from dasktune.results import StudyResults
+    from dasktune.results.prediction import Outlook
+    from dasktune.results.results import StudyResults
 
 LEAST_CHANCE = 0.05
 """With a smaller probability nothing is said of when a target is reached."""
@@ -118,8 +118,8 @@ def predict(
 def in_words(outlook: Outlook, target: float | None) -> str:
     """Return an outlook as people read it: a table of the fan, and what is said of a target."""
     from dasktune.cli.results import shown, table
-    from dasktune.outlook import INTERVALS
     from dasktune.report.formats import printable
+    from dasktune.results.prediction import INTERVALS
     from dasktune.types import Direction
 
     step, value = outlook.measured[-1]

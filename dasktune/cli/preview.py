@@ -9,7 +9,7 @@ from dasktune.algos.base import known_configurations
 from dasktune.cli.study_file import load
 from dasktune.errors import ConfigurationError
 from dasktune.graph.cost import Cost, Costs, StudyTrials, costs_of
-from dasktune.opening import locate
+from dasktune.study.create import locate
 
 FIELDS = (
     *("trials", "steps_requested", "steps_unique", "merge_rate", "critical_path"),

@@ -10,7 +10,7 @@ from dasktune.errors import ConfigurationError, unknown
 
 if TYPE_CHECKING:
     from dasktune.cli.ls import Places
-    from dasktune.results import StudyResults
+    from dasktune.results.results import StudyResults
 
 
 @contextmanager
@@ -23,9 +23,9 @@ def one_study(places: Places) -> Iterator[StudyResults]:
         If there is no database, or no study in it, or several and none is named.
     """
     from dasktune.graph.attempts import DispatchOptions
-    from dasktune.results import StudyResults
+    from dasktune.results.results import StudyResults
     from dasktune.storage.checkpoints import CheckpointStore
-    from dasktune.storage.database import Database
+    from dasktune.storage.database.database import Database
 
     if places.database is None:
         raise ConfigurationError(f"{places.store} has no database; say where it is: --database")

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dasktune.engine.trials import Trial
 from dasktune.report.formats import printable
-from dasktune.summary import savings_line
-from dasktune.trials import Trial
+from dasktune.results.summary import savings_line
 from dasktune.types import Direction, TrialState
 
 if TYPE_CHECKING:
-    from dasktune.study import Study
+    from dasktune.study.study import Study
 
 MOST_TRIALS = 5
 """Rows of the table of the best trials."""

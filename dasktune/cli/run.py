@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dasktune.cli.conventions import (
+from dasktune.cli.options import (
     DONE,
     FAILED,
     STOPPED,
@@ -25,7 +25,7 @@ from dasktune.errors import ConfigurationError
 if TYPE_CHECKING:
     from distributed import Client
 
-    from dasktune.study import Study
+    from dasktune.study.study import Study
 
 Connecting = Callable[[], "AbstractContextManager[Client | None]"]
 
@@ -126,8 +126,8 @@ def run(
     the same command goes on, after a limit with a larger one. Where it runs, dasktune.toml
     beside FILE may say: [run] has flags of this command, [slurm] what its jobs need.
     """
-    from dasktune.cli.place import place_of
-    from dasktune.limits import Limits
+    from dasktune.cli.target import place_of
+    from dasktune.engine.limits import Limits
 
     limits = Limits(target=target, seconds=seconds, worker_seconds=worker_seconds, steps=steps)
     of_slurm = {
@@ -190,7 +190,7 @@ def run(
 
 
 def _optimize(study: Study, optimize: Callable[..., None], client: Connecting) -> None:
-    from dasktune.interrupt import interruptible
+    from dasktune.driver.interrupt import interruptible
 
     try:
         with interruptible(study.stop), client() as connected:

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dasktune.cli.conventions import picture_problems
+from dasktune.cli.options import picture_problems
 from dasktune.errors import ConfigurationError, refuse, unknown
 from dasktune.types import Step
 
 if TYPE_CHECKING:
     from dasktune.algos.base import Tuner
-    from dasktune.algos.sources import Source
+    from dasktune.algos.samplers import Source
     from dasktune.report.svg import Svg
     from dasktune.simulate.comparison import Compared, Spread
-    from dasktune.simulate.pace import Overheads
-    from dasktune.simulate.trace import Trace
     from dasktune.space import Space
+    from dasktune.traces.timing import Overheads
+    from dasktune.traces.trace import Trace
 
 MOST_LINES = 5
 """Tuners that a picture can tell apart."""
@@ -112,10 +112,10 @@ def simulate(
     finds, over random orders of the configurations: trial number i is the same one for all
     tuners. Times are virtual.
     """
-    from dasktune.limits import Limits
+    from dasktune.engine.limits import Limits
     from dasktune.simulate.comparison import compare
-    from dasktune.simulate.pace import Overheads
-    from dasktune.simulate.trace import Trace
+    from dasktune.traces.timing import Overheads
+    from dasktune.traces.trace import Trace
 
     capacities = list(dict.fromkeys(workers or [WORKERS]))
     refuse(_problems(plot, tuner, target, capacities))
@@ -238,7 +238,7 @@ def _make(
 
 def _in_order(space: Space) -> Source:
     """Return what proposes the points of a trace's space one after the other."""
-    from dasktune.algos.sources import GivenSource
+    from dasktune.algos.samplers import GivenSource
     from dasktune.space import Choice
 
     ((name, domain),) = space.dimensions

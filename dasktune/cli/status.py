@@ -10,7 +10,7 @@ from textwrap import indent
 from typing import Any
 
 from dasktune.cli.results import shown
-from dasktune.cli.standing import (
+from dasktune.cli.status_report import (
     Driver,
     Failure,
     Running,
@@ -22,11 +22,11 @@ from dasktune.cli.standing import (
 )
 from dasktune.cli.study_file import load
 from dasktune.errors import ConfigurationError, unknown
-from dasktune.opening import default_database, locate
 from dasktune.report.formats import duration, printable
-from dasktune.results import objective_of
-from dasktune.storage.database import Database
-from dasktune.storage.schema import RunRow, StudyRow
+from dasktune.results.results import objective_of
+from dasktune.storage.database.database import Database
+from dasktune.storage.database.schema import RunRow, StudyRow
+from dasktune.study.create import default_database, locate
 from dasktune.types import Direction
 
 DATABASES = ("sqlite", "postgresql")

@@ -25,7 +25,7 @@ from dasktune.storage.redaction import redacted
 
 if TYPE_CHECKING:
     from dasktune.algos.base import Tuner
-    from dasktune.study import Study
+    from dasktune.study.study import Study
 
 Made = TypeVar("Made")
 
@@ -53,7 +53,7 @@ class StudyFile:
 
     def study(self) -> Study:
         """Return the study; creates or opens it."""
-        from dasktune.study import Study
+        from dasktune.study.study import Study
 
         return self._make("study", Study)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from dasktune.cli.conventions import AsJson, StudyPath, open_study, print_json
-from dasktune.cli.place import Place, place_of
+from dasktune.cli.options import AsJson, StudyPath, open_study, print_json
+from dasktune.cli.target import Place, place_of
 from dasktune.errors import ConfigurationError, InternalError, refuse
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dasktune.cli.conventions import AsJson, Config, print_json
+from dasktune.cli.options import AsJson, Config, print_json
 from dasktune.errors import refuse
 
 if TYPE_CHECKING:
-    from dasktune.simulate import Trace
+    from dasktune.traces.trace import Trace
 
 
 def trace(
@@ -42,7 +42,7 @@ def trace(
     """
     from dasktune.cli.ls import places_of
     from dasktune.cli.reading import one_study
-    from dasktune.simulate.trace_files import target_problems
+    from dasktune.traces.files import target_problems
 
     refuse(f"--out: {problem}" for problem in target_problems(out))
     places = places_of(

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from distributed import Client, Future
 
-from dasktune.cluster import WORKERS_SECONDS, pool_of
+from dasktune.cluster.workers import WORKERS_SECONDS, pool_of
 from dasktune.doctor import probes, trainers, visits
 from dasktune.doctor.asking import Answers, Asking
 from dasktune.doctor.databases import examine_database
@@ -37,7 +37,7 @@ from dasktune.doctor.facts import (
 from dasktune.doctor.subject import Subject
 from dasktune.storage.layout import probe_folder
 from dasktune.storage.redaction import redacted
-from dasktune.trainer.fingerprint import differing
+from dasktune.trainer.fingerprint.fingerprint import differing
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from dasktune.doctor.facts import Facts, Look, Offset, Role, WorkerFacts
 from dasktune.doctor.findings import Finding, Group, Status, counted
-from dasktune.leasing import LEASE_SECONDS, RENEW_SECONDS
+from dasktune.driver.leases import LEASE_SECONDS, RENEW_SECONDS
 
 GROUP = Group("machines")
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from dask.utils import parse_timedelta
 
+from dasktune.cluster.local import LOCAL_SETTINGS
 from dasktune.doctor.facts import Facts, Role, Trip
 from dasktune.doctor.findings import Finding, Group, Status
-from dasktune.local import LOCAL_SETTINGS
 
 GROUP = Group("cluster")
 

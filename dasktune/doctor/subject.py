@@ -15,13 +15,13 @@ from pathlib import Path
 from types import ModuleType
 
 from dasktune.doctor.facts import TrainerFacts
+from dasktune.driver.history import History
 from dasktune.errors import ConfigurationError, StorageError
-from dasktune.history import History
-from dasktune.job import JobPlan
-from dasktune.opening import locate, stored_in
-from dasktune.storage.database import Database
-from dasktune.study import Study
-from dasktune.trainer.installed import is_installed_name
+from dasktune.storage.database.database import Database
+from dasktune.study.create import locate, stored_in
+from dasktune.study.study import Study
+from dasktune.trainer.fingerprint.installed import is_installed_name
+from dasktune.worker.job import JobPlan
 
 _PARSING = threading.Lock()
 

@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from dasktune.job import JobPlan, open_job
-from dasktune.trainer.contents import json_digest
-from dasktune.trainer.fingerprint import fingerprint
+from dasktune.trainer.fingerprint.data import json_digest
+from dasktune.trainer.fingerprint.fingerprint import fingerprint
+from dasktune.worker.job import JobPlan, open_job
 
 
 async def open_there(plan: JobPlan, dask_worker: Any = None) -> str:

@@ -8,14 +8,14 @@ from contextlib import AbstractContextManager
 
 from distributed import Client
 
+from dasktune.cluster.local import local_client
 from dasktune.doctor.diagnose import diagnose
 from dasktune.doctor.examination import Examination
 from dasktune.doctor.findings import Diagnosis
 from dasktune.doctor.subject import Subject
 from dasktune.errors import ClusterError, ConfigurationError
-from dasktune.gpus import gpus_needed
-from dasktune.local import local_client
-from dasktune.study import Study
+from dasktune.study.study import Study
+from dasktune.worker.gpus import gpus_needed
 
 SECONDS = 30.0
 """How long each check may take on each worker, unless told otherwise."""

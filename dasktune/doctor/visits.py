@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from dasktune.storage.failures import reason_of
-from dasktune.storage.files import Files
-from dasktune.storage.object_files import open_files
-from dasktune.storage.retrying import Patience
+from dasktune.storage.files.base import Files
+from dasktune.storage.files.failures import reason_of
+from dasktune.storage.files.objects import open_files
+from dasktune.storage.files.retry import Patience
 
 FIRST = "first"
 """Name of the file that all try to create: one of them must have been the first."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from dasktune.graph.plan import Node
-from dasktune.graph.saves import SavePolicy
+from dasktune.graph.save_policy import SavePolicy
 from dasktune.types import Step
 
 

@@ -10,7 +10,7 @@ from itertools import chain, repeat
 from dasktune.errors import ConfigurationError
 from dasktune.graph.keys import root_key
 from dasktune.graph.plan import Node, SearchPlan
-from dasktune.graph.saves import SavePolicy
+from dasktune.graph.save_policy import SavePolicy
 from dasktune.types import Sequences, Step
 
 

@@ -3,7 +3,7 @@
 It holds the search plan, the frontier of stages, the slots and the attempts, and knows no
 Dask, file or clock: ``handle(event, now) -> instructions``. A runner carries out what it
 says and tells it what happened; a simulated one is enough to run a whole study.
-What a worker runs next is chosen in `dasktune.graph.placing`.
+What a worker runs next is chosen in `dasktune.graph.placement`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from dasktune.graph.events import (
     WorkerLost,
 )
 from dasktune.graph.frontier import Failure, Frontier
-from dasktune.graph.placing import Placing
+from dasktune.graph.placement import Placing
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.graph.speeds import Speeds
 from dasktune.types import Metrics, Report, Sequences, Step

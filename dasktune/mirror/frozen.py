@@ -18,9 +18,9 @@ from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as OptunaState
 
 from dasktune.algos.distributions import distribution_of
+from dasktune.engine.trials import TrialRecord
 from dasktune.errors import InternalError
 from dasktune.space import Float, Int
-from dasktune.trials import TrialRecord
 from dasktune.types import Direction, Metrics, Objective, Step, TrialState, Value
 
 NUMBER: Final = "dasktune:number"

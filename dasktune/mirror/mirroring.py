@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
+from dasktune.engine.trials import TrialRecord
 from dasktune.mirror.snapshot import Seen
-from dasktune.trials import TrialRecord
 from dasktune.types import Metrics, Objective, Step
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from dasktune.engine.trials import TrialRecord
 from dasktune.graph.plan import SearchPlan
-from dasktune.storage.schema import StageRow
-from dasktune.trials import TrialRecord
+from dasktune.storage.database.schema import StageRow
 from dasktune.types import Metrics, Objective, Step
 
 if TYPE_CHECKING:

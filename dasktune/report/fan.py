@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from dasktune.outlook import INTERVALS, Outlook, turned
 from dasktune.report.axes import Scale, bottom_axis, left_axis, value_scale
 from dasktune.report.curves import usual_range
 from dasktune.report.formats import number
 from dasktune.report.svg import Svg, line, tag, text, title
+from dasktune.results.prediction import INTERVALS, Outlook, turned
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 1120.0, 380.0, 72.0, 24.0, 64.0, 52.0
 

@@ -9,7 +9,7 @@ from dasktune.report.axes import Scale
 from dasktune.report.axes import ticks as round_ticks
 from dasktune.report.formats import count, duration
 from dasktune.report.svg import Svg, tag, text, title
-from dasktune.storage.schema import StageRow
+from dasktune.storage.database.schema import StageRow
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 1120.0, 190.0, 24.0, 44.0, 48.0
 ROW = 22.0

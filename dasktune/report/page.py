@@ -16,8 +16,8 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from dasktune.engine.trials import Trial
 from dasktune.graph.plan import SearchPlan
-from dasktune.outlook import INTERVALS, Outlook
 from dasktune.report.curves import Curve, curves_of, draw_curves, points_of
 from dasktune.report.fan import draw_fan
 from dasktune.report.formats import count, duration, number, percent
@@ -27,9 +27,9 @@ from dasktune.report.sequence_plot import sparkline
 from dasktune.report.svg import Svg, marks_css
 from dasktune.report.tree_layout import layout
 from dasktune.report.tree_svg import described, draw_tree
-from dasktune.storage.schema import StageRow
-from dasktune.summary import Summary, savings_line
-from dasktune.trials import Trial
+from dasktune.results.prediction import INTERVALS, Outlook
+from dasktune.results.summary import Summary, savings_line
+from dasktune.storage.database.schema import StageRow
 from dasktune.types import Direction, Step, TrialState, ValueFunction
 
 HIGHLIGHTED = 5
@@ -116,7 +116,7 @@ def write_report(study: Any, path: Path) -> Path:
     Parameters
     ----------
     study
-        A `dasktune.study.Study`.
+        A `dasktune.study.study.Study`.
     path
         The file to write; its folder is made if need be.
     """

@@ -21,11 +21,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from dasktune.engine import Engine
+from dasktune.driver.runner import Snapshot
+from dasktune.engine.engine import Engine
+from dasktune.engine.trials import TrialRecord
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.report.formats import count, duration, number, percent
-from dasktune.runner import Snapshot
-from dasktune.trials import TrialRecord
 from dasktune.types import Direction, TrialState
 
 REDRAW_SECONDS = 0.25

@@ -9,10 +9,10 @@ from typing import Any
 
 from dasktune.algos.pop import Label
 from dasktune.algos.pop.active import BEHIND, MOST_WORTH
+from dasktune.engine.event_log import Record
+from dasktune.engine.trials import Trial
 from dasktune.errors import ConfigurationError
-from dasktune.log import Record
-from dasktune.outlook import Outlook
-from dasktune.trials import Trial
+from dasktune.results.prediction import Outlook
 from dasktune.types import TrialState
 
 MOST_FANS = 3
@@ -75,7 +75,7 @@ def prospects_of(study: Any, ranked: Iterable[Trial]) -> Prospects:
     Parameters
     ----------
     study
-        A `dasktune.study.Study`.
+        A `dasktune.study.study.Study`.
     ranked
         Its trials with a value, the best first.
     """

@@ -11,7 +11,7 @@ from types import ModuleType
 from dasktune.simulate.incumbents import Incumbent
 from dasktune.simulate.result import Happening, Simulation
 from dasktune.simulate.run import Curves, simulate
-from dasktune.simulate.trace import Trace
+from dasktune.traces.trace import Trace
 
 __all__ = ["Curves", "Happening", "Incumbent", "Simulation", "Trace", "simulate"]
 

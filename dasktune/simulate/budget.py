@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from dasktune.limits import Limits, Used
+from dasktune.engine.limits import Limits, Used
 from dasktune.simulate.jobs import Job
 from dasktune.types import Objective
 

@@ -13,7 +13,7 @@ from dasktune.algos.base import Tuner
 from dasktune.simulate.incumbents import Incumbent
 from dasktune.simulate.result import Simulation
 from dasktune.simulate.run import Curves, objective_on, simulate
-from dasktune.simulate.trace import Trace
+from dasktune.traces.trace import Trace
 from dasktune.types import Direction
 
 

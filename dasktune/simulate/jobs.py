@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from dasktune.graph.events import RunStage
 from dasktune.graph.plan import Node
-from dasktune.simulate.pace import Pace
+from dasktune.traces.timing import Pace
 from dasktune.types import Step
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dasktune.engine.trials import Trial, TrialRecord, best_of
 from dasktune.graph.plan import SearchPlan
+from dasktune.results.summary import Summary, summarise
 from dasktune.simulate.incumbents import Incumbent
-from dasktune.summary import Summary, summarise
-from dasktune.trials import Trial, TrialRecord, best_of
 from dasktune.types import Direction, Step
 
 

@@ -8,20 +8,20 @@ from collections.abc import Callable, Mapping
 
 from dasktune.algos.base import Tuner
 from dasktune.algos.curves.curve import Prediction, Question
-from dasktune.engine import Engine
+from dasktune.engine.engine import Engine
+from dasktune.engine.limits import Limits
+from dasktune.engine.trials import trial_of
 from dasktune.errors import refuse
 from dasktune.graph.attempts import LOOKAHEAD_SECONDS, DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.keys import root_key
-from dasktune.graph.saves import SavePolicy
+from dasktune.graph.save_policy import SavePolicy
 from dasktune.graph.speeds import Speeds
-from dasktune.limits import Limits
 from dasktune.simulate.mishaps import Mishaps
-from dasktune.simulate.pace import EvenPace, Overheads, Pace
 from dasktune.simulate.result import Simulation
 from dasktune.simulate.runner import Conditions, SimulatedRunner, Values
-from dasktune.simulate.trace import Trace
-from dasktune.trials import trial_of
+from dasktune.traces.timing import EvenPace, Overheads, Pace
+from dasktune.traces.trace import Trace
 from dasktune.types import Direction, Objective, Sequences, Step, Value
 
 Curves = Callable[[Values, Step], float] | Trace | str | os.PathLike[str]

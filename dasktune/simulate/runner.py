@@ -10,8 +10,9 @@ from typing import Literal
 
 from dasktune.algos.base import Tuner
 from dasktune.algos.curves.curve import Prediction, Question
-from dasktune.answering import answer_or_none
-from dasktune.engine import Engine
+from dasktune.engine.engine import Engine
+from dasktune.engine.limits import Limits
+from dasktune.engine.outcome import Order, Outcome, RunPrediction
 from dasktune.errors import ConfigurationError, InternalError
 from dasktune.graph.events import (
     Ended,
@@ -26,15 +27,14 @@ from dasktune.graph.events import (
     Tick,
     WorkerJoined,
 )
-from dasktune.limits import Limits
-from dasktune.orders import Order, Outcome, RunPrediction
 from dasktune.simulate.budget import Budget
 from dasktune.simulate.incumbents import Incumbents
 from dasktune.simulate.jobs import Held, Job, Worker
 from dasktune.simulate.mishaps import Mishaps
-from dasktune.simulate.pace import Overheads, Pace
 from dasktune.simulate.result import Happening
+from dasktune.traces.timing import Overheads, Pace
 from dasktune.types import Sequences, Step, Value
+from dasktune.worker.answering import answer_or_none
 
 Values = Mapping[str, Value]
 """Hyper-parameters at one step."""

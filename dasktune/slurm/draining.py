@@ -8,7 +8,7 @@ from collections.abc import Collection
 from distributed import Scheduler, Worker
 from distributed.protocol.pickle import dumps
 
-from dasktune.plugin import StagePlugin
+from dasktune.worker.plugin import StagePlugin
 
 _closing: set[asyncio.Task[object]] = set()
 """Kept while they run: the event loop does not."""

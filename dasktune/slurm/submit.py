@@ -18,12 +18,12 @@ from typing import Any
 
 from dask.utils import parse_bytes
 
+from dasktune.config_file import FILE
 from dasktune.errors import ClusterError, ConfigurationError, refuse, unknown
 from dasktune.slurm.commands import call, words
 from dasktune.slurm.options import LONGEST_MARGIN, SlurmOptions, seconds_of
 from dasktune.slurm.table import DRIVER, TABLE, slurm_table
 from dasktune.storage.layout import slug
-from dasktune.tables import FILE
 
 UNLIMITED, LONGEST = "UNLIMITED", "365-0"
 """The walltime of a job that may run for ever, and one that is longer than any."""

@@ -7,9 +7,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from dasktune.config_file import FILE, table_of
 from dasktune.errors import refuse, unknown
 from dasktune.slurm.options import SlurmOptions
-from dasktune.tables import FILE, table_of
 
 TABLE = "slurm"
 DRIVER = "driver"

@@ -24,12 +24,12 @@ import dask
 from distributed import Client
 from distributed.security import Security
 
+from dasktune.cluster.local import LOCAL_SETTINGS
 from dasktune.errors import ClusterError
-from dasktune.local import LOCAL_SETTINGS
-from dasktune.plugin import CLOSE_SECONDS, LEAVE_AT
 from dasktune.slurm.commands import call, kill_wait, words
 from dasktune.slurm.leftover import Driver, cancel_leftover
 from dasktune.slurm.options import SlurmOptions
+from dasktune.worker.plugin import CLOSE_SECONDS, LEAVE_AT
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ itself a value, without random state.
 6
 """
 
-from dasktune.space.by_run import DefinedByRun
+from dasktune.space.define_by_run import DefinedByRun
 from dasktune.space.domains import Choice, Chooser, Domain, Drawing, Family, Float, Int
 from dasktune.space.space import MOST_GRID_POINTS, Branch, Configuration, Space
 

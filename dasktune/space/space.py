@@ -13,8 +13,8 @@ import numpy as np
 
 from dasktune.errors import ConfigurationError, name_problems, refuse
 from dasktune.sequences import Constant, Sequence, as_sequence
-from dasktune.space.choosing import Following, Noting
 from dasktune.space.domains import Choice, Chooser, Domain, Drawing, listed, total_size
+from dasktune.space.drawing import Following, Noting
 from dasktune.types import Value
 
 MOST_GRID_POINTS: Final = 1_000_000

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dasktune.storage.checkpoints import CheckpointStore, Commit
     from dasktune.storage.codec import Snapshot, decode, encode
-    from dasktune.storage.database import Batch, Database
+    from dasktune.storage.database.database import Batch, Database
 
 __all__ = ["Batch", "CheckpointStore", "Commit", "Database", "Snapshot", "decode", "encode"]
 

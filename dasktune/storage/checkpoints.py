@@ -21,14 +21,14 @@ import numpy as np
 from dasktune.errors import CorruptCheckpointError, StorageError
 from dasktune.storage import layout
 from dasktune.storage.codec import VERSION, Snapshot, decode
-from dasktune.storage.failures import reason_of
-from dasktune.storage.files import Files
-from dasktune.storage.flat import ArrayFiles, read_array
+from dasktune.storage.files.base import Files
+from dasktune.storage.files.failures import reason_of
+from dasktune.storage.files.objects import open_files
+from dasktune.storage.files.retry import Patience
 from dasktune.storage.metrics import metrics_from_json, metrics_to_json
-from dasktune.storage.object_files import open_files
 from dasktune.storage.redaction import showable
-from dasktune.storage.retrying import Patience
 from dasktune.storage.tensors import DIGEST_BYTES, digest_of
+from dasktune.storage.zarr_array import ArrayFiles, read_array
 from dasktune.types import Metrics, Step
 
 _ATTRIBUTES = b'{"dasktune": ', b"}"

@@ -20,7 +20,7 @@ from typing import Any
 
 from dasktune.sequences import sequence_from_json
 from dasktune.storage import layout
-from dasktune.storage.files import Files
+from dasktune.storage.files.base import Files
 from dasktune.types import Sequences, Step
 
 FURTHEST_SECONDS = 600.0

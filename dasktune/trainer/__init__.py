@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dasktune.trainer.base import Trainer, problems_of
-from dasktune.trainer.check_resume import ResumeReport, check_resume
+from dasktune.trainer.check_resume.check import ResumeReport, check_resume
+from dasktune.trainer.check_resume.differences import Difference, state_differences
 from dasktune.trainer.code import TrainerCode, pack, unpack
-from dasktune.trainer.compare import Difference, state_differences
-from dasktune.trainer.contents import data_digest
 from dasktune.trainer.data import ResumableLoader
-from dasktune.trainer.fingerprint import Fingerprint, fingerprint
+from dasktune.trainer.fingerprint.data import data_digest
+from dasktune.trainer.fingerprint.fingerprint import Fingerprint, fingerprint
 from dasktune.trainer.lifecycle import LoneRun, TrainerRun, run_alone
 
 if TYPE_CHECKING:

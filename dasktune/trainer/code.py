@@ -23,7 +23,7 @@ from typing import Literal
 import cloudpickle
 
 from dasktune.errors import ClusterError, ConfigurationError
-from dasktune.trainer.installed import is_installed
+from dasktune.trainer.fingerprint.installed import is_installed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

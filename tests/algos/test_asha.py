@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dasktune.algos.asha import ASHA
-from dasktune.algos.sources import RandomSource
+from dasktune.algos.samplers import RandomSource
 from dasktune.errors import ConfigurationError
 from dasktune.space import Float, Space
 from dasktune.types import Decision, Extend, Finish, Register, Report

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 import dasktune as dt
 from dasktune.algos.base import Tuner
 from dasktune.algos.pbt import PBT
+from dasktune.algos.samplers import RandomSource
 from dasktune.algos.single import SingleTrial
-from dasktune.algos.sources import RandomSource
 from dasktune.errors import ConfigurationError
 from dasktune.graph.cost import cost_of
 from dasktune.sequences import Constant, Exponential, Joined, Linear, Sequence
 from dasktune.space import Branch, Choice, Family, Float, Int, Space
-from dasktune.space.by_run import Suggesting
+from dasktune.space.define_by_run import Suggesting
 from dasktune.testing import TunerConformance
 from dasktune.types import Decision, Extend, Finish, Register, Report, Step, Stop, Value
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dasktune as dt
-from dasktune.algos.sources import RandomSource
+from dasktune.algos.samplers import RandomSource
 from dasktune.algos.stopping import (
     MedianStopping,
     PatienceStopping,

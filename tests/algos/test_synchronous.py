@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dasktune.algos.milestones import Milestones
+from dasktune.algos.samplers import RandomSource
 from dasktune.algos.sha import SHA
-from dasktune.algos.sources import RandomSource
 from dasktune.algos.synchronous import SynchronousTuner
 from dasktune.errors import ConfigurationError
 from dasktune.sequences import Warmup

@@ -10,8 +10,8 @@ import dask
 from distributed import LocalCluster
 
 from dasktune.cli.doctor import doctor
-from dasktune.cli.place import Place
-from dasktune.local import LOCAL_SETTINGS
+from dasktune.cli.target import Place
+from dasktune.cluster.local import LOCAL_SETTINGS
 from dasktune.slurm import SlurmOptions
 
 from .conftest import Folder

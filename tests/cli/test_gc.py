@@ -16,7 +16,7 @@ from dasktune.errors import ConfigurationError, StorageError
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import encode
-from dasktune.storage.database import Database
+from dasktune.storage.database.database import Database
 from dasktune.storage.leases import Lease
 from dasktune.storage.retention import Keep
 

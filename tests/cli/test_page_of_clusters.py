@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import dasktune as dt
-from dasktune.cli.place import Place, place_of
+from dasktune.cli.target import Place, place_of
 from dasktune.sequences import Constant
 
 from .conftest import PATIENCE, Folder

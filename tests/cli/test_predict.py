@@ -19,7 +19,7 @@ from dasktune.algos.curves import PREDICTORS, Curve, Persistence
 from dasktune.cli import app
 from dasktune.cli.predict import in_words, of_target
 from dasktune.cli.study_file import load
-from dasktune.outlook import Outlook
+from dasktune.results.prediction import Outlook
 from dasktune.sequences import Constant, Piecewise
 from dasktune.types import Direction, TrialState
 

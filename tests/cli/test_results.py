@@ -7,7 +7,7 @@ import math
 import pytest
 
 from dasktune.cli.results import failed, last_line, ranking, table
-from dasktune.trials import Trial
+from dasktune.engine.trials import Trial
 from dasktune.types import Direction, TrialState
 
 

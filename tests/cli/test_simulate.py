@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from dasktune.cli import app
 from dasktune.simulate import Trace
-from dasktune.simulate.pace import Overheads
+from dasktune.traces.timing import Overheads
 
 CONFIGURATIONS, STEPS = 12, 9
 

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from dasktune.cli import app
 from dasktune.cli.status import MOST_FAILED, read
-from dasktune.storage.database import Batch, Database
-from dasktune.storage.schema import StageRow, TrialRow
+from dasktune.storage.database.database import Batch, Database
+from dasktune.storage.database.schema import StageRow, TrialRow
 
 OLD = Path(__file__).parents[1] / "storage" / "tables_of_version_2.sql"
 

@@ -72,7 +72,9 @@ def test_what_failed_is_told_with_step_reason_and_tries(folder: Folder) -> None:
     assert "failed after step 6: ValueError: lr must be >= 0" in done.stderr
     assert "trial 4 failed: ValueError: lr must be >= 0, got -1.0" in done.stderr
     lines = [json.loads(one) for one in (folder.path / "run.log").read_text().splitlines()]
-    assert {one["study"] for one in lines if one["logger"] == "dasktune.flights"} == {"counting"}
+    assert {one["study"] for one in lines if one["logger"] == "dasktune.driver.attempts"} == {
+        "counting"
+    }
     failed = [one for one in lines if "failed after step 6" in one["message"]]
     assert [(one["trials"], one["step"], one["level"]) for one in failed] == [
         ([4], 6, "WARNING")

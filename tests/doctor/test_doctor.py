@@ -20,13 +20,13 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dasktune as dt
+from dasktune.cluster.local import local_client
 from dasktune.doctor import Diagnosis, Finding, Status, examine
 from dasktune.doctor.diagnose import diagnose
 from dasktune.doctor.examination import Examination
 from dasktune.doctor.subject import Subject, subject_of
 from dasktune.errors import ClusterError, ConfigurationError
-from dasktune.local import local_client
-from dasktune.study import Study
+from dasktune.study.study import Study
 from tests.services import S3Server, scheduler_in
 
 from .conftest import Cluster

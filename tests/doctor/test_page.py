@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 import dasktune.doctor
-from dasktune.local import LOCAL_SETTINGS
+from dasktune.cluster.local import LOCAL_SETTINGS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text()
 RULES = ("machines", "network", "places", "software")

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 import dasktune as dt
 from dasktune.cli import app
 from dasktune.cli.study_file import load
-from dasktune.local import local_client
+from dasktune.cluster.local import local_client
 from dasktune.sequences import Piecewise
 from dasktune.trainer import run_alone
-from dasktune.trainer.compare import state_differences
+from dasktune.trainer.check_resume.differences import state_differences
 from dasktune.trainer.lifecycle import TrainerRun
 
 FILE = Path(__file__).parents[2] / "examples" / "cartpole.py"

@@ -29,7 +29,7 @@ from dasktune.graph.events import (
 )
 from dasktune.graph.keys import root_key
 from dasktune.graph.plan import Node
-from dasktune.graph.saves import SavePolicy
+from dasktune.graph.save_policy import SavePolicy
 from dasktune.sequences import Constant, Piecewise, Sequence
 from dasktune.types import Step
 

@@ -49,9 +49,9 @@ from dasktune.graph.events import (
 )
 from dasktune.graph.frontier import is_ready, start_of
 from dasktune.graph.keys import root_key
-from dasktune.graph.placing import QUEUE_LENGTH
+from dasktune.graph.placement import QUEUE_LENGTH
 from dasktune.graph.plan import Node
-from dasktune.graph.saves import SavePolicy
+from dasktune.graph.save_policy import SavePolicy
 from dasktune.graph.tree import build_stage_tree
 from dasktune.sequences import Constant, MultiStep, Piecewise, Sequence, Warmup
 from dasktune.types import Sequences, Step, Value

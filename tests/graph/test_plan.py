@@ -13,7 +13,7 @@ from dasktune.errors import ConfigurationError, InternalError
 from dasktune.graph.cost import cost_of, tree_bound
 from dasktune.graph.keys import root_key
 from dasktune.graph.plan import Node, SearchPlan
-from dasktune.graph.saves import SavePolicy
+from dasktune.graph.save_policy import SavePolicy
 from dasktune.sequences import (
     Constant,
     Cyclic,

@@ -11,10 +11,10 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 import pytest
 from optuna.storages import RDBStorage
 
+from dasktune.engine.trials import TrialRecord
 from dasktune.mirror import Mirror
 from dasktune.sequences import Constant
 from dasktune.space import Float
-from dasktune.trials import TrialRecord
 from dasktune.types import Objective, TrialState
 
 pytestmark = pytest.mark.browser

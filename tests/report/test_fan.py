@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 import pytest
 
 from dasktune.algos.curves import LEVELS, Branch, Curve, Prediction
-from dasktune.outlook import Outlook
 from dasktune.report import Svg, draw_fan
+from dasktune.results.prediction import Outlook
 from dasktune.types import Direction
 
 CURVE = Curve(

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
+from dasktune.engine.trials import TrialRecord, trial_of
 from dasktune.graph.plan import SearchPlan
 from dasktune.report.curves import curves_of
 from dasktune.report.page import FAILURES, LISTED, Content, ranking, render, write_report
 from dasktune.report.tree_layout import MOST_BARS
+from dasktune.results.summary import summarise, unique_steps
 from dasktune.sequences import Constant, MultiStep, Piecewise
-from dasktune.storage.schema import StageRow
-from dasktune.summary import summarise, unique_steps
-from dasktune.trials import TrialRecord, trial_of
+from dasktune.storage.database.schema import StageRow
 from dasktune.types import Direction, Sequences, TrialState
 
 HOSTILE = (

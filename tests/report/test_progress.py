@@ -12,14 +12,14 @@ from rich.console import Console
 from rich.live import Live
 
 from dasktune.algos import Grid
-from dasktune.engine import Engine
+from dasktune.driver.runner import Snapshot
+from dasktune.engine.engine import Engine
+from dasktune.engine.trials import TrialRecord
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import WorkerJoined
 from dasktune.report.progress import Progress, best_record, display, remaining
-from dasktune.runner import Snapshot
 from dasktune.sequences import Constant, MultiStep
 from dasktune.space import Space
-from dasktune.trials import TrialRecord
 from dasktune.types import Direction, Objective, TrialState
 
 SPACE = Space(lr=[Constant(0.1), MultiStep(0.1, milestones=[30], gamma=0.1)])

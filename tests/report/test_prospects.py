@@ -17,12 +17,12 @@ from distributed import Client
 import dasktune as dt
 from dasktune.algos.curves import LEVELS, Curve, Persistence, Prediction
 from dasktune.algos.pop import Label
+from dasktune.engine.event_log import describe
 from dasktune.graph.plan import SearchPlan
-from dasktune.log import describe
-from dasktune.outlook import Outlook
 from dasktune.report.page import Content, gather, render
 from dasktune.report.prospects import MOST_FANS, Prospects, Standing, prospects_of, standings_of
-from dasktune.summary import Suspensions, spread_of, summarise
+from dasktune.results.prediction import Outlook
+from dasktune.results.summary import Suspensions, spread_of, summarise
 from dasktune.types import Decision, Direction, Extend, Now, Predict, Report
 
 

@@ -13,7 +13,7 @@ import dasktune as dt
 from dasktune.algos import Grid
 from dasktune.report import draw_tree, plot_sequence
 from dasktune.sequences import Constant, Exponential, MultiStep, Warmup
-from dasktune.study import Study
+from dasktune.study.study import Study
 
 BAR = r'<g class="stage bar-stage">'
 HOSTILE = "<script>alert('x')</script>&\""

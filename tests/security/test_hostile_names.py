@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 import dasktune as dt
 from dasktune.cli.commands import app
+from dasktune.cluster.local import local_client
 from dasktune.errors import ConfigurationError
-from dasktune.local import local_client
 from dasktune.sequences import Constant, Piecewise
 
 pytestmark = pytest.mark.cluster

@@ -11,9 +11,9 @@ import pytest
 
 import dasktune as dt
 from dasktune.graph.keys import Chain
-from dasktune.job import Job, StageSpec
 from dasktune.sequences import Constant
-from dasktune.worker import StageHost
+from dasktune.worker.host import StageHost
+from dasktune.worker.job import Job, StageSpec
 
 
 class Failing(dt.Trainer):

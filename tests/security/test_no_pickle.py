@@ -97,7 +97,7 @@ def test_what_reads_stores_and_databases_imports_only_what_is_named_in_it() -> N
 def test_opening_a_store_and_a_database_loads_no_pickle_module_of_ours() -> None:
     """Python and NumPy import pickle themselves; cloudpickle none of what reads stores does."""
     code = (
-        "import sys, dasktune.storage.checkpoints, dasktune.storage.database; "
+        "import sys, dasktune.storage.checkpoints, dasktune.storage.database.database; "
         "sys.exit('cloudpickle' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import dasktune as dt
 from dasktune.algos.curves import Curve, Persistence, Prediction, Predictor
+from dasktune.engine.limits import Limits
 from dasktune.errors import ConfigurationError
-from dasktune.limits import Limits
 from dasktune.sequences import Constant
 from dasktune.simulate.mishaps import Mishaps
 from dasktune.space import Float

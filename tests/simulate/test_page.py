@@ -11,8 +11,8 @@ import pytest
 from distributed import Client
 
 from dasktune.simulate import Trace
-from dasktune.simulate.pace import Overheads
-from dasktune.simulate.trace_files import ATTRIBUTES
+from dasktune.traces.files import ATTRIBUTES
+from dasktune.traces.timing import Overheads
 
 PAGE = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from dasktune.storage.checkpoints import CheckpointStore
-from dasktune.storage.database import Database
+from dasktune.storage.database.database import Database
 from tests.slurm_server import Slurm
 
 STUDY_FILE = '''

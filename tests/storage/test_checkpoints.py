@@ -14,10 +14,11 @@ import pytest
 import zarr
 
 from dasktune.errors import ConfigurationError, CorruptCheckpointError, StorageError
-from dasktune.storage import flat, local_files
+from dasktune.storage import zarr_array as flat
 from dasktune.storage.checkpoints import CheckpointStore, Commit, NewerFormatError
 from dasktune.storage.codec import encode
-from dasktune.storage.object_files import open_files
+from dasktune.storage.files import local as local_files
+from dasktune.storage.files.objects import open_files
 
 KEY = "a1b2c3"
 STATE = {"epoch": 3, "weights": np.arange(100.0), "name": "x"}

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import dasktune as dt
 from dasktune.errors import CorruptCheckpointError, StorageError
 from dasktune.sequences import Constant
-from dasktune.storage import flat
+from dasktune.storage import zarr_array as flat
 from dasktune.storage.checkpoints import CheckpointStore, NewerFormatError
 from dasktune.storage.codec import encode
 

@@ -14,9 +14,9 @@ import pytest
 
 from dasktune.sequences import Constant, MultiStep
 from dasktune.storage import layout
-from dasktune.storage.files import Files
+from dasktune.storage.files.base import Files
+from dasktune.storage.files.objects import open_files
 from dasktune.storage.leases import Lease, Leases, Path
-from dasktune.storage.object_files import open_files
 
 ROOT, KEY = "aa" * 16, "b1" * 16
 NOW = 1000.0

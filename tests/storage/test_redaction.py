@@ -9,7 +9,7 @@ import pytest
 
 from dasktune.errors import ConfigurationError, StorageError
 from dasktune.storage.checkpoints import CheckpointStore
-from dasktune.storage.database import Database
+from dasktune.storage.database.database import Database
 from dasktune.storage.redaction import redacted, showable
 
 SECRET = "letmein/please+now"

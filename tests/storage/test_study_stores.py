@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import dasktune as dt
+from dasktune.cluster.local import local_client
 from dasktune.errors import StorageError
-from dasktune.local import local_client
 from dasktune.sequences import Constant, Piecewise
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import encode

@@ -14,7 +14,7 @@ from dasktune.algos.curves import Persistence
 from dasktune.algos.early_term import EarlyTerm
 from dasktune.algos.hyperband import AsyncHyperband, Hyperband
 from dasktune.algos.milestones import Milestones
-from dasktune.algos.optuna_source import OptunaSource
+from dasktune.algos.optuna_sampler import OptunaSource
 from dasktune.algos.pbt import PBT
 from dasktune.algos.pop import POP
 from dasktune.algos.repeats import Repeats

@@ -1,10 +1,10 @@
 """Learning curves: what they will come to, and how sure that is."""
 
 from dasktune.algos.curves.curve import LEVELS, Branch, Curve, Prediction, Predictor, Question
-from dasktune.algos.curves.ensemble import CurveEnsemble
+from dasktune.algos.curves.mcmc.ensemble import CurveEnsemble
 from dasktune.algos.curves.named import PREDICTORS, predictor_of
+from dasktune.algos.curves.network.prior_fitted import PriorFitted
 from dasktune.algos.curves.persistence import Persistence
-from dasktune.algos.curves.prior_fitted import PriorFitted
 
 __all__ = [
     "LEVELS",

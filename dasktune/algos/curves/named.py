@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from dasktune.algos.curves.curve import Predictor
-from dasktune.algos.curves.ensemble import CurveEnsemble
+from dasktune.algos.curves.mcmc.ensemble import CurveEnsemble
+from dasktune.algos.curves.network.prior_fitted import PriorFitted
 from dasktune.algos.curves.persistence import Persistence
-from dasktune.algos.curves.prior_fitted import PriorFitted
 from dasktune.errors import ConfigurationError
 from dasktune.sequences.values import Arguments
 

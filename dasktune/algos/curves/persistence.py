@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from dasktune.algos.curves.curve import LEVELS, Curve, Prediction, check_question
-from dasktune.algos.curves.frame import Array, Axis, within
+from dasktune.algos.curves.mcmc.frame import Array, Axis, within
 from dasktune.types import Step
 
 _HEAVY: Final = np.array([(2 * p - 1) / math.sqrt(2 * p * (1 - p)) for p in LEVELS])

@@ -17,7 +17,7 @@ from dasktune.algos.pop.goal import goal_of, ranges_in, seconds_in, within_range
 from dasktune.algos.sampled import SampledTuner
 from dasktune.errors import ConfigurationError, InternalError, refuse, unknown
 from dasktune.sequences.values import Arguments
-from dasktune.space.by_run import AnySpace, Definition
+from dasktune.space.define_by_run import AnySpace, Definition
 from dasktune.types import (
     Decision,
     Direction,

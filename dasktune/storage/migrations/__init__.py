@@ -1,7 +1,7 @@
 """Bringing the tables of an older database up to date, revision by revision, with Alembic.
 
 Its scripts are in ``versions``. A new revision is a script there, a change of
-`dasktune.storage.schema`, and its number in `dasktune.storage.schema.REVISIONS`; a test says
+`dasktune.storage.database.schema`, and its number in `REVISIONS` there; a test says
 whether the two agree. Imported only when there is something to do: Alembic takes long.
 """
 
@@ -19,7 +19,7 @@ from alembic.operations import Operations
 from alembic.runtime.migration import MigrationContext, MigrationStep
 from alembic.script import ScriptDirectory
 
-from dasktune.storage import schema
+from dasktune.storage.database import schema
 
 
 def scripts() -> ScriptDirectory:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dasktune.algos.curves import Curve, Persistence
-from dasktune.algos.curves.frame import Axis, Frame
+from dasktune.algos.curves.mcmc.frame import Axis, Frame
 from dasktune.testing import PredictorConformance
 
 SCORES = st.lists(st.floats(-100, 100), min_size=1, max_size=30)

@@ -14,8 +14,8 @@ from optuna.samplers import TPESampler
 import dasktune as dt
 from dasktune.algos.curves import Persistence
 from dasktune.algos.pop import POP, Label
+from dasktune.engine.limits import Limits
 from dasktune.errors import ConfigurationError
-from dasktune.limits import Limits
 from dasktune.simulate import Simulation, Trace, simulate
 from dasktune.types import (
     Decision,

@@ -1,0 +1,1 @@
+"""Learning-curve prediction by fitting parametric families with MCMC."""

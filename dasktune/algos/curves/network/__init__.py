@@ -1,0 +1,1 @@
+"""Learning-curve prediction by a network trained on curves of a prior."""

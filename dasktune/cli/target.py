@@ -1,0 +1,224 @@
+"""Where a study is run: what flags and ``dasktune.toml`` say of it, and a client of that place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dasktune.config_file import FILE, table_of
+from dasktune.errors import ConfigurationError, refuse, unknown
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from dasktune.engine.timeouts import Timeouts
+    from dasktune.slurm import SlurmOptions
+
+TABLE = "run"
+
+FILES = ("scheduler_file", "tls_ca", "tls_cert", "tls_key", "log_file")
+"""Options that are paths; in the table relative to its file."""
+
+ELSEWHERE = ("scheduler", "scheduler_file", "slurm")
+"""Options that say that it is not a cluster of this host."""
+
+OF_THIS_HOST = ("workers", "gpus_per_worker")
+"""Options of a cluster of this host; those of SLURM's workers have a table of their own."""
+
+OF_SCHEDULER = ("tls_ca", "tls_cert", "tls_key", "insecure")
+"""Options that are for a scheduler that is there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a study is run, checked as far as nothing need be started for it.
+
+    Parameters
+    ----------
+    workers, gpus_per_worker
+        Of a local cluster; with `slurm` what its flags say.
+    scheduler, scheduler_file
+        A cluster that is there: its URL, or the file that its scheduler has written.
+    tls_ca, tls_cert, tls_key, insecure
+        How it is talked to; see `dasktune.cluster.connect.Scheduler`.
+    slurm
+        Run in jobs of SLURM.
+    step_timeout, silence_timeout
+        Seconds; see `dasktune.Timeouts`.
+    log_file, log_format, log_level
+        Where it is written what happens; see `dasktune.logs.configure`.
+
+    Raises
+    ------
+    ConfigurationError
+        If these contradict each other: all problems at once.
+    """
+
+    workers: int | str | None = None
+    gpus_per_worker: float | None = None
+    scheduler: str | None = None
+    scheduler_file: str | None = None
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    insecure: bool = False
+    slurm: bool = False
+    step_timeout: float | None = None
+    silence_timeout: float | None = None
+    log_file: str | None = None
+    log_format: str | None = None
+    log_level: str | None = None
+
+    def __post_init__(self) -> None:
+        refuse(self._problems())
+
+    @property
+    def log(self) -> tuple[str | None, str | None, str | None]:
+        """File, format and level of the log."""
+        return self.log_file, self.log_format, self.log_level
+
+    @property
+    def is_local(self) -> bool:
+        """Whether a cluster is started on this host."""
+        return not any(getattr(self, name) for name in ELSEWHERE)
+
+    @property
+    def local_workers(self) -> int | None:
+        """How many workers of this host there shall be, if that is said."""
+        return int(self.workers) if self.is_local and self.workers is not None else None
+
+    @property
+    def local_gpus(self) -> float | None:
+        """How many GPUs each worker of this host has, if that is said."""
+        return self.gpus_per_worker if self.is_local else None
+
+    def timeouts(self) -> Timeouts:
+        """Return how long parts of the run may say nothing."""
+        from dasktune.engine.timeouts import Timeouts
+
+        given = {"step_seconds": self.step_timeout, "silence_seconds": self.silence_timeout}
+        return Timeouts(**{name: value for name, value in given.items() if value is not None})
+
+    def connecting(
+        self, folder: Path, flags: Mapping[str, object]
+    ) -> Callable[[], AbstractContextManager[Client | None]]:
+        """Return what gives a client of the place; None where the study starts a cluster itself.
+
+        Parameters
+        ----------
+        folder
+            Where ``dasktune.toml`` is.
+        flags
+            Options for SLURM that come before those of the file.
+        """
+        if self.slurm:
+            from dasktune.slurm import slurm_client
+
+            return partial(slurm_client, self.slurm_options(folder, flags))
+        if given := [_flag(name) for name, value in flags.items() if value is not None]:
+            raise ConfigurationError(f"{', '.join(given)} must come with --slurm")
+        if self.is_local:
+            return nullcontext
+        from dasktune.cluster.connect import Scheduler, address_in
+
+        scheduler = Scheduler(
+            address=self.scheduler or address_in(str(self.scheduler_file)),
+            ca=self.tls_ca,
+            certificate=self.tls_cert,
+            key=self.tls_key,
+            insecure=self.insecure,
+        )
+        return scheduler.client
+
+    def slurm_options(self, folder: Path, flags: Mapping[str, object]) -> SlurmOptions:
+        """Return what jobs of SLURM ask for; takes what `connecting` does."""
+        from dasktune.slurm import options_for
+
+        mine = {"workers": self.workers, "gpus_per_worker": self._whole_gpus()}
+        return options_for(folder, {**mine, **flags})
+
+    def _whole_gpus(self) -> float | None:
+        """Return the GPUs as an int where they are whole: flags come as floats."""
+        given = self.gpus_per_worker
+        return int(given) if isinstance(given, float) and given.is_integer() else given
+
+    def _problems(self) -> Iterator[str]:
+        named = [_flag(name) for name in ELSEWHERE if getattr(self, name)]
+        if len(named) > 1:
+            yield f"only one of {', '.join(named)} may say which cluster it is"
+        if not self.is_local and not self.slurm:
+            for name in OF_THIS_HOST:
+                if getattr(self, name) is not None:
+                    yield f"{_flag(name)} is for a local cluster, not for one of {named[0]}"
+        if self.is_local and not _is_count(self.workers):
+            yield f"--workers must be a number >= 1, got {self.workers!r}"
+        for name in OF_SCHEDULER:
+            if getattr(self, name) and (self.is_local or self.slurm):
+                yield f"{_flag(name)} is for a cluster of --scheduler or --scheduler-file"
+        for name in ("insecure", "slurm"):
+            if not isinstance(getattr(self, name), bool):
+                yield f"{_flag(name)} must be true or false, got {getattr(self, name)!r}"
+        for name in ("scheduler", *FILES):
+            if not isinstance(getattr(self, name), str | None):
+                yield f"{_flag(name)} must be a text, got {getattr(self, name)!r}"
+
+
+def place_of(folder: Path, flags: Mapping[str, Any]) -> Place:
+    """Return where a study file of a folder shall be run.
+
+    Parameters
+    ----------
+    folder
+        Where ``dasktune.toml`` is looked for; its table ``[run]`` has the fields of `Place`.
+    flags
+        Values that come before the file's; those that are None do not count. If they say which
+        cluster it is, all that the file says of another one does not count either.
+
+    Raises
+    ------
+    ConfigurationError
+        If the file cannot be read, or what is said cannot be: all problems at once.
+    """
+    table = table_of(folder, TABLE)
+    known = [one.name for one in fields(Place)]
+    refuse(
+        f"{FILE}: [{TABLE}]: {unknown('option', name, known)}"
+        for name in table
+        if name not in known
+    )
+    for name in FILES:
+        if isinstance(table.get(name), str):
+            table[name] = str(folder / table[name])
+    given = {name: value for name, value in flags.items() if value is not None}
+    for name in _of_other_places(table, given):
+        table.pop(name, None)
+    try:
+        return Place(**{**table, **given})
+    except ConfigurationError as error:
+        if not table:
+            raise
+        raise ConfigurationError(*(f"{one} (flags and {FILE})" for one in error.problems)) from None
+
+
+def _of_other_places(table: Mapping[str, Any], flags: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the options of a table that are about another cluster than flags say."""
+    if any(flags.get(name) for name in ELSEWHERE):
+        yield from (*ELSEWHERE, *OF_THIS_HOST, *OF_SCHEDULER)
+    elif table.get("slurm") and flags.get("slurm") is None:
+        yield from OF_THIS_HOST
+    elif any(name in flags for name in OF_THIS_HOST):
+        yield from (*ELSEWHERE, *OF_SCHEDULER)
+
+
+def _is_count(workers: object) -> bool:
+    if workers is None or type(workers) is int:
+        return workers is None or workers >= 1
+    return isinstance(workers, str) and workers.isdecimal() and int(workers) >= 1
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

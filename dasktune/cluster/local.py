@@ -1,0 +1,138 @@
+"""Clusters of processes on this host: one when none is given."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from multiprocessing import resource_tracker
+from typing import Any
+
+import dask
+from distributed import Client, LocalCluster, Nanny
+
+from dasktune.errors import ClusterError, ConfigurationError
+from dasktune.worker.gpus import VISIBLE, shared_out, visible_gpus
+
+LOCAL_SETTINGS = {
+    "distributed.worker.daemon": False,
+    "distributed.scheduler.work-stealing": False,
+    "distributed.scheduler.allowed-failures": 0,
+    "distributed.scheduler.no-workers-timeout": "60s",
+    "distributed.scheduler.worker-ttl": "60s",
+    "distributed.admin.tick.limit": "30s",
+    # Dask's own value gives freed memory back at once: tensors of every step are then new
+    # pages, and a third of the time of small networks goes there.
+    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 2**28,
+    "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": 2**28,
+    # Or a script that asks at its top whether there is a GPU settles, in each worker that
+    # reads it, which ones torch sees there: before the worker is told which are its own.
+    "distributed.nanny.pre-spawn-environ.PYTORCH_NVML_BASED_CUDA_CHECK": 1,
+}
+"""Data loaders may have processes, and Dask neither moves nor repeats a stage by itself."""
+
+
+class GpuNanny(Nanny):
+    """Starts a worker that sees only its own GPUs.
+
+    Parameters
+    ----------
+    scheduler, name, keywords
+        As for ``Nanny``; the name is a number.
+    gpus
+        What each worker sees, by name.
+    """
+
+    def __init__(self, scheduler: str, *, name: int, gpus: list[str], **keywords: Any) -> None:
+        super().__init__(scheduler, name=name, env={VISIBLE: gpus[name]}, **keywords)
+
+
+@contextmanager
+def local_client(workers: int | None = None, *, gpus_per_worker: float = 0) -> Iterator[Client]:
+    """Give a client of a new local cluster: one single-threaded process per slot.
+
+    Parameters
+    ----------
+    workers
+        How many; if None as many as there are cores, or as the GPUs allow. All ports are on
+        loopback.
+    gpus_per_worker
+        GPUs that each worker has for itself, or the share of one such as 0.5, which two
+        workers have then. A worker sees no other GPU, and has them as its resource ``GPU``.
+        Of those that ``CUDA_VISIBLE_DEVICES`` names here, if it is set.
+
+    Raises
+    ------
+    ConfigurationError
+        If there are not so many GPUs.
+    ClusterError
+        If the processes cannot be started.
+    """
+    if workers is not None and (type(workers) is not int or workers < 1):
+        raise ConfigurationError(f"workers must be an int >= 1, got {workers!r}")
+    count, keywords = workers or available_cores(), dict[str, Any]()
+    if gpus_per_worker:
+        gpus = shared_out(visible_gpus(), gpus_per_worker, workers)
+        count, keywords = len(gpus), {"worker_class": GpuNanny, "gpus": gpus}
+        keywords["resources"] = {"GPU": gpus_per_worker}
+    with tempfile.TemporaryDirectory(prefix="dasktune-") as scratch:
+        settings = {**LOCAL_SETTINGS, "temporary-directory": scratch}
+        with dask.config.set(settings), ExitStack() as stack:
+            with _ctrl_c_held_back():
+                cluster = stack.enter_context(_cluster(count, **keywords))
+            client = stack.enter_context(Client(cluster))
+            client.run(_say_only_what_is_grave)
+            yield client
+
+
+def _say_only_what_is_grave() -> None:
+    """Keep a worker that is closing from writing that it misses its scheduler.
+
+    What goes wrong in a stage is told by the stage.
+    """
+    logging.getLogger("distributed.worker").setLevel(logging.CRITICAL)
+
+
+def _cluster(workers: int, **keywords: Any) -> LocalCluster:
+    try:
+        return LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            processes=True,
+            memory_limit=0,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+            **keywords,
+        )
+    except RuntimeError as error:
+        raise ClusterError(
+            f"local workers could not be started: {error} A script must run its study under "
+            "`if __name__ == '__main__':`, because each worker process reads the script, too"
+        ) from error
+
+
+@contextmanager
+def _ctrl_c_held_back() -> Iterator[None]:
+    """Hold SIGINT back: from this thread for a while, from what is started here for good.
+
+    A terminal sends it to all its processes, and workers must live on to save what they
+    have. Threads and processes take over the signal mask of the thread that starts them.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    # Would be started with the first worker, and lifts the mask for it (Python 3.11).
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

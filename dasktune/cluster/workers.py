@@ -1,0 +1,484 @@
+"""The workers of a cluster as slots."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol, runtime_checkable
+
+from distributed import Client
+
+from dasktune.cluster.versions import Versions, differences, probe, problems_of_worker
+from dasktune.engine.timeouts import Timeouts
+from dasktune.errors import ClusterError
+from dasktune.graph.events import WorkerJoined
+from dasktune.worker.job import PROCESS, JobPlan
+from dasktune.worker.plugin import NO_PLUGIN, TOPIC, StagePlugin, greet
+
+logger = logging.getLogger(__name__)
+
+Put = Callable[[tuple[str, Any]], None]
+
+WORKERS_SECONDS = 60.0
+"""How long a cluster may be without any worker, at the beginning and later."""
+
+WAIT_SECONDS = 1.0
+"""How often it is looked whether anybody still waits for the first worker."""
+
+LOOK_SECONDS = 5.0
+"""How often it is looked which workers are there, whatever was heard of them."""
+
+ANSWER_SECONDS = 5.0
+"""How long the scheduler may take to say which they are."""
+
+PROBE_SECONDS = 10.0
+"""How long a worker may take to say which packages it has."""
+
+ASK_SECONDS = 60.0
+"""How long a worker may take to open the trainer's code; importing it may take a while."""
+
+NO_ANSWER = object()
+"""Stands for the answer of a worker that gives none."""
+
+CONNECT_SECONDS = 2.0
+"""How long a scheduler that was lost may take to answer each time it is tried."""
+
+
+@runtime_checkable
+class Pool(Protocol):
+    """A Dask cluster that starts and ends its workers itself, as many as can be used.
+
+    They may come late: a run waits for them as long as there is no `trouble`.
+    """
+
+    def use(self, wanted: int, idle: Collection[str], step_seconds: float) -> None:
+        """Take in how many workers could be used, which are idle, and how long a step takes."""
+
+    def trouble(self) -> str | None:
+        """Return why there will be no worker; None if one may come."""
+
+    def waiting(self) -> str:
+        """Return in words what is waited for."""
+
+
+def pool_of(client: Client) -> Pool | None:
+    """Return the pool that a client is connected to; None if its workers just are there."""
+    return client.cluster if isinstance(client.cluster, Pool) else None
+
+
+@contextmanager
+def own_client(client: Client) -> Iterator[Client]:
+    """Give a second client of the same cluster.
+
+    A client keeps one handler for each topic of events: with one of its own, a study
+    takes none away from its user or from another study.
+    """
+    if client.status != "running" or client.scheduler is None:
+        raise ClusterError(f"the client must be connected, it is {client.status}")
+    address, security = client.scheduler.address, client.security
+    with Client(address, security=security, set_as_default=False) as own:
+        own.cluster = client.cluster  # for `pool_of`; who started it closes it
+        yield own
+
+
+def connect_again(address: str, security: Any, pool: object) -> Client | None:
+    """Return a new client of a scheduler that was lost; None if it does not answer yet.
+
+    Dask's own reconnection is not used: it forgets what a client has asked to be told.
+
+    Parameters
+    ----------
+    address, security
+        Of the scheduler.
+    pool
+        What becomes the client's ``cluster``.
+    """
+    try:
+        client = Client(address, security=security, set_as_default=False, timeout=CONNECT_SECONDS)
+    except (OSError, TimeoutError):
+        return None
+    client.cluster = pool
+    return client
+
+
+@contextmanager
+def client_hushed() -> Iterator[None]:
+    """Keep Dask's client from writing tracebacks about a scheduler that is known to be gone."""
+    loggers = [logging.getLogger(f"distributed.{name}") for name in ("client", "utils")]
+    levels = [one.level for one in loggers]
+    for one in loggers:
+        one.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for one, level in zip(loggers, levels, strict=True):
+            one.setLevel(level)
+
+
+class Workers:
+    """The workers of a cluster while a study runs there.
+
+    Parameters
+    ----------
+    client
+        Connected to the cluster.
+    plan
+        What each worker must know.
+    put
+        Takes what happens, as (kind, content): ``joined``, ``leaving`` and ``left``.
+    gives_up
+        Whether workers that are not there yet need not be waited for any more.
+    timeouts
+        How long workers may say nothing.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        plan: JobPlan,
+        put: Put,
+        gives_up: Callable[[], bool] = lambda: False,
+        timeouts: Timeouts | None = None,
+    ) -> None:
+        self._client = client
+        self._plan = plan
+        self._put = put
+        self._gives_up = gives_up
+        self._pool = pool_of(client)
+        self._lock = threading.Lock()
+        self._processes: dict[str, str] = {}
+        self._resources: dict[str, Mapping[str, float]] = {}
+        self._known: set[str] = set()
+        self._versions: dict[str, Versions] = {}
+        self._timeouts = timeouts or Timeouts()
+        self._looked = time.monotonic()
+        self._heard: dict[str, tuple[float, float]] = {}
+        """By worker: the scheduler's word of when it was heard last, and since when that is so."""
+        self._silent: set[str] = set()
+        self._scheduler = ""
+        self._open = False
+
+    def open(
+        self,
+        on_event: Callable[[tuple[float, Mapping[str, Any]]], None],
+        patience: float | None = None,
+    ) -> list[WorkerJoined]:
+        """Check all workers and get them ready; return those that can be used.
+
+        Parameters
+        ----------
+        on_event
+            Takes what workers say.
+        patience
+            Seconds to wait for the first worker, where none can be asked for; a minute if None.
+
+        Raises
+        ------
+        ClusterError
+            If there are no workers, or they lack dasktune, have other versions of packages
+            than they must, or cannot open the trainer: all problems at once; or none has
+            what stages need.
+        """
+        if not self._wait(WORKERS_SECONDS if patience is None else patience):
+            return []
+        self._scheduler = self._client.scheduler_info(n_workers=0)["id"]
+        versions = self._ask(probe(), seconds=PROBE_SECONDS)
+        refuse_workers(versions)
+        is_whole = len(versions) == len(self._client.scheduler_info()["workers"])
+        self._open = True  # from here on there is something to be taken off again
+        plugin = StagePlugin(self._plan)
+        # Who has not answered does not answer to this either.
+        seconds = ASK_SECONDS if is_whole else PROBE_SECONDS
+        self._broadcast(lambda: self._client.register_plugin(plugin), seconds)
+        self._client.subscribe_topic(TOPIC, on_event)
+        self._client.subscribe_topic("all", self._on_membership)
+        greetings = {
+            address: greeting
+            for address, greeting in self._ask(greet, self._plan.run, workers=[*versions]).items()
+            if greeting["problem"] != NO_PLUGIN
+        }  # who comes at this moment is met later
+        problems = [
+            f"worker {address}: {problem}"
+            for address, greeting in greetings.items()
+            if (problem := self._problem_of(address, greeting))
+        ]
+        if not problems and greetings and not any(map(self._fits, greetings.values())):
+            has = (f"{address} has {one['resources']}" for address, one in greetings.items())
+            problems = [f"a worker must have {dict(self._plan.needs)}; {', '.join(has)}"]
+        if problems:
+            self.close()
+            raise ClusterError("\n".join(problems))
+        self._versions = {address: versions[address] for address in greetings}
+        self._known.update(greetings)
+        return [self._joined(address, greeting) for address, greeting in greetings.items()]
+
+    def _ask(
+        self,
+        function: Callable[..., Any],
+        *arguments: object,
+        workers: Collection[str] | None = None,
+        seconds: float | None = None,
+    ) -> dict[str, Any]:
+        """Return what workers answer, by address; those that are gone or silent do not."""
+        if workers is None:
+            workers = list(self._client.scheduler_info()["workers"])
+        return dict(self._client.sync(self._ask_each, function, arguments, workers, seconds))
+
+    async def _ask_each(
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[object, ...],
+        workers: Collection[str],
+        seconds: float | None,
+    ) -> dict[str, Any]:
+        async def ask(worker: str) -> Any:
+            call = self._client.run(function, *arguments, workers=[worker], on_error="return")
+            try:
+                return (
+                    await asyncio.wait_for(call, ASK_SECONDS if seconds is None else seconds)
+                ).get(worker, NO_ANSWER)
+            except TimeoutError:
+                logger.warning("worker %s does not answer; it is not used before it does", worker)
+                return NO_ANSWER
+
+        answers = dict(zip(workers, await asyncio.gather(*map(ask, workers)), strict=True))
+        for answer in answers.values():
+            if isinstance(answer, Exception) and not isinstance(answer, OSError):
+                raise answer
+        return {
+            worker: answer
+            for worker, answer in answers.items()
+            if answer is not NO_ANSWER and not isinstance(answer, Exception)
+        }
+
+    def _broadcast(self, call: Callable[[], Any], seconds: float) -> None:
+        """Have something done on all workers; one that is silent is not waited for."""
+
+        async def on_loop() -> None:
+            await call()
+
+        with suppress(OSError, TimeoutError):  # those that go at this moment do not need it
+            self._client.sync(on_loop, callback_timeout=seconds)
+
+    def _wait(self, patience: float) -> bool:
+        """Wait for a worker; return whether there is one, or nobody waits any more."""
+        began, said = time.monotonic(), ""
+        while not self._gives_up():
+            try:
+                self._client.wait_for_workers(1, timeout=WAIT_SECONDS)
+            except TimeoutError:
+                said = self._check_patience(time.monotonic() - began, patience, said)
+            else:
+                return True
+        return False
+
+    def _check_patience(self, seconds: float, patience: float, said: str) -> str:
+        """Refuse to wait any longer if none will come; say, once, what is waited for."""
+        if self._pool is None and seconds > patience:
+            raise ClusterError(
+                f"the cluster must have a worker, it has none after {patience:.0f} s"
+            )
+        if self._pool is None:
+            return said
+        if (trouble := self._pool.trouble()) is not None:
+            raise ClusterError(trouble)
+        if (waiting := self._pool.waiting()) != said:
+            logger.warning("waiting for a worker; %s", waiting)
+        return waiting
+
+    def _fits(self, greeting: Mapping[str, Any]) -> bool:
+        """Whether a worker has what a stage needs."""
+        has = greeting["resources"]
+        return all(has.get(name, 0) >= amount for name, amount in self._plan.needs.items())
+
+    def claims(self, worker: str, needs: Mapping[str, float]) -> dict[str, float] | None:
+        """Return the Dask resources that a stage occupies on a worker.
+
+        That is what it needs, and in any case the GPU of a worker that has one: the
+        trainer is put there.
+        """
+        found = dict(needs)
+        if self._resources.get(worker, {}).get("GPU", 0) > 0:
+            found.setdefault("GPU", min(1.0, self._resources[worker]["GPU"]))
+        return found or None
+
+    def knows(self, worker: str) -> bool:
+        """Whether a worker is there, as far as has been heard."""
+        return worker in self._known
+
+    def close(self) -> None:
+        """Take the plugin off the workers and stop listening."""
+        if not self._open:
+            return
+        self._open = False
+        if self._client.status == "running":
+            for topic in (TOPIC, "all"):
+                # Or the scheduler finds the client gone while it still has news for it.
+                with suppress(ValueError):  # not subscribed to yet
+                    self._client.unsubscribe_topic(topic)
+            name = self._plan.run
+            # A scheduler that was started again, and the client has found, does not know it.
+            with suppress(ValueError):
+                self._broadcast(lambda: self._client.unregister_worker_plugin(name), ANSWER_SECONDS)
+
+    def _on_membership(self, event: tuple[float, Mapping[str, Any]]) -> None:
+        """Take note of workers that come and go; runs in Dask's event loop."""
+        content = event[1]
+        if not isinstance(content, Mapping) or not self._open:
+            return
+        if content.get("action") == "remove-worker":
+            self._leave(content["worker"])
+        elif content.get("action") == "add-worker":
+            self._meet(content["worker"])
+
+    def look_around(self) -> bool:
+        """Make up, now and then, for news that were lost and greetings that came too early.
+
+        Returns
+        -------
+        bool
+            Whether the scheduler is the one that was there before.
+        """
+        now = time.monotonic()
+        if now - self._looked < min(LOOK_SECONDS, self._timeouts.silence_seconds / 4):
+            return True
+        self._looked = now
+        try:
+            found = self._client.sync(self._identity, callback_timeout=ANSWER_SECONDS)
+        except (OSError, TimeoutError):
+            return True  # heard of by the client's status, if it is gone
+        if found["id"] != self._scheduler and self._scheduler:
+            return False
+        present = self._heard_of(found["workers"], time.monotonic())
+        for address in present - self._known:
+            self._meet(address)
+        for address in self._known - present:
+            self._leave(address)
+        return True
+
+    async def _identity(self) -> dict[str, Any]:
+        scheduler = self._client.scheduler
+        if scheduler is None:
+            raise OSError("the client is not connected")
+        return dict(await scheduler.identity(n_workers=-1))
+
+    def _heard_of(self, infos: Mapping[str, Mapping[str, Any]], now: float) -> set[str]:
+        """Return the workers that were heard of lately.
+
+        Only whether the scheduler hears of them anew is looked at: its clock is its own.
+        """
+        heard = {}
+        for address, info in infos.items():
+            at, since = self._heard.get(address, (None, now))
+            heard[address] = (info["last_seen"], since if at == info["last_seen"] else now)
+        self._heard = heard
+        silent = {
+            address
+            for address, (_, since) in self._heard.items()
+            if now - since > self._timeouts.silence_seconds
+        }
+        for address in silent - self._silent:
+            logger.warning(
+                "worker %s has said nothing for %.0f s; what it ran goes on elsewhere",
+                address,
+                self._timeouts.silence_seconds,
+            )
+        for address in self._silent & (heard.keys() - silent):
+            logger.warning("worker %s is heard of again", address)
+        self._silent = silent
+        return heard.keys() - silent
+
+    def _meet(self, address: str) -> None:
+        # Not in the event loop: greeting waits for an answer that the loop brings.
+        self._known.add(address)
+        threading.Thread(target=self._greet, args=(address,), daemon=True).start()
+
+    def _leave(self, address: str) -> None:
+        self._known.discard(address)
+        with self._lock:
+            self._processes.pop(address, None)
+            self._versions.pop(address, None)
+        self._put(("left", address))
+
+    def _greet(self, address: str) -> None:
+        try:
+            versions = self._ask(probe(), workers=[address])
+            with self._lock:
+                known = dict(self._versions)
+            refuse_workers({**known, **versions})
+            greeting = self._ask(greet, self._plan.run, workers=[address])[address]
+        except ClusterError as error:
+            logger.warning("not used: %s", error)
+            return
+        except Exception as error:  # noqa: BLE001 - a worker that is not greeted is never used
+            if not isinstance(error, OSError | KeyError | ValueError):
+                logger.warning("worker %s cannot be greeted: %r", address, error)
+            self._known.discard(address)  # gone, or not quite there yet
+            return
+        if not self._open:
+            return
+        if greeting["problem"] == NO_PLUGIN:
+            self._known.discard(address)
+            return
+        problem = self._problem_of(address, greeting)
+        if problem is None and address in self._known:
+            with self._lock:
+                self._versions[address] = versions[address]
+            self._put(("joined", self._joined(address, greeting)))
+        elif problem is not None:
+            logger.warning("not used: worker %s: %s", address, problem)
+
+    def _joined(self, address: str, greeting: Mapping[str, Any]) -> WorkerJoined:
+        if greeting["threads"] > 1:
+            warnings.warn(
+                f"worker {address} has {greeting['threads']} threads; a slot uses one, start "
+                "more workers of one thread instead",
+                stacklevel=2,
+            )
+        self._resources[address] = greeting["resources"]
+        if greeting["leaving"]:
+            self._put(("leaving", address))
+        return WorkerJoined(worker=address, resources=greeting["resources"])
+
+    def _problem_of(self, address: str, greeting: Mapping[str, Any]) -> str | None:
+        if greeting["problem"]:
+            return str(greeting["problem"])
+        process = greeting["process"]
+        with self._lock:  # several are greeted at a time
+            others = [one for worker, one in self._processes.items() if worker != address]
+            self._processes[address] = process
+        shared = process == PROCESS or process in others
+        if self._plan.store.startswith("memory://") and process != PROCESS:
+            return (
+                "a memory:// store is seen by one process only; use a folder, or in-process "
+                "workers (LocalCluster(processes=False))"
+            )
+        if self._plan.needs_process and shared:
+            return (
+                f"{self._plan.code.qualname} uses process-wide generators and thread counts, so "
+                "each worker must be a process of its own (LocalCluster(processes=True))"
+            )
+        return None
+
+
+def refuse_workers(versions: Mapping[str, Versions]) -> None:
+    """Refuse workers whose packages are not what they must be, by address.
+
+    Raises
+    ------
+    ClusterError
+        Naming every such worker.
+    """
+    problems = [
+        problem
+        for worker, found in versions.items()
+        for problem in problems_of_worker(worker, found)
+    ]
+    problems += differences(versions)
+    if problems:
+        raise ClusterError("\n".join(problems))

@@ -1,0 +1,1 @@
+"""The driver side of a running study: connects the engine to Dask, store and database."""

@@ -1,0 +1,165 @@
+"""The history of a study as its database has it: what tuners decided, and notes beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dasktune.algos.base import Tuner
+from dasktune.engine.event_log import KINDS, Record, ending_of, has_ended
+from dasktune.engine.trials import TrialRecord
+from dasktune.errors import StorageError
+from dasktune.storage.database.database import Batch, Database
+from dasktune.storage.database.schema import EventRow, TrialRow
+from dasktune.types import Direction
+
+BEGUN = "begun"
+"""Kind of the entry that a run begins with; no tuner's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a tuner stands in a study.
+
+    Parameters
+    ----------
+    number
+        Its place among the study's tuners.
+    tuner
+        The tuner as its records began: with fewer trials, if it was widened.
+    records
+        Its records from its last snapshot on, all if there is none; empty if it is new.
+    widen
+        How many trials in all it is to be given now; None if that is what it has.
+    """
+
+    number: int
+    tuner: Tuner
+    records: list[Record]
+    widen: int | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.widen is None and has_ended(self.records)
+
+    @property
+    def ending(self) -> str:
+        """Why nothing is left to do, as the tuner says; empty if it says nothing."""
+        return ending_of(self.records) if self.widen is None else ""
+
+
+class History:
+    """The log of one study and its notes, read as far as they are needed.
+
+    In memory are only the records that tuners began with. The log belongs to whoever runs the
+    study: its entries have numbers, and two that write the same one collide. Notes are free
+    for all; they are read anew whenever asked for.
+
+    Parameters
+    ----------
+    database
+        Where it is.
+    study_id
+        The study's number there.
+    """
+
+    def __init__(self, database: Database, study_id: int) -> None:
+        self._database = database
+        self._study_id = study_id
+        self.begun: list[Record] = []
+        """The record that each of the study's tuners began with, in their order."""
+        self.next_number = 0
+        """Number of the next entry."""
+
+    def read_on(self) -> bool:
+        """Look for entries that others have added; return whether there are any."""
+        before, self.next_number = self.next_number, self._database.next_event(self._study_id)
+        if self.next_number > before:
+            rows = self._database.landmarks(self._study_id, "tuner", after=before - 1)
+            self.begun.extend(row.payload for row in rows if row.number < self.next_number)
+        return self.next_number > before
+
+    def begin(self, run: str, place: int) -> bool:
+        """Write that a run begins; return False if others have written since this was read.
+
+        From then on every earlier driver finds the number of its next entry taken: whoever
+        began last runs the study. The one before may be on a host that was silent only.
+        """
+        payload = {"kind": BEGUN, "place": place, "run": run, "decisions": []}
+        row = EventRow(study_id=self._study_id, number=self.next_number, payload=payload)
+        try:
+            self._database.write(Batch(events=[row]))
+        except StorageError:
+            if self._database.next_event(self._study_id) == row.number:
+                raise
+            return False
+        self.remember(row)
+        return True
+
+    def remember(self, row: EventRow) -> None:
+        """Take in an entry that has been written."""
+        if row.payload["kind"] == "tuner":
+            self.begun.append(row.payload)
+        self.next_number = row.number + 1
+
+    def place_of(self, tuner: Tuner) -> Place:
+        """Return a tuner's place among the study's: known by its identity, or new.
+
+        One that is the same but for the number of trials is the known one: widened, or as
+        it is if that has more already.
+        """
+        identity = json.loads(json.dumps(tuner.identity()))
+        for record in self.begun:
+            if record["identity"] == identity:
+                number = record["place"]
+                return Place(number=number, tuner=tuner, records=self._last_records(number))
+        for record in self.begun:
+            narrow = tuner.widened_from(record["identity"])
+            if narrow is not None:
+                number, wanted = record["place"], identity["trials"]
+                widened = self._database.last_landmark(self._study_id, "widen", number)
+                now = (record["identity"] if widened is None else widened.payload)["trials"]
+                widen = wanted if now < wanted else None
+                records = self._last_records(number)
+                return Place(number=number, tuner=narrow, records=records, widen=widen)
+        return Place(number=len(self.begun), tuner=tuner, records=[])
+
+    def records_of(self, place: int, after: int = -1) -> Iterator[Record]:
+        """Return the records of one of the study's tuners, with a number above `after`."""
+        rows = self._database.events(self._study_id, after, place=place)
+        return (row.payload for row in rows if row.payload["kind"] in KINDS)
+
+    def _last_records(self, place: int) -> list[Record]:
+        """Return the records of a tuner from its last snapshot on."""
+        snapshot = self._database.last_landmark(self._study_id, "snapshot", place)
+        return list(self.records_of(place, -1 if snapshot is None else snapshot.number - 1))
+
+    def trials(self) -> dict[int, TrialRecord]:
+        """Return the study's trials as they are written."""
+        return {one.number: _record_of(one) for one in self._database.trials(self._study_id)}
+
+    def best_trial(self, direction: Direction) -> TrialRecord | None:
+        """Return the trial with the best finite value of those that did not fail."""
+        row = self._database.best_trial(
+            self._study_id, is_maximized=direction is Direction.MAXIMIZE
+        )
+        return None if row is None else _record_of(row)
+
+    def count_trials(self) -> int:
+        """Return how many trials are written."""
+        return self._database.count_trials(self._study_id)
+
+    def notes(self, kind: str) -> list[Record]:
+        """Return the notes of a kind, oldest first."""
+        rows = self._database.notes(self._study_id)
+        return [row.payload for row in rows if row.kind == kind]
+
+    def note(self, kind: str, **content: object) -> None:
+        """Add a note."""
+        self._database.note(self._study_id, {"kind": kind, **content})
+
+
+def _record_of(row: TrialRow) -> TrialRecord:
+    return TrialRecord.from_json(row.record, number=row.number, state=row.state, steps=row.steps)

@@ -1,0 +1,379 @@
+"""A driver among others: it leases what it trains, and waits for what others train.
+
+All of it goes through files in the store, in a thread of its own: the driver's loop asks and
+goes on, and hears the answers as messages. Whatever fails here is said once and then ignored:
+without leases drivers train the same steps twice, and that is all.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from dasktune.errors import StorageError
+from dasktune.storage import layout
+from dasktune.storage.checkpoints import CheckpointStore, Commit
+from dasktune.storage.files.objects import open_files
+from dasktune.storage.files.retry import Patience
+from dasktune.storage.leases import Lease, Leases, Path
+from dasktune.types import Sequences, Step
+
+logger = logging.getLogger(__name__)
+
+LEASE_SECONDS = 60.0
+"""How long a lease lives that is not renewed."""
+
+RENEW_SECONDS = 15.0
+"""How often it is renewed."""
+
+STALE_SECONDS = 86_400.0
+"""How long what others have left is kept: it tells who comes later what there is."""
+
+PATIENCE = Patience(seconds=10.0, request=10.0)
+"""A lease that cannot be written soon is done without: training must not wait for it."""
+
+POLL_SECONDS = (0.1, 5.0)
+"""Least and longest time between two looks at what others say."""
+
+POLL_SHARE = 0.02
+"""Share of the time that these looks may take."""
+
+Put = Callable[[tuple[str, Any]], None]
+
+
+@dataclass(slots=True)
+class _Held:
+    """A lease of this driver, and what has happened since it was written."""
+
+    lease: Lease
+    part: str = ""
+    is_dirty: bool = False
+
+
+class _AwayError(Exception):
+    """A store has failed a moment ago, and is done without."""
+
+
+class Leasing:
+    """The leases of one run.
+
+    Its messages are ``("leased", (attempt, lease | None))``, the answer to `ask`: the lease
+    that stands in the way; ``("lease", (attempt, lease | None))``: what has become of a lease
+    that is watched, None if it is gone; ``("commits", (attempt, {step: commit}))``, the answer
+    to `look_up`; ``("wishes", [(root, path), ...])``.
+
+    Parameters
+    ----------
+    store
+        Shared with the other drivers.
+    study
+        Names the study among all.
+    put
+        Takes the messages; called from the thread.
+    clock
+        Gives epoch seconds.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        study: str,
+        put: Put,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.study, self.holder = study, _own_name()
+        self._store, self._leases = store, Leases(open_files(store.url, patience=PATIENCE))
+        self._put = put
+        self._clock = clock
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._held: dict[str, _Held] = {}
+        self._watched: dict[str, Lease] = {}
+        self._roots: set[str] = set()
+        self._wishes_known: set[str] = set()
+        self._mine: set[str] = set()
+        self._wanted: dict[str, list[Path]] = {}
+        self._count = 0
+        self._alive = clock()
+        self._renewed = clock()
+        self._poll_seconds = POLL_SECONDS[0]
+        self._has_failed = False
+        self._failed_at = -PATIENCE.seconds
+        self._thread = threading.Thread(target=self._work, name="dasktune-leasing", daemon=True)
+        self._thread.start()
+
+    # ------------------------------------------------------------ from the driver's loop
+
+    def lease(self, *, key: str, root: str, sequences: Sequences, start: Step, stop: Step) -> Lease:
+        """Return a lease on steps, not taken yet."""
+        return Lease(
+            key=key,
+            root=root,
+            study=self.study,
+            holder=self.holder,
+            sequences={name: one.to_json() for name, one in sequences.items()},
+            start=start,
+            stop=stop,
+            step=start,
+            expires=self._clock() + LEASE_SECONDS,
+        )
+
+    def ask(self, attempt: str, lease: Lease, *, heed_saved: bool = True) -> None:
+        """Ask for a lease; the answer is a message."""
+        self._jobs.put(partial(self._take, attempt, lease, heed_saved))
+
+    def is_over(self, lease: Lease) -> bool:
+        """Whether nobody trains the steps of a lease any more."""
+        return not lease.is_held(self._clock())
+
+    def beat(self) -> None:
+        """Take note that the driver's loop is alive: leases are renewed only while it is."""
+        self._alive = self._clock()
+
+    def saved(self, attempt: str, step: Step, following: str | None) -> None:
+        """Take note of a state that an attempt has saved.
+
+        Parameters
+        ----------
+        attempt
+            The attempt.
+        step
+            Step of the state.
+        following
+            The key after one more step, which is leased before the state is spoken of; None
+            if the attempt trains no further.
+        """
+        self._jobs.put(partial(self._note_saved, attempt, step, following))
+
+    def release(self, attempt: str, step: Step) -> None:
+        """Say that an attempt, which came to a step, trains no more."""
+        self._jobs.put(partial(self._release, attempt, step))
+
+    def watch(self, attempt: str, other: Lease) -> None:
+        """Wait for what becomes of another's lease; every change is a message."""
+        self._jobs.put(partial(self._watched.__setitem__, attempt, other))
+
+    def ignore(self, attempt: str) -> None:
+        """Wait no longer for what becomes of another's lease."""
+        self._jobs.put(partial(self._forget, attempt))
+
+    def look_up(self, attempt: str, keys: Mapping[Step, str]) -> None:
+        """Ask for the commits of keys by step; the answer is a message."""
+        self._jobs.put(partial(self._look_up, attempt, keys))
+
+    def want(self, root: str, paths: Iterable[Path]) -> None:
+        """Tell others what will be wanted below a root."""
+        self._jobs.put(partial(self._note_wanted, root, list(paths)))
+
+    def close(self) -> None:
+        """Say that nothing is trained any more; leave nothing behind if there are no others."""
+        self._jobs.put(self._end)
+        self._jobs.put(None)
+        self._thread.join()
+
+    # ------------------------------------------------------------ the thread
+
+    def _work(self) -> None:
+        """Do what was asked for, then look after what is held and watched, again and again."""
+        while True:
+            jobs = self._gathered()
+            for job in jobs:
+                if job is None:
+                    return
+                self._safely(job)
+            for look in (self._flush, self._tell_wanted, self._renew, self._watch, self._listen):
+                self._safely(look)
+
+    def _gathered(self) -> list[Callable[[], None] | None]:
+        """Wait for jobs for as long as may pass between two looks."""
+        jobs: list[Callable[[], None] | None] = []
+        try:
+            jobs.append(self._jobs.get(timeout=self._poll_seconds))
+            while True:
+                jobs.append(self._jobs.get_nowait())
+        except queue.Empty:
+            return jobs
+
+    def _safely(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except _AwayError:
+            pass
+        # The driver waits for answers: whatever a store may do, this thread goes on.
+        except Exception as error:  # noqa: BLE001
+            if isinstance(error, OSError | StorageError):
+                self._failed_at = self._clock()
+            if not self._has_failed:
+                self._has_failed = True
+                logger.warning(
+                    "leases cannot be used, so that other drivers may train the same: %s", error
+                )
+
+    def _check_presence(self) -> None:
+        """Do without a store that has just failed: each try may take as long as the patience."""
+        if 0 <= self._clock() - self._failed_at < PATIENCE.seconds:
+            raise _AwayError
+
+    def _take(self, attempt: str, lease: Lease, heed_saved: bool) -> None:
+        other = None
+        try:
+            self._check_presence()
+            self._know(lease.root)
+            other = self._leases.take(lease, self._clock(), heed_saved=heed_saved)
+        finally:
+            if other is None:
+                self._held[attempt] = _Held(lease)
+                self._mine.add(layout.lease_path(lease.root, lease.key))
+            self._put(("leased", (attempt, other)))
+
+    def _know(self, root: str) -> None:
+        """Take in what others say below a root, before the first lease there is taken."""
+        if root in self._roots:
+            return
+        self._roots.add(root)
+        self._tell_wanted()
+        now = self._clock()
+        old = [path for path, when in self._leases.all(root) if 0 < when < now - STALE_SECONDS]
+        self._leases.remove(old)
+        self._listen()
+
+    def _note_saved(self, attempt: str, step: Step, following: str | None) -> None:
+        held = self._held.get(attempt)
+        if held is not None:
+            saved = tuple(sorted({*held.lease.saved, step}))
+            held.lease = replace(held.lease, saved=saved, step=max(held.lease.step, step))
+            held.part, held.is_dirty = following or "", True
+
+    def _release(self, attempt: str, step: Step) -> None:
+        held = self._held.pop(attempt, None)
+        if held is None or any(one.lease.key == held.lease.key for one in self._held.values()):
+            return  # the next attempt at the same steps has taken it over
+        self._check_presence()
+        if not self._is_lost(held.lease):
+            step = max(held.lease.step, step)
+            self._leases.write(replace(held.lease, is_done=True, step=step))
+
+    def _is_lost(self, lease: Lease) -> bool:
+        """Whether a lease of this driver had expired, and is another's now: it was suspended."""
+        now = self._clock()
+        if now < lease.expires:
+            return False
+        found = self._leases.read(lease.root, [lease.key])[0]
+        return found is not None and found.holder != self.holder and found.is_held(now)
+
+    def _flush(self) -> None:
+        """Tell what was saved: the step after it is leased first."""
+        self._check_presence()
+        for held in self._held.values():
+            if not held.is_dirty or self._is_lost(held.lease):
+                continue
+            held.is_dirty = False
+            if held.part:
+                part = held.lease.part(held.part)
+                if self._leases.take(part, self._clock(), heed_saved=False) is None:
+                    self._mine.add(layout.lease_path(part.root, part.key))
+            self._leases.write(held.lease)
+
+    def _renew(self) -> None:
+        now = self._clock()
+        if now - self._renewed < RENEW_SECONDS or now - self._alive > LEASE_SECONDS:
+            return
+        self._check_presence()
+        self._renewed = now
+        for held in self._held.values():
+            if not self._is_lost(held.lease):
+                held.lease = replace(held.lease, expires=now + LEASE_SECONDS)
+                self._leases.write(held.lease)
+
+    def _forget(self, attempt: str) -> None:
+        self._watched.pop(attempt, None)
+
+    def _watch(self) -> None:
+        """Tell what has become of the leases of others that are waited for."""
+        by_root: dict[str, dict[str, Lease]] = {}
+        for attempt, lease in self._watched.items():
+            by_root.setdefault(lease.root, {})[attempt] = lease
+        for root, watched in by_root.items():
+            self._safely(partial(self._look_at, root, watched))
+
+    def _look_at(self, root: str, watched: Mapping[str, Lease]) -> None:
+        # While the store does not answer they are as they were, and come to their ends.
+        found: list[Lease | None] = list(watched.values())
+        try:
+            self._check_presence()
+            found = self._leases.read(root, [lease.key for lease in watched.values()])
+        finally:
+            for attempt, lease in zip(watched, found, strict=True):
+                self._compare(attempt, watched[attempt], lease)
+
+    def _compare(self, attempt: str, before: Lease, lease: Lease | None) -> None:
+        """Tell what has become of a lease since the last look at it, if anything has."""
+        if lease is None or lease.holder != before.holder:
+            del self._watched[attempt]
+            self._put(("lease", (attempt, None)))
+        elif not lease.is_held(self._clock()):
+            del self._watched[attempt]
+            # Also where a clock is set back until it is heard: nobody looks again.
+            self._put(("lease", (attempt, replace(lease, is_done=True))))
+        else:
+            self._watched[attempt] = lease
+            if lease.saved != before.saved:
+                self._put(("lease", (attempt, lease)))
+
+    def _listen(self) -> None:
+        """Take in what others want, and how long that takes."""
+        self._check_presence()
+        began = time.monotonic()
+        found = [
+            (root, path)
+            for root in self._roots
+            for path in self._leases.wanted(root, self._wishes_known)
+        ]
+        least, longest = POLL_SECONDS
+        took = time.monotonic() - began
+        self._poll_seconds = min(longest, max(least, took / POLL_SHARE))
+        if found:
+            self._put(("wishes", found))
+
+    def _look_up(self, attempt: str, keys: Mapping[Step, str]) -> None:
+        found: dict[Step, Commit] = {}
+        try:
+            self._check_presence()
+            commits = self._store.commits(keys.values())
+            found = {step: commits[key] for step, key in keys.items() if key in commits}
+        finally:
+            self._put(("commits", (attempt, found)))
+
+    def _tell_wanted(self) -> None:
+        self._check_presence()
+        for root in sorted(self._wanted.keys() & self._roots):
+            path = self._leases.want(root, self.holder, self._count, self._wanted.pop(root))
+            self._count += 1
+            self._wishes_known.add(path)
+            self._mine.add(path)
+
+    def _note_wanted(self, root: str, paths: list[Path]) -> None:
+        self._wanted.setdefault(root, []).extend(paths)
+
+    def _end(self) -> None:
+        self._check_presence()
+        for attempt, held in list(self._held.items()):
+            self._release(attempt, held.lease.step)
+        for root in self._roots:
+            there = {path for path, _ in self._leases.all(root)}
+            if there <= self._mine:
+                self._leases.remove(sorted(there))
+
+
+def _own_name() -> str:
+    """Return a name that no other driver has; it also says where this one is."""
+    return f"{uuid4().hex}-{os.getpid()}-{layout.slug(socket.gethostname())}"

@@ -1,0 +1,182 @@
+"""Predictions on the cluster: asked of workers beside their stages, never waited for."""
+
+from __future__ import annotations
+
+import logging
+import math
+import pickle
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dasktune.algos.curves.curve import Prediction, Predictor, Question
+from dasktune.engine.outcome import RunPrediction
+from dasktune.errors import ConfigurationError
+from dasktune.trainer.code import dumps_by_value
+
+logger = logging.getLogger(__name__)
+
+MOST_TRIES = 3
+"""How often a prediction is asked for that does not come, of one worker after another."""
+
+RETRY_SECONDS = 1.0
+"""How long to wait before a question is asked again that a worker did not take."""
+
+ANSWER_SECONDS = 300.0
+"""How long a prediction may take; it counts as one that cannot be made then."""
+
+
+class Ask(Protocol):
+    """Sends a question to a worker; does not wait for the answer."""
+
+    def __call__(self, worker: str, number: int, question: bytes) -> None:
+        """Send question `number`."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A question; `worker` is who was asked last, None if another is to be asked.
+
+    `since` is when it was asked, or was not answered.
+    """
+
+    order: RunPrediction
+    question: bytes
+    asked: list[str] = field(default_factory=list)
+    worker: str | None = None
+    since: float = -math.inf
+
+
+class Predictions:
+    """The predictions that are waited for, each asked of one worker after the other.
+
+    Workers compute them in a thread of their own: a prediction takes nothing but CPU time
+    from the stage that runs there.
+
+    Parameters
+    ----------
+    ask
+        See `Ask`. What comes of it is given to `take`.
+    """
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._open: dict[int, _Open] = {}
+        self._count = 0
+        self._packed: tuple[Predictor, bytes] | None = None
+        self._stuck: set[str] = set()
+
+    def add(self, order: RunPrediction) -> None:
+        """Take a question, for `send` to ask."""
+        self._count += 1
+        self._open[self._count] = _Open(order, self._pack(order.question))
+
+    def _pack(self, question: Question) -> bytes:
+        """Return a question as `dasktune.worker.plugin` opens it, its predictor by value."""
+        if self._packed is None or self._packed[0] is not question.predictor:
+            self._packed = question.predictor, _by_value(question.predictor)
+        return pickle.dumps((self._packed[1], question.curve, question.steps, question.seed))
+
+    def send(self, workers: Collection[str], now: float) -> None:
+        """Ask what nobody is asked: of workers that were not yet, with the fewest questions.
+
+        Workers that have not answered for long are asked last: they take one after the other.
+        """
+        if not workers:
+            return
+        load = Counter(one.worker for one in self._open.values())
+        for number, one in self._open.items():
+            if one.worker is None and now - one.since >= RETRY_SECONDS:
+                one.since = now
+                *_, worker = min(
+                    (name in self._stuck, one.asked.count(name), load[name], name)
+                    for name in workers
+                )
+                one.worker = worker
+                one.asked.append(worker)
+                load[worker] += 1
+                self._ask(worker, number, one.question)
+
+    def take(
+        self, number: int, worker: str, answer: object, now: float
+    ) -> tuple[int, Prediction | None] | None:
+        """Take in what a worker answered.
+
+        Parameters
+        ----------
+        number
+            Of the question.
+        worker
+            Who answered.
+        answer
+            The prediction as JSON; a text says why there is none; None that it did not answer.
+        now
+            Seconds.
+
+        Returns
+        -------
+        tuple or None
+            The trial and its prediction, None where it cannot be made; None if another worker
+            will be asked, or the question is not open any more.
+        """
+        if answer is not None:
+            self._stuck.discard(worker)
+        one = self._open.get(number)
+        if one is None or (answer is None and one.worker != worker):
+            return None
+        if answer is None and len(one.asked) < MOST_TRIES:
+            one.worker, one.since = None, now
+            return None
+        del self._open[number]
+        if isinstance(answer, dict):
+            return one.order.trial, Prediction.from_json(answer)
+        why = "no worker answers" if answer is None else answer
+        logger.warning("trial %d cannot be predicted: %s", one.order.trial, why)
+        return one.order.trial, None
+
+    def lose(self, worker: str, *, is_blameless: bool) -> None:
+        """Let others be asked what a worker was asked that is gone.
+
+        It counts as a try, unless the question cannot be the reason.
+        """
+        self._stuck.discard(worker)
+        self._let_others_answer(worker, is_blameless=is_blameless)
+
+    def overdue(self, now: float) -> list[int]:
+        """Return the trials that are given up: nobody waits for their predictions any more.
+
+        What waits behind them, others are asked.
+        """
+        found, stuck = [], set()
+        for number, one in list(self._open.items()):
+            why = ""
+            if one.worker is None and len(one.asked) >= MOST_TRIES:
+                why = f"{MOST_TRIES} workers were lost with it"
+            elif one.worker is not None and now - one.since > ANSWER_SECONDS:
+                why = f"it takes longer than {ANSWER_SECONDS:.0f} s"
+                stuck.add(one.worker)
+            if why:
+                del self._open[number]
+                logger.warning("trial %d cannot be predicted: %s", one.order.trial, why)
+                found.append(one.order.trial)
+        for worker in stuck:
+            self._let_others_answer(worker, is_blameless=True)
+        self._stuck |= stuck
+        return found
+
+    def _let_others_answer(self, worker: str, *, is_blameless: bool) -> None:
+        for one in self._open.values():
+            if one.worker == worker:
+                one.worker, one.since = None, -math.inf
+                if is_blameless:
+                    one.asked.remove(worker)
+
+
+def _by_value(predictor: Predictor) -> bytes:
+    try:
+        return dumps_by_value(predictor)
+    except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
+        raise ConfigurationError(
+            f"predictor {type(predictor).__qualname__} cannot be sent to workers: {error}"
+        ) from error

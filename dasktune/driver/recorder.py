@@ -1,0 +1,353 @@
+"""What a run leaves behind: rows gathered from events and outcomes, written together."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dasktune.driver.waiting import MOST_TRIALS, trials_of
+from dasktune.engine.outcome import Outcome
+from dasktune.engine.trials import ADDED, TrialRecord
+from dasktune.graph.events import RunStage
+from dasktune.graph.plan import Node
+from dasktune.logs import about, trials_text
+from dasktune.storage.checkpoints import Commit
+from dasktune.storage.database.database import Batch, Database
+from dasktune.storage.database.schema import (
+    CheckpointRow,
+    Encoded,
+    EventRow,
+    MetricRow,
+    StageRow,
+    TrialRow,
+    to_text,
+)
+from dasktune.storage.redaction import redacted
+from dasktune.types import Metrics, Step, TrialState
+
+logger = logging.getLogger(__name__)
+
+USED_SECONDS = 60.0
+"""How often the database is told which states were used."""
+
+_OF_COMMIT = ("key", "step", "digest", "nbytes", "seconds")
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a run has done so far; counted, so not frozen.
+
+    Attributes
+    ----------
+    stages
+        Stages that have ended, by how.
+    nbytes
+        Bytes of the states that were saved.
+    worker_seconds
+        Time that workers had stages.
+    """
+
+    stages: Counter[str] = field(default_factory=Counter)
+    nbytes: int = 0
+    worker_seconds: float = 0.0
+
+
+class Recorder:
+    """Writes what a study must find again; one transaction for each `flush`.
+
+    Parameters
+    ----------
+    database
+        Where to.
+    study_id
+        The study's number there.
+    root_of
+        Gives the state key before any step, under which a node's metrics and checkpoints
+        are found.
+    next_event
+        Gives the number of the next entry of its event log that is not durable yet.
+    on_event
+        Called with each entry once it is durable.
+    take_found
+        Gives the commits that were found in the store alone, to be written down as well.
+    run
+        Names the driver's run.
+
+    Attributes
+    ----------
+    tally
+        What has been done so far.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        study_id: int,
+        root_of: Callable[[Node], str],
+        next_event: Callable[[], int],
+        on_event: Callable[[EventRow], None],
+        take_found: Callable[[], Iterable[tuple[Node, Commit]]] = tuple,
+        run: str = "",
+    ) -> None:
+        self.tally = Tally()
+        self._run = run
+        self._failed: set[int] = set()
+        self._database = database
+        self._study_id = study_id
+        self._root_of = root_of
+        self._next_event = next_event
+        self._on_event = on_event
+        self._take_found = take_found
+        self._batch = Batch()
+        self.holds_decisions = False
+        """Whether something is gathered that must be durable before it is acted on."""
+        self.is_broken = False
+        """Whether a write failed, so that nothing is written any more."""
+        self._stages: dict[str, StageRow] = {}
+        self._ended: dict[str, StageRow] = {}  # those whose last state may not be durable yet
+        self._trials: dict[int, TrialRow] = {}
+        self._lasting: dict[int, str] = {}  # by trial: the end of its document as text
+        self._used: set[str] = set()
+        self._told_used = time.monotonic()
+
+    def outcome(self, outcome: Outcome) -> None:
+        """Take the engine's records and the trials that changed."""
+        for record in outcome.records:
+            self._add_event(dict(record))
+            self.holds_decisions |= bool(record.get("decisions", True))
+        self._take(outcome.trials)
+        self._tell_failed(outcome.trials)
+
+    def add(self, trials: Iterable[TrialRecord]) -> None:
+        """Write trials that were added with their results; an entry of the log fences them."""
+        added = list(trials)
+        numbers = [trial.number for trial in added]
+        payload = {"kind": "added", "place": ADDED, "trials": numbers, "decisions": []}
+        self._add_event(payload)
+        self._take(added)
+        self.flush()
+
+    def metrics(
+        self,
+        node: Node,
+        reports: Iterable[tuple[Step, str, Metrics]],
+        paces: Mapping[Step, float] | None = None,
+    ) -> None:
+        """Take metrics at or above a node that are final now, as (step, key, metrics).
+
+        Parameters
+        ----------
+        paces
+            What a step took up to those of `reports` of which it is known, in seconds.
+        """
+        root, paces = self._root_of(node), paces or {}
+        self._batch.metrics.extend(
+            MetricRow(key=key, root=root, step=step, values=metrics, seconds=paces.get(step))
+            for step, key, metrics in reports
+        )
+
+    def checkpoint(self, node: Node, message: Mapping[str, Any]) -> None:
+        """Take a commit at or above a node, as its worker reported it."""
+        self.tally.nbytes += message["nbytes"]
+        self._add_checkpoint(node, message)
+
+    def _add_checkpoint(self, node: Node, message: Mapping[str, Any]) -> None:
+        self._batch.checkpoints.append(
+            CheckpointRow(
+                key=message["key"],
+                root=self._root_of(node),
+                step=message["step"],
+                attempt=message["by"],
+                digest=message["digest"],
+                nbytes=message["nbytes"],
+                seconds=message["seconds"],
+                created=time.time(),
+                study_id=self._study_id,
+                hold_up=message.get("hold_up"),
+                latency=message.get("latency"),
+            )
+        )
+
+    def found(self, node: Node, commit: Commit) -> None:
+        """Take a commit of someone else at or above a node, with the metrics in it."""
+        reports = [(step, node.key_at(step), metrics) for step, metrics in commit.reports]
+        self.metrics(node, reports)
+        message = {name: getattr(commit, name) for name in _OF_COMMIT}
+        self._add_checkpoint(node, {**message, "by": commit.attempt})
+
+    def forget(self, key: str) -> None:
+        """Take note that a checkpoint does not exist after all."""
+        self._database.forget_checkpoints([key])
+
+    def launched(self, order: RunStage, key: str) -> None:
+        """Take note of an attempt that was sent to a worker, and of the state it starts from."""
+        if order.start and order.after is None:
+            self._used.add(order.node.key_at(order.start))
+        self._stages[order.attempt] = StageRow(
+            study_id=self._study_id,
+            attempt=order.attempt,
+            key=key,
+            start=order.start,
+            stop=order.stop,
+            worker=order.worker,
+            status="queued",
+            started=0.0,
+            ended=None,
+            steps=0,
+            repeated=0,
+            run=self._run,
+            trials=trials_of(order.node),
+        )
+
+    def started(self, attempt: str, at: float) -> None:
+        """Take note of the wall-clock time (epoch seconds) at which an attempt began.
+
+        The row is written now: others see what runs, and what ran when a driver died.
+        """
+        row = self._stages.get(attempt)
+        if row is not None:
+            row = self._stages[attempt] = replace(row, started=at, status="running")
+            self._batch.stages.append(row)
+
+    def held(self, attempt: str, seconds: float) -> None:
+        """Take note of what it took until an attempt had its trainer."""
+        row = self._stages.get(attempt)
+        if row is not None:
+            self._stages[attempt] = replace(row, start_seconds=seconds)
+
+    def seconds_of(self, attempt: str, at: float) -> float:
+        """Return how long an attempt has run at a time (epoch seconds); 0 if it has not begun."""
+        row = self._stages.get(attempt)
+        return max(0.0, at - row.started) if row is not None and row.started else 0.0
+
+    def saved(self, attempt: str, step: Step) -> None:
+        """Take note that a running attempt has a durable state: its steps are not lost."""
+        row = self._stages.get(attempt)
+        if row is not None and row.start < step < row.stop:
+            self._batch.stages.append(replace(row, steps=step - row.start))
+
+    def suspended(self, message: Mapping[str, Any]) -> None:
+        """Take note of what it took to put an attempt's state aside, as its worker told it."""
+        attempt = message["attempt"]
+        for rows in (self._stages, self._ended):
+            if attempt in rows:
+                rows[attempt] = replace(
+                    rows[attempt],
+                    suspend_seconds=message["suspend_seconds"],
+                    snapshot_bytes=message["snapshot_bytes"],
+                )
+        if attempt in self._ended:  # else it is written with its end
+            self._batch.stages.append(self._ended[attempt])
+
+    def ended(
+        self,
+        attempt: str,
+        at: float,
+        *,
+        status: str,
+        step: Step,
+        repeated: int,
+        message: str = "",
+    ) -> None:
+        """Take note of an attempt's end, and of why it failed; the row is written now."""
+        seconds = self.seconds_of(attempt, at)
+        row = self._stages.pop(attempt, None)
+        if row is not None:
+            self.tally.stages[status] += 1
+            self.tally.worker_seconds += seconds
+            steps, message = max(0, step - row.start), redacted(message)
+            row = replace(row, ended=at, status=status, steps=steps, repeated=repeated)
+            row = replace(row, message=message) if message else row
+            self._ended[attempt] = row
+            self._batch.stages.append(row)
+
+    def settled(self, attempt: str) -> None:
+        """Take note that an attempt that ended has all its states in the store, or needs none."""
+        self._ended.pop(attempt, None)
+
+    def unsaved(self, attempt: str, step: Step) -> None:
+        """Take note that of an attempt nothing after `step` will be in the store any more.
+
+        As after a kill, such steps do not count: the next run trains them.
+        """
+        row = self._ended.pop(attempt, None)
+        if row is not None:
+            steps = max(0, min(row.steps, step - row.start))
+            repeated = min(row.repeated, steps)
+            self._batch.stages.append(replace(row, status="lost", steps=steps, repeated=repeated))
+
+    def flush(self) -> None:
+        """Write what has been gathered; after this it is durable.
+
+        If that fails, or is interrupted, nothing is written any more: a gap in the log
+        would be worse than its end, after which the study can be continued.
+
+        Raises
+        ------
+        StorageError
+            If it cannot be written.
+        """
+        self._tell_used()
+        for node, commit in self._take_found():
+            self.found(node, commit)
+        batch = self._batch
+        batch.trials = list(self._trials.values())
+        parts = (batch.events, batch.trials, batch.metrics, batch.checkpoints, batch.stages)
+        if self.is_broken or not any(parts):
+            return
+        self.is_broken = True
+        self._database.write(batch)
+        self.is_broken = False
+        self._batch, self._trials = Batch(), {}
+        self.holds_decisions = False
+        for row in batch.events:
+            self._on_event(row)
+
+    def _tell_used(self) -> None:
+        """Tell now and then which states were begun from: what is in use is not evicted."""
+        now = time.monotonic()
+        if self._used and not self.is_broken and now - self._told_used > USED_SECONDS:
+            self._told_used = now
+            used, self._used = self._used, set()
+            self._database.touch_checkpoints(used, time.time())
+
+    def _tell_failed(self, trials: Iterable[TrialRecord]) -> None:
+        """Log which trials have failed, and why; many at once in one line."""
+        groups: dict[str, list[int]] = {}
+        for trial in trials:
+            if trial.state is TrialState.FAIL and trial.number not in self._failed:
+                self._failed.add(trial.number)
+                groups.setdefault(trial.message, []).append(trial.number)
+        for message, numbers in groups.items():
+            named, more = numbers[:MOST_TRIALS], len(numbers) - MOST_TRIALS
+            who = trials_text(named) + (f" and {more:,} more" if more > 0 else "")
+            logger.warning("%s failed: %s", who, message, extra=about(trials=named))
+
+    def _add_event(self, payload: dict[str, Any]) -> None:
+        number = self._next_event() + len(self._batch.events)
+        row = EventRow(study_id=self._study_id, number=number, payload=payload)
+        self._batch.events.append(row)
+
+    def _take(self, trials: Iterable[TrialRecord]) -> None:
+        """Take trials as they are now; of each, only the last state is written."""
+        for trial in trials:
+            self._trials[trial.number] = TrialRow(
+                study_id=self._study_id,
+                number=trial.number,
+                state=trial.state.value,
+                steps=trial.steps,
+                value=trial.value,
+                record=self._document(trial),
+                until=trial.until,
+            )
+
+    def _document(self, trial: TrialRecord) -> Encoded:
+        """Return a trial's document as text; most of it is the same with every report."""
+        lasting = self._lasting.get(trial.number)
+        if lasting is None:
+            lasting = self._lasting[trial.number] = to_text(trial.lasting_json())[1:]
+        return Encoded(f"{to_text(trial.changing_json())[:-1]},{lasting}")

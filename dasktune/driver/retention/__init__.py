@@ -1,0 +1,1 @@
+"""The byte budget of a store: the value of each state, and eviction."""

@@ -1,0 +1,576 @@
+"""The Dask runner: carries out what the engine says on a real cluster, and tells it back.
+
+Dask does what it is good at: membership of workers, transport, starting a function on a
+given worker, a future per stage, the event stream. The queue, placement and retries are
+the dispatcher's. One thread, the caller's, runs the loop; Dask's threads only put messages
+into its queue.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from distributed import Client
+
+from dasktune.cluster.workers import WORKERS_SECONDS, Pool
+from dasktune.driver.attempts import Flights
+from dasktune.driver.connection import Connection
+from dasktune.driver.heartbeat import Signs
+from dasktune.driver.leases import Leasing
+from dasktune.driver.predictions import Predictions
+from dasktune.driver.recorder import Recorder
+from dasktune.driver.retention.evict import Keeper
+from dasktune.driver.scaling import slowest_step, usable_slots
+from dasktune.driver.shared_stages import MESSAGES, Sharing
+from dasktune.engine.engine import Engine
+from dasktune.engine.limits import Meter
+from dasktune.engine.outcome import Order, Outcome, RunPrediction, with_save_points
+from dasktune.engine.timeouts import Timeouts
+from dasktune.errors import ClusterError, InternalError, StorageError
+from dasktune.graph.events import (
+    Event,
+    RunStage,
+    SaveMissed,
+    SavePoint,
+    StopStage,
+    Tick,
+    WorkerJoined,
+    WorkerLeaving,
+)
+from dasktune.graph.plan import Node
+from dasktune.logs import about
+from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.files.retry import Patience
+from dasktune.types import Metrics, Step
+from dasktune.worker.job import JobPlan
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.5
+"""The loop looks after itself at least this often."""
+
+MOST_MESSAGES = 1000
+"""Messages taken in one turn, before records are written and orders carried out."""
+
+DRAIN_SECONDS = 60.0
+"""How long running stages are given to end and to be saved when a run is interrupted."""
+
+LOOK_UP = Patience(seconds=5.0, request=5.0)
+"""How long the store is tried where the loop looks up what it has not heard of."""
+
+FLUSH_SECONDS = 0.1
+"""How long records that no decision rests on may wait to be written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What a progress display may show; taken at every turn of the loop."""
+
+    workers: int
+    busy: int
+    steps_executed: int
+    stages_left: int
+    seconds: float
+    worker_seconds: float
+    latest: tuple[Step, Metrics] | None
+
+
+class DaskRunner:
+    """Runs an engine on a Dask cluster until its tuner has ended.
+
+    Parameters
+    ----------
+    client
+        Connected to the cluster.
+    engine
+        What is run.
+    plan
+        What workers need to know.
+    recorder
+        Makes records durable before they are acted on.
+    study
+        Names the study among all that use its store; None shares nothing with others.
+    keeper
+        Keeps the store under its budget; None if it has none.
+    meter
+        Says when a limit is reached: what runs is saved then, and the run ends.
+    timeouts
+        When workers and the scheduler are taken for lost.
+    on_turn
+        Called with a `Snapshot` at every turn of the loop.
+    on_safe
+        Called with each outcome of the engine once its records are durable.
+    signs
+        Says how the run stands, to who looks at it from elsewhere; None says nothing.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        engine: Engine,
+        plan: JobPlan,
+        recorder: Recorder,
+        *,
+        study: str | None,
+        meter: Meter,
+        timeouts: Timeouts,
+        keeper: Keeper | None = None,
+        on_turn: Callable[[Snapshot], None] | None = None,
+        on_safe: Callable[[Outcome], None] | None = None,
+        signs: Signs | None = None,
+    ) -> None:
+        self._signs = signs
+        self._engine = engine
+        self._plan = plan
+        self._recorder = recorder
+        self._meter = meter
+        self._patience = timeouts.scheduler_seconds
+        self._keeper = keeper
+        self._on_turn = on_turn
+        self._on_safe = on_safe
+        self._outcomes: list[Outcome] = []
+        self._callback_error: Exception | None = None
+        self._steps_before = engine.dispatcher.steps_executed
+        self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._leaving: set[str] = set()
+        self._orders: list[Order] = []
+        self._store = CheckpointStore(plan.store)
+        self._stop = threading.Event()
+        self._cluster = Connection(client, plan, self._inbox.put, self._gives_up, timeouts)
+        self._study = study
+        self._predictions = Predictions(lambda *question: self._cluster.messages.predict(*question))
+        self._sharing: Sharing | None = None
+        self._began = time.monotonic()
+        self._flights = Flights(
+            engine,
+            recorder,
+            self._store,
+            tell=self._tell,
+            now=self._now,
+            see=meter.see,
+            on_step=self._note_step,
+            on_saved=self._note_saved,
+            # The loop must not wait long for a store that is away: this is asked again later.
+            lookups=CheckpointStore(plan.store, LOOK_UP),
+        )
+        self._flushed = 0.0
+        self._is_draining = False
+        self._can_save = True
+        self._deserted_at: float | None = None
+
+    def run(self, begin: Callable[[float, int], Outcome]) -> None:
+        """Run until the tuner has ended and nothing is under way.
+
+        Parameters
+        ----------
+        begin
+            Starts or resumes the tuner: (now, number of workers) -> outcome.
+
+        Raises
+        ------
+        ClusterError
+            If the workers cannot run the study.
+        StorageError
+            If a state or record cannot be stored; what was reported is safe.
+        KeyboardInterrupt
+            After all running stages have been stopped and saved; at once if it had been asked
+            to stop before.
+        Exception
+            What `on_safe` raised, likewise.
+        """
+        try:
+            if self._keeper is not None:
+                self._keeper.open()
+            joined = self._open()
+            if self._study is not None:
+                self._sharing = self._shared(self._study)
+            if self._stop.is_set():
+                return  # asked while the cluster started: nothing has begun
+            self._take(begin(self._now(), len(joined)))
+            for event in joined:
+                self._welcome(event)
+                self._take(self._engine.handle(event, self._now()))
+            self._carry_out()
+            while not (self._engine.finished and self._engine.dispatcher.is_idle):
+                if self._stop.is_set() or self._meter.reached() is not None:
+                    self._drain()
+                    break
+                self._turn()
+        except (KeyboardInterrupt, Exception) as error:
+            self._flights.trouble, self._can_save = None, not isinstance(error, StorageError)
+            # A call of the tuner may have been broken off; what it is not told now, it is told
+            # by the next run.
+            self._engine.mute(self._now())
+            # Who was asked to stop and is interrupted all the same saves nothing more.
+            gives_up = isinstance(error, KeyboardInterrupt) and self._stop.is_set()
+            if not self._is_draining and not gives_up:
+                self._drain()
+            raise
+        finally:
+            self._close()
+        if self._callback_error is not None:
+            raise self._callback_error
+
+    def request_stop(self) -> None:
+        """Let `run` save what runs and return; may be called from any thread."""
+        self._stop.set()
+
+    # ------------------------------------------------------------------------ loop
+
+    def _turn(self) -> None:
+        """Take what has come in, let the engine decide, make it durable, carry it out."""
+        if self._sharing is not None:
+            self._sharing.turn()
+        if not self._cluster.is_there() and not self._begin_anew():
+            return
+        self._sign()
+        for kind, content in self._receive():
+            self._dispatch(kind, content)
+        if self._flights.trouble is not None:
+            raise StorageError(self._flights.trouble)
+        self._ask_for_more()
+        self._make_room()
+        self._carry_out()
+        self._cluster.hear_of_futures()
+        self._flights.check()
+        self._check_workers()
+        self._count()
+        if self._on_turn is not None:
+            self._on_turn(self._snapshot())
+
+    def _receive(self) -> list[tuple[str, Any]]:
+        """Wait for messages until something is due; return all that are there."""
+        due = self._engine.dispatcher.next_tick(self._now())
+        wait = POLL_SECONDS if due is None else min(POLL_SECONDS, due - self._now())
+        received = []
+        try:
+            received.append(self._inbox.get(timeout=max(0.001, wait)))
+            while len(received) < MOST_MESSAGES:
+                received.append(self._inbox.get_nowait())
+        except queue.Empty:
+            pass
+        return received or [("tick", None)]
+
+    def _dispatch(self, kind: str, content: Any) -> None:
+        match kind:
+            case "messages":
+                for message in content["messages"]:
+                    self._flights.hear(message)
+            case "future":
+                self._future_done(content)
+            case "late":
+                attempt, step = content
+                self._tell(SaveMissed(attempt=attempt, step=step))
+            case "predicted":
+                self._predicted(*content)
+            case "joined":
+                self._welcome(content)
+                if self._cluster.workers.knows(content.worker):
+                    self._tell(content)
+                if content.worker in self._leaving:
+                    self._tell(WorkerLeaving(worker=content.worker))
+            case "left":
+                self._worker_left(content)
+            case "leaving":
+                logger.info("worker %s leaves", content, extra=about(worker=content))
+                self._leaving.add(content)  # may be heard of before it is known to be there
+                self._tell(WorkerLeaving(worker=content))
+            case "tick":
+                self._tell(Tick())
+            case _ if self._sharing is not None and kind in MESSAGES:
+                self._sharing.hear(kind, content)
+            case _:
+                raise InternalError(f"unknown message {kind!r}")
+
+    def _make_room(self) -> None:
+        """Let states go that the store has no room for."""
+        if self._keeper is not None:
+            for event in self._keeper.turn():
+                self._tell(event)
+
+    def _tell(self, event: Event) -> None:
+        self._take(self._engine.handle(event, self._now()))
+
+    def _take(self, outcome: Outcome) -> None:
+        """Gather an outcome: its records are written before its orders are carried out."""
+        self._recorder.outcome(outcome)
+        if self._sharing is not None:
+            self._sharing.want(outcome.trials)
+        if outcome.reports or outcome.trials:
+            self._outcomes.append(outcome)
+        self._orders.extend(outcome.orders)
+
+    def _carry_out(self) -> None:
+        """Carry out what was decided, once it is durable.
+
+        What only says what happened may wait a little: it can be found again in the store.
+        """
+        now = self._now()
+        if self._recorder.holds_decisions or now - self._flushed > FLUSH_SECONDS:
+            self._recorder.flush()
+            self._flushed = now
+            self._say_what_is_safe()
+        orders, self._orders = self._orders, []
+        for order in with_save_points(orders):
+            match order:
+                case RunStage():
+                    # Not there any more if its worker was lost in this turn.
+                    if order.attempt in self._engine.dispatcher.attempts:
+                        self._start(order)
+                case SavePoint():
+                    self._cluster.messages.control(order.worker, order.attempt, save_at=order.step)
+                case StopStage():
+                    self._cluster.messages.control(order.worker, order.attempt, stop_at=order.at)
+                case RunPrediction():
+                    self._predictions.add(order)
+        if not self._is_draining:
+            for trial in self._predictions.overdue(now):
+                self._take(self._engine.predicted(trial, None, now))
+            self._predictions.send(self._engine.dispatcher.slots, now)
+
+    def _predicted(self, number: int, worker: str, answer: object) -> None:
+        """Take in a prediction; what comes while the run is drained is asked for again later."""
+        if self._is_draining:
+            return
+        found = self._predictions.take(number, worker, answer, self._now())
+        if found is not None:
+            self._take(self._engine.predicted(*found, self._now()))
+
+    def _say_what_is_safe(self) -> None:
+        """Pass on outcomes that are durable; user code may be called by that."""
+        outcomes, self._outcomes = self._outcomes, []
+        if self._recorder.is_broken:
+            return
+        for outcome in outcomes:
+            for report in outcome.reports:
+                self._meter.see(report.metrics)
+            if self._on_safe is not None and self._callback_error is None:
+                try:
+                    self._on_safe(outcome)
+                except Exception as error:  # noqa: BLE001 - raised again when all is saved
+                    self._callback_error = error
+                    self._stop.set()
+
+    def _count(self) -> None:
+        """Take in what the run has used so far, for its limits."""
+        attempts = self._engine.dispatcher.attempts.values()
+        running = [one for one in attempts if not one.ended]
+        now = self._now()
+        began = [one.started for one in running if one.started is not None]
+        trained = self._engine.dispatcher.steps_executed - self._steps_before
+        self._meter.count(
+            seconds=now,
+            worker_seconds=self._flights.worker_seconds + sum(now - at for at in began),
+            steps=trained + sum(one.position - one.start for one in running),
+        )
+
+    def _ask_for_more(self) -> None:
+        """Ask the tuner when workers have nothing to do."""
+        dispatcher = self._engine.dispatcher
+        if self._engine.finished or not dispatcher.idle_workers:
+            return
+        self._take(self._engine.ask(dispatcher.idle_workers, self._now()))
+        is_under_way = dispatcher.wanted or not dispatcher.is_idle or self._engine.predicting
+        if self._engine.finished or is_under_way:
+            return
+        raise InternalError("the tuner has not ended, asks for nothing, and nothing is running")
+
+    # ------------------------------------------------------- what Dask says of attempts
+
+    def _future_done(self, attempt: str) -> None:
+        """Take in that Dask is done with an attempt: normally its messages came before."""
+        order = self._flights.order_of(attempt)
+        if order is None:
+            self._cluster.submissions.take(attempt)
+            return
+        receipt = self._cluster.receipt_of(order)
+        if receipt is None:
+            self._worker_left(order.worker)
+        elif order.worker in self._engine.dispatcher.slots:
+            self._flights.end(attempt, receipt)
+
+    def _worker_left(self, worker: str, *, is_blameless: bool = False) -> None:
+        """Take in that a worker is gone; Dask must not run its stages anywhere else."""
+        if worker in self._leaving:
+            logger.info("worker %s has left", worker, extra=about(worker=worker))
+        elif worker in self._engine.dispatcher.slots:
+            logger.warning("worker %s is lost", worker, extra=about(worker=worker))
+        self._leaving.discard(worker)
+        self._predictions.lose(worker, is_blameless=is_blameless)
+        for attempt in self._flights.lose(worker, is_blameless=is_blameless):
+            self._cluster.submissions.cancel(attempt)
+
+    def _begin_anew(self) -> bool:
+        """Go on with a scheduler that was lost, once it is there again, and with its workers.
+
+        Whatever Dask knew is forgotten: what is durable is in the store.
+
+        Returns
+        -------
+        bool
+            Whether it is there; else the run was asked to stop.
+        """
+        if not self._cluster.renew():
+            return False
+        for worker in list(self._engine.dispatcher.slots):
+            self._worker_left(worker, is_blameless=True)
+        self._forget_news()
+        for event in self._open(self._patience):
+            self._tell(event)
+        return True
+
+    def _forget_news(self) -> None:
+        """Forget what the scheduler that was lost has told of workers: others may be theirs."""
+        kept = []
+        with suppress(queue.Empty):
+            while True:
+                kept.append(self._inbox.get_nowait())
+        for kind, content in kept:
+            if kind in MESSAGES:
+                self._inbox.put((kind, content))
+
+    def _open(self, patience: float | None = None) -> list[WorkerJoined]:
+        """Get the workers ready; signs go by the client that they were made ready with."""
+        joined = self._cluster.open(patience)
+        if self._signs is not None:
+            self._signs.use(self._cluster.client)
+        return joined
+
+    def _check_workers(self) -> None:
+        """Give up when all workers have been gone for long."""
+        slots = self._engine.dispatcher.slots
+        if self._cluster.pool is not None:
+            self._ask_for_workers(self._cluster.pool)
+        elif slots:
+            self._deserted_at = None
+        elif self._deserted_at is None:
+            self._deserted_at = self._now()
+            logger.warning("all workers are gone; waiting %.0f s for others", WORKERS_SECONDS)
+        elif self._now() - self._deserted_at > WORKERS_SECONDS:
+            raise ClusterError(
+                "the cluster must have a worker that can run stages; all are gone since "
+                f"{WORKERS_SECONDS:.0f} s. Start some and run this again: it goes on where it was"
+            )
+
+    def _ask_for_workers(self, pool: Pool) -> None:
+        """Say how many workers can be used, and which have nothing to do."""
+        dispatcher = self._engine.dispatcher
+        if not dispatcher.slots and (trouble := pool.trouble()) is not None:
+            raise ClusterError(f"{trouble}. Run this again when it is mended: it goes on")
+        idle = [slot.worker for slot in dispatcher.slots.values() if not slot.queue]
+        wanted = usable_slots(dispatcher, self._now(), left=self._engine.to_begin)
+        pool.use(wanted, idle, slowest_step(dispatcher))
+
+    # ----------------------------------------------------------------------- Dask
+
+    def _shared(self, study: str) -> Sharing:
+        leasing = Leasing(self._store, study, self._inbox.put)
+        return Sharing(
+            self._engine.dispatcher,
+            leasing,
+            self._recorder,
+            submit=self._submit,
+            tell=self._tell,
+            save_at=lambda worker, attempt, step: self._cluster.messages.control(
+                worker, attempt, save_at=step
+            ),
+        )
+
+    def _start(self, order: RunStage) -> None:
+        if self._sharing is None:
+            self._submit(order)
+        else:
+            self._sharing.start(order)
+
+    def _note_saved(self, node: Node, message: Mapping[str, Any]) -> None:
+        """Take in a state that is durable."""
+        if self._keeper is not None:
+            self._keeper.saved(node, message)
+        if self._sharing is not None:
+            self._sharing.saved(message["attempt"], message["step"])
+
+    def _note_step(self, attempt: str, step: Step) -> None:
+        if self._sharing is not None:
+            self._sharing.heard(attempt, step)
+
+    def _submit(self, order: RunStage) -> None:
+        seed = self._plan.seed + self._engine.dispatcher.plan.seed_of(order.node)
+        self._flights.add(order, self._cluster.submissions.submit(order, seed))
+
+    def _drain(self) -> None:
+        """Let what runs end at its next step and be saved; a second ctrl-C ends that, too."""
+        self._is_draining = True
+        deadline = self._now() + DRAIN_SECONDS
+        if self._recorder.is_broken:
+            # What was decided since cannot be recorded, so it must not be done either.
+            self._orders.clear()
+        self._take(self._engine.drain(self._now()))
+        self._carry_out()
+        while self._flights and not self._engine.dispatcher.is_idle and self._now() < deadline:
+            if not self._cluster.is_open:
+                return
+            self._sign()
+            if not self._can_save and self._flights.have_ended:
+                return  # what is not durable yet will not be
+            for kind, content in self._receive():
+                self._dispatch(kind, content)
+            self._make_room()
+            self._carry_out()
+            self._cluster.hear_of_futures()
+            self._flights.check()
+
+    def _close(self) -> None:
+        try:
+            self._flights.close()
+            self._recorder.flush()
+            self._say_what_is_safe()
+            self._count()
+        finally:
+            with ExitStack() as last:  # each is done, whatever becomes of the others
+                if self._keeper is not None:
+                    last.callback(self._close_keeper, self._keeper)
+                last.callback(self._engine.dispatcher.dismiss)
+                if self._sharing is not None:
+                    last.callback(self._sharing.close)
+                last.callback(self._cluster.close)
+
+    def _close_keeper(self, keeper: Keeper) -> None:
+        for event in keeper.close():
+            self._engine.dispatcher.handle(event, self._now())
+
+    def _welcome(self, event: WorkerJoined) -> None:
+        logger.info("worker %s joined", event.worker, extra=about(worker=event.worker))
+
+    def _sign(self) -> None:
+        """Say now and then how the run stands."""
+        if self._signs is not None:
+            self._signs.turn(self._sharing)
+
+    def _gives_up(self) -> bool:
+        """Whether scheduler and workers need not be waited for any more; asked while they are."""
+        if self._sharing is not None:
+            self._sharing.turn()
+        self._sign()
+        return self._stop.is_set()
+
+    def _now(self) -> float:
+        return time.monotonic() - self._began
+
+    def _snapshot(self) -> Snapshot:
+        dispatcher = self._engine.dispatcher
+        return Snapshot(
+            workers=len(dispatcher.slots),
+            busy=sum(1 for slot in dispatcher.slots.values() if slot.queue),
+            steps_executed=dispatcher.steps_executed,
+            stages_left=dispatcher.frontier.active_count,
+            seconds=self._now(),
+            worker_seconds=self._flights.worker_seconds,
+            latest=self._flights.latest,
+        )

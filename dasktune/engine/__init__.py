@@ -1,0 +1,1 @@
+"""A tuner and a dispatcher together: events in, orders out; pure."""

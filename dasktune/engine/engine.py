@@ -1,0 +1,605 @@
+"""The engine of a study: a tuner and a dispatcher, from events to instructions and records.
+
+It is pure: a runner feeds it events and carries out what it says, first making its
+records durable. The Dask runner, the simulated one and a user's own loop drive this same
+machine.
+
+Every call of the tuner is a record (`dasktune.engine.event_log`). A tuner that was interrupted is
+made again from its last snapshot and the records since.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from dasktune.algos.base import Inputs, Tuner
+from dasktune.algos.curves.curve import Prediction
+from dasktune.engine.event_log import (
+    Record,
+    call,
+    describe,
+    difference_of,
+    recorded_report,
+    report_of,
+    seconds_of,
+)
+from dasktune.engine.outcome import Order, Outcome, RunPrediction
+from dasktune.engine.session import Session, after_last_snapshot
+from dasktune.engine.trials import TrialRecord
+from dasktune.errors import ConfigurationError, InternalError, unknown
+from dasktune.graph.dispatch import Dispatcher
+from dasktune.graph.events import (
+    Deliver,
+    Event,
+    FailTrial,
+    Instruction,
+)
+from dasktune.types import (
+    Decision,
+    Extend,
+    Finish,
+    Metrics,
+    Now,
+    Objective,
+    Predict,
+    Rank,
+    Register,
+    Report,
+    Step,
+    Stop,
+    TrialState,
+)
+
+SNAPSHOT_EVERY = 1000
+"""Records of a tuner between two snapshots of it, unless told otherwise."""
+
+
+class Engine:
+    """Runs one tuner at a time over a dispatcher.
+
+    Parameters
+    ----------
+    dispatcher
+        Holds the plan that all tuners of the study share.
+    objective
+        What the study optimises.
+    trials
+        The study's trials so far; new ones are added to it.
+    fails_on_nan
+        Whether a value that is NaN or infinite ends its trial as a failure.
+    snapshot_every
+        Records of a tuner between two snapshots of it, or as many as it has trials if those
+        are more: so that a snapshot's share of the cost of a record does not grow.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        *,
+        objective: Objective,
+        trials: dict[int, TrialRecord],
+        fails_on_nan: bool = False,
+        snapshot_every: int = SNAPSHOT_EVERY,
+    ) -> None:
+        self.dispatcher = dispatcher
+        self.objective = objective
+        self.trials = trials
+        self.reports_told = 0
+        self.own_workers = 0
+        """How many trials are trained side by side in a loop of the user's own."""
+        self._fails_on_nan = fails_on_nan
+        self._snapshot_every = snapshot_every
+        self._session: Session | None = None
+        self._clock_before = 0.0
+        self._orders: list[Order] = []
+        self._records: list[Record] = []
+        self._reports: list[Report] = []
+        self._changed: dict[int, None] = {}
+        self._todo: deque[Instruction] = deque()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the tuner has ended."""
+        return self._session is None or self._session.finished
+
+    @property
+    def to_begin(self) -> int | None:
+        """How many trials the tuner would still begin if it were asked; None if it is unknown."""
+        session = self._session
+        return 0 if session is None or session.finished else session.tuner.to_begin
+
+    @property
+    def predicting(self) -> bool:
+        """Whether a prediction is waited for."""
+        session = self._session
+        return session is not None and not session.finished and bool(session.questions)
+
+    @property
+    def due(self) -> float | None:
+        """When the tuner wants to be told of the time, on the runner's clock; None if never."""
+        session = self._session
+        due = None if session is None or session.finished else session.tuner.due_seconds
+        return None if due is None else due - self._clock_before
+
+    def begin(
+        self,
+        tuner: Tuner,
+        *,
+        place: int,
+        capacity: int,
+        now: float,
+        inputs: Inputs | None = None,
+    ) -> Outcome:
+        """Start a tuner that the study has not seen; `place` counts the study's tuners.
+
+        Raises
+        ------
+        ConfigurationError
+            If the tuner is for one objective and the study has several.
+        """
+        refuse_objectives(tuner, self.objective)
+        self._session = Session(tuner, place)
+        self._clock_before = -now
+        inputs = dict(inputs or {})
+        if tuner.timed:
+            inputs["directions"] = [one.value for one in self.objective.directions]
+        tuner.prepare(inputs)
+        # As the database gives it back, so that it is known again in this process, too.
+        identity = json.loads(json.dumps(tuner.identity()))
+        self._note({"kind": "tuner", "identity": identity, "inputs": inputs}, ())
+        self._ask(capacity, now)
+        return self._settle(now)
+
+    def resume(
+        self,
+        tuner: Tuner,
+        *,
+        place: int,
+        records: Iterable[Record],
+        now: float,
+        widen: int | None = None,
+    ) -> Outcome:
+        """Go on with a tuner whose records are in the log.
+
+        Parameters
+        ----------
+        tuner
+            A new one of the recorded identity.
+        place
+            Which of the study's tuners it is.
+        records
+            All of its records.
+        now
+            Seconds since the run began.
+        widen
+            Number of trials in all that it is given from now on, if it changes.
+
+        Raises
+        ------
+        ConfigurationError
+            If the tuner decides otherwise than it did when the records were made.
+        """
+        self._session = session = Session(tuner, place)
+        for trial in self.trials.values():
+            if trial.tuner == place:
+                session.numbers[trial.local] = trial.number
+        for record in after_last_snapshot(records):
+            self._replay(session, record)
+        self._clock_before = session.seconds - now
+        # Rows say this already; written again, they could undo what another driver added.
+        self._changed.clear()
+        self._ask_again(session, now)
+        if widen is not None:
+            self._widen(session, widen, now)
+        return self._settle(now)
+
+    def ask(self, capacity: int, now: float) -> Outcome:
+        """Ask the tuner for more work; `capacity` counts the workers that have none.
+
+        It is asked again where all that it asked for was known already: or nothing would be
+        under way, and nothing would follow.
+        """
+        dispatcher = self.dispatcher
+        while self._ask(capacity, now):
+            self._work(now)
+            if dispatcher.wanted or not dispatcher.is_idle:
+                break
+        return self._settle(now)
+
+    def handle(self, event: Event, now: float) -> Outcome:
+        """Take in one event of the runner."""
+        self._todo.extend(self.dispatcher.handle(event, now))
+        return self._settle(now)
+
+    def predicted(self, number: int, prediction: Prediction | None, now: float) -> Outcome:
+        """Take in what came of a `RunPrediction`; None if it could not be made."""
+        session, trial = self._session, self.trials[number]
+        if session is not None and trial.tuner == session.place:
+            self._tell_prediction(session, trial.local, prediction, now)
+        return self._settle(now)
+
+    def measured(self, number: int, step: Step, metrics: Metrics, now: float) -> Outcome:
+        """Take in a report of a trial that is trained in a loop of the user's own."""
+        self._todo.extend(self.dispatcher.answer(number, step, metrics))
+        return self._settle(now)
+
+    def give_up(self, number: int, message: str, now: float) -> Outcome:
+        """Take in that a trial failed in a loop of the user's own."""
+        self._todo.extend(self.dispatcher.stop(number, now))
+        self._todo.append(FailTrial(trial=number, step=0, message=message))
+        return self._settle(now)
+
+    def drain(self, now: float) -> Outcome:
+        """Let every stage end at its next step, without ending the tuner: it can go on."""
+        self._todo.extend(self.dispatcher.drain())
+        self._note_clock(now)
+        return self._settle(now)
+
+    def _note_clock(self, now: float) -> None:
+        """Write down how long a timed tuner has run: what it ran since its last call counts."""
+        session = self._session
+        if session is not None and session.tuner.timed and not session.finished:
+            self._note({"kind": "clock", "seconds": self._clock(now)}, ())
+
+    def mute(self, now: float) -> None:
+        """Tell the tuner nothing more: it cannot go on as it was asked to."""
+        # What a call had begun when it was broken off must not be written by halves.
+        self._records, self._reports, self._changed = [], [], {}
+        self._todo.clear()
+        session = self._session
+        if session is not None and session.tuner.timed and not session.finished:
+            seconds = self._clock(now)
+            self._records = [
+                {"kind": "clock", "seconds": seconds, "place": session.place, "decisions": []}
+            ]
+        self._session = None
+
+    # ------------------------------------------------------------- tuner and records
+
+    def _ask(self, capacity: int, now: float) -> bool:
+        """Ask the tuner once; return whether it decided anything."""
+        session = self._session
+        if session is None or session.finished:
+            return False
+        decisions = session.tuner.ask(capacity)
+        if decisions:
+            self._note({"kind": "ask", "capacity": capacity}, decisions)
+            self._apply(session, decisions, now)
+        return bool(decisions)
+
+    def _tell(self, report: Report, now: float) -> None:
+        session, trial = self._session, self.trials[report.trial]
+        if session is None or trial.tuner != session.place or trial.state.is_finished:
+            return
+        request = session.requests.get(trial.local)
+        if request is None or report.step not in (*request.reports, request.until):
+            return  # something else was asked for in the meantime
+        if report.step <= trial.steps:
+            return  # what was asked for anew in the meantime
+        missing = [name for name in self.objective.metrics if name not in report.metrics]
+        if missing:
+            self._miss_metric(missing[0], report, now)
+            return
+        clock = self._now_of(session, report, now)
+        told = report_of(trial.local, report.step, report.metrics, self.objective, clock)
+        self._reports.append(replace(told, trial=trial.number))
+        self.reports_told += 1
+        if self._fails_on_nan and math.inf in told.losses:
+            self._fail_on_nan(report, now)
+            return
+        self._take_report(session, trial, told)
+        decisions = session.tuner.tell(told)
+        cause = {"kind": "tell", "trial": trial.local, "step": report.step}
+        timed = {} if clock is None else {"now": clock.to_json()}
+        self._note({**cause, "metrics": dict(report.metrics), **timed}, decisions)
+        self._apply(session, decisions, now)
+
+    def _tell_prediction(
+        self, session: Session, local: int, prediction: Prediction | None, now: float
+    ) -> None:
+        if local not in session.questions:
+            return  # nobody waits for it any more
+        session.questions.discard(local)
+        decisions = session.tuner.tell_prediction(local, prediction)
+        document = None if prediction is None else prediction.to_json()
+        cause = {"kind": "predicted", "trial": local, "prediction": document}
+        self._note({**cause, "seconds": self._clock(now)}, decisions)
+        self._apply(session, decisions, now)
+
+    def _now_of(self, session: Session, report: Report, now: float) -> Now | None:
+        """Return what a timed tuner is told of the run at a report."""
+        if not session.tuner.timed:
+            return None
+        return Now(
+            seconds=self._clock(now),
+            step_seconds=self.dispatcher.seconds_per_step(report.trial),
+            workers=max(1, self.own_workers, len(self.dispatcher.slots)),
+            between=tuple(
+                (step, self.objective.losses(metrics))
+                for step, metrics in self.dispatcher.metrics_between(
+                    report.trial, self.trials[report.trial].steps, report.step
+                )
+                if all(name in metrics for name in self.objective.metrics)
+            ),
+        )
+
+    def _clock(self, now: float) -> float:
+        """Return how long the tuner has run, all its runs together."""
+        return self._clock_before + now
+
+    def _tell_time(self, now: float) -> None:
+        """Tell the tuner of the time when it has come that it wants to be told of."""
+        session, due = self._session, self.due
+        if session is None or due is None or now < due:
+            return
+        seconds = max(self._clock(now), session.tuner.due_seconds or 0.0)
+        decisions = session.tuner.tell_time(seconds)
+        self._note({"kind": "time", "seconds": seconds}, decisions)
+        self._apply(session, decisions, now)
+        self._work(now)
+
+    def _fail_on_nan(self, report: Report, now: float) -> None:
+        values = zip(self.objective.metrics, self.objective.values(report.metrics), strict=True)
+        name, value = next(one for one in values if not math.isfinite(one[1]))
+        self._todo.extend(self.dispatcher.stop(report.trial, now))
+        message = f"{name} must be finite (on_nan='fail'), got {value} at step {report.step}"
+        self._fail(FailTrial(trial=report.trial, step=report.step, message=message), now)
+
+    def _miss_metric(self, metric: str, report: Report, now: float) -> None:
+        """Take in a report without a metric of the study: the trial's fault, if others have it.
+
+        Raises
+        ------
+        ConfigurationError
+            If no trial has had it yet: the name must be wrong.
+        """
+        if all(trial.value is None for trial in self.trials.values()):
+            raise ConfigurationError(unknown("metric", metric, report.metrics))
+        message = (
+            f"evaluate must return {metric!r}, got {', '.join(report.metrics) or 'nothing'} at "
+            f"step {report.step}"
+        )
+        self._todo.extend(self.dispatcher.stop(report.trial, now))
+        self._fail(FailTrial(trial=report.trial, step=report.step, message=message), now)
+
+    def _fail(self, failure: FailTrial, now: float) -> None:
+        session, trial = self._session, self.trials[failure.trial]
+        if session is None or trial.tuner != session.place or trial.state.is_finished:
+            return
+        self._take_failure(session, trial, failure.message, failure.traceback)
+        decisions = session.tuner.tell_failure(trial.local)
+        cause = {"kind": "fail", "trial": trial.local, "message": failure.message}
+        self._note({**cause, "traceback": failure.traceback}, decisions)
+        self._apply(session, decisions, now)
+
+    def _widen(self, session: Session, trials: int, now: float) -> None:
+        self._take_widening(session)
+        decisions = session.tuner.widen(trials)
+        self._note({"kind": "widen", "trials": trials}, decisions)
+        self._apply(session, decisions, now)
+
+    def _take_report(self, session: Session, trial: TrialRecord, report: Report) -> None:
+        trial.steps, trial.values = report.step, self.objective.values(report.metrics)
+        if trial.until is None or report.step >= trial.until:
+            trial.until = None
+            session.requests.pop(trial.local, None)
+            done = report.step >= trial.max_steps
+            trial.state = TrialState.COMPLETE if done else TrialState.PAUSED
+        self._changed[trial.number] = None
+
+    def _take_failure(
+        self, session: Session, trial: TrialRecord, message: str, traceback: str
+    ) -> None:
+        session.requests.pop(trial.local, None)
+        session.questions.discard(trial.local)
+        trial.state, trial.until = TrialState.FAIL, None
+        trial.message, trial.traceback = message, traceback
+        self._changed[trial.number] = None
+
+    def _take_widening(self, session: Session) -> None:
+        """Open the tuner again, and what it had not stopped itself."""
+        session.finished, session.ending = False, ""
+        for local, number in session.numbers.items():
+            trial = self.trials[number]
+            if trial.state is TrialState.PRUNED and local not in session.stopped:
+                trial.state = TrialState.PAUSED
+                self._changed[number] = None
+
+    def _note(self, cause: Mapping[str, object], decisions: Iterable[Decision]) -> None:
+        session = self._session
+        if session is None:
+            raise InternalError("a record needs a tuner")
+        proposals = session.tuner.take_proposals()
+        described = [describe(decision) for decision in decisions]
+        record = {**cause, "place": session.place, "decisions": described}
+        self._records.append({**record, "proposals": proposals} if proposals else record)
+        session.since_snapshot += 1
+        session.seconds = max(session.seconds, seconds_of(record))
+
+    def _take_snapshot(self) -> None:
+        """Add a snapshot to the records now and then."""
+        session = self._session
+        if session is None:
+            return
+        if session.since_snapshot < max(self._snapshot_every, len(session.numbers)):
+            return
+        session.since_snapshot = 0
+        state = session.snapshot()
+        record = {"kind": "snapshot", "place": session.place, "state": state, "decisions": []}
+        self._records.append(record)
+
+    def _replay(self, session: Session, record: Record) -> None:
+        """Give one recorded cause to the tuner and compare what it decides."""
+        match record["kind"]:
+            case "snapshot":
+                session.restore(record["state"])
+            case "tell":
+                trial = self.trials[session.numbers[record["trial"]]]
+                self._take_report(session, trial, recorded_report(record, self.objective))
+            case "fail":
+                trial = self.trials[session.numbers[record["trial"]]]
+                self._take_failure(session, trial, record["message"], record["traceback"])
+            case "widen":
+                self._take_widening(session)
+            case "predicted":
+                session.questions.discard(record["trial"])
+            case _:
+                pass
+        session.seconds = max(session.seconds, seconds_of(record))
+        decisions = call(session.tuner, record, self.objective)
+        session.tuner.take_proposals()
+        difference = difference_of(record, decisions)
+        if difference is not None:
+            raise ConfigurationError(f"the tuner must decide as recorded: {difference}")
+        for decision in decisions:
+            self._remember(session, decision)
+        session.since_snapshot = 0 if record["kind"] == "snapshot" else session.since_snapshot + 1
+
+    def _ask_again(self, session: Session, now: float) -> None:
+        """Make the trials known to the dispatcher, and ask for what they still wait for."""
+        for number in sorted(session.numbers.values()):
+            self._make_known(self.trials[number])
+        for local, request in sorted(session.requests.items()):
+            trial = self.trials[session.numbers[local]]
+            ahead = tuple(step for step in request.reports if step > trial.steps)
+            self._todo.extend(
+                self.dispatcher.extend(trial.number, request.until, request.priority, now, ahead)
+            )
+        for local in sorted(session.questions):
+            number = session.numbers[local]
+            if self.trials[number].state.is_finished:
+                self._tell_prediction(session, local, None, now)  # it has ended without it
+            else:
+                self._orders.append(self._prediction_of(session, local))
+
+    def _prediction_of(self, session: Session, local: int) -> RunPrediction:
+        question = session.tuner.question(local)
+        return RunPrediction(trial=session.numbers[local], question=question)
+
+    # -------------------------------------------------------------------- decisions
+
+    def _apply(self, session: Session, decisions: Iterable[Decision], now: float) -> None:
+        for decision in decisions:
+            session.check(decision, self.trials)
+            if isinstance(decision, Register):
+                self._register(session, decision)
+            else:
+                self._remember(session, decision)
+                self._todo.extend(self._carry_out(session, decision, now))
+
+    def _register(self, session: Session, decision: Register) -> None:
+        number = len(self.trials)
+        session.numbers[decision.trial] = number
+        self.trials[number] = TrialRecord(
+            number=number,
+            tuner=session.place,
+            local=decision.trial,
+            params=decision.params,
+            sequences=decision.sequences,
+            max_steps=decision.max_steps,
+            point=decision.point,
+            domains=decision.domains,
+            seed=decision.seed,
+        )
+        self._changed[number] = None
+        self._make_known(self.trials[number])
+
+    def _make_known(self, trial: TrialRecord) -> None:
+        register = self.dispatcher.register
+        self._todo.extend(register(trial.number, trial.sequences, trial.max_steps, seed=trial.seed))
+
+    def _carry_out(self, session: Session, decision: Decision, now: float) -> list[Instruction]:
+        """Pass a decision on to the dispatcher."""
+        dispatcher = self.dispatcher
+        match decision:
+            case Extend():
+                number = session.numbers[decision.trial]
+                return dispatcher.extend(
+                    number, decision.until, decision.priority, now, decision.reports
+                )
+            case Stop():
+                return dispatcher.stop(session.numbers[decision.trial], now)
+            case Rank():
+                return dispatcher.rank(session.numbers[decision.trial], decision.priority)
+            case Predict():
+                self._orders.append(self._prediction_of(session, decision.trial))
+                return []
+            case Finish():
+                live = [n for n in session.numbers.values() if n in dispatcher.wanted]
+                return [one for number in live for one in dispatcher.stop(number, now)]
+            case _:
+                raise InternalError(f"unknown decision {decision!r}")
+
+    def _remember(self, session: Session, decision: Decision) -> None:
+        """Keep what a decision means for its trial."""
+        match decision:
+            case Extend():
+                trial = self.trials[session.numbers[decision.trial]]
+                trial.state, trial.until = TrialState.RUNNING, decision.until
+                session.requests[decision.trial] = decision
+                self._changed[trial.number] = None
+            case Rank():
+                request = session.requests.get(decision.trial)
+                if request is not None:
+                    ranked = replace(request, priority=decision.priority)
+                    session.requests[decision.trial] = ranked
+            case Predict():
+                session.questions.add(decision.trial)
+            case Stop():
+                session.requests.pop(decision.trial, None)
+                session.questions.discard(decision.trial)
+                session.stopped.add(decision.trial)
+                self._prune(self.trials[session.numbers[decision.trial]])
+            case Finish():
+                session.finished, session.ending = True, decision.reason
+                session.requests.clear()
+                session.questions.clear()
+                for number in session.numbers.values():
+                    self._prune(self.trials[number])
+            case _:
+                pass
+
+    def _prune(self, trial: TrialRecord) -> None:
+        if not trial.state.is_finished:
+            trial.state, trial.until = TrialState.PRUNED, None
+            self._changed[trial.number] = None
+
+    # ----------------------------------------------------------------------- output
+
+    def _work(self, now: float) -> None:
+        """Go on until the tuner and the dispatcher have nothing more to say to each other."""
+        while self._todo:
+            instruction = self._todo.popleft()
+            if isinstance(instruction, Deliver):
+                self._tell(instruction.report, now)
+            elif isinstance(instruction, FailTrial):
+                self._fail(instruction, now)
+            else:
+                self._orders.append(instruction)
+
+    def _settle(self, now: float) -> Outcome:
+        """Return what follows when all is said."""
+        self._work(now)
+        self._tell_time(now)
+        self._take_snapshot()
+        outcome = Outcome(
+            tuple(self._orders),
+            tuple(self._records),
+            tuple(self.trials[number] for number in self._changed),
+            tuple(self._reports),
+        )
+        self._orders, self._records, self._reports, self._changed = [], [], [], {}
+        return outcome
+
+
+def refuse_objectives(tuner: Tuner, objective: Objective) -> None:
+    """Refuse a tuner for one objective where there are several."""
+    if len(objective.metrics) > 1 and not tuner.several_objectives:
+        raise ConfigurationError(
+            f"{type(tuner).__name__} must have one objective, since it compares trials on "
+            f"the way, got {', '.join(objective.metrics)}"
+        )

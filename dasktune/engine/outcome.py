@@ -1,0 +1,63 @@
+"""What the engine says: what a runner carries out, and what it makes durable before that."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+
+from dasktune.algos.curves.curve import Question
+from dasktune.engine.event_log import Record
+from dasktune.engine.trials import TrialRecord
+from dasktune.graph.events import RunStage, SavePoint, StopStage
+from dasktune.types import Report, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPrediction:
+    """Compute a prediction beside the training, and tell `Engine.predicted` of it.
+
+    Parameters
+    ----------
+    trial
+        Its number in the study.
+    question
+        What to predict.
+    """
+
+    trial: int
+    question: Question
+
+
+Order = RunStage | StopStage | SavePoint | RunPrediction
+"""What a runner carries out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the engine wants done: `records` and `trials` made durable, then `orders`.
+
+    `reports` are those that the tuner was told, with the study's numbers of trials.
+    """
+
+    orders: tuple[Order, ...]
+    records: tuple[Record, ...]
+    trials: tuple[TrialRecord, ...]
+    reports: tuple[Report, ...] = ()
+
+
+def with_save_points(orders: list[Order]) -> list[Order]:
+    """Put save-points into the stages that start in the same turn: none can come too late."""
+    starting = {order.attempt for order in orders if isinstance(order, RunStage)}
+    points: dict[str, set[Step]] = defaultdict(set)
+    found: list[Order] = []
+    for order in orders:
+        if isinstance(order, SavePoint) and order.attempt in starting:
+            points[order.attempt].add(order.step)
+        else:
+            found.append(order)
+    return [
+        replace(order, saves=tuple(sorted({*order.saves, *points[order.attempt]})))
+        if isinstance(order, RunStage) and order.attempt in points
+        else order
+        for order in found
+    ]

@@ -1,0 +1,108 @@
+"""The session of a tuner: its trials' numbers, what it asks for, and whether that can be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from dasktune.algos.base import Tuner
+from dasktune.engine.event_log import Record, describe, extend_of
+from dasktune.engine.trials import TrialRecord
+from dasktune.errors import ConfigurationError, InternalError
+from dasktune.types import Decision, Extend, Finish, Register
+
+
+@dataclass(slots=True)
+class Session:
+    """A tuner at work: its place in the study, its trials' numbers and what it asks for.
+
+    `questions` are the trials whose prediction it waits for.
+    """
+
+    tuner: Tuner
+    place: int
+    numbers: dict[int, int] = field(default_factory=dict)
+    requests: dict[int, Extend] = field(default_factory=dict)
+    stopped: set[int] = field(default_factory=set)
+    questions: set[int] = field(default_factory=set)
+    finished: bool = False
+    ending: str = ""
+    since_snapshot: int = 0
+    seconds: float = 0.0
+    """How long the tuner has run, as far as a record says."""
+
+    def snapshot(self) -> dict[str, object]:
+        """Return all of it but the numbers, which the trials themselves say, as JSON."""
+        timed = {"seconds": self.seconds, "questions": sorted(self.questions)}
+        return {
+            "tuner": self.tuner.snapshot(),
+            "requests": [describe(one) for one in self.requests.values()],
+            "stopped": sorted(self.stopped),
+            "finished": self.finished,
+            **(timed if self.seconds or self.questions else {}),
+            **({"ending": self.ending} if self.ending else {}),
+        }
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        """Take over what `snapshot` returned."""
+        match snapshot:
+            case {
+                "tuner": dict(tuner),
+                "requests": list(requests),
+                "stopped": list(stopped),
+                "finished": bool(finished),
+                **others,
+            }:
+                self.tuner.restore(tuner)
+                self.seconds = others.get("seconds", 0.0)
+                self.questions = set(others.get("questions", ()))
+                self.requests = {one["trial"]: extend_of(one) for one in requests}
+                self.stopped, self.finished = set(stopped), finished
+                self.ending = others.get("ending", "")
+            case _:
+                raise InternalError(f"not a snapshot of a session: {snapshot!r}")
+
+    def check(self, decision: Decision, trials: Mapping[int, TrialRecord]) -> None:
+        """Refuse a decision that makes no sense: whoever wrote the tuner must know.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is about a trial that was not registered or has ended, or asks for a step
+            that the trial has had or cannot get to.
+        """
+        if isinstance(decision, Finish):
+            return
+        known, trial = len(self.numbers), decision.trial
+        problem = ""
+        if isinstance(decision, Register):
+            problem = f"register trial {known} next" if trial != known else ""
+        elif trial not in self.numbers:
+            problem = f"decide about trials that it registered, 0 to {known - 1}"
+        elif isinstance(decision, Extend):
+            problem = _problem_of(decision, trials[self.numbers[trial]])
+        if problem:
+            name = type(self.tuner).__name__
+            raise ConfigurationError(f"{name} must {problem}, got {decision!r}")
+
+
+def _problem_of(extend: Extend, trial: TrialRecord) -> str:
+    """Return what must hold of a request for a trial, and does not; empty if all is well."""
+    if trial.state.is_finished:
+        return f"not extend trial {extend.trial}, which is {trial.state.value}"
+    steps = (trial.steps, *extend.reports, extend.until, trial.max_steps + 1)
+    if all(first < second for first, second in pairwise(steps)):
+        return ""
+    return (
+        f"extend trial {extend.trial} beyond step {trial.steps} and up to {trial.max_steps}, "
+        "its reports ascending"
+    )
+
+
+def after_last_snapshot(records: Iterable[Record]) -> list[Record]:
+    """Return the records from the last snapshot on; all of them if there is none."""
+    found = list(records)
+    last = max((at for at, one in enumerate(found) if one["kind"] == "snapshot"), default=0)
+    return found[last:]

@@ -1,0 +1,1 @@
+"""Read-only results of a study: summary, predictions, inventory, merge rate."""

@@ -1,0 +1,84 @@
+"""What studies keep: the last states of their best trials, whoever needs room in the store."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from dasktune.driver.retention.value import winners
+from dasktune.engine.trials import TrialRecord
+from dasktune.errors import CorruptRecordError
+from dasktune.graph.plan import SearchPlan
+from dasktune.results.results import objective_of, seeded_key_of
+from dasktune.storage.database.database import Database
+from dasktune.storage.database.schema import StudyRow, TrialRow
+from dasktune.storage.retention import Keep
+from dasktune.types import Direction, Objective
+
+logger = logging.getLogger(__name__)
+
+DEFAULT = "best:1"
+"""What a study keeps unless it was told otherwise."""
+
+_NOTE = "keep"
+
+
+def keep_of(database: Database, study_id: int) -> Keep:
+    """Return what a study keeps, as it was said last."""
+    said = [row.payload["keep"] for row in database.notes(study_id) if row.kind == _NOTE]
+    return Keep.parse(said[-1] if said else DEFAULT)
+
+
+def note_keep(database: Database, study_id: int, keep: Keep) -> None:
+    """Let others know what a study keeps, if that is new."""
+    if keep_of(database, study_id) != keep:
+        database.note(study_id, {"kind": _NOTE, "keep": str(keep)})
+
+
+def kept_elsewhere(database: Database, study_id: int | None = None) -> frozenset[str]:
+    """Return the keys of the states that all studies but one keep."""
+    keys: set[str] = set()
+    for row in database.studies():
+        if row.id != study_id:
+            try:
+                keys.update(kept_keys(database, row, keep_of(database, row.id)))
+            except (
+                ArithmeticError,
+                CorruptRecordError,
+                LookupError,
+                TypeError,
+                ValueError,
+            ) as error:
+                # Another version's study, perhaps: no reason to end this one.
+                logger.warning("what study %r keeps cannot be read: %s", row.name, error)
+    return frozenset(keys)
+
+
+def kept_keys(database: Database, row: StudyRow, keep: Keep) -> list[str]:
+    """Return the keys of the last states of a study's best trials, the best trial's first."""
+    objective = objective_of(row.spec)
+    records = map(record_of, _candidates(database, row, objective, keep))
+    plan = SearchPlan(row.root, merge=bool(row.spec.get("merge")), seeded_key=seeded_key_of(row))
+    return [
+        plan.register(one.number, one.sequences, one.steps, one.seed).key_at(one.steps)
+        for one in winners(records, objective, keep)
+        if one.steps
+    ]
+
+
+def record_of(row: TrialRow) -> TrialRecord:
+    """Return the trial of a row."""
+    return TrialRecord.from_json(row.record, number=row.number, state=row.state, steps=row.steps)
+
+
+def _candidates(
+    database: Database, row: StudyRow, objective: Objective, keep: Keep
+) -> Iterable[TrialRow]:
+    """Return the trials among which the best are; of one the database knows itself."""
+    if keep.best == 0:
+        return []
+    if keep.best == 1 and len(objective.metrics) == 1:
+        is_maximized = objective.directions[0] is Direction.MAXIMIZE
+        best = database.best_trial(row.id, is_maximized=is_maximized)
+        return [] if best is None else [best]
+    return database.trials(row.id)

@@ -1,0 +1,200 @@
+"""What a study asked for, what it trained, and what that cost, from measured counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from statistics import fmean, pstdev
+from typing import TypedDict
+
+from dasktune.engine.trials import TrialRecord
+from dasktune.graph.plan import Node, SearchPlan
+from dasktune.storage.database.schema import StageRow
+from dasktune.types import Step
+
+
+class Spread(TypedDict):
+    """What many measurements come to: mean, standard deviation, 95th percentile, the largest."""
+
+    mean: float
+    deviation: float
+    p95: float
+    most: float
+
+
+class Suspensions(TypedDict):
+    """How often trials were left for now, what that took in seconds, and the bytes of their states.
+
+    The bytes are those of the whole state as it is stored, tensors and all else.
+    It takes from the order to stop, or from the end of the last training step where a trial
+    came to where it was asked to, until its state is durable.
+
+    References
+    ----------
+    Rasley et al., "HyperDrive", section 6.2: suspend latency and snapshot size.
+    """
+
+    count: int
+    seconds: Spread
+    nbytes: Spread
+
+
+class Summary(TypedDict):
+    """Figures of a study; seconds are of the wall clock unless said otherwise.
+
+    ``steps_requested`` counts the steps of every trial as far as it was asked for,
+    ``steps_unique`` the states among them, ``steps_executed`` what workers trained, with
+    the ``steps_repeated`` that had been trained before, and the ``steps_beyond`` that no trial
+    was asked for in the end: it was told to stop while it went on. ``steps_reused`` were found
+    from earlier. ``merge_rate`` is requested by unique. ``worker_seconds`` is the time that
+    workers spent on stages. ``suspensions`` is None if no trial was left for now.
+    """
+
+    trials: int
+    steps_requested: int
+    steps_unique: int
+    steps_executed: int
+    steps_repeated: int
+    steps_beyond: int
+    steps_reused: int
+    merge_rate: float
+    wall_seconds: float
+    worker_seconds: float
+    best_value: float | None
+    suspensions: Suspensions | None
+
+
+def summarise(
+    plan: SearchPlan,
+    trials: Mapping[int, TrialRecord],
+    *,
+    steps_executed: int,
+    steps_repeated: int,
+    wall_seconds: float,
+    worker_seconds: float,
+    best_value: float | None,
+    steps_beyond: int = 0,
+    suspensions: Suspensions | None = None,
+) -> Summary:
+    """Return the figures of a study from its plan and what was measured."""
+    asked = steps_asked(trials)
+    requested = sum(asked.values())
+    unique = unique_steps(plan, asked)
+    existing = unique_steps(plan, steps_known(plan, asked))
+    return Summary(
+        trials=len(trials),
+        steps_requested=requested,
+        steps_unique=unique,
+        steps_executed=steps_executed,
+        steps_repeated=steps_repeated,
+        steps_beyond=steps_beyond,
+        steps_reused=max(0, existing - (steps_executed - steps_repeated - steps_beyond)),
+        merge_rate=requested / unique if unique else 1.0,
+        wall_seconds=wall_seconds,
+        worker_seconds=worker_seconds,
+        best_value=best_value,
+        suspensions=suspensions,
+    )
+
+
+def suspensions_of(stages: Iterable[StageRow]) -> Suspensions | None:
+    """Return what suspending took where it was measured; None if it was nowhere."""
+    measured = [
+        (one.suspend_seconds, one.snapshot_bytes)
+        for one in stages
+        if one.suspend_seconds is not None and one.snapshot_bytes is not None
+    ]
+    if not measured:
+        return None
+    seconds, nbytes = zip(*measured, strict=True)
+    return Suspensions(count=len(measured), seconds=spread_of(seconds), nbytes=spread_of(nbytes))
+
+
+def spread_of(values: Iterable[float]) -> Spread:
+    """Return what measurements come to; the percentile is one of them (nearest rank).
+
+    Examples
+    --------
+    >>> spread_of([4.0, 2.0])
+    {'mean': 3.0, 'deviation': 1.0, 'p95': 4.0, 'most': 4.0}
+    """
+    ordered = sorted(values)
+    return Spread(
+        mean=fmean(ordered),
+        deviation=pstdev(ordered),
+        p95=ordered[math.ceil(0.95 * len(ordered)) - 1],
+        most=ordered[-1],
+    )
+
+
+def steps_asked(trials: Mapping[int, TrialRecord]) -> dict[int, Step]:
+    """Return how far each trial that is trained here was asked to go."""
+    return {
+        number: max(trial.steps, trial.until or 0)
+        for number, trial in trials.items()
+        if trial.was_trained_here
+    }
+
+
+def unique_steps(plan: SearchPlan, asked: Mapping[int, Step]) -> int:
+    """Return how many states lie on the way of trials up to the steps asked for."""
+    return sum(end - node.start for node, end in _ends(plan, asked).items())
+
+
+def steps_beyond(
+    plan: SearchPlan, trials: Mapping[int, TrialRecord], stages: Iterable[StageRow]
+) -> int:
+    """Return how many states that stages came to lie further on than any trial was asked to go."""
+    asked = steps_asked(trials)
+    ends = _ends(plan, asked)
+    beyond: dict[Node, tuple[Step, Step]] = {}
+    for stage in stages:
+        last = stage.start + stage.steps
+        trial = next((one for one in stage.trials if one in asked), None)
+        if trial is None or last <= asked[trial]:
+            continue
+        for node in plan.nodes_of(trial):
+            begin, end = max(stage.start, ends.get(node, node.start)), min(last, node.stop)
+            if begin < end:
+                known = beyond.get(node, (begin, end))
+                beyond[node] = min(begin, known[0]), max(end, known[1])
+    return sum(end - begin for begin, end in beyond.values())
+
+
+def _ends(plan: SearchPlan, asked: Mapping[int, Step]) -> dict[Node, Step]:
+    """Return the last step that is asked of each node, where there is one."""
+    ends: dict[Node, Step] = {}
+    for trial, until in asked.items():
+        for node in plan.nodes_of(trial):
+            if node.start < until:
+                ends[node] = max(ends.get(node, 0), min(until, node.stop))
+    return ends
+
+
+def steps_known(plan: SearchPlan, asked: Mapping[int, Step]) -> dict[int, Step]:
+    """Return how far each trial has come: to its last state or metrics, as far as asked."""
+    known: dict[Node, int] = {}
+    found = {}
+    for trial, until in asked.items():
+        reached = 0
+        for node in plan.nodes_of(trial):
+            if node not in known:
+                known[node] = max((*node.checkpoints, *node.metrics), default=0)
+            reached = max(reached, known[node])
+        found[trial] = min(until, reached)
+    return found
+
+
+def savings_line(summary: Summary) -> str:
+    """Return the one line that every run ends with."""
+    requested, beyond = summary["steps_requested"], summary["steps_beyond"]
+    if not requested:
+        return "nothing was trained" if not summary["trials"] else "no trial came to a report"
+    executed = summary["steps_executed"] - beyond
+    details = [f"{executed:,} of {requested:,}"]
+    if summary["steps_repeated"]:
+        details.append(f"{summary['steps_repeated']:,} repeated")
+    if summary["steps_reused"]:
+        details.append(f"{summary['steps_reused']:,} found from other runs")
+    line = f"trained {executed / requested:.0%} of the steps asked for ({', '.join(details)})"
+    return f"{line}, and {beyond:,} more than were asked for in the end" if beyond else line

@@ -1,0 +1,231 @@
+"""Define-by-run spaces: a function that asks for values as it goes, and says what they make.
+
+What is asked for may depend on what was answered before, as in Optuna's objectives.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import blake2b
+from types import TracebackType
+from typing import Any, Final
+
+import numpy as np
+
+from dasktune.errors import ConfigurationError, name_problems, refuse
+from dasktune.sequences import Sequence, as_sequence
+from dasktune.space.domains import Choice, Chooser, Domain, Drawing, Float, Int
+from dasktune.space.drawing import Following, Noting
+from dasktune.space.space import Configuration, Space
+from dasktune.types import Value
+
+_PROBES: Final = 8
+"""Random points at which a function is tried before it is used."""
+
+
+class Suggesting:
+    """What a define-by-run function is given: it asks for values by name.
+
+    A name that was asked for already gives the same value again.
+
+    Parameters
+    ----------
+    chooser
+        Settles the values.
+    """
+
+    def __init__(self, chooser: Chooser) -> None:
+        self._chooser = chooser
+        self._asked: dict[str, tuple[Domain, object]] = {}
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> float:
+        """Return a float from `low` to `high`, both included; see `dasktune.space.Float`."""
+        return float(self._suggest(name, Float(low, high, step=step, log=log)))  # type: ignore[arg-type]
+
+    def suggest_int(
+        self, name: str, low: int, high: int, *, step: int = 1, log: bool = False
+    ) -> int:
+        """Return an int from `low` to `high`, both included; see `dasktune.space.Int`."""
+        return int(self._suggest(name, Int(low, high, step=step, log=log)))  # type: ignore[call-overload,no-any-return]
+
+    def suggest_categorical(self, name: str, choices: Iterable[object]) -> object:
+        """Return one of the choices: plain values, sequences, or tuples of values."""
+        options = Choice(choices)
+        refuse(
+            f"{name}: choices must be values, got {option!r}; ask for what it stands for"
+            for option in options.options
+            if isinstance(option, Domain)
+        )
+        return self._suggest(name, options)
+
+    @property
+    def params(self) -> dict[str, Value]:
+        """What was suggested so far, for people and tables."""
+        return {name: _plain(value) for name, (_, value) in self._asked.items()}
+
+    def _suggest(self, name: str, domain: Domain) -> object:
+        if type(name) is not str or not name:
+            raise ConfigurationError(f"a name must be a string that is not empty, got {name!r}")
+        refuse(name_problems("a name", name))
+        known, value = self._asked.get(name, (domain, None))
+        if known.to_json() != domain.to_json():
+            raise ConfigurationError(
+                f"{name!r} must be asked for with one domain, got {known} and {domain}"
+            )
+        if name not in self._asked:
+            value = domain.choose(name, self._chooser)
+            self._asked[name] = domain, value
+        return value
+
+
+Definition = Callable[[Suggesting], Mapping[str, object]]
+"""A define-by-run space: returns values and sequences by hyper-parameter."""
+
+
+class DefinedByRun:
+    """A search space that a function defines by running.
+
+    It is tried at a few random points at once, so that what is wrong in it is found before
+    anything is trained. It must give the same whenever it is answered the same.
+
+    Parameters
+    ----------
+    function
+        Asks for values with ``suggest_float``, ``suggest_int`` and ``suggest_categorical``,
+        which mean what Optuna's do, and returns the hyper-parameters: plain values or
+        sequences by name.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is no function, raises, returns anything else, or asks for one name with two
+        domains; with file and line.
+
+    Examples
+    --------
+    >>> from dasktune.sequences import Exponential, Warmup
+    >>> def space(trial):
+    ...     lr = trial.suggest_float("lr", 1e-3, 1e-1, log=True)
+    ...     if trial.suggest_categorical("warmup", [True, False]):
+    ...         return {"lr": Warmup(trial.suggest_int("steps", 1, 9), lr) >> lr}
+    ...     return {"lr": Exponential(lr, gamma=0.9)}
+    >>> DefinedByRun(space).at({"lr": 0.1, "warmup": True, "steps": 5}).sequences
+    {'lr': Warmup(5, 0.1) >> Constant(0.1)}
+    """
+
+    def __init__(self, function: Definition) -> None:
+        if not callable(function) or isinstance(function, type):
+            raise ConfigurationError(f"space must be a Space or a function, got {function!r}")
+        self._function = function
+        self._name = getattr(function, "__qualname__", type(function).__qualname__)
+        self._file, self._where = _place(function, self._name)
+        self._digest = self._tried()
+
+    def pick(self, chooser: Chooser) -> Configuration:
+        """Return the configuration whose coordinates `chooser` settles."""
+        noting = Noting(chooser)
+        suggesting = Suggesting(noting)
+        try:
+            returned = self._function(suggesting)
+        except ConfigurationError as error:
+            where = self._line(error.__traceback__)
+            raise ConfigurationError(*(f"{where}: {text}" for text in error.problems)) from error
+        except Exception as error:
+            raise ConfigurationError(
+                f"{self._line(error.__traceback__)}: {self._name} must give a configuration "
+                f"whatever is suggested; for {suggesting.params} it raised "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        return Configuration(
+            params=suggesting.params,
+            sequences=self._sequences(returned),
+            point=noting.point,
+            domains=noting.domains,
+        )
+
+    def at(self, point: Mapping[str, Value], otherwise: Chooser | None = None) -> Configuration:
+        """Return the configuration at a point, as `dasktune.space.Space.at` does."""
+        following = Following(point, otherwise)
+        found = self.pick(following)
+        following.check(found.point)
+        return found
+
+    def sample(self, rng: np.random.Generator) -> Configuration:
+        """Return a random configuration; each coordinate is drawn on its own."""
+        return self.pick(Drawing(rng))
+
+    def to_json(self) -> dict[str, object]:
+        """Return what identifies it: its name, and a digest of what it gave when tried."""
+        module = getattr(self._function, "__module__", None)
+        return {"function": f"{module}.{self._name}", "gives": self._digest}
+
+    def _tried(self) -> str:
+        found = []
+        for seed in range(_PROBES):
+            one = self.sample(np.random.default_rng(seed))
+            if self.at(one.point) != one:
+                raise ConfigurationError(
+                    f"{self._where}: {self._name} must give the same whenever the same is "
+                    f"suggested, got two configurations for {dict(one.point)}"
+                )
+            sequences = {name: sequence.to_json() for name, sequence in one.sequences.items()}
+            found.append([one.params, one.point, one.domains, sequences])
+        return blake2b(json.dumps(found).encode(), digest_size=16).hexdigest()
+
+    def _sequences(self, returned: object) -> dict[str, Sequence]:
+        if not isinstance(returned, Mapping) or not returned:
+            raise ConfigurationError(
+                f"{self._where}: {self._name} must return hyper-parameters by name, "
+                f"got {returned!r}"
+            )
+        problems: list[str] = []
+        found: dict[str, Sequence] = {}
+        for name, value in returned.items():
+            if type(name) is not str or not name:
+                problems.append(f"a name must be a string that is not empty, got {name!r}")
+                continue
+            problems += name_problems("a name", name)
+            try:
+                found[name] = as_sequence(value)
+            except ConfigurationError as error:
+                problems += [f"{name}: {text}" for text in error.problems]
+        refuse(f"{self._where}: {text}" for text in problems)
+        return found
+
+    def _line(self, trace: TracebackType | None) -> str:
+        """Return file and line in the function's file that were last at work."""
+        where = self._where
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == self._file:
+                where = f"{self._file}:{trace.tb_lineno}"
+            trace = trace.tb_next
+        return where
+
+
+AnySpace = Space | DefinedByRun
+"""What configurations can be drawn from."""
+
+
+def space_of(given: Space | DefinedByRun | Definition) -> AnySpace:
+    """Return a space as it is, and a function as the space that it defines.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is neither, or the function is at fault.
+    """
+    return given if isinstance(given, Space | DefinedByRun) else DefinedByRun(given)
+
+
+def _place(function: Any, name: str) -> tuple[str, str]:
+    """Return the file of a function, and where in it the function begins."""
+    code = getattr(function, "__code__", None) or getattr(function.__call__, "__code__", None)
+    file = getattr(code, "co_filename", "")
+    return file, f"{file}:{code.co_firstlineno}" if code else name
+
+
+def _plain(value: object) -> Value:
+    return repr(value) if isinstance(value, Sequence | tuple) else value  # type: ignore[return-value]

@@ -1,0 +1,1 @@
+"""Files of a store: local folders and object stores behind one interface."""

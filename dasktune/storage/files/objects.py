@@ -1,0 +1,386 @@
+"""Files of any protocol that fsspec knows; object stores are durable by themselves."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+from uuid import uuid4
+
+import fsspec
+import numpy as np
+
+from dasktune.errors import ConfigurationError, StorageError, unknown
+from dasktune.storage.files.base import Buffer, Entry, Files, Parts
+from dasktune.storage.files.failures import ToldError, code_of, reason_of
+from dasktune.storage.files.local import LocalFiles
+from dasktune.storage.files.retry import Patience
+from dasktune.storage.redaction import redacted, showable
+
+_THREADS = 32
+"""Requests at a time."""
+
+_PAGE = 1000
+"""Names that a store lists with one request."""
+
+_BULK = 1000
+"""Names that a store removes with one request."""
+
+_LISTING_SECONDS = 600.0
+
+_MARK = "creation"
+"""Name in an object's metadata of who created it."""
+
+_S3_CLIENT = {
+    "connect_timeout": 5,
+    "read_timeout": 15,
+    "max_pool_connections": _THREADS,
+    "retries": {"mode": "standard", "total_max_attempts": 1},
+}
+"""Of botocore: what does not answer is found out in seconds, and tried again here alone."""
+
+_USER_IN_NAME = ("abfs", "abfss", "adl", "az")
+"""Protocols whose address of a container looks like that of a user."""
+
+_EXISTS = ("PreconditionFailed", "412")
+
+_One = TypeVar("_One")
+_Made = TypeVar("_Made")
+
+
+def open_files(url: str, *, patience: Patience | None = None) -> Files:
+    """Return the files at a path or URL; nothing is read or written yet.
+
+    Parameters
+    ----------
+    url
+        The place.
+    patience
+        How long an operation is tried again; two minutes if None. Only for places that
+        are not this machine's.
+
+    Raises
+    ------
+    ConfigurationError
+        If the URL holds a user or password, or lacks a slash.
+    StorageError
+        If fsspec does not know the protocol, lacks a library for it, or cannot create a file
+        there only if it is absent.
+    """
+    protocol, separator, path = url.partition("://")
+    known = {*fsspec.available_protocols(), *fsspec.registry}
+    if not separator:
+        protocol, is_slip, _ = url.partition(":/")
+        if is_slip and protocol in known:
+            raise ConfigurationError(
+                f"storage must be a folder or a URL such as {protocol}://..., got {protocol}:/..."
+            )
+        return LocalFiles(Path(url))
+    if protocol in ("file", "local"):
+        return LocalFiles(Path(path))
+    if _names_user(protocol, path):
+        raise ConfigurationError(
+            f"storage must not name a user or password, got {redacted(url)!r}: credentials "
+            "belong into the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for S3), "
+            "into ~/.aws/credentials, or into the configuration of fsspec"
+        )
+    if "::" in url:
+        raise StorageError(f"cannot use {url}: a cache or archive before a store shows old files")
+    if protocol not in known:
+        raise StorageError(f"cannot open {url}: {unknown('protocol', protocol, known)}")
+    try:
+        system, root = fsspec.url_to_fs(url, use_listings_cache=False, **_options(protocol))
+    except (ImportError, OSError, ValueError) as error:
+        raise StorageError(f"cannot open {url}: {reason_of(error)}") from showable(error)
+    # What is asynchronous has a way of its own; the one all others inherit looks, then writes.
+    if not system.async_impl and type(system).pipe_file is fsspec.AbstractFileSystem.pipe_file:
+        raise StorageError(
+            f"cannot use {url}: fsspec's {protocol} cannot create a file only if it is absent, "
+            "by which processes agree on who was first"
+        )
+    return ObjectFiles(system, root, patience=patience)
+
+
+def _names_user(protocol: str, path: str) -> bool:
+    """Say whether there is a user or password in a URL; a password may hold slashes."""
+    if protocol in _USER_IN_NAME:
+        return ":" in path.partition("@")[0]
+    place = path.partition("/")[0]
+    return "@" in place or (":" in place and "@" in path and not place.startswith("arn:"))
+
+
+def _options(protocol: str) -> dict[str, Any]:
+    """Return how to open a protocol; what the user has configured for fsspec counts more."""
+    if protocol not in ("s3", "s3a"):
+        return {}
+    configured: dict[str, Any] = {}
+    for name in ("s3", "s3a"):
+        configured |= fsspec.config.conf.get(name, {})
+    client = {**_S3_CLIENT, **configured.get("config_kwargs", {})}
+    # With more than one it would ask for the size before each read.
+    return {"max_concurrency": 1, **configured, "config_kwargs": client}
+
+
+class ObjectFiles:
+    """Files of any protocol that fsspec knows; object stores are durable by themselves.
+
+    Parameters
+    ----------
+    system
+        A file system of fsspec that does not cache its listings.
+    root
+        The path that all others are relative to.
+    patience
+        How long an operation is tried again; two minutes if None.
+    """
+
+    # fsspec's memory file system is one for the whole process, and looks before it writes.
+    _memory_lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, system: Any, root: str, *, patience: Patience | None = None) -> None:
+        self._opened, self._process = system, os.getpid()
+        self._root = root.rstrip("/")
+        self._patience = patience or Patience()
+        is_memory = "memory" in system.protocol
+        self._alone = self._memory_lock if is_memory else nullcontext()
+        self._threads = 1 if is_memory else _THREADS
+        self._is_s3 = hasattr(system, "call_s3")
+        _leave_retries_to_us(system)
+
+    @property
+    def _system(self) -> Any:
+        """Return the file system, opened again after a fork: its event loop was left behind."""
+        if self._process != os.getpid():
+            before = self._opened
+            self._opened = type(before)(*before.storage_args, **before.storage_options)
+            _leave_retries_to_us(self._opened)
+            self._process = os.getpid()
+        return self._opened
+
+    def write(self, folder: str, files: Mapping[str, Parts]) -> None:
+        """Write files into one folder, many at a time; each is tried again for itself."""
+
+        def put(name: str) -> None:
+            content = b"".join(part.data for part in files[name])  # the only copy
+            share = len(content) * len(files)  # they share the line, and chunks are equal
+            self._call(lambda: self._put(_joined(folder, name), content, within=share))
+
+        self._each(put, list(files))
+
+    def create(self, path: str, content: bytes, *, durable: bool = True) -> bool:
+        """Write a small file unless it exists; the store decides between two that try."""
+        tries = itertools.count(1)
+        mark = uuid4().hex
+        marked: dict[str, Any] = {"Metadata": {_MARK: mark}} if self._is_s3 else {}
+
+        def create() -> bool:
+            is_again = next(tries) > 1
+            try:
+                with self._alone:
+                    self._put(path, content, mode="create", **marked)
+            except OSError as error:
+                if not _says_exists(error):
+                    raise
+                # What exists may be what a try has made whose answer was lost. On S3 that may
+                # also be the first one here: aiohttp sends a PUT twice by itself.
+                if self._is_s3:
+                    return self._mark_of(path) == mark
+                return is_again and self._get(path) == content
+            return True
+
+        return self._call(create)
+
+    def replace(self, path: str, content: bytes) -> None:
+        """Write a small object, whatever was there."""
+        self._call(lambda: self._put(path, content))
+
+    def read(self, folder: str, names: Sequence[str]) -> list[Buffer | None]:
+        """Return the content of files of one folder, many at a time."""
+
+        def read(name: str) -> Buffer | None:
+            content = self._call(lambda: self._get(_joined(folder, name)))
+            return None if content is None else np.frombuffer(content, np.uint8)
+
+        return self._each(read, names)
+
+    def remove(self, path: str) -> None:
+        """Remove an object, or all objects below a folder: one listing and one request."""
+        self.remove_files([entry.path for entry in self._below(path)])
+
+    def remove_files(self, paths: Iterable[str]) -> None:
+        """Remove objects, as many with one request as the store takes."""
+        remaining = list(paths)
+        if self._is_s3:
+            bulks = [remaining[at : at + _BULK] for at in range(0, len(remaining), _BULK)]
+            self._each(lambda bulk: self._call(lambda: self._remove_bulk(bulk)), bulks)
+        else:
+            self._each(lambda path: self._call(lambda: self._remove_one(path)), remaining)
+
+    def remove_same(self, path: str, content: bytes) -> bool:
+        """Look, then remove: object stores have no removal under a condition."""
+        tries: list[int] = []
+
+        def remove() -> bool:
+            with self._alone:
+                if self._get(path) != content:
+                    return bool(tries)  # an earlier try has removed it, whose answer was lost
+                tries.append(1)
+                self._remove_one(path)
+            return True
+
+        return self._call(remove)
+
+    def entries(self, folder: str) -> Iterator[Entry]:
+        """Return all objects below a folder.
+
+        A listing comes in pages, one after the other. Where the folders below are so large
+        that it pays, they are listed at the same time.
+        """
+        folders = self._folders(folder) if self._threads > 1 else []
+        if len(folders) <= self._threads:
+            yield from self._below(folder)
+            return
+        first = self._below(folders[0])
+        if len(first) * self._threads <= _PAGE:
+            yield from self._below(folder)
+            return
+        yield from first
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="dasktune-files") as pool:
+            for found in pool.map(self._below, folders[1:]):
+                yield from found
+
+    def _folders(self, folder: str) -> list[str]:
+        """Return the folders right below a folder."""
+        found = self._call(lambda: self._listed(self._system.ls, folder, detail=True))
+        return [self._relative(one["name"]) for one in found if one["type"] == "directory"]
+
+    def _below(self, path: str) -> list[Entry]:
+        """Return what lies below a folder, in one listing; a file itself if it is one."""
+        found = self._call(lambda: self._listed(self._system.find, path, detail=True))
+        return [
+            Entry(path=self._relative(name), nbytes=one["size"], modified=_modified(one))
+            for name, one in dict(found).items()
+        ]
+
+    def _listed(self, listing: Callable[..., Any], path: str, **options: Any) -> Any:
+        try:
+            with self._alone:
+                return listing(self._full(path), **options, **self._within(_LISTING_SECONDS))
+        except FileNotFoundError as error:
+            if code_of(error) == "NoSuchBucket":
+                raise
+            return {}
+
+    def _put(self, path: str, content: bytes, *, within: int = 0, **options: Any) -> None:
+        limit = self._within(self._patience.request_seconds(within or len(content)))
+        self._system.pipe_file(self._full(path), content, **options, **limit)
+
+    def _get(self, path: str) -> bytes | None:
+        try:
+            content: bytes = self._system.cat_file(self._full(path), **self._within(None))
+        except (FileNotFoundError, IsADirectoryError) as error:
+            # A folder where a file should be is no file either.
+            if code_of(error) == "NoSuchBucket":
+                raise
+            return None
+        return content
+
+    def _mark_of(self, path: str) -> str | None:
+        """Return what tells an object of S3 from one with the same content."""
+        try:
+            found: str | None = self._system.metadata(self._full(path)).get(_MARK)
+        except FileNotFoundError:
+            return None
+        return found
+
+    def _remove_one(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self._system.rm_file(
+                self._full(path), **self._within(self._patience.request_seconds(0))
+            )
+
+    def _remove_bulk(self, paths: Sequence[str]) -> None:
+        """Remove objects of S3 with one request, whose answer names those that are left."""
+        places = [self._system.split_path(self._full(path))[:2] for path in paths]
+        answer = self._system.call_s3(
+            "delete_objects",
+            Bucket=places[0][0],
+            Delete={"Objects": [{"Key": key} for _, key in places], "Quiet": True},
+            **self._within(self._patience.request_seconds(0)),
+        )
+        for left in answer.get("Errors", []):
+            if left.get("Code") != "NoSuchKey":
+                raise _RefusedError(left)
+
+    def _full(self, path: str) -> str:
+        return f"{self._root}/{path}"
+
+    def _relative(self, path: str) -> str:
+        return path[len(self._root) + 1 :]
+
+    def _within(self, seconds: float | None) -> dict[str, float]:
+        """Return the option that limits a request, where fsspec has one."""
+        limit = self._patience.request or seconds
+        return {"timeout": limit} if limit and self._system.async_impl else {}
+
+    def _call(self, work: Callable[[], _Made]) -> _Made:
+        """Return what a request makes, tried again if that may mend it.
+
+        Raises
+        ------
+        ToldError
+            If it fails to the last, whatever the library's own exception.
+        """
+        try:
+            return self._patience.call(work)
+        except Exception as error:
+            bucket = self._root.lstrip("/").partition("/")[0]
+            raise ToldError(reason_of(error, bucket=bucket)) from error
+
+    def _each(self, work: Callable[[_One], _Made], items: Sequence[_One]) -> list[_Made]:
+        """Do the same for each, many at a time."""
+        threads = min(self._threads, len(items))
+        if threads <= 1:
+            return [work(item) for item in items]
+        with ThreadPoolExecutor(threads, thread_name_prefix="dasktune-files") as pool:
+            return list(pool.map(work, items))
+
+
+class _RefusedError(OSError):
+    """A store did not remove an object that a request named among others."""
+
+    def __init__(self, answer: Mapping[str, Any]) -> None:
+        super().__init__(answer.get("Message") or answer.get("Code"))
+        self.response = {"Error": dict(answer)}
+
+
+def _leave_retries_to_us(system: Any) -> None:
+    """Let s3fs try once, which takes its number of tries from an attribute."""
+    if hasattr(system, "call_s3"):
+        system.retries = 1
+
+
+def _joined(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
+def _says_exists(error: OSError) -> bool:
+    """Say whether a store refused because the object exists; not all gateways say it alike."""
+    return isinstance(error, FileExistsError) or code_of(error) in _EXISTS
+
+
+def _modified(found: Mapping[str, Any]) -> float:
+    """Return when a file was written; each file system of fsspec has a name of its own for it."""
+    for name in ("LastModified", "mtime", "updated", "last_modified", "created"):
+        when = found.get(name)
+        if isinstance(when, datetime):
+            return when.timestamp()
+        if isinstance(when, int | float):
+            return float(when)
+    return 0.0

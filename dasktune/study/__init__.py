@@ -1,0 +1,1 @@
+"""The study that users create, run and look at."""

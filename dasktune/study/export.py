@@ -1,0 +1,286 @@
+"""A trial's state as a plain file, which needs no dasktune to be read.
+
+The ending of the path decides: ``.pt`` and ``.pth`` are torch's, for
+``torch.load(path, weights_only=True)``; ``.npz`` is NumPy's, for ``numpy.load(path)``.
+``docs/reuse.md`` says exactly what is in them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, BinaryIO
+from uuid import uuid4
+
+import numpy as np
+
+from dasktune.engine.trials import trial_of
+from dasktune.errors import ConfigurationError, StorageError, unknown
+from dasktune.results.results import StudyResults
+from dasktune.types import Step
+
+ABOUT = "dasktune"
+"""Name under which a file says what state it holds."""
+
+_TORCH_TRAINER = frozenset({"objects", "values", "generators"})
+_MODULE = frozenset({"tensors", "buffers", "evaluating", "frozen"})
+_INT_BITS = 2000
+_WIDER = {"bfloat16": "float32", "complex32": "complex64"}
+
+
+def about_state(study: StudyResults, trial: int, step: Step) -> dict[str, Any]:
+    """Return what a file says of the state of a trial after `step` steps; plain values."""
+    record = study.records[trial]
+    found = trial_of(study.plan, record)
+    return {
+        "study": study.name,
+        "trial": trial,
+        "step": step,
+        "params": dict(record.params),
+        "values": {name: sequence(step - 1) for name, sequence in record.sequences.items()},
+        "metrics": dict(found.metrics.get(step, {})),
+        "seed": study.seed + record.seed,
+        "key": study.plan.node_at(trial, step).key_at(step),
+    }
+
+
+def check_target(path: Path) -> None:
+    """Refuse a path that no state can be written to.
+
+    Raises
+    ------
+    ConfigurationError
+        If its ending is not one of `FORMATS`, torch is missing for it, or it is a folder.
+    """
+    if path.suffix not in FORMATS:
+        raise ConfigurationError(unknown("ending", path.suffix, FORMATS) + f", in {str(path)!r}")
+    if path.is_dir():
+        raise ConfigurationError(f"path must be a file, got the folder {str(path)!r}")
+    if FORMATS[path.suffix] is _write_torch and find_spec("torch") is None:
+        raise ConfigurationError(
+            f"{path.suffix} needs torch: pip install 'dasktune[torch]'; .npz needs only NumPy"
+        )
+
+
+def write_state(
+    path: Path, state: Mapping[str, Any], about: Mapping[str, Any], only: str | None = None
+) -> Path:
+    """Write a state to a file, whole or not at all; return the path.
+
+    Parameters
+    ----------
+    path
+        Where to; the folders above are made. What is there is replaced.
+    state
+        What a trainer's ``state_dict`` gave.
+    about
+        What the state is: plain values, put in under `ABOUT`.
+    only
+        Write just this part of the state, and nothing about it.
+
+    Raises
+    ------
+    ConfigurationError
+        If the path is none (`check_target`), or there is no such part.
+    StorageError
+        If it cannot be written.
+    """
+    check_target(path)
+    if only is not None:
+        content: Any = _part(state, only)
+    elif ABOUT in state:
+        raise ConfigurationError(
+            f"the state has a part named {ABOUT!r} of its own; export single parts with only="
+        )
+    else:
+        content = {**state, ABOUT: dict(about)}
+    with _whole(path) as file:
+        FORMATS[path.suffix](file, content, only or "state")
+    return path
+
+
+def parts_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `write_state` can write of a state by itself, by name.
+
+    For a `dasktune.TorchTrainer` these are its attributes, a module's part being what the
+    module's own ``state_dict`` gives; for any other trainer, the entries of its state.
+
+    Examples
+    --------
+    >>> parts_of({"net": {"weight": 1.0}, "epoch": 3})
+    {'net': {'weight': 1.0}, 'epoch': 3}
+    """
+    if state.keys() != _TORCH_TRAINER:
+        return dict(state)
+    own = {
+        name: saved["tensors"] if isinstance(saved, dict) and saved.keys() == _MODULE else saved
+        for name, saved in state["objects"].items()
+    }
+    return {**state["values"], **own}
+
+
+def _part(state: Mapping[str, Any], name: str) -> Any:
+    parts = parts_of(state)
+    if name not in parts:
+        raise ConfigurationError(unknown("part of the state", name, map(str, parts)))
+    return parts[name]
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[BinaryIO]:
+    """Let a file be written aside, and give it its name once it is whole."""
+    aside = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with aside.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error}") from error
+
+
+# ------------------------------------------------------------------------------- torch
+
+
+def _write_torch(file: BinaryIO, content: Any, name: str) -> None:
+    import torch
+
+    torch.save(_for_torch(content, {}), file)
+
+
+def _for_torch(value: Any, done: dict[int, Any]) -> Any:
+    """Return a value as one that ``torch.load`` takes with ``weights_only=True``.
+
+    Parameters
+    ----------
+    value
+        Anything that a state may hold.
+    done
+        Tensors by the identity of what they were made from: tied weights stay tied.
+    """
+    if isinstance(value, dict):
+        pairs = ((_key(key), _for_torch(item, done)) for key, item in value.items())
+        if not isinstance(value, OrderedDict):
+            return dict(pairs)
+        made = OrderedDict(pairs)
+        vars(made).update(vars(value))  # the versions of a module's parts
+        return made
+    if type(value) in (list, tuple, set):
+        return type(value)(_for_torch(item, done) for item in value)
+    if isinstance(value, int) and value.bit_length() > _INT_BITS:
+        return hex(value)  # torch reads none that is longer
+    if isinstance(value, np.generic):
+        return _scalar(value)
+    if isinstance(value, bytes | np.ndarray) or hasattr(value, "untyped_storage"):
+        if id(value) not in done:
+            done[id(value)] = _tensor(value)
+        return done[id(value)]
+    return value
+
+
+def _key(key: Any) -> Any:
+    return hex(key) if isinstance(key, int) and key.bit_length() > _INT_BITS else key
+
+
+def _tensor(value: Any) -> Any:
+    """Return bytes, an array or a tensor as a tensor; an array that can be none as lists."""
+    import torch
+
+    if isinstance(value, bytes):
+        return torch.tensor(list(value), dtype=torch.uint8)
+    if isinstance(value, torch.Tensor):
+        is_whole = value.untyped_storage().nbytes() == value.nbytes
+        # All of the memory that a tensor lies in would go into the file.
+        return value.detach() if is_whole else value.detach().clone()
+    if value.dtype.kind not in "biufc" or value.dtype.char in "gG":
+        return np.array([str(item) for item in value.ravel()], str).reshape(value.shape).tolist()
+    return torch.from_numpy(np.array(value, value.dtype.newbyteorder("="), order="C"))
+
+
+def _scalar(value: np.generic) -> Any:
+    if value.dtype.kind in "biufc" and value.dtype.char not in "gG":
+        return value.item()
+    return str(value)
+
+
+# ------------------------------------------------------------------------------- NumPy
+
+
+def _write_numpy(file: BinaryIO, content: Any, name: str) -> None:
+    """Write arrays as `numpy.savez` does, which takes not every name."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for path, array in _arrays(content, name).items():
+            with archive.open(f"{path}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+
+
+def _arrays(content: Any, name: str) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the arrays of a value by the names that lead to them, with dots between."""
+    found: dict[str, np.ndarray[Any, Any]] = {}
+    about = content.get(ABOUT) if isinstance(content, dict) else None
+    if about is not None:
+        content = {**content, ABOUT: json.dumps(about)}
+    is_nested = isinstance(content, dict | list | tuple)
+    for path, array in _leaves("" if is_nested else name, content):
+        if path in found:
+            raise ConfigurationError(
+                f"the state has two values named {path!r}; export it to .pt, which keeps them apart"
+            )
+        found[path] = array
+    return found
+
+
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    if isinstance(value, dict | list | tuple):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            yield from _leaves(f"{path}.{key}" if path else str(key), item)
+    elif value is not None:
+        yield path, _array(value)
+
+
+def _array(value: Any) -> np.ndarray[Any, Any]:
+    """Return a value as an array: text where there is no other way."""
+    if hasattr(value, "untyped_storage"):
+        return _array_of_tensor(value)
+    if isinstance(value, bytes):
+        return np.frombuffer(value, np.uint8)
+    if isinstance(value, bool | float | complex | np.ndarray | np.generic):
+        return np.asarray(value)
+    if isinstance(value, int) and -(2**63) <= value < 2**64:
+        return np.asarray(value)
+    if isinstance(value, set):
+        return np.asarray(json.dumps(sorted(map(str, value))))
+    return np.asarray(str(value))
+
+
+def _array_of_tensor(tensor: Any) -> np.ndarray[Any, Any]:
+    """Return a tensor as an array; types that NumPy lacks get the next one that holds them."""
+    import torch
+
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    wider = "float32" if dtype.startswith("float8") else _WIDER.get(dtype)
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    array: np.ndarray[Any, Any] = (
+        tensor if wider is None else tensor.to(getattr(torch, wider))
+    ).numpy()
+    return array
+
+
+FORMATS: Mapping[str, Callable[[BinaryIO, Any, str], None]] = {
+    ".pt": _write_torch,
+    ".pth": _write_torch,
+    ".npz": _write_numpy,
+}
+"""What writes a state, by the ending of the path."""

@@ -1,0 +1,262 @@
+"""The states of trials: read from the store, or trained again if they are not there."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from dasktune.engine.trials import TrialRecord
+from dasktune.errors import (
+    ConfigurationError,
+    CorruptCheckpointError,
+    DasktuneError,
+    StorageError,
+    TrainerError,
+)
+from dasktune.graph.plan import Node, SearchPlan
+from dasktune.storage.checkpoints import CheckpointStore, Commit, NewerFormatError
+from dasktune.storage.codec import Snapshot, decode, encode
+from dasktune.trainer.environment import environment
+from dasktune.trainer.generators import global_states, restore_global
+from dasktune.trainer.isolation import give_own_generator
+from dasktune.trainer.lifecycle import TrainerRun
+from dasktune.types import Step, Value
+
+logger = logging.getLogger(__name__)
+
+DEVICE = "cpu"
+"""Where states are trained again."""
+
+Keep = Callable[[Node, Mapping[str, Any]], None]
+"""Takes note of a state that was saved at or above a node, as a worker tells it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """What trains a study's trials, beside their own sequences.
+
+    Parameters
+    ----------
+    trainer, config
+        As for `dasktune.create_study`.
+    seed
+        The study's; a trial's own is added to it.
+    """
+
+    trainer: type
+    config: Mapping[str, object]
+    seed: int
+
+
+class TrialStates:
+    """The states of a study's trials by step.
+
+    Parameters
+    ----------
+    store
+        Where states are looked for, and put if they had to be trained again.
+    plan
+        Has all trials, and knows where states may lie.
+    training
+        How to train.
+    keep
+        Called with what was put into the store; None leaves the store as it is.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        plan: SearchPlan,
+        training: Training,
+        keep: Keep | None,
+    ) -> None:
+        self._store = store
+        self._plan = plan
+        self._training = training
+        self._keep = keep
+
+    def at(self, trial: int, step: Step) -> Any:
+        """Return the state of a registered trial after `step` >= 1 steps.
+
+        Raises
+        ------
+        StorageError
+            If the store cannot be read. What cannot be saved there is only warned of.
+        TrainerError
+            If the state had to be trained again, and the trainer failed.
+        """
+        node = self._plan.node_at(trial, step)
+        key = node.key_at(step)
+        try:
+            return self._store.load(key)[0]
+        except (CorruptCheckpointError, NewerFormatError) as error:
+            logger.info("trial %d, step %d: %s", trial, step, error)
+            snapshot, commit = self._train(trial, node, step)
+            winner = self._save(node, key, snapshot, commit, error)
+        if winner is not None and winner.digest != snapshot.digest:
+            return self._store.load(key)[0]  # one state per key: somebody else's came first
+        return decode(snapshot.document, snapshot.data)
+
+    def _train(self, trial: int, node: Node, step: Step) -> tuple[Snapshot, dict[str, Any]]:
+        """Train to a step from the nearest state; return the state, and what its commit says."""
+        start, state, parent = self._nearest(node, step)
+        logger.warning(
+            "trial %d: the state at step %d is not stored; training %d steps again, from step %d",
+            *(trial, step, step - start, start),
+        )
+        with _undisturbed(), _blaming():
+            run = self._begin(node, start, state)
+            began = time.perf_counter()
+            for at in range(start, step):
+                run.advance(_values(node, at))
+            seconds = time.perf_counter() - began
+            state = run.state()
+        known = node.metrics.get(step)
+        return encode(state), {
+            "step": step,
+            "parent": parent,
+            "reports": () if known is None else ((step, known),),
+            "environment": environment(DEVICE),
+            "seconds": seconds,
+        }
+
+    def _begin(self, node: Node, start: Step, state: Any) -> TrainerRun:
+        """Return a trainer that holds the state at a step of a node or above it."""
+        given: dict[str, Any] = {
+            "config": self._training.config,
+            "seed": self._training.seed + self._plan.seed_of(node),
+            "device": DEVICE,
+        }
+        first = _values(node, 0)
+        if start == 0:
+            return TrainerRun.start(self._training.trainer, first, **given)
+        return TrainerRun.resume(
+            self._training.trainer,
+            step=start,
+            first_values=first,
+            last_values=_values(node, start - 1),
+            state=state,
+            **given,
+        )
+
+    def _nearest(self, node: Node, step: Step) -> tuple[Step, Any, str | None]:
+        """Return step, state and digest of the last state before `step` that can be read."""
+        for above in node.up():
+            for at in sorted(above.checkpoints, reverse=True):
+                if at >= step:
+                    continue
+                try:
+                    state, commit = self._store.load(above.key_at(at))
+                except (CorruptCheckpointError, NewerFormatError) as error:
+                    logger.info("step %d: %s", at, error)
+                else:
+                    return at, state, commit.digest
+        return 0, None, None
+
+    def _save(
+        self,
+        node: Node,
+        key: str,
+        snapshot: Snapshot,
+        commit: Mapping[str, Any],
+        found: StorageError,
+    ) -> Commit | None:
+        """Put a state where it was not found; return what is there now, None if that is nothing.
+
+        Who only reads the store gets his state all the same.
+        """
+        if self._keep is None:
+            return None
+        try:
+            if isinstance(found, CorruptCheckpointError):
+                # Out of the way, or it would win over the state that is whole.
+                self._store.discard(key, attempt=found.attempt)
+            attempt = f"again-{uuid4().hex[:16]}"
+            winner = self._store.save(snapshot, key=key, attempt=attempt, **commit)
+            self._keep(
+                node,
+                {
+                    "key": key,
+                    "step": winner.step,
+                    "by": winner.attempt,
+                    "digest": winner.digest,
+                    "nbytes": winner.nbytes,
+                    "seconds": winner.seconds,
+                },
+            )
+        except StorageError as error:
+            logger.warning("the state that was trained again is not saved: %s", error)
+            return None
+        return winner
+
+
+def chosen_step(records: Mapping[int, TrialRecord], trial: int, step: Step | None) -> Step:
+    """Return the step of a trial that is meant: its last one if None.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no such trial, or it was not trained here, or not as far.
+    """
+    record = records.get(trial)
+    if record is None:
+        known = f"0 to {max(records)}" if records else "those of the study, which has none yet"
+        raise ConfigurationError(f"trial must be one of {known}, got {trial!r}")
+    if not record.was_trained_here:
+        raise ConfigurationError(f"trial {trial} was added with its result: it has no state here")
+    if record.steps < 1:
+        raise ConfigurationError(f"trial {trial} has no report yet, and so no state to take")
+    if step is None:
+        return record.steps
+    if type(step) is not int or not 1 <= step <= record.steps:
+        raise ConfigurationError(f"step of trial {trial} must be 1 to {record.steps}, got {step!r}")
+    return step
+
+
+def _values(node: Node, step: Step) -> dict[str, Value]:
+    """Return what the trainer is given at a step of a node or above it."""
+    return {name: sequence(step) for name, sequence in node.sequences.items()}
+
+
+@contextmanager
+def _blaming() -> Iterator[None]:
+    """Say of what user code raises that it is the trainer's."""
+    try:
+        yield
+    except DasktuneError:
+        raise
+    # A trainer may raise anything, and it is its author's to mend.
+    except Exception as error:
+        message = traceback.format_exception_only(error)[-1].strip()
+        raise TrainerError(message, "".join(traceback.format_exception(error))) from error
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Put back what trainers change of the process: generators, torch's threads and choices.
+
+    A cluster in this process, or its client, does not reach the trainer's generators: it has one
+    of its own from then on.
+    """
+    give_own_generator()
+    states = global_states()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        threads, benchmark = torch.get_num_threads(), torch.backends.cudnn.benchmark
+        is_exact = torch.are_deterministic_algorithms_enabled()
+        warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    try:
+        yield
+    finally:
+        restore_global(states)
+        if torch is not None:
+            torch.set_num_threads(threads)
+            torch.use_deterministic_algorithms(is_exact, warn_only=warns)
+            torch.backends.cudnn.benchmark = benchmark

@@ -1,0 +1,416 @@
+"""Recorded learning curves: what was measured once takes the place of training.
+
+A trace is what a study measured (`dasktune.study.study.Study.trace`), or what anybody else did
+(`Trace.from_arrays`). `dasktune.traces.files` says how it is stored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dasktune.errors import ConfigurationError, refuse, unknown
+from dasktune.sequences import Constant, Piecewise, Sequence, as_sequence, sequence_from_json
+from dasktune.space import Branch, Choice, Space
+from dasktune.traces.files import floats, load, save
+from dasktune.traces.timing import MeasuredPace, Overheads
+from dasktune.types import Direction, Objective, Sequences, Step, Value
+
+CONFIGURATION = "configuration"
+"""The hyper-parameter of a trace's space by which what was recorded is known."""
+
+Shared = tuple[int, Step]
+"""An earlier configuration, and how many first steps are the same ones."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trace:
+    """Learning curves of a number of configurations, all of the same length.
+
+    What is NaN ranks last wherever tuners compare. So a run that had been cut off looks as
+    if it had diverged from there on, unless who made the trace knows better: one that ended
+    because it had reached its target may be given its last value to the end.
+
+    Parameters
+    ----------
+    metrics
+        Their names.
+    values
+        ``(configurations, steps, metrics)``: what was measured after each step, else NaN.
+    seconds
+        ``(configurations, steps)``: what each step took, evaluation included; NaN where
+        nobody measured it, and None if nobody measured any.
+    measured
+        ``(configurations, steps)``: at which steps the metrics were measured, be they NaN.
+        Until the next one they stay as they are. None if that is known of no step.
+    configurations
+        The hyper-parameters of each: JSON. One that changes is a sequence's document, or a
+        list of its values at all steps.
+    directions
+        Of the metrics that were optimised.
+    shared
+        For each configuration the earlier one with which it shares most of its first steps,
+        and how many; ``(0, 0)`` if it shares none. Empty if none does.
+    overheads
+        What takes time beside the steps.
+
+    Raises
+    ------
+    ConfigurationError
+        If the shapes do not fit, a name comes twice, or a time is infinite or negative: all
+        at once.
+
+    Examples
+    --------
+    >>> import dasktune as dt
+    >>> trace = Trace.from_arrays({"loss": [[0.9, 0.5], [0.8, 0.7]]})
+    >>> tuner = dt.algos.Grid(trace.space(), max_steps=trace.steps)
+    >>> found = dt.simulate(tuner, trace)
+    >>> found.best_trial.params, found.best_trial.value
+    ({'configuration': 0}, 0.5)
+
+    References
+    ----------
+    Rasley et al., "HyperDrive", section 7.
+    """
+
+    metrics: tuple[str, ...]
+    values: NDArray[np.floating[Any]]
+    seconds: NDArray[np.floating[Any]] | None = None
+    measured: NDArray[np.bool_] | None = None
+    configurations: tuple[Mapping[str, object], ...]
+    directions: Mapping[str, Direction] = field(default_factory=dict)
+    shared: tuple[Shared, ...] = ()
+    overheads: Overheads = field(default_factory=Overheads)
+
+    def __post_init__(self) -> None:
+        refuse(f"trace: {problem}" for problem in _problems(self))
+
+    @classmethod
+    def from_arrays(
+        cls,
+        metrics: Mapping[str, ArrayLike],
+        *,
+        seconds: ArrayLike | None = None,
+        configurations: Iterable[Mapping[str, object]] | None = None,
+    ) -> Trace:
+        """Return a trace of arrays.
+
+        Parameters
+        ----------
+        metrics
+            For each metric an array ``(configurations, steps)``.
+        seconds
+            Of a step: ``(configurations,)``, or ``(configurations, steps)``.
+        configurations
+            The hyper-parameters of each; nothing is known of them if None.
+
+        Raises
+        ------
+        ConfigurationError
+            If the arrays do not fit each other.
+        """
+        arrays = {name: floats(name, array) for name, array in metrics.items()}
+        shapes = {array.shape for array in arrays.values()}
+        if len(shapes) != 1 or any(len(shape) != 2 for shape in shapes):
+            came = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+            raise ConfigurationError(
+                f"trace: metrics must be arrays (configurations, steps) of one shape, "
+                f"got {came or 'none'}"
+            )
+        values = np.stack(list(arrays.values()), axis=-1)
+        return cls(
+            metrics=tuple(arrays),
+            values=values,
+            seconds=None if seconds is None else _of_steps(floats("seconds", seconds), values),
+            configurations=({},) * len(values) if configurations is None else tuple(configurations),
+        )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Trace:
+        """Return the trace of a file or a zarr store.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such file, or it does not hold a trace.
+        StorageError
+            If it cannot be read.
+        """
+        path = Path(path)
+        fields = load(path)
+        try:
+            return cls(**_parsed(fields))
+        except ConfigurationError as error:
+            raise ConfigurationError(*(f"{path}: {one}" for one in error.problems)) from error
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"{path}: attributes must be those of a trace: {error!r}"
+            ) from error
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write it where nothing is yet; return where it is.
+
+        Parameters
+        ----------
+        path
+            Ends in ``.zarr`` (a folder), ``.zarr.zip`` or ``.npz``, which holds the curves
+            and times alone.
+
+        Raises
+        ------
+        ConfigurationError
+            If it ends otherwise, or something is there.
+        StorageError
+            If it cannot be written.
+        """
+        fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        fields["directions"] = {name: one.value for name, one in self.directions.items()}
+        fields["shared"] = np.array(self.shared, dtype=np.int64) if self.shared else None
+        fields["overheads"] = self.overheads.to_json()
+        return save(fields, Path(path))
+
+    @property
+    def steps(self) -> Step:
+        """How many steps were recorded."""
+        return int(self.values.shape[1])
+
+    @property
+    def complete(self) -> int:
+        """How many configurations have a value after the last step."""
+        return int(np.isfinite(self.values[:, -1]).any(axis=-1).sum())
+
+    def space(self, *, order: int | None = None) -> Space:
+        """Return the space whose points are the configurations.
+
+        `CONFIGURATION` is the number by which one is known, and its hyper-parameters come with
+        it: so tuners know of a learning rate what they knew live. Where configurations share
+        their first steps the number is a sequence: that of the first of those that share the
+        step.
+
+        Parameters
+        ----------
+        order
+            Seed of a random order of the configurations, for who takes them one after the
+            other (``sampler="grid"``); as they were recorded if None.
+        """
+        found = [
+            Branch(number, Space(recorded)) if recorded else number
+            for number, recorded in zip(self._sequences, self._recorded, strict=True)
+        ]
+        if order is not None:
+            found = [found[at] for at in np.random.default_rng(order).permutation(len(found))]
+        return Space({CONFIGURATION: Choice(found)})
+
+    def check(self, sequences: Sequences) -> None:
+        """Refuse hyper-parameters that change as no configuration on record does."""
+        refuse(
+            f"{name} must not change on recorded curves but as it was recorded, got {function!r}"
+            for name, function in sequences.items()
+            if function.constant_until(0) is not None and function not in self._changing
+        )
+
+    def objective(
+        self, metric: str | None = None, direction: str | Direction | None = None
+    ) -> Objective:
+        """Return what tuners optimise on it: what was optimised when it was recorded.
+
+        Parameters
+        ----------
+        metric
+            Another one. If that is None and nobody has said what was optimised, the only one.
+        direction
+            Another one; to minimize if that is None and nobody has said.
+
+        Raises
+        ------
+        ConfigurationError
+            If several metrics may be meant.
+        """
+        known = [metric] if metric is not None else list(self.directions) or self.metrics
+        if len(known) > 1:
+            raise ConfigurationError(f"metric must be one of {', '.join(sorted(known))}")
+        (name,) = known
+        return Objective.single(name, direction or self.directions.get(name, Direction.MINIMIZE))
+
+    def curve(self, metric: str) -> Callable[[Mapping[str, Value], Step], float]:
+        """Return the recorded metric as a function of configuration and step.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such metric.
+        """
+        if metric not in self.metrics:
+            raise ConfigurationError(unknown("metric", metric, self.metrics))
+        values = self.values[:, :, self.metrics.index(metric)]
+        if self.measured is not None:
+            values = _held(values, self.measured)
+        table: list[list[float]] = values.tolist()
+
+        def recorded(values: Mapping[str, Value], step: Step) -> float:
+            return table[self._number(values)][step - 1]
+
+        return recorded
+
+    def pace(self, sequences: Sequences, stop: Step) -> MeasuredPace:
+        """Return what steps take up to `stop`; 1 second each if nobody measured any.
+
+        A step that was not measured takes what those of its configuration take on average.
+        """
+        values = {name: function(max(0, stop - 1)) for name, function in sequences.items()}
+        return self._paces[self._number(values)]
+
+    def hyper_parameters(self, sequences: Sequences, step: Step) -> dict[str, Value]:
+        """Return what is recorded of a trial's hyper-parameters at a step."""
+        number = self._number({name: function(step) for name, function in sequences.items()})
+        return {name: function(step) for name, function in self._recorded[number].items()}
+
+    @cached_property
+    def _recorded(self) -> list[dict[str, Sequence]]:
+        return [_sequences_of(one, self.steps) for one in self.configurations]
+
+    @cached_property
+    def _changing(self) -> set[Sequence]:
+        """All that a hyper-parameter may be on it."""
+        recorded = (function for one in self._recorded for function in one.values())
+        return {*self._sequences, *recorded}
+
+    @cached_property
+    def _paces(self) -> list[MeasuredPace]:
+        rows: list[list[float]] = self._seconds_of_steps().tolist()
+        return [MeasuredPace(tuple(accumulate(row, initial=0.0)), min(row)) for row in rows]
+
+    def _seconds_of_steps(self) -> NDArray[np.floating[Any]]:
+        """Return `seconds` with every gap filled."""
+        if self.seconds is None:
+            return np.ones(self.values.shape[:2])
+        is_known = np.isfinite(self.seconds)
+        known = np.where(is_known, self.seconds, 0.0).astype(float)
+        totals, counts = known.sum(axis=1), is_known.sum(axis=1)
+        overall = totals.sum() / counts.sum() if counts.any() else 1.0
+        means = np.where(counts > 0, totals / np.maximum(1, counts), overall)
+        return np.where(is_known, known, means[:, None])
+
+    @cached_property
+    def _sequences(self) -> tuple[Sequence, ...]:
+        """The configurations as sequences of the numbers that each step is known by."""
+        parts: list[list[tuple[Step, int]]] = []
+        for number in range(len(self.configurations)):
+            other, steps = self.shared[number] if self.shared else (0, 0)
+            before = [part for part in parts[other] if part[0] < steps] if steps else []
+            parts.append([*before, (steps, number)])
+        return tuple(map(_sequence, parts))
+
+    def _number(self, values: Mapping[str, Value]) -> int:
+        number = values.get(CONFIGURATION)
+        if type(number) is not int or not 0 <= number < len(self.configurations):
+            raise ConfigurationError(
+                f"a trial on a trace must have {CONFIGURATION!r}, an int from 0 to "
+                f"{len(self.configurations) - 1} (Trace.space), got {dict(values)!r}"
+            )
+        return number
+
+
+def _parsed(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a trace that was loaded."""
+    return {
+        **fields,
+        "directions": {
+            str(name): Direction.parse(one) for name, one in fields["directions"].items()
+        },
+        "shared": tuple((int(other), int(steps)) for other, steps in fields["shared"]),
+        "overheads": Overheads(**fields["overheads"]),
+    }
+
+
+def _of_steps(
+    seconds: NDArray[np.floating[Any]], values: NDArray[np.floating[Any]]
+) -> NDArray[np.floating[Any]]:
+    """Return seconds by step, of each configuration the same where it has but one."""
+    if seconds.shape == values.shape[:1]:
+        return np.broadcast_to(seconds[:, None], values.shape[:2])
+    return seconds
+
+
+def _sequences_of(configuration: Mapping[str, object], steps: Step) -> dict[str, Sequence]:
+    """Return recorded hyper-parameters as sequences; what is neither that nor plain is left."""
+    found: dict[str, Sequence] = {}
+    for name, value in configuration.items():
+        if name == CONFIGURATION:
+            continue
+        try:
+            if isinstance(value, Mapping):
+                found[name] = sequence_from_json(value)
+            elif isinstance(value, list) and len(value) == steps:
+                changes = [at for at in range(steps) if at == 0 or value[at] != value[at - 1]]
+                found[name] = _sequence([(at, value[at]) for at in changes])
+            else:
+                found[name] = as_sequence(value)
+        except (ConfigurationError, LookupError, TypeError, ValueError):
+            continue
+    return found
+
+
+def _sequence(parts: Iterable[tuple[Step, Any]]) -> Sequence:
+    """Return what has each value from its step on."""
+    starts, values = zip(*parts, strict=True)
+    return Constant(values[0]) if len(values) == 1 else Piecewise(values, starts[1:])
+
+
+def _held(
+    values: NDArray[np.floating[Any]], measured: NDArray[np.bool_]
+) -> NDArray[np.floating[Any]]:
+    """Return values with those that were not measured as the last one that was, if one follows."""
+    steps = np.arange(values.shape[1])
+    last = np.maximum.accumulate(np.where(measured, steps, -1), axis=1)
+    ends = np.where(measured, steps, -1).max(axis=1, keepdims=True)
+    is_between = (last >= 0) & (steps < ends)
+    held = np.take_along_axis(values, np.maximum(last, 0), axis=1)
+    return np.where(is_between, held, values)
+
+
+def _problems(trace: Trace) -> list[str]:
+    count, values, steps = len(trace.configurations), trace.values, 0
+    found = []
+    if values.ndim > 1:
+        steps = values.shape[1]
+    shape = (count, steps, len(trace.metrics))
+    if values.shape != shape or 0 in shape:
+        found.append(
+            f"values must be (configurations, steps, metrics), none of them 0, with {count} "
+            f"configurations and {len(trace.metrics)} metrics, got {values.shape}"
+        )
+    if len(set(trace.metrics)) < len(trace.metrics):
+        found.append(f"a metric may come only once, got {', '.join(trace.metrics)}")
+    for name, array in (("seconds", trace.seconds), ("measured", trace.measured)):
+        if array is not None and array.shape != shape[:2]:
+            found.append(f"{name} must be one for each of {shape[:2]}, got {array.shape}")
+    if trace.seconds is not None and ((trace.seconds < 0) | np.isinf(trace.seconds)).any():
+        found.append("seconds must be finite and >= 0, or NaN where nobody measured them")
+    found += [
+        unknown("metric with a direction", one, trace.metrics)
+        for one in trace.directions
+        if one not in trace.metrics
+    ]
+    return [*found, *_sharing_problems(trace.shared, count, steps)]
+
+
+def _sharing_problems(shared: tuple[Shared, ...], count: int, steps: Step) -> list[str]:
+    if shared and len(shared) != count:
+        return [f"shared must be one for each of {count}, got {len(shared)}"]
+    return [
+        f"configuration {number} must share 0 to {steps} steps with an earlier one, "
+        f"got {most} with {other}"
+        for number, (other, most) in enumerate(shared)
+        if not 0 <= most <= steps or (most and not 0 <= other < number)
+    ]

@@ -1,0 +1,163 @@
+"""What decides a result beside hyper-parameters and seed, as one digest.
+
+States are found again under the fingerprint of the trainer that made them. It covers the
+trainer's code and the code and constants which that refers to, its config, its declared
+version, and its data if it says what they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import FunctionType, ModuleType
+
+from dasktune.errors import refuse
+from dasktune.trainer.fingerprint.data import json_digest
+from dasktune.trainer.fingerprint.references import NOT_COVERED, Code
+
+_NO_DATA = "the trainer has no fingerprint_data(config); add one, or count data in version"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fingerprint:
+    """What was covered, and the digest of it.
+
+    Parameters
+    ----------
+    digest
+        BLAKE2b of 128 bits, hexadecimal.
+    parts
+        By name (``class Net``, ``function augment``, ``config``, ``data``) the digest of
+        each part; ``version`` as it is declared.
+    gaps
+        By name, what the trainer refers to that is not covered, and what to do about it.
+    packages
+        Import names of the installed packages that the trainer refers to. Their code is not
+        covered.
+    """
+
+    digest: str
+    parts: Mapping[str, str]
+    gaps: Mapping[str, str] = field(default_factory=dict)
+    packages: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [self.digest, *(f"  {name}: {part}" for name, part in self.parts.items())]
+        gaps = [f"  not covered: {name}: {why}" for name, why in self.gaps.items()]
+        return "\n".join([*lines, *gaps])
+
+
+def fingerprint(
+    trainer_class: type, config: Mapping[str, object], *, depends_on: Iterable[object] = ()
+) -> Fingerprint:
+    """Return the fingerprint of a trainer with its config.
+
+    Covered are the class, its bases, and the functions, classes and constants that they
+    refer to by name, also by a name that they import where they run, and so on from there.
+    Of a module that is passed around as such, all counts. Code from installed packages is
+    covered only if the trainer, or something in `depends_on`, is of the same package;
+    Python's own and dasktune's never: the environment is recorded with every checkpoint
+    instead. What a module holds beside that does not count, so a study file may change its
+    search space.
+
+    Parameters
+    ----------
+    trainer_class
+        The trainer. A class method ``fingerprint_data(config)``, if there is one, returns
+        a JSON value that identifies its data; see `data_digest`.
+    config
+        What the trainer gets as ``config``: JSON values. Keys in the class's
+        ``ignored_config`` do not count.
+    depends_on
+        More functions, classes, modules or constants to cover, for what is reached in other
+        ways.
+
+    Raises
+    ------
+    ConfigurationError
+        If the config is not made of JSON values, or source cannot be read.
+    """
+    ignored = getattr(trainer_class, "ignored_config", ())
+    kept = {key: value for key, value in config.items() if key not in ignored}
+    refuse(_json_problems(kept, "config"))
+    named = (trainer_class, *depends_on)
+    code = Code(frozenset(_package_of(thing) for thing in named) - {""})
+    roots = [code.add(thing) for thing in named]
+    parts = [*sorted(code.parts), ("config", json_digest(kept))]
+    parts.append(("version", str(getattr(trainer_class, "version", "1"))))
+    if (data := _data(trainer_class, config)) is not None:
+        parts.append(("data", json_digest(data)))
+    return Fingerprint(
+        digest=json_digest([roots, parts]),
+        parts=_named((name, part) for name, part in parts if part != NOT_COVERED),
+        gaps=code.gaps if data is not None else {**code.gaps, "data": _NO_DATA},
+        packages=tuple(sorted(code.packages)),
+    )
+
+
+def differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return which parts of two fingerprints differ, in words: ``function augment``.
+
+    Examples
+    --------
+    >>> differing({"config": "a", "function f": "b"}, {"config": "c", "class G": "d"})
+    ['class G (new)', 'config', 'function f (gone)']
+    """
+    found = []
+    for name in sorted({*before, *now}):
+        if name not in before:
+            found.append(f"{name} (new)")
+        elif name not in now:
+            found.append(f"{name} (gone)")
+        elif before[name] != now[name]:
+            found.append(name)
+    return found
+
+
+def _package_of(thing: object) -> str:
+    """Return the package of a definition or a module; empty for a constant."""
+    if isinstance(thing, ModuleType):
+        return thing.__name__.partition(".")[0]
+    if isinstance(thing, type | FunctionType):
+        return (thing.__module__ or "").partition(".")[0]
+    return ""
+
+
+def _data(trainer_class: type, config: Mapping[str, object]) -> object:
+    describe: Callable[[Mapping[str, object]], object] | None
+    describe = getattr(trainer_class, "fingerprint_data", None)
+    if describe is None:
+        return None
+    value = describe(config)
+    refuse(_json_problems(value, f"{trainer_class.__name__}.fingerprint_data(config)"))
+    return value
+
+
+def _json_problems(value: object, path: str) -> Iterator[str]:
+    if value is None or type(value) in (bool, int, str):
+        return
+    if isinstance(value, float) and math.isfinite(value):
+        return
+    if type(value) in (list, tuple):
+        for index, item in enumerate(value):  # type: ignore[arg-type, var-annotated]
+            yield from _json_problems(item, f"{path}[{index}]")
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                yield f"{path} must have names as keys, got {key!r}"
+            yield from _json_problems(item, f"{path}[{key!r}]")
+    else:
+        yield f"{path} must be a JSON value, got {value!r} ({type(value).__name__})"
+
+
+def _named(parts: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the parts by name; those of one name are numbered."""
+    named: dict[str, str] = {}
+    for name, part in parts:
+        count = 2
+        unique = name
+        while unique in named:
+            unique, count = f"{name} ({count})", count + 1
+        named[unique] = part
+    return named

@@ -1,0 +1,1 @@
+"""The worker side of a study: runs stages and saves their checkpoints."""

@@ -1,0 +1,597 @@
+"""What happens on a worker: stages are trained, evaluated, saved and spoken of.
+
+A `StageHost` lives in a worker process as long as the study does. It keeps the trainer of
+the last stage warm, takes save-points and stops from other threads, and writes states to
+the store behind training. It knows no Dask: `dasktune.worker.plugin` connects it.
+
+Everything it has to say goes through one function, `emit`, as lists of plain dicts.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from dasktune.errors import (
+    CorruptCheckpointError,
+    InternalError,
+    StorageError,
+)
+from dasktune.graph.keys import Chain, runs
+from dasktune.sequences import Sequence, sequence_from_json
+from dasktune.storage.buffers import Buffer, empty
+from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.codec import Snapshot, encode
+from dasktune.trainer.lifecycle import TrainerRun
+from dasktune.types import Metrics, Step, Value
+from dasktune.worker.errors_in_words import in_words, sendable, spoils_process, where
+from dasktune.worker.job import Job, StageSpec
+
+Message = dict[str, Any]
+Found = TypeVar("Found")
+Emit = Callable[[list[Message]], None]
+
+FLUSH_SECONDS = 0.05
+"""Progress is sent in batches of this age."""
+
+SAVE_SHARE = 0.02
+"""Share of training time that saving between the planned save-points may cost."""
+
+SAVE_SECONDS = 30.0
+"""Least time between such saves: what a lost worker costs is bounded, and so are states."""
+
+PAST_ATTEMPTS = 1000
+"""Ended attempts that are remembered, for messages that come too late for them."""
+
+PENDING_WRITES = 2
+"""Snapshots that may wait while one is being written: the next one makes training wait."""
+
+PENDING_BYTES = 2**30
+"""Bytes of all snapshots that lie in memory; a larger one lies there alone."""
+
+SPARE_BYTES = 2**29
+"""Largest snapshot whose memory is kept for the next one: fresh memory costs another copy."""
+
+
+class Control:
+    """What other threads tell a running attempt; also before it starts.
+
+    Attributes
+    ----------
+    ordered
+        When it was told to end at its next step (`time.monotonic`); None if it was not.
+    """
+
+    def __init__(self) -> None:
+        self.ordered: float | None = None
+        self._lock = threading.Lock()
+        self._saves: set[Step] = set()
+        self._stop_at: Step | None = None
+        self._position = -1
+
+    def save_at(self, step: Step) -> bool:
+        """Ask for a save at `step`; return whether the attempt had not passed it yet."""
+        with self._lock:
+            self._saves.add(step)
+            return self._position < step
+
+    def stop(self, at: Step | None) -> None:
+        """Ask the attempt to end at step `at`, or at its next step if None."""
+        with self._lock:
+            at = 0 if at is None else at
+            self._stop_at = at if self._stop_at is None else min(at, self._stop_at)
+            if self.ordered is None and at <= self._position + 1:
+                self.ordered = time.monotonic()
+
+    def passes(self, step: Step) -> tuple[bool, bool]:
+        """Take note that `step` was reached; return whether to save and whether to stop."""
+        with self._lock:
+            self._position = step
+            return step in self._saves, self._stop_at is not None and step >= self._stop_at
+
+
+class Lineage:
+    """A trainer and the states that were saved from it since it was built or loaded."""
+
+    def __init__(self, run: TrainerRun, key: str, parent: str | None) -> None:
+        self.run = run
+        self.key = key
+        self.parent = parent
+        self.is_warm = False
+        """Whether it was kept from an earlier stage."""
+        self.is_lost = False
+        """Whether another attempt's different state was committed under one of its keys."""
+
+
+@dataclass(slots=True)
+class _Write:
+    """A snapshot on its way to the store, with all that its commit says."""
+
+    lineage: Lineage
+    snapshot: Snapshot
+    attempt: str
+    key: str
+    step: Step
+    reports: list[tuple[Step, str, Metrics]]
+    paces: list[float]
+    seconds: float
+    began: float
+    hold_up: float
+    suspended: float | None
+    """When training was told to end, or ended (`time.monotonic`); None if it goes on."""
+
+
+class StageHost:
+    """Trains stages in this process, one at a time.
+
+    Parameters
+    ----------
+    job
+        What all stages have in common.
+    emit
+        Takes lists of messages; called from the training and the writing thread.
+    leave
+        Called when this process can train no more, before what it failed at is told.
+
+    Attributes
+    ----------
+    step_began
+        When what the trainer does now began (`time.monotonic`); None while it does nothing.
+    """
+
+    def __init__(self, job: Job, emit: Emit, leave: Callable[[], None] = lambda: None) -> None:
+        self.job = job
+        self.emit = emit
+        self.step_began: float | None = None
+        self._still = 0.0, 0.0
+        """When the step that was looked at last began, and how long it could not go on."""
+        self._leave = leave
+        self._is_spoiled = False
+        self._stage: _StageRun | None = None
+        self._thread = 0
+        self.store = CheckpointStore(job.store)
+        self._warm: Lineage | None = None
+        self._controls: dict[str, Control] = {}
+        self._past: dict[str, None] = {}
+        self._running: str | None = None
+        self._is_abandoned = False
+        self._lock = threading.RLock()
+        self._ended = threading.Condition(self._lock)
+        self._written = threading.Condition(self._lock)
+        self._unwritten: set[str] = set()
+        self._writes: queue.Queue[_Write | None] = queue.Queue()
+        self._pending: list[int] = []
+        """The bytes of the snapshots that are not written yet."""
+        self._spare: Buffer | None = None
+        self._writer = threading.Thread(target=self._write_all, name="dasktune-writer", daemon=True)
+        self._writer.start()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a stage runs here, or a state is on its way to the store."""
+        return self._running is not None or bool(self._unwritten)
+
+    def control(self, attempt: str) -> Control | None:
+        """Return the control of an attempt that runs or will run here; None if it ended."""
+        with self._lock:
+            if attempt in self._past:
+                return None
+            return self._controls.setdefault(attempt, Control())
+
+    def abandon(self, attempt: str) -> None:
+        """Stop an attempt that nobody waits for any more, and let go of its trainer."""
+        self._is_abandoned = True
+        self._warm = None
+        control = self.control(attempt)
+        if control is not None:
+            control.stop(None)
+
+    def close(self, timeout: float) -> None:
+        """Let the running stage end at its next step, and write what is pending."""
+        deadline = time.monotonic() + timeout
+        with self._lock:
+            for control in self._controls.values():
+                control.stop(None)
+            self._ended.wait_for(lambda: not self._running, timeout)
+        self._writes.put(None)
+        self._writer.join(max(0.0, deadline - time.monotonic()))
+
+    def run(self, spec: StageSpec) -> Message:
+        """Train one stage; return a receipt. Errors of user code come back as data."""
+        control = self.control(spec.attempt)
+        if control is None:
+            raise InternalError(f"attempt {spec.attempt} was run here before")
+        if self._is_spoiled:
+            return self.skip(spec)
+        stage = self._stage = _StageRun(self, spec, control)
+        self._running, self._is_abandoned = spec.attempt, False
+        self._thread = threading.get_ident()
+        try:
+            receipt = stage.train()
+        except BaseException as error:  # noqa: BLE001 - SystemExit in user code kills a worker
+            self._warm = None
+            if spoils_process(error):
+                self._is_spoiled = True
+                self._leave()
+            receipt = stage.failure(error)
+        finally:
+            self._stage = self.step_began = None
+            with self._lock:
+                self._forget(spec.attempt)
+                self._running = None
+                self._ended.notify_all()
+        return receipt
+
+    def give_up(self, seconds: float, *, stood_still: float = 0.0) -> None:
+        """If the step that runs has taken too long, say so; this process trains no more then.
+
+        Parameters
+        ----------
+        seconds
+            How long it is allowed to take.
+        stood_still
+            Seconds since the last call in which this process did nothing at all.
+        """
+        stage, began = self._stage, self.step_began
+        if stage is None or began is None:
+            return
+        step, still = self._still
+        still = stood_still + (still if step == began else 0.0)
+        self._still = began, still
+        if time.monotonic() - began - still <= seconds:
+            return
+        self._is_spoiled = True
+        found = where(self._thread)
+        self._leave()
+        stage.overdue(seconds, found)
+
+    def finish_writes(self, timeout: float) -> None:
+        """Wait until all that was saved is in the store."""
+        with self._written:
+            self._written.wait_for(lambda: not self._unwritten, timeout)
+
+    def skip(self, spec: StageSpec) -> Message:
+        """Return the receipt of a stage whose predecessor did not get to its end."""
+        with self._lock:
+            self._forget(spec.attempt)
+        receipt = _receipt(spec.attempt, spec.start, "skipped")
+        self.emit([receipt])
+        return receipt
+
+    def _forget(self, attempt: str) -> None:
+        self._controls.pop(attempt, None)
+        self._past[attempt] = None
+        if len(self._past) > PAST_ATTEMPTS:
+            del self._past[next(iter(self._past))]
+
+    def lineage_at(self, spec: StageSpec, sequences: Mapping[str, Sequence]) -> Lineage:
+        """Return a trainer that holds the state at the stage's start: the warm one, if it is."""
+        key = Chain(spec.chain[0], bytes.fromhex(spec.chain[1]), spec.chain[2]).key
+        warm, self._warm = self._warm, None
+        if warm is not None and warm.key == key and not warm.is_lost:
+            return warm
+        job = self.job
+        first = {name: sequence(0) for name, sequence in sequences.items()}
+        if spec.start == 0:
+            self.step_began = time.monotonic()
+            run = TrainerRun.start(
+                job.trainer_class, first, config=job.config, seed=spec.seed, device=job.device
+            )
+            return Lineage(run, key, None)
+        # Dask may start another path's stage before the next one of this path: the warm trainer
+        # is gone then, and the state of the stage before is still on its way to the store.
+        with self._written:
+            self._written.wait_for(lambda: key not in self._unwritten)
+        state, commit = self.store.load(key)
+        self.step_began = time.monotonic()
+        run = TrainerRun.resume(
+            job.trainer_class,
+            step=spec.start,
+            first_values=first,
+            last_values={name: one(spec.start - 1) for name, one in sequences.items()},
+            state=state,
+            config=job.config,
+            seed=spec.seed,
+            device=job.device,
+        )
+        return Lineage(run, key, commit.digest)
+
+    def keep_warm(self, lineage: Lineage) -> None:
+        """Keep a trainer for the stage that goes on from its state."""
+        lineage.is_warm = True
+        self._warm = None if self._is_abandoned else lineage
+
+    def room_for(self, nbytes: int) -> Buffer:
+        """Return memory for a snapshot; waits while too many, or too large ones, are pending."""
+        with self._written:
+            self._written.wait_for(lambda: self._has_room_for(nbytes))
+            spare, self._spare = self._spare, None
+        return spare if spare is not None and spare.nbytes == nbytes else empty(nbytes)
+
+    def _has_room_for(self, nbytes: int) -> bool:
+        pending = self._pending
+        is_little = len(pending) <= PENDING_WRITES and sum(pending) + nbytes <= PENDING_BYTES
+        return not pending or is_little
+
+    def write(self, write: _Write) -> None:
+        """Hand a snapshot to the writing thread."""
+        with self._lock:
+            self._unwritten.add(write.key)
+            self._pending.append(write.snapshot.nbytes)
+        self._writes.put(write)
+
+    # ------------------------------------------------------------ the writing thread
+
+    def _write_all(self) -> None:
+        while (write := self._writes.get()) is not None:
+            try:
+                self._write(write)
+            except Exception as error:  # noqa: BLE001 - a dead writer would hold up training
+                message = sendable(str(error))
+                if not isinstance(error, StorageError):
+                    message = f"{type(error).__name__}: {message}"
+                self.emit([{"kind": "storage", "attempt": write.attempt, "message": message}])
+            finally:
+                key, nbytes = write.key, write.snapshot.nbytes
+                spare = write.snapshot.data if nbytes <= SPARE_BYTES else None
+                del write  # and with it a large snapshot, before the next one takes its room
+                with self._lock:
+                    self._spare = spare
+                    self._unwritten.discard(key)
+                    self._pending.remove(nbytes)
+                    self._written.notify_all()
+                del spare
+
+    def _write(self, write: _Write) -> None:
+        lineage, attempt = write.lineage, write.attempt
+        if lineage.is_lost:
+            self.emit([_receipt(attempt, write.step, "lost")])
+            return
+        commit = self.store.save(
+            write.snapshot,
+            key=write.key,
+            attempt=attempt,
+            step=write.step,
+            parent=lineage.parent,
+            reports=[(step, metrics) for step, _, metrics in write.reports],
+            environment=self.job.environment,
+            seconds=write.seconds,
+        )
+        lineage.parent = commit.digest
+        # The same bits under another name are no conflict: this trainer holds the state.
+        lineage.is_lost = commit.attempt != attempt and commit.digest != write.snapshot.digest
+        reports = write.reports
+        if lineage.is_lost:
+            theirs = dict(commit.reports)
+            reports = [(s, key, theirs[s]) for s, key, _ in write.reports if s in theirs]
+        self.emit(
+            [
+                {
+                    "kind": "saved",
+                    "attempt": attempt,
+                    "step": write.step,
+                    "key": write.key,
+                    "by": commit.attempt,
+                    "digest": commit.digest,
+                    "nbytes": commit.nbytes,
+                    "reported": [step for step, _, _ in reports],
+                    "paces": [] if lineage.is_lost else write.paces,
+                    "differs": lineage.is_lost,
+                    "replaced": reports if lineage.is_lost else [],
+                    "seconds": write.seconds,
+                    "hold_up": write.hold_up,
+                    "latency": time.monotonic() - write.began,
+                    "suspend_seconds": None
+                    if write.suspended is None
+                    else time.monotonic() - write.suspended,
+                    "snapshot_bytes": write.snapshot.stored_nbytes,
+                }
+            ]
+        )
+
+
+class _StageRun:
+    """One attempt while it runs."""
+
+    def __init__(self, host: StageHost, spec: StageSpec, control: Control) -> None:
+        self.host = host
+        self.spec = spec
+        self.control = control
+        self.step = spec.start
+        self.sequences = {name: sequence_from_json(one) for name, one in spec.sequences.items()}
+        self.chain = Chain(spec.chain[0], bytes.fromhex(spec.chain[1]), spec.chain[2])
+        self.seconds = 0.0
+        self._outbox: list[Message] = [
+            {"kind": "started", "attempt": spec.attempt, "at": time.time()}
+        ]
+        self._flushed = time.monotonic()
+        self._unsent: list[tuple[Step, str, Metrics]] = []
+        self._unsaved: list[tuple[Step, str, Metrics]] = []
+        self._paces: list[float] = []
+        """What a step took on average up to each of those reports, since the one before."""
+        self._measured = spec.start, 0.0
+        self._start_seconds: float | None = None
+        self._evaluating = 0.0
+        self._saved_at = self._flushed
+        self._saved_seconds = 0.0
+        self._hold_up = 0.0
+
+    def train(self) -> Message:
+        """Train from the stage's start to its end, or to where it is told to stop."""
+        spec, host = self.spec, self.host
+        if self.control.passes(self.step)[1]:
+            return self._end("stopped")
+        # Before user code has its turn, which may take this process with it: what was lost then
+        # must be known.
+        self._flush()
+        began = time.monotonic()
+        try:
+            lineage = host.lineage_at(spec, self.sequences)
+        except CorruptCheckpointError as error:
+            # Out of the way, or it would win over the state that is trained again; unless
+            # someone has trained it meanwhile.
+            host.store.discard(self.chain.key, attempt=error.attempt)
+            return self._end("missing")
+        self._saved_at = time.monotonic()
+        self._start_seconds = 0.0 if lineage.is_warm else self._saved_at - began
+        if spec.start == spec.stop:
+            return self._evaluate_only(lineage)
+        status = "trained"
+        for values, encoded in self._values():
+            began = host.step_began = time.monotonic()
+            lineage.run.advance(values)
+            trained = time.monotonic()
+            self.seconds += trained - began
+            self.chain = self.chain.extend(encoded, 1)
+            self.step += 1
+            wanted, stopped = self.control.passes(self.step)
+            at_end = stopped or self.step == spec.stop
+            suspended = (self.control.ordered or trained) if at_end else None
+            self._after_step(lineage, wanted or self.step in spec.saves, suspended)
+            if lineage.is_lost:
+                return self._end("superseded")
+            if stopped and self.step < spec.stop:
+                status = "stopped"
+                break
+        lineage.key = self.chain.key
+        host.keep_warm(lineage)
+        return self._end(status)
+
+    def _values(self) -> Iterator[tuple[dict[str, Value], bytes]]:
+        """Yield the values of each step, and their canonical bytes."""
+        for until, encoded in runs(self.sequences, self.spec.start, self.spec.stop):
+            values = {name: sequence(self.step) for name, sequence in self.sequences.items()}
+            while self.step < until:
+                yield values, encoded
+
+    def _after_step(self, lineage: Lineage, must_save: bool, suspended: float | None) -> None:
+        """Evaluate, save and speak, where it is time to; at the stage's end it is."""
+        save = must_save or suspended is not None or self._save_is_due()
+        if save or self.step % self.host.job.report_every == 0:
+            self._measure(lineage)
+        if save:
+            self._save(lineage, suspended)
+        if time.monotonic() - self._flushed > FLUSH_SECONDS:
+            self._flush()
+
+    def _measure(self, lineage: Lineage) -> None:
+        """Evaluate, and note what the steps since the last time took with it."""
+        began = time.monotonic()
+        report = (self.step, self.chain.key, lineage.run.evaluate())
+        self._evaluating += time.monotonic() - began
+        self._unsent.append(report)
+        self._unsaved.append(report)
+        last, before = self._measured
+        self._measured = self.step, self.seconds + self._evaluating
+        self._paces.append((self._measured[1] - before) / (self.step - last))
+
+    def _save_is_due(self) -> bool:
+        if not self.host.job.saves_by_time:
+            return False
+        age = time.monotonic() - self._saved_at
+        return age > max(SAVE_SECONDS, self._hold_up / SAVE_SHARE)
+
+    def _save(self, lineage: Lineage, suspended: float | None) -> None:
+        self._flush()
+        began = time.monotonic()
+        state = lineage.run.state()
+        self.host.step_began = None  # it may have to wait for the store
+        snapshot = encode(state, allocate=self.host.room_for)
+        del state
+        self._saved_at = time.monotonic()
+        self._hold_up = self._saved_at - began
+        self.host.write(
+            _Write(
+                lineage,
+                snapshot,
+                self.spec.attempt,
+                self.chain.key,
+                self.step,
+                self._unsaved,
+                self._paces,
+                self.seconds - self._saved_seconds,
+                began,
+                self._hold_up,
+                suspended,
+            )
+        )
+        self._unsaved, self._paces, self._saved_seconds = [], [], self.seconds
+
+    def _evaluate_only(self, lineage: Lineage) -> Message:
+        """Measure a state that exists: its metrics are all that is missing."""
+        key = self.chain.key
+        self.host.step_began = time.monotonic()
+        report = (self.step, key, lineage.run.evaluate())
+        self._unsent.append(report)
+        self._flush()
+        message = {"kind": "saved", "attempt": self.spec.attempt, "step": self.step, "key": key}
+        self._outbox.append({**message, "by": None, "reported": [self.step], "replaced": []})
+        self.host.keep_warm(lineage)
+        return self._end("trained")
+
+    def overdue(self, seconds: float, where: str) -> None:
+        """Tell that what the trainer does has taken longer than so many seconds.
+
+        Parameters
+        ----------
+        seconds
+            How long it was allowed to take.
+        where
+            The stack of the training thread.
+        """
+        self.control.stop(None)
+        receipt = _receipt(self.spec.attempt, self.step, "failed")
+        receipt["kind"] = "failed"
+        receipt["message"] = (
+            f"a step must end within {seconds:g} s, the one after step {self.step} has not "
+            "(Timeouts.step_seconds)"
+        )
+        receipt["traceback"] = f"{where}\n{receipt['message']}"
+        self.host.emit([receipt])
+
+    def failure(self, error: BaseException) -> Message:
+        """Return the receipt of a stage whose trainer raised."""
+        attempt, words = self.spec.attempt, in_words(error)
+        if isinstance(error, InternalError | StorageError):
+            text = sendable(str(error))
+            self._outbox.append({"kind": "storage", "attempt": attempt, "message": text})
+        self._flush()
+        receipt = _receipt(attempt, self.step, "failed")
+        self._outbox.append({**receipt, "kind": "failed", **words})
+        self._flush()
+        return receipt
+
+    def _end(self, status: str) -> Message:
+        receipt = _receipt(self.spec.attempt, self.step, status)
+        receipt |= {"seconds": self.seconds, "start_seconds": self._start_seconds}
+        receipt["evaluate_seconds"] = self._evaluating
+        self._flush(receipt)
+        return receipt
+
+    def _flush(self, last: Message | None = None) -> None:
+        """Send what has happened since the last time."""
+        if self._unsent or self._outbox or last is not None:
+            messages, self._outbox = self._outbox, []
+            if self._unsent:
+                reports, self._unsent = self._unsent, []
+                message = {"kind": "progress", "attempt": self.spec.attempt, "step": self.step}
+                messages.append({**message, "reports": reports})
+            if last is not None:
+                messages.append(last)
+            self.host.emit(messages)
+        self._flushed = time.monotonic()
+
+
+def _receipt(attempt: str, step: Step, status: str) -> Message:
+    return {
+        "kind": "ended",
+        "attempt": attempt,
+        "step": step,
+        "status": status,
+        "seconds": 0.0,
+        "at": time.time(),
+    }

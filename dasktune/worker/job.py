@@ -1,0 +1,154 @@
+"""What travels from the driver to workers: the job once for a run, and each stage."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from dasktune.errors import ClusterError
+from dasktune.trainer.code import TrainerCode, unpack
+from dasktune.trainer.environment import environment
+from dasktune.types import Step
+from dasktune.worker.gpus import has_gpus_of_its_own, sees_too_many
+
+PROCESS = uuid4().hex
+"""Names this process among those of all hosts: numbers of processes repeat."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlan:
+    """What a worker needs to know to train stages of one study.
+
+    Parameters
+    ----------
+    run
+        Unique name of this run of the driver; part of every message.
+    code
+        The user's trainer.
+    config, store, report_every
+        See `dasktune.worker.host.Job`.
+    seed
+        The study's; repeats of a configuration add to it.
+    needs
+        Resources that a stage occupies; with ``GPU`` the trainer is put on one.
+    saves_by_time
+        Whether workers also save now and then between the planned steps.
+    needs_process
+        Whether each worker must be a process of its own.
+    step_seconds
+        Longest time that a step may take; None is no limit.
+    driver
+        The driver's process, as `PROCESS` names it.
+    """
+
+    run: str
+    code: TrainerCode
+    config: Mapping[str, object]
+    seed: int
+    store: str
+    report_every: int
+    needs: Mapping[str, float]
+    needs_process: bool = False
+    saves_by_time: bool = True
+    step_seconds: float | None = None
+    driver: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What all stages of a study have in common.
+
+    Parameters
+    ----------
+    trainer_class
+        The user's trainer.
+    config, device
+        What it is built with.
+    store
+        URL of the checkpoint store.
+    report_every
+        Evaluate after every so many steps.
+    saves_by_time
+        Whether to save now and then between the planned steps.
+    environment
+        What is recorded with each checkpoint.
+    """
+
+    trainer_class: type
+    config: Mapping[str, object]
+    device: str
+    store: str
+    report_every: int
+    saves_by_time: bool = True
+    environment: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSpec:
+    """One stage to train: plain data, as it travels.
+
+    Parameters
+    ----------
+    attempt
+        Id of the attempt.
+    start, stop
+        Steps.
+    saves
+        Steps strictly between at which the state is saved.
+    sequences
+        JSON documents of the hyper-parameters by name.
+    chain
+        Position in the chain of keys at `start`: base, values (hex), length.
+    seed
+        Seed of the training.
+    """
+
+    attempt: str
+    start: Step
+    stop: Step
+    saves: tuple[Step, ...]
+    sequences: Mapping[str, Mapping[str, object]]
+    chain: tuple[str, str, int]
+    seed: int
+
+
+def open_job(plan: JobPlan, resources: Mapping[str, float]) -> Job:
+    """Return the job of a plan: its trainer's code opened, this process ready for it.
+
+    Parameters
+    ----------
+    plan
+        What the driver sent.
+    resources
+        What this worker says it has; with a ``GPU`` the trainer is put there, and on a
+        worker of dask-cuda in any case.
+
+    Raises
+    ------
+    ClusterError
+        If the code cannot be opened here, a GPU is needed and none can be used, or torch
+        would use the GPU of another worker.
+    """
+    trainer_class = unpack(plan.code)
+    device = "cuda" if resources.get("GPU", 0) > 0 or has_gpus_of_its_own() else "cpu"
+    torch = sys.modules.get("torch")
+    if device == "cuda" and torch is not None and not torch.cuda.is_available():
+        if plan.needs.get("GPU", 0) > 0:
+            raise ClusterError("stages need a GPU, and torch finds none in this process")
+        device = "cpu"
+    if device == "cuda" and sees_too_many(torch):
+        raise ClusterError(
+            "torch used CUDA here before the worker was given its GPUs: the script must do so "
+            "only under `if __name__ == '__main__':`, because each worker process reads it, too"
+        )
+    return Job(
+        trainer_class=trainer_class,
+        config=plan.config,
+        device=device,
+        store=plan.store,
+        report_every=plan.report_every,
+        saves_by_time=plan.saves_by_time,
+        environment=environment(device),
+    )

@@ -1,0 +1,358 @@
+"""The part of dasktune that Dask imports on workers; light, since schedulers import it too.
+
+A scheduler unpickles every function that is submitted, in its event loop: so `run_stage`
+lives here, takes plain data, and what is heavy is imported by workers alone, when their
+plugin is set up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+from collections.abc import Coroutine, Mapping
+from functools import lru_cache
+from typing import Any, TypeGuard, cast
+
+from distributed import Worker, WorkerPlugin, get_worker
+from distributed.threadpoolexecutor import ThreadPoolExecutor
+
+from dasktune.trainer.isolation import give_own_generator
+from dasktune.worker.job import PROCESS, JobPlan, StageSpec, open_job
+
+TOPIC = "dasktune"
+NO_PLUGIN = "the plugin is not there"
+"""What a worker answers that has not been made ready yet."""
+
+LEAVE_AT = "DASKTUNE_LEAVE_AT"
+"""Variable that says when a worker takes no more stages (epoch seconds): its host ends it soon."""
+
+LEAVE_SECONDS = 2.0
+"""How long a worker that leaves must have had nothing to do before it closes."""
+
+CLOSE_SECONDS = "DASKTUNE_CLOSE_SECONDS"
+"""Variable that says how long a worker has to save when it is told to end (SIGTERM)."""
+
+NANNY_SECONDS = 6.0
+"""What it has otherwise; a nanny kills its worker after about 8 s."""
+
+WATCH_SECONDS = 1.0
+"""How often it is looked whether a step has taken too long; a tenth of what it may, if less."""
+
+WRITE_SECONDS = 120.0
+"""How long a process that ends itself waits for the store to take what was saved."""
+
+TELL_SECONDS = 0.3
+"""How long a process that ends itself waits until what it has said is on its way."""
+
+PROFILING_IS_SAFE = sys.version_info >= (3, 11, 9)
+"""Whether Dask may look at a worker's frames while it trains.
+
+Older Pythons may stop for ever in `sys._current_frames`, the GIL held, if garbage is collected
+there [python/cpython#106883]; Dask's profiler calls that a hundred times a second.
+"""
+
+
+class StagePlugin(WorkerPlugin):
+    """Puts a `dasktune.worker.host.StageHost` on each worker and connects it with Dask.
+
+    Parameters
+    ----------
+    plan
+        The study's job.
+    """
+
+    idempotent = True
+
+    def __init__(self, plan: JobPlan) -> None:
+        self.plan = plan
+        self.name = plan.run
+        self.problem: str | None = None
+
+    def setup(self, worker: Worker) -> None:
+        """Open the trainer's code and start the host; a failure is kept for `greet`."""
+        from dasktune.worker.host import StageHost
+
+        self._worker = worker
+        self._is_closed = False
+        self.is_leaving = self.is_replaced = False
+        self._timer: asyncio.TimerHandle | None = None
+        if not PROFILING_IS_SAFE:
+            stop_profiling(worker)
+        try:
+            job = open_job(self.plan, worker.state.total_resources)
+        except Exception as error:  # noqa: BLE001 - a module of the user's may run here
+            self.problem = f"{type(error).__name__}: {error}"
+            return
+        self.host = StageHost(job, self._emit, self._give_up_from_thread)
+        if self.plan.needs_process:
+            give_own_generator()  # now that the store's client is loaded, too
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        worker.handlers[self.plan.run] = self._control
+        worker.handlers[predicting(self.plan.run)] = self._predict
+        # Of daemon threads: a predictor that hangs must not keep the process from ending.
+        self._thinking = ThreadPoolExecutor(1, thread_name_prefix="dasktune-predictions")
+        if self.plan.driver != PROCESS:
+            GentleEnd.prepare(worker)
+        if self.plan.step_seconds is not None:
+            self._begin(self._watch(self.plan.step_seconds))
+        if LEAVE_AT in os.environ:
+            seconds = float(os.environ[LEAVE_AT]) - time.time()
+            self._timer = self._loop.call_later(max(0.0, seconds), self._begin_to_leave)
+
+    def _begin_to_leave(self) -> None:
+        self._begin(self._leave())
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _say_it_leaves(self) -> None:
+        """Let the driver send nothing more here, and blame nobody for the loss."""
+        self.is_leaving = True
+        self._say(leaving=True)
+
+    async def _watch(self, seconds: float) -> None:
+        """Replace this process when a step takes longer than so many seconds.
+
+        While all of the process stands still (suspended, or its machine is), no step can end.
+        """
+        interval = min(WATCH_SECONDS, seconds / 10)
+        while not self._is_closed and not self.is_replaced:
+            looked = time.monotonic()
+            await asyncio.sleep(interval)
+            self.host.give_up(seconds, stood_still=time.monotonic() - looked - interval)
+
+    def _give_up_from_thread(self) -> None:
+        """Say, before anything else is said, that this process ends; let it end."""
+        if not self.is_replaced:
+            self.is_replaced = True
+            self._say_it_leaves()
+            self._loop.call_soon_threadsafe(self._begin_to_be_replaced)
+
+    def _begin_to_be_replaced(self) -> None:
+        self._begin(self._replace())
+
+    async def _replace(self) -> None:
+        """End this process, in which nothing can be trained any more, once all is saved.
+
+        A nanny, SLURM or whoever else keeps workers starts another. Where the process is not
+        the worker's alone, the worker alone is closed.
+        """
+        worker = self._worker
+        await asyncio.to_thread(self.host.finish_writes, WRITE_SECONDS)
+        await asyncio.sleep(TELL_SECONDS)
+        if self.plan.driver == PROCESS or len(Worker._instances) > 1:
+            self._is_closed = True  # nobody waits for the thread that hangs
+            await worker.close(reason="dasktune-gives-up", executor_wait=False)
+        else:
+            os._exit(1)
+
+    async def _leave(self) -> None:
+        """Say that this worker will be gone; close it once it has had nothing to do for a bit."""
+        worker, idle_since = self._worker, time.monotonic()
+        self._say_it_leaves()
+        while time.monotonic() - idle_since < LEAVE_SECONDS:
+            await asyncio.sleep(LEAVE_SECONDS / 10)
+            if any(plugin.is_busy for plugin in worker.plugins.values() if _is_stage(plugin)):
+                idle_since = time.monotonic()
+        if not self._is_closed:
+            await worker.close(reason="dasktune-leaves", nanny=True)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is trained, or not durable yet."""
+        return self.problem is None and self.host.is_busy
+
+    async def teardown(self, worker: Worker) -> None:
+        """Save what runs: the worker is closing, or the study is done with it.
+
+        The worker waits for it, and what was saved is heard of while it still can be.
+        """
+        worker.handlers.pop(self.plan.run, None)
+        worker.handlers.pop(predicting(self.plan.run), None)
+        if self.problem is None:
+            self._thinking.shutdown(wait=False)
+        if self._timer is not None:
+            self._timer.cancel()
+        await self.finish()
+
+    async def finish(self) -> None:
+        """Say that this worker is going, and save what runs."""
+        if self.problem is None and not self._is_closed:
+            self._is_closed = True
+            if not self.is_leaving:
+                self._say_it_leaves()
+            await asyncio.to_thread(self.host.close, _close_seconds())
+
+    def transition(self, key: object, start: str, finish: str, **_: object) -> None:
+        """Stop a stage that Dask cancelled, also because its driver died."""
+        released = start in ("executing", "long-running") and finish == "released"
+        if released and self.problem is None and is_stage_key(key, self.plan.run):
+            self.host.abandon(key[-1])  # type: ignore[index]
+
+    def _emit(self, messages: list[dict[str, Any]]) -> None:
+        self._say(messages=messages)
+
+    def _say(self, **content: object) -> None:
+        """Let the driver hear of something; from any thread."""
+        worker = self._worker
+        worker.log_event(TOPIC, {"run": self.plan.run, "worker": worker.address, **content})
+
+    async def _control(self, attempt: str, save_at: int | None, stop_at: int | None) -> str:
+        """Take a save-point or a stop; called by the driver through the scheduler."""
+        control = self.host.control(attempt)
+        if control is None:
+            return "late"
+        if save_at is None:
+            control.stop(None if stop_at is None or stop_at < 0 else stop_at)
+            return "ok"
+        return "ok" if control.save_at(save_at) else "late"
+
+    def _predict(self, number: int, question: bytes) -> str:
+        """Take a question; its answer is said when it is there.
+
+        One at a time, in a thread of its own: it takes CPU time from the training, and nothing
+        else.
+        """
+        self._thinking.submit(self._think, number, question)
+        return "ok"
+
+    def _think(self, number: int, question: bytes) -> None:
+        """Say a prediction as JSON, or why there is none; while somebody wants to know."""
+        if self._is_closed:
+            return
+        answer = _answer_or_why(question)
+        if not self._is_closed:
+            self._say(predicted=(number, answer))
+
+
+def _answer_or_why(question: bytes) -> dict[str, object] | str:
+    """Return a prediction, or in words why there is none: no predictor may end a worker."""
+    try:
+        return answer_to(question)
+    except BaseException as error:  # noqa: BLE001 - a predictor of the user's may run here
+        return f"{type(error).__name__}: {error}"
+
+
+def answer_to(question: bytes) -> dict[str, object]:
+    """Return the prediction as JSON for a question that `dasktune.driver.predictions` packed."""
+    from dasktune.algos.curves.curve import Question
+
+    packed, curve, steps, seed = pickle.loads(question)
+    asked = Question(predictor=_opened(packed), curve=curve, steps=steps, seed=seed)
+    return asked.answer().to_json()
+
+
+@lru_cache(maxsize=8)
+def _opened(packed: bytes) -> Any:
+    """Return a predictor, which each study packs once."""
+    return pickle.loads(packed)
+
+
+def stop_profiling(worker: Worker) -> None:
+    """Let a worker's profiler not run, also if it is only about to start."""
+    for name in ("profile", "profile-cycle"):
+        callback = worker.periodic_callbacks.pop(name, None)
+        if callback is not None:
+            callback.stop()
+
+
+class GentleEnd:
+    """Lets a worker's process end gently on SIGTERM: what runs is saved, and that is told.
+
+    Dask would cut the connection first: nobody would hear of what is saved after that.
+
+    Parameters
+    ----------
+    worker
+        The only one of this process.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._loop = asyncio.get_running_loop()
+        self._before = signal.getsignal(signal.SIGTERM)
+        self._task: asyncio.Task[None] | None = None
+
+    @classmethod
+    def prepare(cls, worker: Worker) -> None:
+        """Be ready for the signal, where this thread is the one that may hear it."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and not isinstance(signal.getsignal(signal.SIGTERM), cls):
+            signal.signal(signal.SIGTERM, cls(worker))
+
+    def __call__(self, number: int, _: object) -> None:
+        """Begin to end; a second signal ends as it would have without this."""
+        signal.signal(number, self._before)
+        self._loop.call_soon_threadsafe(self._begin)
+
+    def _begin(self) -> None:
+        self._task = self._loop.create_task(self._end())
+
+    async def _end(self) -> None:
+        stages = [one for one in self._worker.plugins.values() if _is_stage(one)]
+        await asyncio.gather(*(one.finish() for one in stages))
+        await asyncio.sleep(TELL_SECONDS)
+        await self._worker.close(reason="dasktune-told-to-end", nanny=False)
+
+
+def _close_seconds() -> float:
+    return float(os.environ.get(CLOSE_SECONDS, NANNY_SECONDS))
+
+
+def _is_stage(plugin: object) -> TypeGuard[StagePlugin]:
+    return isinstance(plugin, StagePlugin)
+
+
+def predicting(run: str) -> str:
+    """Return the name of the handler that predicts for a run."""
+    return f"{run}:predict"
+
+
+def is_stage_key(key: object, run: str) -> bool:
+    """Whether a Dask key names a stage of a run."""
+    return isinstance(key, tuple) and len(key) > 1 and key[0] == prefix_of(run)
+
+
+def prefix_of(run: str) -> str:
+    """Return the first part of a run's Dask keys, which decides colour and progress bar."""
+    return run.rpartition("-")[0] + ":stage"
+
+
+def run_stage(run: str, spec: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> object:
+    """Train one stage on the worker that calls this; return a receipt.
+
+    Parameters
+    ----------
+    run
+        Name of the driver's run.
+    spec
+        Fields of a `dasktune.worker.host.StageSpec`.
+    before
+        Receipt of the stage that this one carries on from on the same worker.
+    """
+    plugin = cast(StagePlugin, get_worker().plugins[run])
+    stage = StageSpec(**spec)
+    came_to_its_end = before is None or (
+        before["status"] == "trained" and before["step"] == stage.start
+    )
+    return plugin.host.run(stage) if came_to_its_end else plugin.host.skip(stage)
+
+
+def greet(run: str, dask_worker: Worker) -> dict[str, object]:
+    """Return what a driver must know of a worker before it uses it."""
+    plugin = cast(StagePlugin | None, dask_worker.plugins.get(run))
+    return {
+        "process": PROCESS,
+        "problem": NO_PLUGIN if plugin is None else plugin.problem,
+        "resources": dict(dask_worker.state.total_resources),
+        "threads": dask_worker.state.nthreads,
+        "leaving": plugin is not None and plugin.is_leaving,
+    }

@@ -1,0 +1,72 @@
+"""What workers write down."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from distributed import Client, LocalCluster
+
+from dasktune.algos import Grid
+from dasktune.space import Space
+from dasktune.study.create import create_study
+from dasktune.trainer.lifecycle import TrainerRun
+from dasktune.worker.host import StageHost
+from tests.chaos.builtin import Descent
+from tests.chaos.lone import Alone
+from tests.chaos.witness import PATH, dask_setup, read
+
+CALM = {"pace": 0}
+
+
+@pytest.fixture
+def one_thread() -> Iterator[Client]:
+    """Return a client of one worker in this process: two would write into one file."""
+    with (
+        LocalCluster(
+            processes=False,
+            n_workers=1,
+            threads_per_worker=1,
+            host="127.0.0.1",
+            protocol="tcp://",
+            dashboard_address="127.0.0.1:0",
+        ) as cluster,
+        Client(cluster) as connected,
+    ):
+        yield connected
+
+
+def test_every_step_is_written_down_with_the_state_that_came_of_it(
+    tmp_path: Path, one_thread: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "steps").mkdir()
+    monkeypatch.setenv(PATH, str(tmp_path / "steps" / "worker-0.0"))
+    monkeypatch.setattr(TrainerRun, "advance", TrainerRun.advance)  # put back at the end
+    monkeypatch.setattr(StageHost, "run", StageHost.run)
+    file = dask_setup(None)
+    study = create_study(Descent, name="chaos", storage=tmp_path, metric="loss", config=CALM)
+    space = Space(lr=[0.1, 0.2, 0.3], momentum=[0.0])
+    study.optimize(Grid(space, max_steps=5), client=one_thread, progress=False, last_line=False)
+    monkeypatch.undo()
+    os.close(file)
+    found = list(read(tmp_path / "steps"))
+    alone = Alone(Descent, config=CALM, seed=0, report_every=1)
+    runs = [alone.run(one.sequences, 5) for one in study.trials]
+    expected = {digest: step for one in runs for step, digest in enumerate(one.digests, 1)}
+    assert {one.digest: one.step for one in found} == expected
+    assert len(found) == 15 == study.summary()["steps_executed"]
+    assert {one.process for one in found} == {"worker-0.0"}
+    assert {one.attempt for one in found} == {stage.attempt for stage in study.stages()}
+    assert all(one.began <= one.at for one in found)
+    study.close()
+
+
+def test_a_line_that_was_cut_off_does_not_count(tmp_path: Path) -> None:
+    whole = "begin 10.0 0-a\nstep 10.5 1 abc\nstep 11.0 2 def\n"
+    (tmp_path / "worker-0.0").write_text(whole + "step 11.5 3")
+    assert [(one.step, one.digest, one.began) for one in read(tmp_path)] == [
+        (1, "abc", 10.0),
+        (2, "def", 10.0),
+    ]

@@ -1,0 +1,98 @@
+"""Where a study is run, by flags and by dasktune.toml; flags win."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dasktune.cli.target import Place, place_of
+from dasktune.errors import ConfigurationError
+
+
+def place(folder: Path, toml: str, **flags: Any) -> Place:
+    (folder / "dasktune.toml").write_text(toml)
+    return place_of(folder, flags)
+
+
+def refusal(folder: Path, toml: str, **flags: Any) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        place(folder, toml, **flags).connecting(folder, {})
+    return str(caught.value)
+
+
+def test_nothing_said_is_a_cluster_of_this_host(tmp_path: Path) -> None:
+    found = place_of(tmp_path, {"workers": None, "slurm": None})
+    assert found == Place()
+    assert found.is_local
+    with found.connecting(tmp_path, {})() as client:
+        assert client is None
+
+
+def test_the_table_has_flags_by_name_and_flags_win(tmp_path: Path) -> None:
+    toml = "[run]\nworkers = 3\ngpus-per-worker = 0.5\nstep_timeout = 600\n"
+    found = place(tmp_path, toml)
+    assert (found.local_workers, found.local_gpus, found.step_timeout) == (3, 0.5, 600)
+    found = place(tmp_path, toml, workers="2")
+    assert (found.local_workers, found.local_gpus, found.step_timeout) == (2, 0.5, 600)
+
+
+def test_files_of_the_table_are_beside_it(tmp_path: Path) -> None:
+    found = place(tmp_path, '[run]\nscheduler = "tls://h:1"\ntls-ca = "ca.pem"\n')
+    assert found.tls_ca == str(tmp_path / "ca.pem")
+
+
+def test_the_table_may_say_how_a_run_is_logged(tmp_path: Path) -> None:
+    toml = '[run]\nlog-file = "run.log"\nlog-format = "json"\n'
+    assert place(tmp_path, toml).log == (str(tmp_path / "run.log"), "json", None)
+    assert place(tmp_path, toml, log_format="text").log[1] == "text"
+
+
+def test_a_flag_that_names_another_cluster_replaces_that_of_the_table(tmp_path: Path) -> None:
+    there = '[run]\nscheduler = "tls://h:1"\ntls_ca = "ca.pem"\nstep-timeout = 9\n'
+    found = place(tmp_path, there, workers="2")
+    assert found == Place(workers="2", step_timeout=9)
+    found = place(tmp_path, there, scheduler_file="s.json")
+    assert found == Place(scheduler_file="s.json", step_timeout=9)
+    assert place(tmp_path, there, slurm=True) == Place(slurm=True, step_timeout=9)
+
+    jobs = "[run]\nslurm = true\nworkers = 2\n"
+    assert place(tmp_path, jobs) == Place(slurm=True)
+    assert place(tmp_path, jobs, slurm=False) == Place(workers=2)
+    assert place(tmp_path, jobs, workers="2-8") == Place(slurm=True, workers="2-8")
+    assert place(tmp_path, jobs, scheduler="tls://h:1") == Place(scheduler="tls://h:1")
+
+
+@pytest.mark.parametrize(
+    ("toml", "message"),
+    [
+        ("[run]\nworker = 2", "[run]: unknown option 'worker'; known: gpus_per_worker, insecure"),
+        ("[runs]\nworkers = 2", "unknown table 'runs'; known: run, slurm"),
+        ("run = 3", "run must be a table, got 3"),
+        ("[run", "must be a TOML file"),
+        ("[run]\nworkers = 0", "--workers must be a number >= 1, got 0"),
+        ("[run]\nworkers = true", "--workers must be a number >= 1, got True"),
+        ("[run]\nworkers = 2\nscheduler = 'tls://h:1'", "--workers is for a local cluster"),
+        ("[run]\nlog-file = 5", "--log-file must be a text, got 5"),
+        ("[run]\nscheduler = 5", "--scheduler must be a text, got 5"),
+        ("[run]\nscheduler = 'tcp://192.0.2.1:8786'", "without encryption runs code on it"),
+        ("[run]\nslurm = 'yes'", "--slurm must be true or false, got 'yes'"),
+        ("[run]\nslurm = true\nscheduler = 'tls://h:1'", "only one of --scheduler, --slurm"),
+        ("[run]\ntls-ca = 'x'", "--tls-ca is for a cluster of --scheduler"),
+        ("[run]\nscheduler_file = 'none.json'", "none.json': [Errno 2]"),
+    ],
+)
+def test_a_wrong_table_is_refused(tmp_path: Path, toml: str, message: str) -> None:
+    assert message in refusal(tmp_path, toml)
+
+
+def test_all_that_contradicts_is_said_at_once(tmp_path: Path) -> None:
+    said = refusal(tmp_path, "", scheduler="tls://h:1", workers="2", gpus_per_worker=1.0)
+    assert "--workers is for a local cluster, not for one of --scheduler" in said
+    assert "--gpus-per-worker is for a local cluster" in said
+
+
+def test_options_of_jobs_need_slurm(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="--partition, --qos must come with --slurm"):
+        Place().connecting(tmp_path, {"partition": "gpu", "qos": "low", "account": None})

@@ -1,0 +1,640 @@
+"""The keeper: a store stays under its budget, and nothing goes that is needed."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dasktune as dt
+from dasktune.algos.base import Tuner
+from dasktune.driver.retention.evict import Keeper
+from dasktune.driver.retention.value import holder
+from dasktune.engine.engine import Engine
+from dasktune.engine.limits import Limits
+from dasktune.engine.trials import TrialRecord
+from dasktune.errors import CorruptCheckpointError, StorageError
+from dasktune.graph.attempts import DispatchOptions
+from dasktune.graph.dispatch import Dispatcher
+from dasktune.graph.events import Event, Evicted, RunStage, Saved
+from dasktune.graph.keys import root_key
+from dasktune.graph.plan import Node
+from dasktune.graph.save_policy import SavePolicy
+from dasktune.sequences import Constant, MultiStep, Piecewise, Sequence
+from dasktune.simulate.mishaps import Mishaps
+from dasktune.simulate.runner import Conditions, SimulatedRunner
+from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.codec import encode
+from dasktune.storage.database.database import Database
+from dasktune.storage.retention import Keep, Retention
+from dasktune.traces.timing import EvenPace
+from dasktune.types import Objective, Step, TrialState
+
+FLOATS = 1000
+NBYTES = 8 * FLOATS
+LOSS = Objective.single("loss", "minimize")
+STATE = encode({"weight": np.zeros(FLOATS)})
+WHOLE = 10_000
+"""More than a state takes in a store, commit and all, and less than 1.3 times as much."""
+
+
+@pytest.fixture
+def database() -> Iterator[Database]:
+    opened = Database("sqlite://")
+    yield opened
+    opened.close()
+
+
+class Scene:
+    """A plan, a store with real states, and a keeper, without anything that trains."""
+
+    def __init__(self, database: Database, *, store: CheckpointStore | None = None) -> None:
+        self.store = store or CheckpointStore(f"memory://{uuid4().hex}")
+        self.database = database
+        self.now = 1e9
+        self.kept: frozenset[str] = frozenset()
+        self.trials: dict[int, TrialRecord] = {}
+        self.there_when_written_down: list[set[str]] = []
+        options = DispatchOptions(attempt_prefix="a", saves=SavePolicy(at_changes=False))
+        self.dispatcher = Dispatcher(root_key("scene", 0), options)
+
+    def trial(self, sequence: Sequence, max_steps: Step = 40, **known: Any) -> int:
+        """Register a trial."""
+        number = len(self.trials)
+        self.trials[number] = TrialRecord(
+            number=number,
+            tuner=0,
+            local=number,
+            params={},
+            sequences={"lr": sequence},
+            max_steps=max_steps,
+            **known,
+        )
+        self.dispatcher.register(number, {"lr": sequence}, max_steps)
+        return number
+
+    def end(self, trial: int, value: float, state: TrialState = TrialState.COMPLETE) -> None:
+        """Let a trial have come to its last step."""
+        record = self.trials[trial]
+        record.steps, record.values, record.state = record.max_steps, (value,), state
+
+    def keeper(self, budget: int, keep: str = "none") -> Keeper:
+        """Return an open keeper."""
+        made = Keeper(
+            self.store,
+            self.database,
+            Retention(budget=budget, keep=Keep.parse(keep)),
+            dispatcher=self.dispatcher,
+            trials=self.trials,
+            objective=LOSS,
+            kept_elsewhere=lambda: self.kept,
+            write_down=lambda: self.there_when_written_down.append(self.keys),
+            clock=lambda: self.now,
+        )
+        made.open()
+        return made
+
+    def save(self, trial: int, step: Step, keeper: Keeper | None = None, by: str = "0-aa") -> str:
+        """Store a state of a trial; return its key."""
+        self.now += 10
+        node = self.dispatcher.plan.node_at(trial, step)
+        key = node.key_at(step)
+        commit = self.store.save(STATE, key=key, attempt=by, step=step, seconds=1.0)
+        node.checkpoints[step] = None
+        if keeper is not None:
+            message = {"key": key, "nbytes": commit.nbytes, "by": commit.attempt, "step": step}
+            keeper.saved(node, {**message, "seconds": 1.0})
+        return key
+
+    def tell(self, events: list[Evicted]) -> list[tuple[Node, Step]]:
+        """Let the dispatcher know what is gone."""
+        for event in events:
+            self.dispatcher.handle(event, 0.0)
+        return [(holder(one.node, one.step), one.step) for one in events]
+
+    @property
+    def keys(self) -> set[str]:
+        return set(self.store.keys())
+
+
+def turn(at: Step, value: float = 1.0) -> Sequence:
+    """Return a sequence that parts from `Constant(0.5)` at a step."""
+    return Piecewise([0.5, value], boundaries=[at])
+
+
+def test_ends_of_trials_go_before_branch_points_that_others_wait_for(database: Database) -> None:
+    scene = Scene(database)
+    first, second = scene.trial(Constant(0.5)), scene.trial(turn(20))
+    keeper = scene.keeper(WHOLE * 5 // 2)
+    branch = scene.save(first, 20, keeper)
+    assert keeper.turn() == []
+    scene.end(first, 0.1)
+    end = scene.save(first, 40, keeper)
+    scene.trials[second].state, scene.trials[second].until = TrialState.RUNNING, 40
+    third = scene.trial(Constant(0.9), state=TrialState.RUNNING)
+    other = scene.save(third, 20, keeper)
+    gone = scene.tell(keeper.turn())
+    keeper.close()
+    assert gone == [(scene.dispatcher.plan.node_at(first, 40), 40)]
+    assert scene.keys == {branch, other}
+    assert end not in scene.keys
+
+
+def test_what_is_known_of_states_is_durable_before_they_go(database: Database) -> None:
+    scene = Scene(database)
+    trial = scene.trial(Constant(0.5))
+    keeper = scene.keeper(WHOLE * 3 // 2)
+    keys = {scene.save(trial, 20, keeper)}
+    assert keeper.turn() == []
+    assert scene.there_when_written_down == []
+    keys.add(scene.save(trial, 40, keeper))
+    scene.tell(keeper.turn())
+    keeper.close()
+    assert scene.there_when_written_down == [keys]
+    assert len(scene.keys) == 1
+
+
+def test_the_store_is_counted_whole_with_strangers_and_uploads(database: Database) -> None:
+    scene = Scene(database)
+    for number in range(3):
+        scene.store.save(STATE, key=f"f{number}", attempt="0-bb", step=5)
+    scene.store.files.write("checkpoints/ab/abcd/0-cc/step-5", {"c.0": [np.zeros(500, np.uint8)]})
+    keeper = scene.keeper(100 * WHOLE)
+    listed = sum(one.nbytes for one in scene.store.inventory())
+    assert 3 * NBYTES < listed <= keeper.nbytes < listed + 4 * 1000 + 1
+    keeper.close()
+
+
+def test_strangers_go_by_age_but_not_the_young_ones_nor_what_others_keep(
+    database: Database, tmp_path: Path
+) -> None:
+    scene = Scene(database, store=CheckpointStore(str(tmp_path)))
+    for number in range(3):
+        scene.store.save(STATE, key=f"f{number}", attempt="0-bb", step=5)
+    written = max(when for one in scene.store.inventory() for _, when in one.attempts.values())
+    scene.kept = frozenset({"f1"})
+    trial = scene.trial(Constant(0.5))
+    scene.now = written + 60
+    keeper = scene.keeper(2 * WHOLE)
+    assert keeper.turn() == []
+    keeper.close()
+    assert scene.keys == {"f0", "f1", "f2"}
+    scene.now = written + 7200
+    keeper = scene.keeper(2 * WHOLE)
+    scene.save(trial, 20, keeper)
+    keeper.turn()
+    keeper.close()
+    assert "f1" in scene.keys
+    assert not {"f0", "f2"} & scene.keys
+
+
+def test_what_the_database_saw_used_lately_is_young(database: Database, tmp_path: Path) -> None:
+    scene = Scene(database, store=CheckpointStore(str(tmp_path)))
+    scene.store.save(STATE, key="f0", attempt="0-bb", step=5)
+    scene.now += 3e9
+    batch = dt.storage.database.Batch()
+    batch.checkpoints.append(
+        dt.storage.schema.CheckpointRow(
+            key="f0",
+            root="f",
+            step=5,
+            attempt="0-bb",
+            digest="d",
+            nbytes=1,
+            seconds=1.0,
+            used=scene.now - 60,
+        )
+    )
+    database.write(batch)
+    keeper = scene.keeper(1)
+    keeper.turn()
+    keeper.close()
+    assert scene.keys == {"f0"}
+
+
+def test_the_last_states_of_the_best_trials_stay(database: Database) -> None:
+    scene = Scene(database)
+    keeper = scene.keeper(3 * WHOLE, keep="best:2")
+    ends = {}
+    for value in (0.5, 0.1, 0.4, 0.3, 0.2):
+        trial = scene.trial(Constant(value))
+        scene.end(trial, value)
+        ends[value] = scene.save(trial, 40, keeper)
+        scene.tell(keeper.turn())
+    keeper.close()
+    assert {ends[0.1], ends[0.2]} <= scene.keys
+    assert len(scene.keys) < 5
+
+
+def test_states_are_removed_from_the_database_too(database: Database) -> None:
+    scene = Scene(database)
+    trial = scene.trial(Constant(0.5))
+    keeper = scene.keeper(1)
+    key = scene.save(trial, 20, keeper)
+    batch = dt.storage.database.Batch()
+    row = {"digest": "d", "nbytes": 1, "seconds": 1.0, "attempt": "0-aa"}
+    batch.checkpoints.append(
+        dt.storage.schema.CheckpointRow(key=key, root="f", step=20, **row)  # type: ignore[arg-type]
+    )
+    database.write(batch)
+    scene.tell(keeper.turn())
+    keeper.close()
+    assert database.checkpoint_keys() == set()
+
+
+def test_a_budget_that_is_too_small_is_told_of_once_with_what_would_do(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene = Scene(database)
+    keeper = scene.keeper(WHOLE, keep="all")
+    with caplog.at_level(logging.WARNING, logger="dasktune"):
+        for value in (0.5, 0.1, 0.4):
+            trial = scene.trial(Constant(value))
+            scene.end(trial, value)
+            scene.save(trial, 40, keeper)
+            assert keeper.turn() == []
+    keeper.close()
+    said = [one.getMessage() for one in caplog.records]
+    assert len(said) == 1
+    assert said[0].startswith("budget 10 kB is too small: needs about ")
+    assert "keep='all'" in said[0]
+    assert len(scene.keys) == 3
+
+
+def test_what_cannot_be_removed_stays_counted_and_is_tried_again(
+    database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Stubborn(str(tmp_path))
+    scene = Scene(database, store=store)
+    trial = scene.trial(Constant(0.5))
+    keeper = scene.keeper(100 * WHOLE)
+    scene.save(trial, 20, keeper)
+    settle(keeper)
+    before = keeper.nbytes
+    keeper.retention = Retention(budget=1, keep=Keep.parse("none"))
+    with caplog.at_level(logging.WARNING, logger="dasktune"):
+        scene.tell(keeper.turn())
+        assert keeper.nbytes == 0
+        wait_until(lambda: keeper.turn() == [] and keeper.nbytes == before)
+    assert [one.getMessage().split(": ")[1] for one in caplog.records] == ["the disk says no"]
+    store.is_stubborn = False
+    scene.now += 1000
+    settle(keeper)
+    keeper.close()
+    assert scene.keys == set()
+
+
+class Stubborn(CheckpointStore):
+    """A store from which nothing can be removed, for a while."""
+
+    is_stubborn = True
+
+    def discard(self, key: str, *, attempt: str | None = None) -> bool:
+        if self.is_stubborn:
+            raise StorageError("the disk says no")
+        return super().discard(key, attempt=attempt)
+
+
+class Gated(CheckpointStore):
+    """A store in which removals wait until they are let through."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.gate = threading.Event()
+
+    def discard(self, key: str, *, attempt: str | None = None) -> bool:
+        self.gate.wait(30)
+        return super().discard(key, attempt=attempt)
+
+
+def test_a_state_that_is_saved_again_while_it_goes_is_told_to_be_gone_once_more(
+    database: Database, tmp_path: Path
+) -> None:
+    store = Gated(str(tmp_path))
+    scene = Scene(database, store=store)
+    trial = scene.trial(Constant(0.5))
+    keeper = scene.keeper(1)
+    key = scene.save(trial, 20, keeper)
+    assert len(scene.tell(keeper.turn())) == 1
+    # Another attempt finds the first one's commit there still: it is told that this one stands.
+    assert scene.save(trial, 20, keeper, by="1-bb") == key
+    assert keeper.turn() == []
+    store.gate.set()
+    wait_until(lambda: scene.tell(keeper.turn()) != [])
+    keeper.close()
+    assert scene.keys == set()
+    assert scene.dispatcher.plan.node_at(trial, 20).checkpoints == {}
+
+
+def test_a_new_attempt_that_commits_while_the_old_one_goes_stays(
+    database: Database, tmp_path: Path
+) -> None:
+    store = Gated(str(tmp_path))
+    scene = Scene(database, store=store)
+    trial = scene.trial(Constant(0.5))
+    keeper = scene.keeper(WHOLE)
+    key = scene.save(trial, 20, keeper)
+    scene.save(trial, 40, keeper)
+    scene.tell(keeper.turn())
+    # Someone else has removed the commit first, and the state is trained anew.
+    for one in (20, 40):
+        CheckpointStore(str(tmp_path)).discard(
+            scene.dispatcher.plan.node_at(trial, one).key_at(one)
+        )
+    keeper.retention = Retention(budget=100 * WHOLE, keep=Keep.parse("none"))
+    scene.save(trial, 20, keeper, by="1-bb")
+    store.gate.set()
+    keeper.close()
+    commit = store.commit_of(key)
+    assert commit is not None
+    assert commit.attempt == "1-bb"
+    assert store.load(key)[1].attempt == "1-bb"
+
+
+def test_what_another_driver_removed_is_found_missing_at_the_next_listing(
+    database: Database,
+) -> None:
+    scene = Scene(database)
+    trial = scene.trial(Constant(0.5))
+    keeper = scene.keeper(100 * WHOLE)
+    key = scene.save(trial, 20, keeper)
+    settle(keeper)
+    scene.store.discard(key)
+    scene.now += 1000
+    wait_until(lambda: scene.tell(keeper.turn()) != [])
+    keeper.close()
+    assert scene.dispatcher.plan.node_at(trial, 20).checkpoints == {}
+
+
+def test_what_earlier_runs_left_is_known_by_its_place(database: Database) -> None:
+    scene = Scene(database)
+    first, second = scene.trial(Constant(0.5)), scene.trial(turn(20))
+    scene.end(first, 0.1)
+    branch, end = scene.save(first, 20), scene.save(first, 40)
+    scene.trials[second].state = TrialState.RUNNING
+    keeper = scene.keeper(WHOLE)
+    gone = scene.tell(keeper.turn())
+    keeper.close()
+    assert [step for _, step in gone] == [40]
+    assert scene.keys == {branch}
+    assert end not in scene.keys
+
+
+def test_a_run_that_only_finds_states_leaves_them_under_the_budget(database: Database) -> None:
+    theirs = Scene(database)
+    keys = [theirs.save(theirs.trial(Constant(value)), 40) for value in (0.5, 0.4)]
+    scene = Scene(database, store=theirs.store)
+    keeper = scene.keeper(WHOLE, keep="best:1")
+    for value in (0.5, 0.4):  # known since the store was listed
+        trial = scene.trial(Constant(value))
+        scene.dispatcher.plan.node_at(trial, 40).checkpoints[40] = None
+        scene.end(trial, value)
+    gone = scene.tell(keeper.close())
+    assert gone == [(scene.dispatcher.plan.node_at(0, 40), 40)]
+    assert scene.keys == {keys[1]}
+
+
+def test_at_the_end_no_room_is_left_for_what_would_be_written(database: Database) -> None:
+    scene = Scene(database)
+    keeper = scene.keeper(3 * WHOLE)
+    for value in (0.5, 0.4, 0.3):
+        trial = scene.trial(Constant(value))
+        scene.save(trial, 40, keeper)
+        scene.now -= 10  # all within a second
+        scene.end(trial, value)
+    assert keeper.close() == []
+    assert len(scene.keys) == 3
+
+
+def test_dead_uploads_are_removed_and_those_under_way_are_not(
+    database: Database, tmp_path: Path
+) -> None:
+    scene = Scene(database, store=CheckpointStore(str(tmp_path)))
+    for attempt in ("0-cc", "1-dd"):
+        part = {"c.0": [np.zeros(500, np.uint8)]}
+        scene.store.files.write(f"checkpoints/ab/abcd/{attempt}/step-5", part)
+    scene.store.save(STATE, key="abcd", attempt="2-ee", step=5)
+    stored = next(iter(scene.store.inventory()))
+    scene.now = max(when for _, when in stored.attempts.values()) + 60
+    scene.keeper(100 * WHOLE).close()
+    assert len(next(iter(scene.store.inventory())).attempts) == 3
+    scene.now += 7200
+    scene.keeper(100 * WHOLE).close()
+    assert list(next(iter(scene.store.inventory())).attempts) == ["2-ee"]
+    assert scene.store.load("abcd")[1].attempt == "2-ee"
+
+
+# --------------------------------------------------------------------------- whole runs
+
+
+class Stored(SimulatedRunner):
+    """A simulated run whose states lie in a real store, and are loaded where stages start."""
+
+    store: CheckpointStore
+    keeper: Keeper | None = None
+
+    def _tell(self, event: Event) -> None:
+        attempt = None
+        if isinstance(event, Saved):
+            attempt = self.engine.dispatcher.attempts.get(event.attempt)
+        if isinstance(event, Saved) and attempt is not None:
+            self._save(attempt.node_at(event.step), event.step, event.attempt)
+        super()._tell(event)
+        while self.keeper is not None:
+            for gone in self.keeper.turn():
+                self._check(gone)
+                super()._tell(gone)
+            if not self.keeper.is_busy:
+                break
+            threading.Event().wait(0.0005)
+
+    def _save(self, node: Node, step: Step, attempt: str) -> None:
+        key = node.key_at(step)
+        commit = self.store.save(STATE, key=key, attempt=attempt, step=step)
+        if self.keeper is not None:
+            message = {"key": key, "nbytes": commit.nbytes, "by": commit.attempt, "step": step}
+            self.keeper.saved(node, {**message, "seconds": 1.0})
+
+    def _check(self, gone: Evicted) -> None:
+        place = holder(gone.node, gone.step), gone.step
+        assert place not in list(self.engine.dispatcher.starts)
+
+    def _launch(self, worker: Any, order: RunStage, stop: Step) -> None:
+        if order.start and order.after is None:
+            assert self.store.commit_of(order.node.key_at(order.start)) is not None
+        super()._launch(worker, order, stop)
+
+
+def play(
+    tuner: Tuner, database: Database, *, budget: int | None, workers: int, every: int | None = None
+) -> Stored:
+    """Run a tuner on simulated workers over a real store."""
+    options = DispatchOptions(attempt_prefix="a", saves=SavePolicy(every=every))
+    engine = Engine(Dispatcher(root_key("play", 0), options), objective=LOSS, trials={})
+    conditions = Conditions(
+        curve=lambda values, step: float(values["lr"]) * 10 + 1 / step,  # type: ignore[arg-type]
+        pace=lambda sequences, start, stop: EvenPace(1.0),
+        mishaps=Mishaps(straggling=0.0, drop=0.0, seed=0),
+    )
+    # The metric is called as in LOSS.
+    runner = Stored(engine, conditions, workers=workers, limits=Limits())
+    runner.store = CheckpointStore(f"memory://{uuid4().hex}")
+    if budget is not None:
+        runner.keeper = Keeper(
+            runner.store,
+            database,
+            Retention(budget=budget, keep=Keep.parse("best:1")),
+            dispatcher=engine.dispatcher,
+            trials=engine.trials,
+            objective=LOSS,
+            clock=lambda: 0.0,
+        )
+        runner.keeper.open()
+    try:
+        runner.run(tuner)
+    finally:
+        if runner.keeper is not None:
+            engine.dispatcher.dismiss()
+            for gone in runner.keeper.close():
+                engine.dispatcher.handle(gone, 0.0)
+    return runner
+
+
+def results(ran: Stored) -> dict[int, tuple[object, ...]]:
+    """Return what became of each trial."""
+    return {one.number: (one.state, one.steps, one.values) for one in ran.engine.trials.values()}
+
+
+def space() -> dt.Space:
+    """Return 36 trials that part at many steps."""
+    drops = [MultiStep(0.1, milestones=[at], gamma=0.5) for at in (2, 4, 6, 8, 10, 12)]
+    widths = [Piecewise([1, 2], boundaries=[at]) for at in (3, 5, 7, 9, 11)]
+    return dt.Space(lr=drops, width=[Constant(1), *widths])
+
+
+TUNERS: dict[str, Callable[[], Tuner]] = {
+    "grid": lambda: dt.algos.Grid(space(), max_steps=16),
+    "sha": lambda: dt.algos.SHA(space(), trials=36, max_steps=16, min_steps=2, seed=1),
+    "asha": lambda: dt.algos.ASHA(space(), trials=36, max_steps=16, min_steps=2, seed=1),
+}
+
+
+@cache
+def free_results(kind: str) -> dict[int, tuple[object, ...]]:
+    """Return what a tuner comes to that has all the room there is."""
+    with closing(Database("sqlite://")) as database:
+        return results(play(TUNERS[kind](), database, budget=None, workers=1))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    states=st.integers(1, 20),
+    workers=st.integers(1, 4),
+    every=st.sampled_from([None, 1, 3]),
+    kind=st.sampled_from(["grid", "sha", "asha"]),
+)
+def test_any_budget_gives_the_same_results_and_ends(
+    states: int, workers: int, every: int | None, kind: str
+) -> None:
+    budget = states * WHOLE
+    with closing(Database("sqlite://")) as database:
+        tight = play(TUNERS[kind](), database, budget=budget, workers=workers, every=every)
+    if kind != "asha":  # which depends on the order of arrival
+        assert results(tight) == free_results(kind)
+    stored = sum(one.nbytes for one in tight.store.inventory())
+    best = min(tight.engine.trials.values(), key=lambda one: (one.value, one.number))
+    key = tight.engine.dispatcher.plan.node_at(best.number, best.steps).key_at(best.steps)
+    assert stored <= max(budget, WHOLE)
+    assert tight.store.load(key)[1].step == best.steps
+
+
+def test_a_twentieth_of_the_room_costs_few_steps(database: Database) -> None:
+    def grid() -> Tuner:
+        drops = [MultiStep(0.1, milestones=[at], gamma=0.5) for at in range(10, 110, 10)]
+        widths = [Piecewise([1, 2], boundaries=[at]) for at in range(15, 115, 10)]
+        tuner: Tuner = dt.algos.Grid(dt.Space(lr=drops, width=widths), max_steps=120)
+        return tuner
+
+    free = play(grid(), database, budget=None, workers=2)
+    saved = len(list(free.store.inventory()))
+    tight = play(grid(), database, budget=saved * WHOLE // 20, workers=2)
+    executed = tight.engine.dispatcher.steps_executed
+    assert tight.keeper is not None
+    assert tight.keeper.evicted > 0.9 * saved
+    assert executed <= 1.15 * free.engine.dispatcher.steps_executed
+    assert results(tight) == results(free)
+
+
+# ------------------------------------------------------------------------- two processes
+
+
+READS = 100
+"""How often a state is read at least, while it comes and goes."""
+
+
+def test_who_reads_a_state_that_goes_gets_all_of_it_or_is_told(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    stop = context.Event()
+    answers: Any = context.Queue()
+    reader = context.Process(target=_read, args=(str(tmp_path), stop, answers))
+    reader.start()
+    store = CheckpointStore(str(tmp_path))
+    answers.get(timeout=60)  # it has begun
+    for number in count():
+        store.save(STATE, key="abcd", attempt=f"{number}-aa", step=5)
+        assert store.discard("abcd", attempt=f"{number}-aa")
+        if number >= 150 and not answers.empty():
+            break
+        assert reader.is_alive()
+    stop.set()
+    answers.get(timeout=60)  # it has read often
+    whole, told = answers.get(timeout=60)
+    reader.join(60)
+    assert reader.exitcode == 0
+    assert whole + told >= READS
+    assert told > 0
+
+
+def _read(url: str, stop: Any, answers: Any) -> None:
+    """Read one state again and again; anything but the state or the one error ends this."""
+    store = CheckpointStore(url)
+    whole = told = 0
+    answers.put("begun")
+    for number in count():
+        if number == READS:
+            answers.put("often")
+        if number >= READS and stop.is_set():
+            break
+        try:
+            state, _ = store.load("abcd")
+            whole += bool(np.array_equal(state["weight"], np.zeros(FLOATS)))
+        except CorruptCheckpointError:
+            told += 1
+    answers.put((whole, told))
+
+
+def settle(keeper: Keeper) -> None:
+    """Let a keeper hear of the listing that is due, and of what it removes."""
+    keeper.turn()
+    wait_until(lambda: keeper.turn() is not None and not keeper.is_busy)
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Wait for something that a thread does."""
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline, "it did not come"
+        threading.Event().wait(0.005)

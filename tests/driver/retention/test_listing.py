@@ -1,0 +1,34 @@
+"""What one listing of a store shows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dasktune.driver.retention.listing import survey
+from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.codec import encode
+from dasktune.storage.files.base import Entry
+from dasktune.storage.layout import commit_path
+
+
+@pytest.mark.parametrize("tells_time", [True, False])
+def test_an_upload_is_dead_only_where_the_store_tells_how_old_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tells_time: bool
+) -> None:
+    store = CheckpointStore(str(tmp_path))
+    store.save(encode({"x": 1.0}), key="a1f0", attempt="1-aa", step=3)
+    store.files.remove(commit_path("a1f0"))
+    listed = list(store.files.entries("checkpoints"))
+
+    def entries(folder: str) -> Iterator[Entry]:
+        return (one if tells_time else replace(one, modified=0.0) for one in listed)
+
+    monkeypatch.setattr(store.files, "entries", entries)
+    later = time.time() + 7200
+    found = survey(store, None, own=(), now=later, grace=3600, kept=frozenset)
+    assert found.orphans == ((("a1f0", "1-aa"),) if tells_time else ())

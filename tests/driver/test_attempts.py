@@ -1,0 +1,82 @@
+"""What is known of attempts although messages of their workers are late, lost or repeated."""
+
+from __future__ import annotations
+
+from dasktune.algos import Grid
+from dasktune.driver.attempts import DURABLE_SECONDS
+from dasktune.graph.attempts import DispatchOptions
+from dasktune.graph.save_policy import SavePolicy
+from dasktune.space import Space
+from tests.torture.driver import Driver, World
+from tests.torture.ways import State
+from tests.torture.workers import Worker
+
+STEPS = 4
+
+
+def nowhere(state: State) -> bool:
+    """No state raises, and none kills."""
+    return False
+
+
+def trained(steps: int = STEPS, save_every: int | None = 2) -> tuple[Driver, Worker]:
+    """Return a driver that has heard nothing yet of the only stage, and its worker."""
+    options = DispatchOptions(saves=SavePolicy(every=save_every))
+    world = World(lambda: Grid(Space(lr=[0.5]), max_steps=STEPS), options, snapshot_every=1000)
+    worker = world.workers["w0"] = Worker("w0", world.store, nowhere, nowhere, 1)
+    driver = Driver(world, lambda order: False)
+    driver.begin()
+    driver.flush()
+    driver.carry_out()
+    worker.take(0, lambda order: world.ways.of(order.node))
+    for _ in range(1 + steps):
+        worker.work()
+    while worker.writes:
+        worker.write()
+    return driver, worker
+
+
+def known(driver: Driver) -> tuple[set[int], set[int]]:
+    """Return the steps of which states, and metrics, are known."""
+    nodes = list(driver.engine.dispatcher.plan)
+    states = {step for node in nodes for step in node.checkpoints}
+    return states, {step for node in nodes for step in node.metrics}
+
+
+def test_all_states_are_looked_up_whose_messages_do_not_come() -> None:
+    driver, worker = trained()
+    for message in worker.outbox:
+        if message["kind"] != "saved":
+            driver.hear(message)
+    assert known(driver) == (set(), set())
+    driver.world.now += DURABLE_SECONDS
+    driver.tick()
+    assert known(driver) == ({2, 4}, {1, 2, 3, 4})
+    assert driver.is_done
+
+
+def test_all_states_of_a_lost_worker_are_looked_up() -> None:
+    driver, _ = trained()
+    driver.lose("w0")
+    assert known(driver) == ({2, 4}, {1, 2, 3, 4})
+
+
+def test_what_a_worker_saved_that_lost_the_scheduler_is_looked_for_where_it_may_be() -> None:
+    for is_blameless, found in ((False, set()), (True, {3})):
+        driver, worker = trained(steps=2, save_every=None)
+        worker.save()
+        worker.work()
+        worker.write()
+        driver.lose("w0", is_blameless=is_blameless)
+        assert known(driver)[0] == found, "it was heard of at no step"
+
+
+def test_an_end_that_is_told_twice_is_counted_once() -> None:
+    driver, worker = trained()
+    for _ in range(2):
+        driver.hear_receipt(worker.receipts[0])
+    for message in worker.outbox:
+        driver.hear(message)
+    assert driver.flights.worker_seconds == STEPS
+    assert driver.engine.dispatcher.steps_executed == STEPS
+    assert driver.is_done

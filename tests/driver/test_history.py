@@ -1,0 +1,123 @@
+"""A study's history: tuners are found by what they are, notes by their kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dasktune.algos import Grid, Random
+from dasktune.driver.history import History
+from dasktune.engine.event_log import has_ended
+from dasktune.errors import StorageError
+from dasktune.space import Float, Space
+from dasktune.storage.database.database import Batch, Database
+from dasktune.storage.database.schema import EventRow
+
+FIRST, SECOND = (Grid(Space(lr=[0.1]), max_steps=steps) for steps in (3, 4))
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    opened = Database(tmp_path / "x.db")
+    yield opened
+    opened.close()
+
+
+def write(database: Database, number: int, kind: str, place: int, **more: object) -> None:
+    payload = {"kind": kind, "place": place, "decisions": [], **more}
+    database.write(Batch(events=[EventRow(study_id=1, number=number, payload=payload)]))
+
+
+def test_a_tuner_is_found_with_its_own_records(database: Database) -> None:
+    history = History(database, 1)
+    assert (history.place_of(FIRST).number, history.place_of(FIRST).records) == (0, [])
+    write(database, 0, "tuner", 0, identity=FIRST.identity())
+    write(database, 1, "tuner", 1, identity=SECOND.identity())
+    write(database, 2, "ask", 0, capacity=2)
+    write(database, 3, "remark", 0)
+    assert history.read_on() is True
+    assert history.read_on() is False
+    assert history.next_number == 4
+    place = history.place_of(FIRST)
+    assert (place.number, [one["kind"] for one in place.records]) == (0, ["tuner", "ask"])
+    assert history.place_of(SECOND).number == 1
+    new = history.place_of(Grid(Space(lr=[0.1]), max_steps=5))
+    assert (new.number, new.records) == (2, [])
+
+
+def test_what_is_remembered_is_not_read_again(database: Database) -> None:
+    history = History(database, 1)
+    write(database, 0, "tuner", 0, identity=FIRST.identity())
+    (row,) = database.events(1)
+    history.remember(row)
+    assert history.read_on() is False
+    assert len(history.place_of(FIRST).records) == 1
+
+
+def test_whoever_begins_last_runs_the_study(database: Database) -> None:
+    earlier, later = History(database, 1), History(database, 1)
+    assert earlier.begin("a", 0)
+    assert not later.begin("b", 0), "what the other one has written must be read first"
+    later.read_on()
+    assert later.begin("b", 0)
+    with pytest.raises(StorageError, match="another process is running"):
+        write(database, earlier.next_number, "ask", 0)
+    write(database, later.next_number, "ask", 0)
+
+
+def test_what_cannot_be_written_is_no_sign_of_others(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(batch: Batch) -> None:
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr(database, "write", fail)
+    with pytest.raises(StorageError, match="the disk is full"):
+        History(database, 1).begin("a", 0)
+
+
+def test_notes_of_others_are_seen_and_take_no_number(database: Database) -> None:
+    history, other = History(database, 1), History(database, 1)
+    other.note("run", wall_seconds=1.5)
+    other.note("check", ok=True)
+    history.note("run", wall_seconds=2.5)
+    assert [note["wall_seconds"] for note in history.notes("run")] == [1.5, 2.5]
+    assert [note["ok"] for note in history.notes("check")] == [True]
+    assert history.read_on() is False
+
+
+def test_a_tuner_has_ended_when_it_has_said_so() -> None:
+    asked = {"kind": "ask", "decisions": [{"do": "extend"}]}
+    ended = {"kind": "tell", "decisions": [{"do": "stop"}, {"do": "finish"}]}
+    assert not has_ended([])
+    assert not has_ended([asked])
+    assert has_ended([asked, ended])
+
+
+def test_a_tuner_that_was_widened_has_to_end_again() -> None:
+    ended = {"kind": "tell", "decisions": [{"do": "finish"}]}
+    widened = {"kind": "widen", "trials": 9, "decisions": [{"do": "extend"}]}
+    assert not has_ended([ended, widened])
+    assert has_ended([ended, widened, ended])
+    assert has_ended([{**widened, "decisions": [{"do": "finish"}]}])
+
+
+def test_a_tuner_with_more_trials_is_the_known_one_widened(database: Database) -> None:
+    space = Space(lr=Float(0.1, 0.2))
+    few, more, most = (Random(space, trials=n, max_steps=3) for n in (2, 5, 9))
+    history = History(database, 1)
+    write(database, 0, "tuner", 0, identity=few.identity())
+    history.read_on()
+    place = history.place_of(more)
+    assert (place.number, place.widen, place.tuner.identity()) == (0, 5, few.identity())
+    write(database, 1, "widen", 0, trials=5)
+    history.read_on()
+    assert history.place_of(more).widen is None
+    assert history.place_of(few).widen is None
+    assert history.place_of(most).widen == 9
+    between = history.place_of(Random(space, trials=3, max_steps=3))
+    assert (between.number, between.widen) == (0, None), "it has more already"
+    other_seed = Random(space, trials=9, max_steps=3, seed=1)
+    assert history.place_of(other_seed).number == 1

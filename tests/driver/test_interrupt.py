@@ -1,0 +1,236 @@
+"""Signals while a study runs: the first is gentle, the second is not, others' are left alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dasktune.driver.interrupt import SAVING, interruptible
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+PATIENCE = 120.0
+
+
+class Running:
+    """Counts how often it was asked to stop."""
+
+    def __init__(self, is_running: bool = True) -> None:
+        self.asked = 0
+        self.is_running = is_running
+
+    def stop(self) -> bool:
+        self.asked += 1
+        return self.is_running
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """Give every test Python's own handlers, and see that they are there at the end."""
+    before = [signal.getsignal(one) for one in SIGNALS]
+    defaults = [signal.default_int_handler, signal.SIG_DFL]
+    for one, handler in zip(SIGNALS, defaults, strict=True):
+        signal.signal(one, handler)
+    yield
+    left = [signal.getsignal(one) for one in SIGNALS]
+    for one, handler in zip(SIGNALS, before, strict=True):
+        signal.signal(one, handler)
+    assert left == defaults
+
+
+def signalled(stop: Callable[[], bool], *numbers: signal.Signals) -> list[signal.Signals]:
+    """Return after which signals the program went on; it must be interrupted in the end."""
+    survived = []
+
+    def work() -> None:
+        with interruptible(stop):
+            for number in numbers:
+                signal.raise_signal(number)
+                survived.append(number)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    return survived
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_the_first_signal_only_asks(
+    number: signal.Signals, capfd: pytest.CaptureFixture[str]
+) -> None:
+    study = Running()
+    assert signalled(study.stop, number) == [number]
+    assert study.asked == 1
+    assert capfd.readouterr().err == SAVING.decode()
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_the_second_signal_ends_it_at_once(number: signal.Signals) -> None:
+    study = Running()
+    assert signalled(study.stop, signal.SIGINT, number) == [signal.SIGINT]
+    assert study.asked == 1
+
+
+def test_where_nothing_runs_the_first_signal_ends_it() -> None:
+    assert signalled(Running(is_running=False).stop, signal.SIGTERM) == []
+
+
+def test_without_a_signal_nothing_is_raised() -> None:
+    study = Running()
+    with interruptible(study.stop):
+        pass
+    assert study.asked == 0
+
+
+def test_an_inner_one_leaves_signals_to_the_outer_one() -> None:
+    outer, inner = Running(), Running()
+    ended = []
+
+    def work() -> None:
+        with interruptible(outer.stop):
+            ended.append(signalled_inside(inner.stop))
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert ended == [True]
+    assert (outer.asked, inner.asked) == (1, 0)
+
+
+def signalled_inside(stop: Callable[[], bool]) -> bool:
+    with interruptible(stop):
+        signal.raise_signal(signal.SIGINT)
+    return True
+
+
+def test_handlers_of_the_program_stay() -> None:
+    heard: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    study = Running()
+    with interruptible(study.stop):
+        for one in SIGNALS:
+            signal.raise_signal(one)
+    assert heard == [signal.SIGINT]
+    assert study.asked == 0
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def test_other_threads_hear_of_no_signals() -> None:
+    inside: list[object] = []
+
+    def run() -> None:
+        with interruptible(Running().stop):
+            inside.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert inside == [signal.default_int_handler]
+
+
+STEPS = 600
+"""Half a minute of steps that take their time."""
+
+SCRIPT = f"""
+import os
+import time
+import dasktune as dt
+
+if __name__ != "__main__":  # each worker reads it when it starts
+    open("starting", "w").close()
+    while os.path.exists("hold"):
+        time.sleep(0.01)
+
+class Slow(dt.Trainer):
+    ignored_config = ("log",)
+    def build(self, hp):
+        self.done = 0
+    def setup(self, hp):
+        pass
+    def train(self):
+        if os.path.exists("slow"):
+            time.sleep(0.05)
+        self.done += 1
+        with open("steps.log", "a") as file:
+            file.write(str(self.done) + "\\n")
+    def evaluate(self):
+        return dict(loss=1.0 / self.done)
+    def state_dict(self):
+        return dict(done=self.done)
+    def load_state_dict(self, state):
+        self.done = state["done"]
+
+if __name__ == "__main__":
+    study = dt.create_study(Slow, name="slow", metric="loss", load_if_exists=True)
+    tuner = dt.algos.Grid(dt.Space(lr=[0.1]), max_steps={STEPS})
+    try:
+        study.optimize(tuner, workers=1, progress=False)
+    except KeyboardInterrupt:
+        print("interrupted", study.summary()["steps_executed"])
+    else:
+        print("done", study.summary()["steps_executed"])
+"""
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_script_saves_what_runs_and_goes_on_with_it(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    # Steps take their time until the run has been interrupted, however late that comes.
+    (tmp_path / "slow").touch()
+    log = tmp_path / "steps.log"
+    process = start(tmp_path)
+    wait_for(process, lambda: log.exists() and len(log.read_text().splitlines()) >= 5)
+    if number is signal.SIGINT:
+        os.killpg(process.pid, number)  # as a terminal does: to the workers, too
+    else:
+        process.send_signal(number)
+    out, errors = process.communicate(timeout=PATIENCE)
+    assert "Traceback" not in errors
+    trained = len(log.read_text().splitlines())
+    assert out == f"interrupted {trained}\n", errors
+    assert 5 <= trained < STEPS
+    (tmp_path / "slow").unlink()
+    out, errors = start(tmp_path).communicate(timeout=PATIENCE)
+    assert out == f"done {STEPS}\n", errors
+    assert len(log.read_text().splitlines()) == STEPS, "nothing is trained again"
+
+
+@pytest.mark.cluster
+def test_a_script_is_interrupted_while_its_cluster_starts(tmp_path: Path) -> None:
+    (tmp_path / "hold").touch()
+    process = start(tmp_path)
+    wait_for(process, (tmp_path / "starting").exists)
+    os.killpg(process.pid, signal.SIGINT)
+    (tmp_path / "hold").unlink()
+    out, errors = process.communicate(timeout=PATIENCE)
+    assert out == "interrupted 0\n", errors
+    assert "Traceback" not in errors
+
+
+def start(folder: Path) -> subprocess.Popen[str]:
+    (folder / "script.py").write_text(SCRIPT)
+    return subprocess.Popen(
+        [sys.executable, "script.py"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for(process: subprocess.Popen[str], is_there: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not is_there():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.01)

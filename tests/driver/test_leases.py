@@ -1,0 +1,123 @@
+"""A driver's leases: what it holds stays its own, and what it waits for comes to an end."""
+
+from __future__ import annotations
+
+import queue
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dasktune.driver.leases import LEASE_SECONDS, PATIENCE, Leasing
+from dasktune.sequences import Constant
+from dasktune.storage import layout
+from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.leases import Lease, Leases
+
+ROOT, KEY = "aa" * 16, "b1" * 16
+
+
+class Driver:
+    """A driver's leasing with a clock that is set by hand."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.now = folder, 1000.0
+        self.inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        store = CheckpointStore(str(folder))
+        self.leases = Leases(store.files)
+        self.leasing = Leasing(store, "study", self.inbox.put, clock=lambda: self.now)
+
+    def lease(self) -> Lease:
+        rate = {"lr": Constant(0.1)}
+        return self.leasing.lease(key=KEY, root=ROOT, sequences=rate, start=0, stop=10)
+
+    def hear(self) -> tuple[str, Any]:
+        return self.inbox.get(timeout=10)
+
+    def there(self) -> Lease | None:
+        return self.leases.read(ROOT, [KEY])[0]
+
+    def settle(self) -> None:
+        """Wait until all that was asked for is done."""
+        self.leasing.look_up("last", {})
+        assert self.hear() == ("commits", ("last", {}))
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Driver]:
+    made = Driver(tmp_path)
+    yield made
+    made.leasing.close()
+
+
+def test_the_next_attempt_at_the_same_steps_keeps_the_lease(driver: Driver) -> None:
+    for attempt in ("lost", "next"):
+        driver.leasing.ask(attempt, driver.lease())
+        assert driver.hear() == ("leased", (attempt, None))
+    driver.leasing.release("lost", 4)
+    driver.settle()
+    held = driver.there()
+    assert held is not None
+    assert held.is_held(driver.now)
+    driver.leasing.release("next", 10)
+    driver.settle()
+    done = driver.there()
+    assert done is not None
+    assert done.is_done
+    assert done.step == 10
+
+
+def test_a_driver_that_was_suspended_leaves_the_next_ones_lease_alone(driver: Driver) -> None:
+    driver.leasing.ask("mine", driver.lease())
+    driver.hear()
+    driver.now += LEASE_SECONDS + 1
+    theirs = replace(driver.lease(), study="other", holder="h2")
+    driver.leases.write(theirs)
+    driver.leasing.beat()
+    driver.leasing.saved("mine", 5, None)
+    driver.settle()
+    driver.settle()
+    driver.leasing.release("mine", 5)
+    driver.settle()
+    assert driver.there() == theirs
+
+
+def test_a_lease_in_a_store_that_does_not_answer_comes_to_its_end(driver: Driver) -> None:
+    theirs = replace(driver.lease(), study="other", holder="h2")
+    driver.leases.write(theirs)
+    driver.leasing.watch("mine", theirs)
+    driver.settle()
+    folder = driver.folder / layout.lease_folder(ROOT)
+    shutil.rmtree(folder)
+    folder.write_text("no folder")
+    driver.now += LEASE_SECONDS + 1
+    assert driver.hear() == ("lease", ("mine", replace(theirs, is_done=True)))
+
+
+def test_whatever_fails_the_next_question_is_answered(driver: Driver) -> None:
+    driver.leasing.look_up("odd", None)  # type: ignore[arg-type]
+    assert driver.hear() == ("commits", ("odd", {}))
+    driver.leasing.ask("mine", driver.lease())
+    assert driver.hear() == ("leased", ("mine", None))
+
+
+def test_a_store_that_has_just_failed_is_done_without_for_as_long_as_it_is_waited_for(
+    driver: Driver,
+) -> None:
+    folder = driver.folder / layout.lease_folder(ROOT)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.write_text("no folder")
+    driver.leasing.ask("first", driver.lease())
+    assert driver.hear() == ("leased", ("first", None))
+    driver.settle()
+    folder.unlink()
+    driver.leasing.ask("second", driver.lease())
+    assert driver.hear() == ("leased", ("second", None))
+    assert driver.there() is None, "many that ask would each wait as long"
+    driver.now += PATIENCE.seconds
+    driver.leasing.ask("third", driver.lease())
+    assert driver.hear() == ("leased", ("third", None))
+    assert driver.there() is not None

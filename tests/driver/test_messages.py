@@ -1,0 +1,104 @@
+"""Messages to workers: none is left over when a run ends, and nobody misses one after it."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client, LocalCluster
+
+from dasktune.algos.curves import Curve, Persistence, Prediction, Question
+from dasktune.driver.connection import Connection
+from dasktune.driver.predictions import Predictions
+from dasktune.engine.outcome import RunPrediction
+from dasktune.engine.timeouts import Timeouts
+from dasktune.trainer.code import pack
+from dasktune.types import Step
+from dasktune.worker.job import JobPlan
+from tests.driver import driver_process as driver
+
+pytestmark = pytest.mark.cluster
+
+
+@dataclass(frozen=True)
+class Slow:
+    """Says that it was asked, and waits for a file before it predicts."""
+
+    folder: str
+
+    def predict(self, curve: Curve, steps: tuple[Step, ...], *, seed: int = 0) -> Prediction:
+        folder = Path(self.folder)
+        (folder / f"asked {seed}").touch()
+        while not (folder / "gate").exists():
+            time.sleep(0.005)
+        return Persistence().predict(curve, steps, seed=seed)
+
+    def identity(self) -> dict[str, object]:
+        return {"predictor": "Slow"}
+
+
+@pytest.fixture
+def said() -> Iterator[list[str]]:
+    """Return what Dask complains of, but for the time that collecting garbage takes."""
+    lines: list[str] = []
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.name != "distributed.gc":
+                lines.append(record.getMessage())
+
+    handler, log = Lines(logging.WARNING), logging.getLogger("distributed")
+    log.addHandler(handler)
+    yield lines
+    log.removeHandler(handler)
+
+
+def ask(connection: Connection, folder: Path, count: int) -> None:
+    """Ask the only worker so many questions, of which each takes until there is a gate."""
+    curve = Curve(steps=(1, 2), scores=(0.1, 0.2), max_steps=10)
+    predictions = Predictions(connection.messages.predict)
+    (worker,) = connection.client.scheduler_info()["workers"]
+    for number in range(count):
+        question = Question(predictor=Slow(str(folder)), curve=curve, steps=(5,), seed=number)
+        predictions.add(RunPrediction(trial=number, question=question))
+    predictions.send([worker], now=0.0)
+
+
+def test_a_run_that_ends_with_open_questions_leaves_none_behind(
+    tmp_path: Path, said: list[str]
+) -> None:
+    plan = JobPlan(
+        run="slow-1",
+        code=pack(driver.Slow),
+        config={},
+        seed=0,
+        store=str(tmp_path),
+        report_every=1,
+        needs={},
+    )
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    cluster = LocalCluster(
+        processes=False,
+        n_workers=1,
+        threads_per_worker=1,
+        host="127.0.0.1",
+        protocol="tcp://",
+        dashboard_address="127.0.0.1:0",
+    )
+    try:
+        with cluster, Client(cluster) as client:
+            connection = Connection(client, plan, inbox.put, lambda: False, Timeouts())
+            assert len(connection.open()) == 1
+            ask(connection, tmp_path, 30)
+            connection.close()
+    finally:
+        (tmp_path / "gate").touch()
+    assert said == []
+    assert len(list(tmp_path.glob("asked *"))) <= 1, "one at a time, and none after the end"
+    assert inbox.empty()

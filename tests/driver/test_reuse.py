@@ -1,0 +1,226 @@
+"""What earlier runs left is found again by state key, and only what is really there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dasktune.driver.reuse import Recall
+from dasktune.graph.keys import Chain
+from dasktune.graph.plan import SearchPlan
+from dasktune.sequences import Constant, MultiStep
+from dasktune.storage.checkpoints import CheckpointStore, Commit
+from dasktune.storage.codec import encode
+from dasktune.storage.database.database import Batch, Database
+from dasktune.storage.database.schema import CheckpointRow, MetricRow
+from dasktune.types import Metrics, Step
+
+ROOT = "aa" * 16
+RATE = Constant(0.1)
+LATER = MultiStep(0.1, milestones=[6], gamma=0.1)
+
+
+class Left:
+    """A database and a store with what a run left there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = CheckpointStore(str(folder))
+        self.database = Database("sqlite://")
+        plan = SearchPlan(ROOT)
+        self._node = plan.register(0, {"lr": RATE}, 10)
+
+    def key(self, step: Step) -> str:
+        return self._node.key_at(step)
+
+    def state(
+        self, step: Step, *reports: tuple[Step, Metrics], in_store: bool = True, row: bool = True
+    ) -> None:
+        snapshot = encode({"done": step})
+        if in_store:
+            self.store.save(snapshot, key=self.key(step), attempt="a1", step=step, reports=reports)
+        if row:
+            found = CheckpointRow(
+                key=self.key(step),
+                root=ROOT,
+                step=step,
+                attempt="a1",
+                digest=snapshot.digest,
+                nbytes=8,
+                seconds=1.0,
+            )
+            self.database.write(Batch(checkpoints=[found]))
+
+    def metrics(self, step: Step, values: Metrics, key: str | None = None) -> None:
+        row = MetricRow(key=key or self.key(step), root=ROOT, step=step, values=values)
+        self.database.write(Batch(metrics=[row]))
+
+    def plan(self) -> SearchPlan:
+        """Return a new plan that is filled with what is known."""
+        recall = Recall.open(self.database, self.store, ROOT)
+        return SearchPlan(ROOT, on_new=recall.fill)
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> Iterator[Left]:
+    made = Left(tmp_path)
+    yield made
+    made.database.close()
+
+
+def known(plan: SearchPlan, trial: int) -> tuple[list[Step], dict[Step, Metrics]]:
+    """Return the steps of a trial that have states, and its metrics."""
+    nodes = plan.nodes_of(trial)
+    metrics = {step: dict(values) for node in nodes for step, values in node.metrics.items()}
+    return sorted(step for node in nodes for step in node.checkpoints), metrics
+
+
+def test_a_trial_finds_what_lies_on_its_way(left: Left) -> None:
+    left.state(4)
+    left.state(9)
+    left.metrics(4, {"loss": 0.4})
+    left.metrics(9, {"loss": 0.9})
+    plan = left.plan()
+    plan.register(0, {"lr": RATE}, 10)
+    assert known(plan, 0) == ([4, 9], {4: {"loss": 0.4}, 9: {"loss": 0.9}})
+
+
+def test_another_trial_finds_only_what_it_shares(left: Left) -> None:
+    left.state(4)
+    left.state(9)
+    left.metrics(9, {"loss": 0.9})
+    plan = left.plan()
+    plan.register(0, {"lr": LATER}, 10)
+    assert known(plan, 0) == ([4], {})
+    plan.register(1, {"lr": Constant(0.2)}, 10)
+    assert known(plan, 1) == ([], {})
+    plan.register(2, {"lr": RATE}, 10)
+    assert known(plan, 2) == ([4, 9], {9: {"loss": 0.9}})
+
+
+def test_a_trial_that_ends_earlier_does_not_see_beyond(left: Left) -> None:
+    left.state(4)
+    left.state(9)
+    plan = left.plan()
+    plan.register(0, {"lr": RATE}, 5)
+    assert known(plan, 0)[0] == [4]
+    plan.register(0, {"lr": RATE}, 10)
+    assert known(plan, 0)[0] == [4, 9]
+
+
+def test_a_row_without_its_state_is_not_believed(left: Left) -> None:
+    left.state(4, in_store=False)
+    left.metrics(4, {"loss": 0.4})
+    plan = left.plan()
+    plan.register(0, {"lr": RATE}, 10)
+    assert known(plan, 0) == ([], {4: {"loss": 0.4}}), "what was measured stays measured"
+
+
+def test_a_state_without_its_row_is_found_with_all_that_it_measured(left: Left) -> None:
+    reports = tuple((step, {"loss": step / 10}) for step in (3, 5, 8))
+    left.state(8, *reports, row=False)
+    left.metrics(5, {"loss": 77.0})
+    plan = left.plan()
+    plan.register(0, {"lr": LATER}, 10)
+    assert known(plan, 0) == ([], {5: {"loss": 77.0}})
+    plan.register(1, {"lr": RATE}, 10)
+    # They part at 6: two of the reports belong to the steps that both share.
+    expected = {3: {"loss": 0.3}, 5: {"loss": 77.0}, 8: {"loss": 0.8}}
+    assert known(plan, 1) == ([8], expected), "what was recorded first stands"
+    assert known(plan, 0) == ([], {3: {"loss": 0.3}, 5: {"loss": 77.0}})
+
+
+def test_what_has_found_its_node_is_looked_for_no_more(
+    left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (2, 4, 9):
+        left.state(step)
+        left.metrics(step, {"loss": step / 10})
+    stranger = "99" * 16
+    left.metrics(4, {"loss": 7.0}, stranger)
+    recall = Recall.open(left.database, left.store, ROOT)
+    plan = SearchPlan(ROOT, on_new=recall.fill)
+    plan.register(0, {"lr": RATE}, 10)
+    assert known(plan, 0)[0] == [2, 4, 9]
+    asked: list[int] = []
+    original = Chain.keys
+
+    def note(self: Chain, values: bytes, further: Iterable[int]) -> Iterator[str]:
+        listed = list(further)
+        asked.extend(listed)
+        return original(self, values, listed)
+
+    monkeypatch.setattr(Chain, "keys", note)
+    plan.register(1, {"lr": Constant(0.2)}, 10)
+    assert known(plan, 1) == ([], {})
+    assert asked == [4], "only there is something that nobody has found"
+
+
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that the keys of all commits go into that are opened from now on."""
+    keys: list[str] = []
+    original = CheckpointStore.commits
+
+    def note(self: CheckpointStore, wanted: Iterable[str]) -> dict[str, Commit]:
+        listed = list(wanted)
+        keys.extend(listed)
+        return original(self, listed)
+
+    monkeypatch.setattr(CheckpointStore, "commits", note)
+    return keys
+
+
+def test_states_that_another_root_has_rows_of_are_not_opened(
+    left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left.state(4)
+    asked = opened(monkeypatch)
+    Recall.open(left.database, left.store, "bb" * 16)
+    assert asked == []
+
+
+@pytest.mark.parametrize("most", [0, 2000])
+def test_states_of_other_databases_are_opened_once(
+    left: Left, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    left.state(4, (4, {"loss": 0.4}), row=False)
+    asked = opened(monkeypatch)
+    monkeypatch.setattr("dasktune.driver.reuse.MOST_READ_AHEAD", most)
+    plan = left.plan()
+    plan.register(0, {"lr": RATE}, 10)
+    assert known(plan, 0) == ([4], {4: {"loss": 0.4}})
+    assert asked == [left.key(4)]
+    left.store.discard(left.key(4))
+    plan = left.plan()
+    plan.register(0, {"lr": RATE}, 10)
+    assert known(plan, 0) == ([], {}), "what is gone is not believed to be there"
+
+
+def test_states_of_a_later_version_are_passed_over(left: Left, tmp_path: Path) -> None:
+    left.state(4, row=False)
+    left.state(9, row=False)
+    for path in tmp_path.rglob("commit"):
+        if left.key(9) in str(path):
+            path.write_bytes(path.read_bytes().replace(b'"version": 2', b'"version": 3'))
+    plan = left.plan()
+    plan.register(0, {"lr": RATE}, 10)
+    assert known(plan, 0)[0] == [4]
+
+
+def test_a_commit_that_cannot_be_read_is_passed_over(left: Left, tmp_path: Path) -> None:
+    left.state(4, row=False)
+    left.state(9, row=False)
+    for path in tmp_path.rglob("commit"):
+        if left.key(4) in str(path):
+            path.write_bytes(b"{}")
+    plan = left.plan()
+    plan.register(0, {"lr": RATE}, 10)
+    assert known(plan, 0)[0] == [9]
+
+
+def test_a_fresh_study_asks_for_no_commits(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
+    left.state(4)
+    asked = opened(monkeypatch)
+    left.plan().register(0, {"lr": RATE}, 10)
+    assert asked == [], "states that have rows are not opened"

@@ -1,0 +1,113 @@
+"""How many workers can be used, from trees whose width is known."""
+
+from __future__ import annotations
+
+import time
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from dasktune.driver import scaling as demand
+from dasktune.driver.scaling import slowest_step, usable_slots
+from dasktune.graph.events import WorkerJoined
+from dasktune.sequences import Constant
+from tests.graph.test_dispatch import Table, turn
+
+
+def usable(table: Table, *, left: int | None = 0, now: float = 0.0, most: int = 1000) -> int:
+    return usable_slots(table.dispatcher, now, left=left, most=most)
+
+
+def apart(trials: int, steps: int = 10) -> Table:
+    """Return trials that share nothing, all asked for."""
+    table = Table()
+    for number in range(trials):
+        table.trial(Constant(float(number)), steps)
+        table.extend(number, steps)
+    return table
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3, 5, 8])
+def test_trials_that_share_nothing_can_use_as_many_workers(workers: int) -> None:
+    table = apart(5)
+    table.join(*(f"w{number}" for number in range(workers)))
+    assert usable(table) == 5
+
+
+def test_one_long_trial_can_use_one_worker_however_many_stages_it_has() -> None:
+    table = Table()
+    table.trial(turn(4, 0.25), 6)
+    table.trial(turn(8), 20)
+    table.extend(1, 20)
+    table.join("w0", "w1", "w2")
+    assert usable(table) == 1
+
+
+def test_branches_count_from_when_the_trunk_is_about_to_pass_them() -> None:
+    table = Table()
+    for value in range(4):
+        table.trial(turn(100, float(value)), 120)
+    for trial in range(4):
+        table.extend(trial, 120)
+    table.join("w0")
+    table.started(0)
+    assert usable(table, now=0.0) == 1, "100 steps of a second are far"
+    assert usable(table, now=39.0) == 1
+    assert usable(table, now=41.0) == 4
+
+
+def test_what_the_tuner_would_begin_counts_while_nobody_is_idle() -> None:
+    table = apart(2)
+    assert usable(table, left=7) == 9
+    table.join("w0", "w1")
+    assert usable(table, left=7) == 9
+    table.join("w2")
+    assert usable(table, left=7) == 2, "it was asked, and wants no more"
+
+
+def test_as_many_again_are_tried_of_a_tuner_that_does_not_say() -> None:
+    table = apart(2)
+    table.join("w0", "w1")
+    assert usable(table, left=None) == 4
+    table.join("w2")
+    assert usable(table, left=None) == 2
+    assert usable(Table(), left=None) == 1
+
+
+def test_the_slowest_step_is_that_of_what_runs() -> None:
+    table = apart(2)
+    assert slowest_step(table.dispatcher) == 0.0
+    table.join("w0")
+    table.dispatcher.speeds.observe(
+        table.dispatcher.slots["w0"].queue[0].node, steps=2, seconds=800.0
+    )
+    assert slowest_step(table.dispatcher) == 400.0
+
+
+@given(st.lists(st.tuples(st.integers(1, 8), st.integers(0, 3), st.integers(9, 12)), max_size=8))
+def test_stages_that_can_start_are_those_of_the_tree(
+    trials: list[tuple[int, int, int]],
+) -> None:
+    table = Table()
+    frontier = table.dispatcher.frontier
+    for number, (at, value, until) in enumerate(trials):
+        table.trial(turn(at, float(value)), until)
+        table.extend(number, until)
+    for number in range(4):
+        ready = [one.node for one in frontier.tree() if one.parent is None is one.waits_for]
+        assert sorted(node.number for node in frontier.ready()) == sorted(ready)
+        table.tell(WorkerJoined(worker=f"w{number}"))
+
+
+def test_counting_is_cheap_in_a_large_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = apart(10_000, steps=2)
+    table.join(*(f"w{number}" for number in range(8)))
+    took = []
+    for _ in range(10):
+        began = time.thread_time()
+        assert usable(table, most=64) == 64
+        took.append(time.thread_time() - began)
+    assert min(took) < 0.01
+    monkeypatch.setattr(demand, "SOON_SECONDS", 0.0)
+    assert usable(table, most=20_000) == 10_000

@@ -1,0 +1,179 @@
+"""Several drivers on one store: no step is trained twice when they can see each other."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dasktune.algos import Grid
+from dasktune.algos.base import known_configurations
+from dasktune.sequences import Sequence
+
+from .driver_process import follow, space
+
+pytestmark = pytest.mark.cluster
+
+STEPS = 20
+FIRST, SECOND = [0.1, 0.5], [0.5, 0.9]
+
+
+class Drivers:
+    """Starts drivers in one folder, and reads what they trained."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.running: list[subprocess.Popen[str]] = []
+
+    def start(self, name: str, gammas: list[float], **more: object) -> subprocess.Popen[str]:
+        options = {
+            "name": name,
+            "gammas": gammas,
+            "storage": str(self.folder / "store"),
+            "database": str(self.folder / "studies.db"),
+            "log": str(self.log(name)),
+            "steps": STEPS,
+            "seconds": 0.002,
+            "hold": str(self.hold(name)),
+            **more,
+        }
+        program = Path(__file__).with_name("driver_process.py")
+        self.running.append(
+            subprocess.Popen(
+                [sys.executable, str(program), json.dumps(options)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+        return self.running[-1]
+
+    def log(self, name: str) -> Path:
+        return self.folder / f"{name}.log"
+
+    def hold(self, name: str) -> Path:
+        return self.folder / f"hold-{name}"
+
+    def trained(self, *names: str) -> Counter[str]:
+        """Return how often each state was trained by drivers of these names."""
+        logs = [self.log(name) for name in names]
+        return Counter(
+            line for log in logs if log.exists() for line in log.read_text().split("\n")[:-1]
+        )
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < deadline
+            assert all(one.poll() in (None, 0) for one in self.running), self.running[-1].stderr
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def drivers(tmp_path: Path) -> Iterator[Drivers]:
+    made = Drivers(tmp_path)
+    yield made
+    for one in made.running:
+        one.kill()
+        one.communicate()
+
+
+def result(driver: subprocess.Popen[str]) -> dict[str, Any]:
+    out, errors = driver.communicate(timeout=120)
+    assert driver.returncode == 0, errors
+    document: dict[str, Any] = json.loads(out)
+    return document
+
+
+def rates(gammas: list[float]) -> list[Sequence]:
+    grid = Grid(space(gammas), max_steps=STEPS)
+    return [one.sequences["lr"] for one in known_configurations(grid)]
+
+
+def expected(gammas: list[float]) -> list[dict[str, float]]:
+    """Return the metric by step of each trial, trained alone."""
+    found = []
+    for lr in rates(gammas):
+        x, by_step = 0.0, {}
+        for step in range(STEPS):
+            x = follow(x, lr(step))
+            by_step[str(step + 1)] = x
+        found.append(by_step)
+    return found
+
+
+def unique(*all_gammas: list[float]) -> int:
+    """Return how many states the trials of several drivers have, counted one by one."""
+    paths = {
+        tuple(lr(step) for step in range(length + 1))
+        for gammas in all_gammas
+        for lr in rates(gammas)
+        for length in range(STEPS)
+    }
+    return len(paths)
+
+
+def check(found: dict[str, Any], gammas: list[float]) -> None:
+    assert [found["metrics"][number] for number in sorted(found["metrics"], key=int)] == expected(
+        gammas
+    )
+
+
+@pytest.mark.parametrize("is_common", [True, False], ids=["one database", "store alone"])
+def test_two_drivers_train_each_step_once(drivers: Drivers, is_common: bool) -> None:
+    databases = [str(drivers.folder / ("all.db" if is_common else f"{at}.db")) for at in (0, 1)]
+    drivers.hold("first").touch()  # or it may have ended while the second looks around
+    first = drivers.start("first", FIRST, database=databases[0])
+    second = drivers.start("second", SECOND, database=databases[1])
+    drivers.wait_until(lambda: drivers.trained("second").total() > 0)
+    drivers.hold("first").unlink()
+    results = [result(first), result(second)]
+    check(results[0], FIRST)
+    check(results[1], SECOND)
+    trained = drivers.trained("first", "second")
+    repeated = sum(one["summary"]["steps_repeated"] for one in results)
+    assert len(trained) == unique(FIRST, SECOND)
+    assert trained.total() - len(trained) == repeated, "what was late is reported"
+    assert repeated <= 0.03 * len(trained)
+    assert trained.total() == sum(one["summary"]["steps_executed"] for one in results)
+
+
+def test_a_driver_that_comes_later_goes_on_from_what_there_is(drivers: Drivers) -> None:
+    first = drivers.start("first", FIRST, seconds=0.02)
+    drivers.wait_until(lambda: drivers.trained("first").total() > 60)
+    drivers.hold("first").touch()  # or it may have ended while the second looks around
+    second = drivers.start("second", SECOND)
+    drivers.wait_until(lambda: drivers.trained("second").total() > 0)
+    drivers.hold("first").unlink()
+    results = [result(first), result(second)]
+    check(results[0], FIRST)
+    check(results[1], SECOND)
+    trained = drivers.trained("first", "second")
+    repeated = sum(one["summary"]["steps_repeated"] for one in results)
+    assert len(trained) == unique(FIRST, SECOND)
+    assert trained.total() - len(trained) == repeated, "what was late is reported"
+    assert repeated <= 2 * STEPS
+
+
+def test_a_driver_that_died_is_waited_for_as_long_as_its_lease(drivers: Drivers) -> None:
+    first = drivers.start("first", FIRST, seconds=0.05, lease_seconds=2.0)
+    drivers.wait_until(lambda: drivers.trained("first").total() > 30)
+    first.kill()
+    first.communicate()
+    drivers.running.remove(first)
+    died_at = drivers.trained("first").total()
+    second = drivers.start("second", SECOND, lease_seconds=2.0)
+    check(result(second), SECOND)
+    again = drivers.start("first", FIRST)
+    check(result(again), FIRST)
+    trained = drivers.trained("first", "second")
+    assert len(trained) == unique(FIRST, SECOND)
+    lost = trained.total() - len(trained)
+    assert lost <= min(died_at, 2 * STEPS), "at most what its two workers had not saved"

@@ -1,0 +1,161 @@
+"""What a run waits for is said in words that name what is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from dasktune.driver.waiting import (
+    MOST_TRIALS,
+    SLOW_SECONDS,
+    Sight,
+    steps_left,
+    trials_of,
+    waits_of,
+)
+from dasktune.graph.attempts import DispatchOptions
+from dasktune.graph.dispatch import Dispatcher
+from dasktune.graph.events import (
+    Ended,
+    Progress,
+    RunStage,
+    Saved,
+    Started,
+    Taken,
+    WorkerJoined,
+)
+from dasktune.graph.keys import root_key
+from dasktune.sequences import Constant, Piecewise
+
+
+def dispatcher(trials: int = 2, needs: dict[str, float] | None = None) -> Dispatcher:
+    """Return one that is asked for trials of 9 steps, the first 4 of which they share."""
+    made = Dispatcher(root_key("f", 0), DispatchOptions(needs=needs or {}))
+    for number in range(trials):
+        sequence = Piecewise([0.1, 0.2 + number], [4])
+        made.register(number, {"lr": sequence}, 9)
+    for number in range(trials):
+        made.extend(number, 9, 0.0, 0.0)
+    return made
+
+
+def texts(machine: Dispatcher, **seen: object) -> list[tuple[str, str]]:
+    sight = Sight(**{"now": 100.0, **seen})  # type: ignore[arg-type]
+    return [(wait.kind, wait.text) for wait in waits_of(machine, sight)]
+
+
+def test_a_run_that_trains_all_it_can_waits_for_nothing() -> None:
+    machine = dispatcher(1)
+    machine.handle(WorkerJoined(worker="w"), 0.0)
+    assert texts(machine, present={"w": {}}) == []
+
+
+def test_without_a_worker_that_is_said_with_its_time() -> None:
+    (wait,) = waits_of(dispatcher(), Sight(now=100.0, deserted=60.0))
+    assert (wait.kind, wait.text, wait.since) == ("workers", "there is no worker", 60.0)
+
+
+def test_workers_that_lack_what_a_stage_needs_are_named() -> None:
+    machine = dispatcher(2, {"GPU": 1})
+    present = {f"w{number}": {} for number in range(5)}
+    ((kind, text),) = texts(machine, present=present, needs={"GPU": 1})
+    assert kind == "resources"
+    assert text == (
+        "no worker has a GPU: 3 stages to run, each needs {'GPU': 1}; "
+        "w0 has {}, w1 has {}, w2 has {} and 2 more"
+    )
+
+
+@pytest.mark.parametrize(
+    ("present", "says"),
+    [
+        ({"w": {"GPU": 1}}, "no worker has enough GPU:"),
+        ({"w": {"GPU": 2}, "v": {"disk": 1}}, "no worker has all that a stage needs:"),
+    ],
+)
+def test_too_little_of_it_is_told_from_nothing_of_it(
+    present: dict[str, dict[str, float]], says: str
+) -> None:
+    needs: dict[str, float] = {"GPU": 2} if len(present) == 1 else {"GPU": 2, "disk": 1}
+    ((_, text),) = texts(dispatcher(2, needs), present=present, needs=needs)
+    assert text.startswith(says)
+
+
+def test_a_pool_says_itself_what_it_waits_for() -> None:
+    said = "jobs of SLURM: 123 PENDING (Priority)"
+    assert texts(dispatcher(), pool=said) == [("pool", said)]
+
+
+def test_what_other_drivers_train_is_counted() -> None:
+    found = texts(dispatcher(1), pool="x", others={"another driver (h, process 7)": 4})
+    assert found[-1] == ("driver", "another driver (h, process 7) trains 4 stages")
+
+
+def test_a_store_that_does_not_answer_is_spoken_of_after_a_while() -> None:
+    machine = dispatcher(1)
+    machine.handle(WorkerJoined(worker="w"), 0.0)
+    assert texts(machine, unanswered=95.0, unsaved={"0-a": 91.0}) == []
+    found = waits_of(machine, Sight(now=100.0, unanswered=80.0, unsaved={"0-a": 70.0, "1-a": 60.0}))
+    assert [(wait.text, wait.since) for wait in found] == [
+        ("the store has not answered", 80.0),
+        ("the store has not got the states of 2 stages that ended", 60.0),
+    ]
+
+
+def test_a_worker_that_does_not_begin_is_named() -> None:
+    machine = dispatcher(1)
+    (order,) = machine.handle(WorkerJoined(worker="w"), 0.0)
+    assert isinstance(order, RunStage)
+    assert texts(machine, unbegun={order.attempt: 100.0 - SLOW_SECONDS / 2, "gone": 0.0}) == []
+    assert texts(machine, unbegun={order.attempt: 100.0 - SLOW_SECONDS}) == [
+        ("worker", "worker w has not begun the stage that it was sent")
+    ]
+
+
+def test_workers_without_work_are_explained() -> None:
+    machine = dispatcher(2)
+    for worker in ("v", "w"):
+        machine.handle(WorkerJoined(worker=worker), 0.0)
+    ((kind, text),) = texts(machine)
+    assert kind == "stages"
+    assert text.startswith("1 of 2 workers has nothing to do")
+
+
+def test_few_trials_of_many_are_named() -> None:
+    machine = dispatcher(20)
+    first = machine.handle(WorkerJoined(worker="w"), 0.0)[0]
+    assert isinstance(first, RunStage)
+    named = trials_of(first.node)
+    assert len(named) == MOST_TRIALS
+    assert set(named) <= set(range(20))
+    leaf = machine.plan.nodes_of(7)[-1]
+    assert trials_of(leaf) == [7]
+
+
+def test_shared_steps_count_once_in_what_is_left() -> None:
+    machine = dispatcher(2)
+    assert steps_left(machine) == 4 + 5 + 5
+    orders = machine.handle(WorkerJoined(worker="w"), 0.0)
+    trunk = orders[0]
+    assert isinstance(trunk, RunStage)
+    machine.handle(Started(attempt=trunk.attempt), 0.0)
+    machine.handle(Progress(attempt=trunk.attempt, step=3), 1.0)
+    assert steps_left(machine) == 1 + 5 + 5
+    machine.handle(Saved(attempt=trunk.attempt, step=4), 2.0)
+    machine.handle(Ended(attempt=trunk.attempt, step=4, status="trained"), 2.0)
+    assert steps_left(machine) == 5 + 5
+
+
+def test_what_another_driver_trains_is_left_until_it_is_found() -> None:
+    machine = Dispatcher(root_key("f", 0))
+    machine.register(0, {"lr": Constant(0.1)}, 6)
+    machine.extend(0, 6, 0.0, 0.0)
+    (order,) = machine.handle(WorkerJoined(worker="w"), 0.0)
+    assert isinstance(order, RunStage)
+    machine.handle(Taken(attempt=order.attempt), 0.0)
+    machine.handle(Progress(attempt=order.attempt, step=3), 0.0)
+    assert steps_left(machine) == 6
+
+
+def test_a_scheduler_that_is_gone_is_all_that_is_waited_for() -> None:
+    waits = waits_of(dispatcher(), Sight(now=9.0, disconnected=4.0))
+    assert [(wait.kind, wait.since) for wait in waits] == [("scheduler", 4.0)]

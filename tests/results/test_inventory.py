@@ -1,0 +1,284 @@
+"""What lies in a store is found by one listing, and told by whom it serves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client
+
+import dasktune as dt
+from dasktune.results.inventory import Inventory, take_inventory
+from dasktune.sequences import Constant, Piecewise, Sequence
+from dasktune.storage.checkpoints import CheckpointStore, Commit
+from dasktune.storage.codec import encode
+from dasktune.storage.database.database import Batch
+from dasktune.storage.database.schema import CheckpointRow
+from dasktune.storage.leases import Lease, Leases
+from dasktune.study.study import Study
+
+STEPS = 8
+
+
+class Falling(dt.Trainer):
+    def build(self, hp: Mapping[str, Any]) -> None:
+        self.loss = 1.0
+
+    def setup(self, hp: Mapping[str, Any]) -> None:
+        self.lr = hp["lr"]
+
+    def train(self) -> None:
+        self.loss *= 1 - self.lr
+
+    def evaluate(self) -> dict[str, float]:
+        return {"loss": self.loss}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"loss": self.loss}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.loss = state["loss"]
+
+
+class Lab:
+    """Studies in one store."""
+
+    def __init__(self, folder: Path, client: Client) -> None:
+        self.folder = folder
+        self.client = client
+        self.store = CheckpointStore(str(folder))
+        self._open: list[Study] = []
+
+    def study(self, name: str, *, database: str = "dasktune.db", **options: Any) -> Study:
+        options = {"metric": "loss", "checkpoint_every": 1000, **options}
+        where = str(self.folder / database)
+        made = dt.create_study(Falling, name=name, storage=self.folder, database=where, **options)
+        self._open.append(made)
+        return made
+
+    def trained(self, name: str, *lrs: Sequence, steps: int = STEPS, **options: Any) -> Study:
+        study = self.study(name, **options)
+        self.train(study, dt.algos.Grid(dt.Space(lr=list(lrs)), max_steps=steps))
+        return study
+
+    def train(self, study: Study, tuner: dt.algos.Tuner) -> None:
+        study.optimize(tuner, client=self.client, last_line=False)
+
+    def inventory(self, study: Study | None, **options: Any) -> Inventory:
+        database = None if study is None else study.database
+        return take_inventory(self.store, database, time.time(), **options)
+
+    def close(self) -> None:
+        for study in self._open:
+            study.close()
+
+
+@pytest.fixture
+def lab(tmp_path: Path, two_threads: Client) -> Iterator[Lab]:
+    made = Lab(tmp_path, two_threads)
+    yield made
+    made.close()
+
+
+LATER = Piecewise([0.1, 0.3], [5])
+"""Parts from a constant of 0.1 at step 5."""
+
+
+def owners(inventory: Inventory) -> dict[str, dict[str, tuple[int, ...]]]:
+    return {one.key: dict(one.owners) for one in inventory.holdings}
+
+
+def key(study: Study, trial: int, step: int) -> str:
+    return study.plan.node_at(trial, step).key_at(step)
+
+
+def test_a_checkpoint_serves_the_trials_on_whose_way_it_lies(lab: Lab) -> None:
+    study = lab.trained("one", Constant(0.1), LATER, Constant(0.2))
+    found = lab.inventory(study)
+    assert owners(found) == {
+        key(study, 0, 5): {"one": (0, 1)},
+        key(study, 0, 8): {"one": (0,)},
+        key(study, 1, 8): {"one": (1,)},
+        key(study, 2, 8): {"one": (2,)},
+    }
+    assert {one.key: one.step for one in found.holdings} == {
+        one.key: one.step for one in lab.store.inventory()
+    }
+
+
+def test_studies_that_share_states_are_told_how_many(lab: Lab) -> None:
+    lab.trained("one", Constant(0.1), LATER)
+    two = lab.trained("two", Constant(0.1), Constant(0.4))
+    shelves = {one.name: one for one in lab.inventory(two).shelves()}
+    assert list(shelves) == ["one", "two"]
+    assert (shelves["one"].checkpoints, shelves["one"].shared, shelves["one"].trials) == (3, 2, 2)
+    assert (shelves["two"].checkpoints, shelves["two"].shared) == (3, 2)
+
+
+def test_what_was_found_in_the_store_alone_serves_who_found_it(lab: Lab) -> None:
+    theirs = lab.trained("theirs", Constant(0.1), LATER, Constant(0.7))
+    mine = lab.trained("mine", Constant(0.1), Constant(0.4), database="mine.db")
+    found = lab.inventory(mine)
+    assert owners(found) == {
+        key(mine, 1, 8): {"mine": (1,)},
+        key(theirs, 0, 5): {"mine": (0,)},
+        key(theirs, 0, 8): {"mine": (0,)},
+        key(theirs, 1, 8): {},
+        key(theirs, 2, 8): {},
+    }
+    of_mine = [one for one in found.holdings if one.owners]
+    commits = lab.store.commits(one.key for one in of_mine)
+    assert {one.key: one.seconds for one in of_mine} == {
+        key: commit.seconds for key, commit in commits.items()
+    }
+    assert {one.seconds for one in found.strangers} == {None}
+
+
+def test_what_a_stranger_says_it_was_trained_with_reaches_no_terminal(lab: Lab) -> None:
+    environment = {"python": "3.11", "device": "\x1b[31mred\n"}
+    state = encode({"loss": 0.5})
+    lab.store.save(state, key="ab12", attempt="a1", step=3, environment=environment)
+    (shelf,) = lab.inventory(None).shelves()
+    assert shelf.name == "Python 3.11, ?[31mred?"
+
+
+def test_figures_are_sums_of_what_lies_there(lab: Lab) -> None:
+    study = lab.trained("one", Constant(0.1), LATER)
+    (shelf,) = lab.inventory(study).shelves()
+    files = [path for path in (lab.folder / "checkpoints").rglob("step-*/*") if path.is_file()]
+    assert shelf.nbytes == sum(path.stat().st_size for path in files)
+    assert shelf.written == pytest.approx(max(path.stat().st_mtime for path in files))
+    commits = lab.store.commits(lab.store.keys()).values()
+    assert shelf.seconds == pytest.approx(sum(one.seconds for one in commits))
+    assert shelf.seconds > 0
+
+
+def test_repeats_and_controls_find_their_own(lab: Lab) -> None:
+    repeats = lab.study("repeats", seed=3)
+    grid = dt.algos.Grid(dt.Space(lr=[Constant(0.1)]), max_steps=STEPS)
+    lab.train(repeats, dt.algos.Repeats(grid, seeds=2))
+    control = lab.trained("control", Constant(0.1), LATER, merge=False)
+    found = lab.inventory(control)
+    assert owners(found) == {
+        **{key(repeats, trial, 8): {"repeats": (trial,)} for trial in (0, 1)},
+        **{key(control, trial, 8): {"control": (trial,)} for trial in (0, 1)},
+        key(control, 1, 5): {"control": (1,)},
+    }
+
+
+def test_a_trial_does_not_own_what_lies_beyond_its_end(lab: Lab) -> None:
+    study = lab.trained("one", Constant(0.1))
+    short = lab.trained("short", Constant(0.1), steps=5)
+    assert owners(lab.inventory(short))[key(study, 0, 8)] == {"one": (0,)}
+
+
+def test_a_state_on_no_trials_way_belongs_to_the_studies_of_its_root(lab: Lab) -> None:
+    study = lab.trained("one", Constant(0.1))
+    lab.trained("two", Constant(0.2))
+    lab.trained("far", Constant(0.1), seed=7)
+    commit = lab.store.save(encode({"loss": 0.5}), key="ab12", attempt="a1", step=3)
+    row = CheckpointRow(
+        key="ab12",
+        root=study.plan.root_key,
+        step=3,
+        attempt="a1",
+        digest=commit.digest,
+        nbytes=commit.nbytes,
+        seconds=2.0,
+    )
+    study.database.write(Batch(checkpoints=[row]))
+    assert owners(lab.inventory(study))["ab12"] == {"one": (), "two": ()}
+
+
+def test_states_of_other_databases_are_counted_and_told_of_when_opened(lab: Lab) -> None:
+    study = lab.trained("one", Constant(0.1))
+    lab.trained("other", Constant(0.5), database="other.db")
+    found = lab.inventory(study)
+    assert len(found.holdings) == 2
+    (stranger,) = found.strangers
+    assert stranger.seconds is None
+    (stranger,) = lab.inventory(study, opens=True).strangers
+    assert stranger.seconds is not None
+    assert stranger.step == 8
+
+
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that the keys of all commits go into that are opened from now on."""
+    keys: list[str] = []
+    original = CheckpointStore.commits
+
+    def note(self: CheckpointStore, wanted: Iterable[str]) -> dict[str, Commit]:
+        listed = list(wanted)
+        keys.extend(listed)
+        return original(self, listed)
+
+    monkeypatch.setattr(CheckpointStore, "commits", note)
+    return keys
+
+
+def test_what_the_database_knows_is_not_opened(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = lab.trained("one", Constant(0.1), LATER)
+    asked = opened(monkeypatch)
+    lab.inventory(study, opens=True)
+    assert asked == []
+    assert len(lab.inventory(None).holdings) == len(asked) == 3
+
+
+def test_a_store_alone_tells_what_states_were_trained_with(lab: Lab) -> None:
+    study = lab.trained("one", Constant(0.1))
+    broken = key(study, 0, 8)
+    lab.store.save(encode({}), key="ab12", attempt="a1", step=3, environment={"torch": "2.9"})
+    (path,) = [one for one in lab.folder.rglob("commit") if broken in str(one)]
+    path.write_bytes(b"{}")
+    names = {one.key: list(one.owners) for one in lab.inventory(None).holdings}
+    assert names == {"ab12": ["torch 2.9, (unknown device)"], broken: ["(commit cannot be read)"]}
+
+
+def test_what_uploads_have_left_is_counted_in_bytes(lab: Lab) -> None:
+    study = lab.trained("one", Constant(0.1))
+    before = lab.inventory(study)
+    assert before.unfinished == 0
+    there = key(study, 0, 8)
+    for name in (there, "cd34"):
+        folder = lab.folder / "checkpoints" / name[:2] / name / "a9-dead" / "step-8"
+        folder.mkdir(parents=True)
+        (folder / "zarr.json").write_bytes(b"x" * 1000)
+    found = lab.inventory(study)
+    assert found.unfinished == 2000
+    assert [(one.key, one.nbytes) for one in found.holdings] == [
+        (one.key, one.nbytes) for one in before.holdings
+    ]
+
+
+def test_what_has_gone_from_the_store_is_counted(lab: Lab) -> None:
+    study = lab.trained("one", Constant(0.1), LATER)
+    lab.store.discard(key(study, 1, 8))
+    found = lab.inventory(study)
+    assert found.gone == 1
+    assert len(found.holdings) == 2
+
+
+def test_only_leases_that_are_held_are_told_of(lab: Lab) -> None:
+    now = time.time()
+    leases, root = Leases(lab.store.files), "aa" * 16
+
+    def lease(key: str, **changes: Any) -> Lease:
+        fields: dict[str, Any] = {"study": "one", "holder": "run-1", "sequences": {}, "step": 0}
+        fields |= {"start": 0, "stop": 8, "expires": now + 60, **changes}
+        return Lease(key=key, root=root, **fields)
+
+    held = lease("aa01")
+    for one in (held, lease("aa02", expires=now - 1), lease("aa03", is_done=True)):
+        leases.take(one, now)
+    leases.write(lease("aa04", of="aa01"))
+    (lab.folder / "leases" / root / "aa05").write_bytes(b"not a lease")
+    assert take_inventory(lab.store, None, now).leases == (held,)
+
+
+def test_an_empty_store_holds_nothing(lab: Lab) -> None:
+    found = lab.inventory(lab.study("one"))
+    assert (found.holdings, found.unfinished, found.gone, found.leases) == ((), 0, 0, ())
+    assert [(one.name, one.trials, one.checkpoints) for one in found.shelves()] == [("one", 0, 0)]

@@ -1,0 +1,100 @@
+"""What docs/learning-curves.md shows is run, and the commands print what it says."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client
+from typer.testing import CliRunner
+
+from dasktune.algos import curves
+from dasktune.cli import app
+from dasktune.cli.results import as_text
+from dasktune.cli.study_file import load
+
+PAGE = (Path(__file__).parents[2] / "docs" / "learning-curves.md").read_text()
+RUN, PREDICT = (
+    block.splitlines() for block in re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)[:2]
+)
+
+NUMBER = re.compile(r"\d+\.\d+")
+
+
+@pytest.fixture(scope="module")
+def shown(
+    tmp_path_factory: pytest.TempPathFactory, two_threads: Client
+) -> Iterator[dict[str, Any]]:
+    """Run the page from its beginning to its end, in its folder; return the names it defines."""
+    folder = tmp_path_factory.mktemp("docs")
+    file, *blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (folder / "net.py").write_text(file)
+    names: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "path", [str(folder), *sys.path])
+        patch.setattr(sys, "dont_write_bytecode", True)
+        loaded = load(Path("net.py"))
+        study = loaded.study()
+        study.optimize(loaded.tuner(), client=two_threads, progress=False, last_line=False)
+        names["table"] = as_text(study, study.trials)
+        exec(compile("".join(blocks), "learning-curves.md", "exec"), names)
+        yield names
+    for one in (study, names["results"]):
+        one.close()
+    sys.modules.pop("net", None)
+
+
+def test_the_page_predicts_in_the_metrics_own_unit(shown: dict[str, Any]) -> None:
+    found = shown["outlook"]
+    assert all(0 <= low <= high <= 1 for low, high in found.interval(0.8))
+    assert found.chance(0.77) == max(found.chances(0.77))
+    assert found.curve.rates == ((0, 0.04), (15, 0.004))
+    assert found.curve.siblings, "all four begin alike"
+    assert shown["beyond"].steps == (60, 80)
+    assert shown["careful"].steps == found.steps
+    assert shown["results"].summary()["suspensions"]["count"] > 0
+
+
+def test_the_run_prints_the_table_of_the_page(shown: dict[str, Any]) -> None:
+    assert "\n".join(RUN[2:]) in shown["table"]
+
+
+def test_the_command_prints_what_the_page_shows(shown: dict[str, Any]) -> None:
+    command, first, header, *rows, last = PREDICT
+    done = CliRunner().invoke(app, command.removeprefix("$ dasktune ").split())
+    assert done.exit_code == 0, done.stderr
+    printed = done.stdout.splitlines()
+    assert printed[0] == first
+    assert printed[1].split() == header.split()
+    for row in rows:
+        if row != "...":
+            alike = next(line for line in printed if line.split()[0] == row.split()[0])
+            assert numbers(alike) == pytest.approx(numbers(row), abs=0.006)
+    words, _, remaining = last.partition(" (ERT ")
+    assert printed[-1].startswith(f"{words} (ERT ")
+    assert remaining == "1 ms)"
+    assert Path("fan.svg").read_text().startswith("<svg")
+
+
+def numbers(line: str) -> list[float]:
+    return [float(one) for one in NUMBER.findall(line)]
+
+
+def test_the_trial_of_the_page_comes_to_what_it_says(shown: dict[str, Any]) -> None:
+    accuracy = 0.1
+    for step in range(40):
+        rate = 0.04 if step < 15 else 0.004
+        accuracy += 0.1 * (1 - 2 * rate**0.5 - accuracy)
+    assert f"it has {accuracy:.3f}" in PAGE
+    low, high = shown["outlook"].interval(0.95)[-1]
+    assert low < accuracy < high
+
+
+def test_the_predictors_of_the_page_are_those_that_there_are() -> None:
+    named = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
+    assert set(named) == set(curves.PREDICTORS)

@@ -1,0 +1,148 @@
+"""Figures of a study are counts of its plan and of what was measured."""
+
+from __future__ import annotations
+
+from dasktune.engine.trials import TrialRecord
+from dasktune.graph.plan import SearchPlan
+from dasktune.results.summary import Summary, savings_line, steps_beyond, summarise
+from dasktune.sequences import Constant, MultiStep
+from dasktune.storage.database.schema import StageRow
+from dasktune.types import TrialState
+
+RATES = (Constant(0.1), MultiStep(0.1, milestones=[6], gamma=0.1))
+
+
+def two_trials(*, merge: bool = True) -> tuple[SearchPlan, dict[int, TrialRecord]]:
+    """Return two trials of 10 steps that share 6, asked for in full."""
+    plan = SearchPlan("root", merge=merge)
+    records = {}
+    for number, rate in enumerate(RATES):
+        plan.register(number, {"lr": rate}, 10)
+        records[number] = TrialRecord(
+            number=number,
+            tuner=0,
+            local=number,
+            params={},
+            sequences={"lr": rate},
+            max_steps=10,
+            state=TrialState.RUNNING,
+            until=10,
+        )
+    return plan, records
+
+
+def figures(
+    plan: SearchPlan,
+    records: dict[int, TrialRecord],
+    executed: int,
+    repeated: int = 0,
+    beyond: int = 0,
+) -> Summary:
+    return summarise(
+        plan,
+        records,
+        steps_executed=executed,
+        steps_repeated=repeated,
+        steps_beyond=beyond,
+        wall_seconds=1.0,
+        worker_seconds=2.0,
+        best_value=None,
+    )
+
+
+def test_shared_steps_are_asked_for_twice_and_unique_once() -> None:
+    found = figures(*two_trials(), executed=0)
+    assert (found["steps_requested"], found["steps_unique"]) == (20, 14)
+    assert found["merge_rate"] == 20 / 14
+    alone = figures(*two_trials(merge=False), executed=0)
+    assert (alone["steps_unique"], alone["merge_rate"]) == (20, 1.0)
+
+
+def test_what_is_still_to_be_trained_is_not_called_found() -> None:
+    plan, records = two_trials()
+    shared = plan.nodes_of(0)[-2]
+    shared.checkpoints[6] = None
+    assert figures(plan, records, executed=6)["steps_reused"] == 0
+    assert figures(plan, records, executed=1)["steps_reused"] == 5
+
+
+def test_steps_trained_twice_do_not_hide_those_that_were_found() -> None:
+    plan, records = two_trials()
+    for number in records:
+        plan.nodes_of(number)[-1].metrics[10] = {"loss": 1.0}
+    found = figures(plan, records, executed=9, repeated=3)
+    assert found["steps_reused"] == 14 - (9 - 3)
+
+
+def test_a_trial_that_was_stopped_counts_as_far_as_it_was_told() -> None:
+    plan, records = two_trials()
+    records[0].until, records[0].steps, records[0].state = None, 4, TrialState.PRUNED
+    found = figures(plan, records, executed=0)
+    assert (found["steps_requested"], found["steps_unique"]) == (14, 10)
+
+
+def stage(trial: int, start: int, steps: int) -> StageRow:
+    return StageRow(
+        study_id=1,
+        attempt=f"{trial} from {start}",
+        key="",
+        start=start,
+        stop=10,
+        worker="a",
+        status="trained",
+        started=1.0,
+        ended=2.0,
+        steps=steps,
+        repeated=0,
+        trials=[trial],
+    )
+
+
+def test_what_a_trial_was_trained_beyond_its_end_counts_by_itself() -> None:
+    """Both were trained to step 9 before the first was told that it should have ended at 4."""
+    plan, records = two_trials()
+    records[0].until, records[0].steps, records[0].state = None, 4, TrialState.PRUNED
+    stages = [stage(0, 0, 9), stage(1, 6, 3)]
+    assert steps_beyond(plan, records, stages) == 3, "the other one shares the first 6"
+    assert steps_beyond(plan, records, [*stages, stage(0, 6, 2)]) == 3, "trained once more"
+    records[1].until, records[1].steps, records[1].state = None, 5, TrialState.PRUNED
+    assert steps_beyond(plan, records, stages) == 4 + 3, "one shared, and 3 of each"
+
+
+def test_what_was_trained_beyond_does_not_hide_what_was_found() -> None:
+    plan, records = two_trials()
+    for number in records:
+        plan.nodes_of(number)[-1].metrics[10] = {"loss": 1.0}
+    found = figures(plan, records, executed=9, beyond=3)
+    assert found["steps_reused"] == 14 - (9 - 3)
+
+
+def test_no_more_than_all_that_was_asked_for_is_trained_of_it() -> None:
+    plan, records = two_trials()
+    records[0].until, records[0].steps, records[0].state = None, 1, TrialState.PRUNED
+    del records[1]
+    stages = [stage(0, 0, 4)]
+    found = figures(plan, records, executed=4, beyond=steps_beyond(plan, records, stages))
+    assert savings_line(found) == (
+        "trained 100% of the steps asked for (1 of 1), and 3 more than were asked for in the end"
+    )
+
+
+def test_the_last_line_says_what_was_saved() -> None:
+    numbers = Summary(
+        trials=2,
+        steps_requested=200,
+        steps_unique=120,
+        steps_executed=82,
+        steps_repeated=2,
+        steps_beyond=0,
+        steps_reused=40,
+        merge_rate=1.6,
+        wall_seconds=1.0,
+        worker_seconds=1.0,
+        best_value=None,
+    )
+    assert savings_line(numbers) == (
+        "trained 41% of the steps asked for (82 of 200, 2 repeated, 40 found from other runs)"
+    )
+    assert savings_line({**numbers, "steps_requested": 0}) == "no trial came to a report"

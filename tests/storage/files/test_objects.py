@@ -1,0 +1,515 @@
+"""A store behind fsspec keeps what it was given, whatever the line to it does."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import multiprocessing
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import fsspec
+import numpy as np
+import pytest
+
+from dasktune.errors import ConfigurationError, StorageError
+from dasktune.storage import checkpoints
+from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.codec import encode
+from dasktune.storage.files import objects as object_files
+from dasktune.storage.files.local import LocalFiles
+from dasktune.storage.files.objects import ObjectFiles, open_files
+from dasktune.storage.files.retry import Patience
+from tests.storage.conftest import SERVERS
+from tests.storage.proxy import SLOW_DOWN, answer
+
+KEY = "a1b2c3"
+KINDS = ("path", "memory", *SERVERS)
+
+
+@pytest.fixture(params=KINDS)
+def url(request, tmp_path):
+    match request.param:
+        case "path":
+            return str(tmp_path / "store")
+        case "memory":
+            return f"memory://{tmp_path.name}"
+    server = request.getfixturevalue(request.param)
+    request.getfixturevalue("point_at")(server)
+    return f"s3://{server.create_bucket()}/tuning"
+
+
+@pytest.fixture
+def store(url):
+    return CheckpointStore(url)
+
+
+@pytest.fixture
+def bucket(server):
+    return server.create_bucket()
+
+
+@pytest.fixture
+def remote(bucket):
+    return CheckpointStore(f"s3://{bucket}/tuning")
+
+
+def state_of(number, size=1000):
+    weights = np.random.default_rng(number).standard_normal(size).astype(np.float32)
+    return {"who": number, "weights": weights}
+
+
+def save(store, number, *, key=KEY, attempt=None, size=1000):
+    attempt = attempt or f"{number}-aa"
+    return store.save(encode(state_of(number, size)), key=key, attempt=attempt, step=7)
+
+
+def is_same(state, number, size=1000):
+    expected = state_of(number, size)
+    return state["who"] == number and np.array_equal(state["weights"], expected["weights"])
+
+
+def paths(store, folder="checkpoints"):
+    return {entry.path for entry in open_files(store.url).entries(folder)}
+
+
+def key_of(number):
+    return f"{number % 256:02x}{number:06x}"
+
+
+# The contract, on every kind of store.
+
+
+def test_what_is_saved_is_loaded_until_it_is_discarded(store):
+    name = store.check()
+    assert store.check() == name
+    save(store, 3)
+    again = CheckpointStore(store.url)
+    state, commit = again.load(KEY)
+    assert is_same(state, 3)
+    assert (commit.attempt, commit.step, commit.nbytes) == ("3-aa", 7, 4000)
+    assert again.discard(KEY)
+    assert not again.discard(KEY)
+    assert store.commit_of(KEY) is None
+    assert paths(store) == set()
+
+
+def test_of_sixteen_that_save_one_key_one_wins_and_the_others_leave_nothing(store):
+    barrier = threading.Barrier(16)
+
+    def race(number):
+        barrier.wait()
+        return save(store, number).attempt
+
+    with ThreadPoolExecutor(16) as pool:
+        (winner,) = set(pool.map(race, range(16)))
+    state, commit = store.load(KEY)
+    assert commit.attempt == winner == f"{state['who']}-aa"
+    assert is_same(state, state["who"])
+    assert {path.split("/")[3] for path in paths(store)} == {"commit", winner}
+
+
+def test_a_listing_tells_keys_steps_and_sizes(store):
+    for number in range(5):
+        save(store, number, key=key_of(number))
+    files = open_files(store.url)
+    orphan = f"checkpoints/ff/{key_of(255)}/9-dd/step-3"
+    files.write(orphan, {"c.0": [np.zeros(10, np.uint8)]})
+    found = {one.key: one for one in store.inventory()}
+    assert set(store.keys()) == {key_of(number) for number in range(5)}
+    assert {one.step for one in found.values() if one.is_committed} == {7}
+    assert found[key_of(255)].attempts["9-dd"][0] == found[key_of(255)].nbytes == 10
+    assert all(one.nbytes >= 4000 for one in found.values() if one.is_committed)
+    commits = store.commits([*found, "abcdef"])
+    assert {key: commit.attempt for key, commit in commits.items()} == {
+        key_of(number): f"{number}-aa" for number in range(5)
+    }
+    store.remove_attempt(key_of(255), "9-dd")
+    assert key_of(255) not in {one.key for one in store.inventory()}
+
+
+def test_files_are_created_once_replaced_and_removed(url):
+    files = open_files(url)
+    assert files.create("leases/x", b"first")
+    assert not files.create("leases/x", b"second")
+    assert not files.create("leases/x", b"first")
+    assert files.read("", ["leases/x", "none"])[0].tobytes() == b"first"
+    files.replace("leases/x", b"third")
+    assert not files.remove_same("leases/x", b"first")
+    assert files.read("leases", ["none", "x"])[0] is None
+    assert files.read("leases", ["none", "x"])[1].tobytes() == b"third"
+    assert files.remove_same("leases/x", b"third")
+    assert not files.remove_same("leases/x", b"third")
+    assert list(files.entries("leases")) == []
+
+
+def test_many_files_are_written_read_and_removed(url):
+    files = open_files(url)
+    content = {f"{number:03}": [np.full(number, number, np.uint8)] * 2 for number in range(1, 90)}
+    files.write("a/b", content)
+    read = files.read("a/b", list(content))
+    assert [one.tobytes() for one in read] == [bytes([n]) * 2 * n for n in range(1, 90)]
+    sizes = {entry.path: entry.nbytes for entry in files.entries("a")}
+    assert sizes == {f"a/b/{number:03}": 2 * number for number in range(1, 90)}
+    assert all(abs(entry.modified - time.time()) < 300 for entry in files.entries("a"))
+    files.remove_files(["a/b/none", *(f"a/b/{number:03}" for number in range(2, 90))])
+    assert [entry.path for entry in files.entries("a")] == ["a/b/001"]
+    files.remove("a/b")
+    files.remove("a/b")
+    assert list(files.entries("a")) == []
+
+
+# What only servers have.
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("url", [one for one in KINDS if one != "memory"], indirect=True)
+def test_a_process_that_was_forked_uses_what_was_open_and_what_it_opens(store):
+    save(store, 1)
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+
+    def use():
+        save(CheckpointStore(store.url), 2, key="f0aa")
+        answers.put(store.load(KEY)[0]["who"])
+
+    child = context.Process(target=use)
+    child.start()
+    assert answers.get(timeout=60) == 1
+    child.join(60)
+    assert child.exitcode == 0
+    assert is_same(store.load("f0aa")[0], 2)
+
+
+def test_nothing_is_listed_to_save_find_or_load(proxy, remote):
+    commits = {}
+    for number in range(3):
+        save(remote, number, key=key_of(number))
+        remote.load(key_of(number))
+    commits = remote.commits([key_of(number) for number in range(6)])
+    assert len(commits) == 3
+    assert remote.commit_of(key_of(5)) is None
+    assert not [request for request in proxy.requests if request.is_listing]
+    assert not [request for request in proxy.requests if request.method == "HEAD"]
+
+
+def test_what_lies_below_a_folder_is_removed_by_one_listing_and_one_request(proxy, remote):
+    files = open_files(remote.url)
+    files.write("a/b", {str(number): [np.zeros(1, np.uint8)] for number in range(40)})
+    before = len(proxy.requests)
+    files.remove("a")
+    assert [request.method for request in proxy.requests[before:]] == ["GET", "POST"]
+    assert list(files.entries("a")) == []
+
+
+def test_a_large_store_is_listed_many_folders_at_a_time(proxy, bucket, monkeypatch):
+    monkeypatch.setattr(object_files, "_THREADS", 4)
+    files = open_files(f"s3://{bucket}/tuning")
+    names = {f"checkpoints/{part:02x}/{number}" for part in range(6) for number in range(3)}
+    files.write("", {name: [np.zeros(1, np.uint8)] for name in names})
+    before = len(proxy.requests)
+    assert {entry.path for entry in files.entries("checkpoints")} == names
+    assert len(proxy.requests) - before <= 3  # small: two looks, and one listing of all
+    monkeypatch.setattr(object_files, "_PAGE", 4)
+    before = len(proxy.requests)
+    assert {entry.path for entry in files.entries("checkpoints")} == names
+    assert len(proxy.requests) - before == 7  # which folders there are, then each of them
+
+
+# The line to the server.
+
+
+def some_fail(seed):
+    """Let one request in twenty be refused, reset or cut, or its answer be lost or torn."""
+    chance = random.Random(seed)
+    fates = itertools.cycle([SLOW_DOWN, "is reset", "is cut", "loses its answer", "is torn"])
+    return lambda request: next(fates) if chance.random() < 0.05 else "passes"
+
+
+def test_thirty_checkpoints_are_saved_and_loaded_over_a_bad_line(proxy, remote):
+    proxy.latency = 0.05
+    proxy.fate = some_fail(1)
+    keys = [key_of(number) for number in range(30)]
+    done = threading.Event()
+
+    def watch():
+        """Load what there is meanwhile: whole checkpoints or none."""
+        other = CheckpointStore(remote.url)
+        while not done.is_set():
+            for number, key in enumerate(keys):
+                if other.commit_of(key) is not None:
+                    assert is_same(other.load(key)[0], number, 50_000)
+
+    with ThreadPoolExecutor(9) as pool:
+        watching = pool.submit(watch)
+        saved = list(pool.map(lambda n: save(remote, n, key=keys[n], size=50_000), range(30)))
+        done.set()
+        watching.result()
+        loaded = list(pool.map(remote.load, keys))
+    assert [commit.attempt for commit in saved] == [f"{number}-aa" for number in range(30)]
+    assert all(is_same(state, number, 50_000) for number, (state, _) in enumerate(loaded))
+    assert {one.key for one in remote.inventory() if one.is_committed} == set(keys)
+    assert all(len(one.attempts) == 1 for one in remote.inventory())
+    assert len(proxy.requests) > 150
+
+
+@pytest.mark.parametrize("fate", ["is cut", "is reset", "loses its answer", SLOW_DOWN], ids=str)
+def test_an_upload_that_fails_once_is_sent_again(proxy, remote, fate):
+    size = 2_000_000
+    failed = []
+
+    def fail_the_first(request):
+        if request.nbytes > 1_000_000 and not failed:
+            failed.append(request)
+            return fate
+        return "passes"
+
+    proxy.fate = fail_the_first
+    save(remote, 1, size=size)
+    assert failed
+    assert is_same(remote.load(KEY)[0], 1, size)
+
+
+def test_a_download_that_is_cut_short_is_made_again(proxy, remote):
+    size = 2_000_000
+    save(remote, 1, size=size)
+    before, torn = len(proxy.requests), []
+
+    def tear_each_once(request):
+        if request.target in torn:
+            return "passes"
+        torn.append(request.target)
+        return "is torn"
+
+    proxy.fate = tear_each_once
+    assert is_same(remote.load(KEY)[0], 1, size)
+    assert len(torn) >= 3
+    assert len(proxy.requests) - before == 2 * len(torn)
+
+
+def test_a_creation_whose_answer_is_lost_was_ours(proxy, bucket):
+    files = open_files(f"s3://{bucket}/tuning")
+    proxy.fate = lambda request: "loses its answer" if request.number == 0 else "passes"
+    assert files.create("commit", b"ours")
+    assert [request.method for request in proxy.requests] == ["PUT", "PUT", "HEAD"]
+    assert not files.create("commit", b"ours")
+    assert not files.create("commit", b"theirs")
+
+
+def test_a_creation_that_fails_while_another_one_wins_was_not_ours(proxy, bucket):
+    files = open_files(f"s3://{bucket}/tuning")
+    assert files.create("commit", b"theirs")
+    proxy.fate = lambda request: "is reset" if request.number == 1 else "passes"
+    assert not files.create("commit", b"ours")
+    assert files.read("", ["commit"])[0].tobytes() == b"theirs"
+
+
+def test_a_removal_whose_answer_is_lost_was_ours(proxy, bucket):
+    files = open_files(f"s3://{bucket}/tuning")
+    files.create("commit", b"ours")
+    seen = []
+
+    def lose_one(request):
+        if request.method == "DELETE" and not seen:
+            seen.append(request)
+            return "loses its answer"
+        return "passes"
+
+    proxy.fate = lose_one
+    assert files.remove_same("commit", b"ours")
+    assert files.read("", ["commit"]) == [None]
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [answer(500, "InternalError"), answer(429, "TooManyRequests"), answer(502, ""), "is reset"],
+    ids=lambda fate: str(fate)[:20],
+)
+def test_what_may_pass_is_tried_again(proxy, bucket, refusal):
+    files = open_files(f"s3://{bucket}/tuning")
+    proxy.fate = lambda request: refusal if request.number < 3 else "passes"
+    files.replace("file", b"content")
+    assert len(proxy.requests) == 4
+
+
+LASTING = {
+    "denied": (answer(403, "AccessDenied"), r"access to bucket '\S+' is denied"),
+    "expired": (answer(400, "ExpiredToken"), "the credentials have expired"),
+    "region": (
+        answer(400, "AuthorizationHeaderMalformed", "<Region>eu-west-1</Region>"),
+        r"bucket '\S+' is in region eu-west-1: set AWS_DEFAULT_REGION=eu-west-1",
+    ),
+    "redirect": (
+        answer(301, "PermanentRedirect", "", "x-amz-bucket-region: eu-north-1"),
+        r"bucket '\S+' is in region eu-north-1: set AWS_DEFAULT_REGION=eu-north-1",
+    ),
+    "clock": (answer(403, "RequestTimeTooSkewed"), "the clock of this machine"),
+}
+
+
+@pytest.mark.parametrize(("refusal", "message"), LASTING.values(), ids=LASTING)
+def test_what_does_not_pass_is_told_at_once(proxy, remote, refusal, message):
+    proxy.fate = lambda request: refusal
+    with pytest.raises(StorageError, match=f"cannot write to {remote.url}: {message}"):
+        remote.check()
+    # One request; two more where botocore looks for the region by itself.
+    assert len(proxy.requests) <= 3
+    with pytest.raises(StorageError, match=message):
+        remote.commit_of(KEY)
+
+
+def test_a_bucket_that_does_not_exist_is_told_by_every_operation(server):
+    store = CheckpointStore("s3://no-such-bucket-here/tuning")
+    uses = [
+        store.check,
+        lambda: save(store, 1),
+        lambda: store.load(KEY),
+        lambda: list(store.keys()),
+    ]
+    uses += [lambda: store.discard(KEY), lambda: store.remove_attempt(KEY, "1-aa")]
+    for use in uses:
+        with pytest.raises(StorageError, match="bucket 'no-such-bucket-here' does not exist"):
+            use()
+
+
+@pytest.mark.ceph
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("AWS_ACCESS_KEY_ID", "the access key is not known to the store"),
+        ("AWS_SECRET_ACCESS_KEY", "the secret key does not belong to the access key"),
+    ],
+)
+def test_wrong_credentials_are_told_and_not_shown(ceph, point_at, name, message):
+    point_at(ceph, **{name: "wrong-and-not-to-be-seen"})
+    with pytest.raises(StorageError, match=message) as caught:
+        CheckpointStore(f"s3://{ceph.create_bucket()}/tuning").check()
+    assert "not-to-be-seen" not in str(caught.value)
+
+
+@pytest.mark.s3
+def test_missing_credentials_are_told(moto, point_at):
+    point_at(moto, AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="")
+    with pytest.raises(StorageError, match="no credentials were found for it"):
+        CheckpointStore("s3://bucket/tuning").check()
+
+
+@pytest.mark.parametrize("server", SERVERS[:1], indirect=True)
+def test_a_server_that_does_not_answer_is_told_in_time(monkeypatch, proxy, remote):
+    known = checkpoints._CHECK
+    hasty = replace(known, seconds=known.seconds / 10, request=known.request / 10)
+    monkeypatch.setattr(checkpoints, "_CHECK", hasty)
+    proxy.fate = lambda request: "is swallowed"
+    with pytest.raises(StorageError, match=f"cannot write to {remote.url}: the store did not answ"):
+        remote.check()
+    # None, if the time was over before the first one was sent.
+    assert len(proxy.requests) <= 1, "it is given up when the time of one request is over"
+
+
+@pytest.mark.parametrize("server", SERVERS[:1], indirect=True)
+def test_a_server_that_is_not_there_is_told_in_time(monkeypatch, server, point_at, remote):
+    slept = []
+    known, clock = checkpoints._CHECK, lambda: sum(slept)
+    monkeypatch.setattr(checkpoints, "_CHECK", replace(known, clock=clock, sleep=slept.append))
+    point_at(server, 1)
+    with pytest.raises(StorageError, match="Could not connect to the endpoint"):
+        CheckpointStore(remote.url).check()
+    assert 0 < sum(slept) < 10
+
+
+def test_a_server_that_creates_what_exists_is_refused(proxy, remote):
+    created = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    proxy.fate = lambda request: created if request.target.endswith("/once") else "passes"
+    with pytest.raises(StorageError, match="it does not refuse to create a file that exists"):
+        remote.check()
+    proxy.fate = proxy.PASSES
+    assert paths(remote) == set()
+
+
+# Without a server.
+
+
+def test_a_url_that_lacks_a_slash_is_no_folder():
+    with pytest.raises(ConfigurationError, match=r"a URL such as s3://\.\.\., got s3:/\.\.\.$"):
+        open_files("s3:/key:letmein-please@bucket/x")
+    assert isinstance(open_files("runs:/x"), LocalFiles)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://AKIAKEY:letmein-please@bucket/tuning",
+        "s3://AKIAKEY:let/me/in-please@bucket/tuning",
+        "s3://letmein-please@bucket",
+        "abfs://ann:letmein-please@account/container",
+        "memory://ann:letmein-please@x",
+    ],
+)
+def test_a_url_with_a_password_is_refused_and_not_repeated(url):
+    with pytest.raises(ConfigurationError, match="storage must not name a user or password") as it:
+        CheckpointStore(url)
+    assert "letmein" not in str(it.value)
+    assert "in-please" not in str(it.value)
+    assert "AWS_SECRET_ACCESS_KEY" in str(it.value)
+
+
+class LooksFirst(fsspec.AbstractFileSystem):
+    """Has no creation if absent but the one that all inherit: it looks, then writes."""
+
+    protocol = "looks-first"
+
+
+def test_a_protocol_without_creation_if_absent_is_refused():
+    fsspec.register_implementation("looks-first", LooksFirst, clobber=True)
+    message = "looks-first cannot create a file only if it is absent"
+    with pytest.raises(StorageError, match=message):
+        open_files("looks-first://place/tuning")
+
+
+@pytest.mark.parametrize("url", ["simplecache::s3://bucket/x", "zip://x::s3://bucket/y.zip"])
+def test_a_cache_before_a_store_is_refused(url):
+    with pytest.raises(StorageError, match="a cache or archive before a store shows old files"):
+        open_files(url)
+
+
+def test_what_the_user_configures_for_s3_counts_more(monkeypatch):
+    chosen = {"config_kwargs": {"read_timeout": 99}, "max_concurrency": 7}
+    monkeypatch.setitem(fsspec.config.conf, "s3", chosen)
+    system = open_files("s3://bucket/tuning")._system
+    assert system.config_kwargs["read_timeout"] == 99
+    assert system.config_kwargs["connect_timeout"] == 5
+    assert system.max_concurrency == 7
+
+
+class Gateway(fsspec.AbstractFileSystem):
+    """Refuses to create the way one S3 gateway does it: by a bare OSError with a cause."""
+
+    protocol = "gateway"
+    code = "PreconditionFailed"
+
+    def pipe_file(self, path, value, mode="overwrite", **options):
+        refused = OSError(22, "refused")
+        refused.__cause__ = RuntimeError()
+        refused.__cause__.response = {"Error": {"Code": self.code}}
+        raise refused
+
+
+def test_a_gateway_that_refuses_in_its_own_words(monkeypatch):
+    files = ObjectFiles(Gateway(), "bucket")
+    assert files.create("commit", b"") is False
+    monkeypatch.setattr(Gateway, "code", "AccessDenied")
+    with pytest.raises(OSError, match="access to bucket 'bucket' is denied"):
+        files.create("commit", b"")
+
+
+def test_retries_are_logged_without_being_a_warning(caplog, monkeypatch):
+    monkeypatch.setattr(Gateway, "code", "SlowDown")
+    caplog.set_level(logging.INFO, "dasktune.storage.files.retry")
+    patience = Patience(seconds=5, sleep=lambda seconds: None, clock=itertools.count().__next__)
+    with pytest.raises(OSError, match="refused"):
+        ObjectFiles(Gateway(), "bucket", patience=patience).replace("commit", b"")
+    assert {record.levelname for record in caplog.records} == {"INFO"}
+    assert "store failed, next try in" in caplog.text

@@ -1,0 +1,178 @@
+"""What may pass is tried again at growing intervals, for so long; what stays is not."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dasktune.storage.files.failures import is_passing, reason_of
+from dasktune.storage.files.retry import Patience
+
+
+class Time:
+    """A clock that only sleeping moves."""
+
+    def __init__(self):
+        self.now, self.slept = 1000.0, []
+
+    def sleep(self, seconds):
+        self.slept.append(seconds)
+        self.now += seconds
+
+    def patience(self, draw=1.0, **more):
+        return Patience(clock=lambda: self.now, sleep=self.sleep, draw=lambda: draw, **more)
+
+
+def failing(times, error=None):
+    """Return what fails so many times, and then counts its tries."""
+    tries = []
+
+    def work():
+        tries.append(1)
+        if len(tries) <= times:
+            raise error or TimeoutError("slow")
+        return len(tries)
+
+    return work
+
+
+class AnswerError(Exception):
+    """An answer of S3 as botocore tells it."""
+
+    def __init__(self, code, status):
+        super().__init__(f"{code} it is")
+        metadata = {"HTTPStatusCode": status}
+        self.response = {"Error": {"Code": code}, "ResponseMetadata": metadata}
+
+
+class StatusError(Exception):
+    """An answer as other libraries tell it."""
+
+    def __init__(self, status):
+        super().__init__(f"status {status}")
+        self.status = status
+
+
+class ClientPayloadError(StatusError):
+    """What aiohttp raises for an answer that is cut short, whatever its number says."""
+
+
+def test_intervals_double_up_to_the_longest():
+    time = Time()
+    assert time.patience(first=0.5, longest=3.0).call(failing(5)) == 6
+    assert time.slept == [0.5, 1.0, 2.0, 3.0, 3.0]
+
+
+def test_the_last_error_is_raised_when_the_time_is_over():
+    time = Time()
+    with pytest.raises(TimeoutError, match="slow"):
+        time.patience(seconds=120.0).call(failing(10**9))
+    assert 100 < sum(time.slept) < 120
+
+
+@given(
+    seconds=st.floats(0, 500),
+    draws=st.lists(st.floats(0, 1, exclude_max=True), min_size=1),
+    tries=st.integers(0, 300),
+)
+def test_no_try_begins_after_the_time_is_over(seconds, draws, tries):
+    time, left = Time(), iter(draws)
+    patience = Patience(
+        seconds=seconds,
+        clock=lambda: time.now,
+        sleep=time.sleep,
+        draw=lambda: next(left, 1.0),
+    )
+    try:
+        assert patience.call(failing(tries)) == tries + 1
+    except TimeoutError:
+        assert tries > 0
+    assert sum(time.slept) <= seconds
+    assert all(0 <= slept <= patience.longest for slept in time.slept)
+
+
+def test_what_does_not_pass_is_raised_at_once():
+    time = Time()
+    with pytest.raises(PermissionError):
+        time.patience().call(failing(1, PermissionError("denied")))
+    with pytest.raises(KeyboardInterrupt):
+        time.patience().call(failing(1, KeyboardInterrupt()))
+    assert time.slept == []
+
+
+def test_a_request_has_the_time_that_its_bytes_need():
+    assert Patience().request_seconds(0) == 30
+    assert Patience().request_seconds(256 * 2**20) == 30 + 1024
+    assert Patience(request=5.0).request_seconds(256 * 2**20) == 5
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        *(("SlowDown", 503), ("ServiceUnavailable", 503), ("InternalError", 500), ("", 502)),
+        *(("TooManyRequests", 429), ("RequestLimitExceeded", 400), ("RequestTimeout", 400)),
+        *(("ConditionalRequestConflict", 409), ("IncompleteBody", 400), ("503", 503)),
+    ],
+)
+def test_throttling_and_errors_of_the_server_may_pass(code, status):
+    assert is_passing(AnswerError(code, status))
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        *(("AccessDenied", 403), ("NoSuchBucket", 404), ("NoSuchKey", 404), ("404", 404)),
+        *(("InvalidAccessKeyId", 403), ("SignatureDoesNotMatch", 403), ("ExpiredToken", 400)),
+        *(("PermanentRedirect", 301), ("AuthorizationHeaderMalformed", 400)),
+        ("PreconditionFailed", 412),
+    ],
+)
+def test_what_a_server_refuses_does_not_pass(code, status):
+    assert not is_passing(AnswerError(code, status))
+    wrapped = OSError(errno.EINVAL, "refused")
+    wrapped.__cause__ = AnswerError(code, status)
+    assert not is_passing(wrapped)
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (ConnectionResetError(), True),
+        (BrokenPipeError(), True),
+        (TimeoutError(), True),
+        (OSError(errno.ENOSPC, "full"), False),
+        (FileNotFoundError(), False),
+        (ValueError("bad name"), False),
+        (StatusError(503), True),
+        (StatusError(404), False),
+        (ClientPayloadError(400), True),
+    ],
+    ids=repr,
+)
+def test_broken_lines_may_pass(error, passes):
+    assert is_passing(error) is passes
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (OSError(errno.ENOSPC, "x", "/data/c.0"), "no space is left on the disk (/data/c.0)"),
+        (OSError(errno.EDQUOT, "x"), "the disk quota is used up"),
+        (PermissionError(errno.EACCES, "x", "/data"), "access is denied (/data)"),
+        (AnswerError("NoSuchBucket", 404), "bucket 'b' does not exist"),
+        (AnswerError("AccessDenied", 403), "access to bucket 'b' is denied to these credentials"),
+        (AnswerError("403", 403), "access to bucket 'b' is denied to these credentials"),
+        (
+            AnswerError("PermanentRedirect", 301),
+            "bucket 'b' is in another region: set AWS_DEFAULT_REGION to its own",
+        ),
+        (TimeoutError(), "the store did not answer in time"),
+        (RuntimeError(), "RuntimeError"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_each_failure_has_a_sentence(error, sentence):
+    assert reason_of(error, bucket="b") == sentence

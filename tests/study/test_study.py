@@ -1,0 +1,782 @@
+"""Studies: what is refused, what is kept, and what their attributes mean."""
+
+from __future__ import annotations
+
+import copy
+import math
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client, LocalCluster, Scheduler
+from distributed.deploy.spec import SpecCluster
+
+import dasktune as dt
+from dasktune.errors import ClusterError, ConfigurationError, StorageError, TrainerError
+from dasktune.sequences import Constant, Exponential, MultiStep, Piecewise, Warmup
+from dasktune.storage.database.database import Batch, Database
+from dasktune.storage.database.schema import EventRow
+from dasktune.study.study import Study
+
+STEPS = 6
+
+
+class Descent(dt.Trainer):
+    """Goes down a parabola, and writes down every step that it trains."""
+
+    ignored_config = ("log",)
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        self.x, self.done = 1.0, 0
+
+    def setup(self, hp: Mapping[str, Any]) -> None:
+        self.lr = hp.get("lr", getattr(self, "lr", 0.0))
+
+    def train(self) -> None:
+        self.x -= self.lr * self.x
+        self.done += 1
+        if "log" in self.config:
+            with open(self.config["log"], "a") as file:
+                file.write(f"{self.done} {self.x!r}\n")
+
+    def evaluate(self) -> dict[str, float]:
+        return {"loss": self.x * self.x, "height": -self.x}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"x": self.x, "done": self.done}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.x, self.done = state["x"], state["done"]
+
+
+class Forgetful(dt.Trainer):
+    """Has everything but `state_dict`."""
+
+    build = setup = train = evaluate = load_state_dict = Descent.train
+
+
+class Sheltered(Descent):
+    requires_process = True
+
+
+class Other(Descent):
+    version = "2"
+
+
+SPACE = dt.Space(lr=[0.1, Piecewise([0.1, 0.2], boundaries=[2]), MultiStep(0.1, [4], 0.1)])
+UNIQUE = 6 + 4 + 2
+
+
+def in_process(workers: int = 2) -> LocalCluster:
+    return LocalCluster(
+        processes=False,
+        n_workers=workers,
+        threads_per_worker=1,
+        host="127.0.0.1",
+        protocol="tcp://",
+        dashboard_address="127.0.0.1:0",
+    )
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with in_process() as cluster, Client(cluster) as connected:
+        yield connected
+
+
+def make(folder: Path, trainer: type = Descent, **options: Any) -> Study:
+    named = {"name": "descent", "metric": "loss", "storage": folder, **options}
+    return dt.create_study(trainer, config={"log": str(folder / "log")}, **named)
+
+
+def run(study: Study, client: Client, steps: int = STEPS, space: dt.Space = SPACE) -> None:
+    study.optimize(dt.algos.Grid(space, max_steps=steps), client=client, progress=False)
+
+
+def steps_counted(folder: Path) -> int:
+    log = folder / "log"
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
+# ---------------------------------------------------------------------- bad arguments
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"metric": "los"}, "unknown metric 'los'; known: height, loss"),
+        ({"metric": ""}, "metric must be the name of a metric, got ''"),
+        ({"metric": None}, "metric must be the name of a metric, got None"),
+        ({"trainer": Forgetful}, "Forgetful must define state_dict()"),
+        ({"trainer": Descent()}, "the trainer must be a class, got "),
+        ({"name": ""}, "name must be a string that is not empty, got ''"),
+        ({"name": 5}, "name must be a string that is not empty, got 5"),
+        (
+            {"name": "a\x00b"},
+            "name must have no control characters and no surrogates, got 'a\\x00b'",
+        ),
+        ({"name": "a\nb"}, "name must have no control characters and no surrogates, got 'a\\nb'"),
+        (
+            {"name": "\ud800"},
+            "name must have no control characters and no surrogates, got '\\ud800'",
+        ),
+        ({"storage": ""}, "storage must be a folder or a URL, got ''"),
+        ({"storage": 3}, "storage must be a folder or a URL, got 3"),
+        ({"database": b"x"}, "database must be a file or a URL, got b'x'"),
+        ({"report_every": 0}, "report_every must be an int >= 1, got 0"),
+        ({"checkpoint_every": 0}, "checkpoint_every must be >= 1, got 0"),
+        ({"seed": 1.5}, "seed must be an int, got 1.5"),
+        ({"direction": "up"}, "direction must be 'maximize' or 'minimize', got 'up'"),
+        ({"merge": "no"}, "merge must be True or False, got 'no'"),
+        ({"config": 3}, "config must be a mapping, got 3"),
+        ({"config": {"x": print}}, "config['x'] must be a JSON value, got "),
+        ({"needs": ["GPU"]}, "needs must be numbers > 0 by name, got ['GPU']"),
+        ({"needs": {"GPU": 0}}, "needs must be numbers > 0 by name, got {'GPU': 0}"),
+        ({"reuse": "all"}, "unknown reuse 'all'; known: code, exact"),
+    ],
+)
+def test_a_wrong_argument_is_refused_and_leaves_nothing(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    given = {
+        "trainer": Descent,
+        "name": "wrong",
+        "metric": "loss",
+        "storage": tmp_path / "store",
+        **options,
+    }
+    with pytest.raises(ConfigurationError) as caught:
+        dt.create_study(**given)
+    assert str(caught.value).startswith(message)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["../../up", "a/b", "..", "ä ö/", "/root", "x" * 300])
+def test_any_name_has_a_folder_of_its_own_below_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    study = dt.create_study(Descent, name=name, metric="loss")
+    assert study.name == name
+    study.close()
+    (database,) = tmp_path.rglob("dasktune.db")
+    assert database.parent.parent == tmp_path / "here" / "runs"
+
+
+def test_a_store_below_the_home_is_one_place_for_driver_and_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    study = dt.create_study(Descent, name="home", storage="~/runs", metric="loss")
+    with closing(study):
+        assert study.plan_of_run("run").store == str(tmp_path / "runs")
+        assert (tmp_path / "runs" / "dasktune.json").is_file()
+
+
+def test_all_problems_are_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        make(tmp_path, Forgetful, name=" ", report_every=0, seed="a", reuse="b", direction="c")
+    assert len(caught.value.problems) == 6
+
+
+@pytest.mark.parametrize(
+    ("domains", "message"),
+    [
+        ({}, "at least one hyper-parameter, got none"),
+        ({"lr": []}, "lr: .*at least one option, got none"),
+        ({f"p{n}": list(range(10)) for n in range(7)}, "at most 1,000,000 points, got 10,000,000"),
+        ({"lr": [Warmup(3, 0.1)]}, r"lr: Warmup\(3, 0.1\) ends at step 3, max_steps is 6"),
+    ],
+)
+def test_a_space_that_cannot_be_trained_is_refused(
+    domains: dict[str, list[object]], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        dt.algos.Grid(dt.Space(**domains), max_steps=STEPS)
+    with pytest.raises(ConfigurationError, match=message):
+        dt.preview(dt.Space(**domains), max_steps=STEPS)
+
+
+def test_one_name_is_one_trainer_metric_direction_and_seed(tmp_path: Path) -> None:
+    make(tmp_path).close()
+    with pytest.raises(ConfigurationError, match="exists already; open it with load_if_exists"):
+        make(tmp_path)
+    with pytest.raises(ConfigurationError) as caught:
+        make(
+            tmp_path,
+            Other,
+            metric="height",
+            direction="maximize",
+            seed=1,
+            merge=False,
+            load_if_exists=True,
+        )
+    code, metric, direction, seed, merge = caught.value.problems
+    assert "with the trainer Descent (code, config and data: " in code
+    assert "got the trainer Other (code, config and data: " in code
+    assert metric.startswith("study 'descent' was created with metric 'loss', got metric 'height'")
+    assert "direction 'minimize', got direction 'maximize'" in direction
+    assert "seed 0, got seed 1" in seed
+    assert "merge True, got merge False" in merge
+    make(tmp_path, load_if_exists=True).close()
+
+
+def test_a_store_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"cannot write to .*/file: "):
+        make(tmp_path, storage=tmp_path / "file")
+    with pytest.raises(
+        StorageError, match="cannot open nosuch://place: unknown protocol 'nosuch'; known: "
+    ):
+        make(tmp_path, storage="nosuch://place")
+    (tmp_path / "file").unlink()
+    make(tmp_path, storage=tmp_path / "file").close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"tuner": 3}, "tuner must be one of dasktune.algos, got 3"),
+        ({"client": "tcp://x"}, "client must be a dask.distributed.Client, got 'tcp://x'"),
+        ({"workers": 0}, "workers must be an int >= 1, got 0"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(
+    tmp_path: Path, arguments: dict[str, Any], message: str
+) -> None:
+    study = make(tmp_path)
+    given = {"tuner": dt.algos.Grid(SPACE, max_steps=STEPS), **arguments}
+    with pytest.raises(ConfigurationError, match=message):
+        study.optimize(**given, progress=False)
+    assert study.trials == []
+    study.close()
+
+
+def test_evaluate_refuses_what_cannot_be_trained(tmp_path: Path, client: Client) -> None:
+    study = make(tmp_path)
+    with pytest.raises(ConfigurationError, match="steps must be >= 1, got 0"):
+        study.evaluate({"lr": 0.1}, steps=0, client=client)
+    with pytest.raises(ConfigurationError, match="ends at step 3, max_steps is 6"):
+        study.evaluate({"lr": Warmup(3, 0.1)}, steps=6, client=client)
+    with pytest.raises(ConfigurationError, match="must be an int, float, bool, str or None"):
+        study.evaluate({"lr": print}, steps=6, client=client)
+    assert study.trials == []
+    study.close()
+
+
+# ----------------------------------------------------------------------- bad clusters
+
+
+def test_workers_in_this_process_are_refused_where_a_process_is_needed(
+    tmp_path: Path, client: Client
+) -> None:
+    study = make(tmp_path, Sheltered)
+    with pytest.raises(ClusterError, match="each worker must be a process of its own"):
+        run(study, client)
+    assert study.trials == []
+    study.close()
+
+
+@pytest.mark.cluster
+def test_a_store_in_memory_is_refused_by_other_processes(tmp_path: Path) -> None:
+    study = make(tmp_path, storage="memory://elsewhere")
+    with dask_worker(tmp_path) as client:
+        with pytest.raises(ClusterError, match="a memory:// store is seen by one process only"):
+            run(study, client)
+        assert plugins_of(client) == ["shuffle"]
+    assert study.trials == []
+    study.close()
+
+
+def plugins_of(client: Client) -> list[str]:
+    """Return the worker plugins that a scheduler hands to new workers; one is Dask's own."""
+    return list(client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.worker_plugins)))
+
+
+@contextmanager
+def dask_worker(path: Path) -> Iterator[Client]:
+    """Give the client of a cluster with one real worker process that was started in a folder."""
+    options = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+    with (
+        SpecCluster(scheduler={"cls": Scheduler, "options": options}, workers={}) as cluster,
+        Client(cluster) as client,
+    ):
+        worker = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "distributed.cli.dask_worker"),
+                *(cluster.scheduler_address, "--nworkers", "1", "--nthreads", "1"),
+                *("--no-nanny", "--host", "127.0.0.1", "--no-dashboard"),
+            ],
+            cwd=path,  # comes first on the path of `python -m`
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            client.wait_for_workers(1, timeout=60)
+            yield client
+        finally:
+            worker.terminate()
+            worker.wait(30)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("__version__ = '9.9'", f"must have dasktune {dt.__version__}, it has 9.9"),
+        ("raise ImportError", "must have dasktune installed, and it has not"),
+    ],
+)
+def test_workers_must_have_this_version_of_the_package(
+    tmp_path: Path, source: str, message: str
+) -> None:
+    package = tmp_path / "other" / "dasktune"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(source)
+    study = make(tmp_path)
+    with dask_worker(tmp_path / "other") as client:
+        with pytest.raises(ClusterError, match=message):
+            run(study, client)
+        assert plugins_of(client) == ["shuffle"]
+    assert study.trials == []
+    assert steps_counted(tmp_path) == 0
+    study.close()
+
+
+def test_a_client_that_was_closed_is_refused(tmp_path: Path) -> None:
+    with in_process(1) as cluster, Client(cluster) as gone:
+        pass
+    study = make(tmp_path)
+    with pytest.raises(ClusterError, match="the client must be connected, it is closed"):
+        run(study, gone)
+    study.close()
+
+
+# -------------------------------------------------------------------- what a study says
+
+
+def test_a_study_says_what_it_trained(tmp_path: Path, client: Client) -> None:
+    study = make(tmp_path)
+    run(study, client)
+    trials = study.trials
+    assert [trial.number for trial in trials] == [0, 1, 2]
+    assert {trial.state for trial in trials} == {dt.TrialState.COMPLETE}
+    assert trials[0].params == {"lr": 0.1}
+    assert trials[1].sequences == {"lr": Piecewise([0.1, 0.2], boundaries=[2])}
+    assert trials[0].metrics.keys() == set(range(1, STEPS + 1))
+    assert trials[0].value == trials[0].metrics[STEPS]["loss"] == pytest.approx(0.9**12)
+    assert trials[0].values == [trials[0].value]
+    assert study.best_trial.number == 1
+    assert study.best_trials[0].number == 1
+    assert study.best_value == trials[1].value == pytest.approx(0.9**4 * 0.8**8)
+    assert study.best_params == trials[1].params
+    assert trials[0].error is None
+    frame = study.trials_dataframe()
+    assert list(frame.columns) == ["number", "state", "steps", "value", "lr"]
+    assert frame["state"].tolist() == ["COMPLETE"] * 3
+    assert frame["steps"].tolist() == [STEPS] * 3
+    summary = study.summary()
+    assert summary["trials"] == 3
+    assert summary["steps_requested"] == 3 * STEPS
+    assert summary["steps_unique"] == UNIQUE
+    assert summary["steps_executed"] == UNIQUE == steps_counted(tmp_path)
+    assert summary["steps_repeated"] == summary["steps_reused"] == 0
+    assert summary["merge_rate"] == 3 * STEPS / UNIQUE
+    assert summary["best_value"] == study.best_value
+    assert summary["worker_seconds"] > 0
+    assert summary["wall_seconds"] > 0
+    study.close()
+
+
+def test_a_study_without_trials_has_no_best(tmp_path: Path) -> None:
+    study = make(tmp_path)
+    assert study.best_trials == []
+    with pytest.raises(ConfigurationError, match="no trial with a finite value yet"):
+        _ = study.best_trial
+    assert study.summary()["best_value"] is None
+    assert study.trials_dataframe().empty
+    assert study.stop() is False
+    study.close()
+
+
+def test_opening_reads_neither_the_log_nor_the_trials(
+    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = make(tmp_path)
+    run(study, client)
+    expected = study.best_value, study.best_params, repr(study)
+    study.close()
+    read: list[str] = []
+    for name in ("events", "trials", "metrics", "known_metrics", "stages", "checkpoints"):
+        real = getattr(Database, name)
+
+        def noting(*arguments: Any, name: str = name, real: Any = real, **more: Any) -> Any:
+            read.append(name)
+            return real(*arguments, **more)
+
+        monkeypatch.setattr(Database, name, noting)
+    again = make(tmp_path, load_if_exists=True)
+    assert (again.best_value, again.best_params, repr(again)) == expected
+    assert read == []
+    assert again.best_trial.value == expected[0]
+    assert {"trials", "known_metrics"} <= set(read)
+    again.close()
+
+
+def test_direction_decides_what_is_best(tmp_path: Path, client: Client) -> None:
+    found = {}
+    for direction in ("minimize", "maximize"):
+        study = make(tmp_path, name=direction, metric="height", direction=direction)
+        run(study, client)
+        found[direction] = study.best_trial.number
+        study.close()
+    # Height is -x: the trial that has come furthest down its parabola is the highest.
+    assert found == {"minimize": 2, "maximize": 1}
+    assert steps_counted(tmp_path) == UNIQUE, "states do not depend on what is optimised"
+
+
+def test_a_known_tuner_returns_at_once_and_a_new_one_adds(tmp_path: Path, client: Client) -> None:
+    study = make(tmp_path)
+    run(study, client)
+    study.close()
+    again = make(tmp_path, load_if_exists=True)
+    again.optimize(dt.algos.Grid(SPACE, max_steps=STEPS), progress=False)  # starts no cluster
+    assert steps_counted(tmp_path) == UNIQUE
+    assert len(again.trials) == 3
+    run(again, client, steps=STEPS + 2)
+    assert len(again.trials) == 6
+    assert steps_counted(tmp_path) == UNIQUE + 3 * 2, "it went on from where the others ended"
+    again.optimize(
+        dt.algos.Random(dt.Space(lr=[0.1, 0.5]), trials=2, max_steps=3, seed=1),
+        client=client,
+        progress=False,
+    )
+    assert len(again.trials) == 8
+    assert [trial.steps for trial in again.trials] == [6, 6, 6, 8, 8, 8, 3, 3]
+    again.close()
+
+
+def test_a_tuner_stays_as_it_was_and_can_be_used_again(tmp_path: Path, client: Client) -> None:
+    tuner = dt.algos.Grid(SPACE, max_steps=STEPS)
+    before = copy.deepcopy(vars(tuner))
+    for name in ("first", "second"):
+        study = make(tmp_path, name=name)
+        study.optimize(tuner, client=client, progress=False)
+        assert [trial.steps for trial in study.trials] == [STEPS] * 3
+        study.close()
+    assert vars(tuner) == before
+    assert steps_counted(tmp_path) == UNIQUE
+
+
+class Nested(dt.algos.Grid):
+    """Runs its own study once more while it decides."""
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Nested:
+        return self
+
+    def tell(self, report: dt.types.Report) -> list[dt.types.Decision]:
+        with pytest.raises(ConfigurationError, match="must run one tuner at a time") as caught:
+            self.study.evaluate({"lr": 0.3}, steps=1)
+        self.refused = str(caught.value)
+        return super().tell(report)
+
+
+def test_a_study_runs_one_tuner_at_a_time(tmp_path: Path, client: Client) -> None:
+    study = make(tmp_path)
+    tuner = Nested(SPACE, max_steps=STEPS)
+    tuner.study = study
+    study.optimize(tuner, client=client, progress=False)
+    assert tuner.refused.startswith("study 'descent' must run one tuner at a time")
+    assert len(study.trials) == 3
+    run(study, client, steps=1)
+    assert len(study.trials) == 6, "afterwards it can be run again"
+    study.close()
+
+
+def test_evaluate_trains_one_configuration_once(tmp_path: Path, client: Client) -> None:
+    study = make(tmp_path)
+    metrics = study.evaluate({"lr": Constant(0.1)}, steps=4, client=client)
+    assert metrics["loss"] == pytest.approx(0.9**8)
+    assert study.trials[0].params == {"lr": 0.1}
+    before = steps_counted(tmp_path)
+    assert before == 4
+    assert study.evaluate({"lr": 0.1}, steps=4) == metrics  # starts no cluster
+    assert len(study.trials) == 1
+    assert study.evaluate({"lr": 0.1}, steps=5, client=client)["loss"] == pytest.approx(0.9**10)
+    assert steps_counted(tmp_path) == before + 1
+    study.close()
+
+
+def test_evaluate_says_that_it_was_stopped(
+    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = make(tmp_path)
+    monkeypatch.setattr(Study, "_client", lambda *_: stopped(study, client))
+    with pytest.raises(TrainerError, match="evaluate was stopped before step 6; the same call"):
+        study.evaluate({"lr": 0.1}, steps=6)
+    monkeypatch.undo()
+    metrics = study.evaluate({"lr": 0.1}, steps=6, client=client)
+    assert metrics["loss"] == pytest.approx(0.9**12)
+    assert len(study.trials) == 1
+    study.close()
+
+
+@contextmanager
+def stopped(study: Study, client: Client) -> Iterator[Client]:
+    """Give a client of a cluster while whose start the study was stopped."""
+    assert study.stop() is True
+    yield client
+
+
+def test_names_of_hyper_parameters_do_not_hide_columns(tmp_path: Path, client: Client) -> None:
+    space = dt.Space(lr=[0.1], value=[7], steps=[8], params_value=[9])
+    study = make(tmp_path)
+    run(study, client, space=space, steps=2)
+    frame = study.trials_dataframe()
+    named = ["lr", "params_params_value", "params_steps", "params_value"]
+    assert sorted(frame.columns) == sorted(["number", "state", "steps", "value", *named])
+    row = frame.iloc[0]
+    assert (row["steps"], row["value"]) == (2, study.trials[0].value)
+    assert (row["params_params_value"], row["params_value"], row["params_steps"]) == (7, 9, 8)
+    study.close()
+
+
+def test_a_trial_has_the_metrics_of_the_steps_it_was_asked_for(
+    tmp_path: Path, client: Client
+) -> None:
+    study = make(tmp_path)
+    space = dt.Space(lr=[0.1])
+    run(study, client, space=space, steps=3)
+    run(study, client, space=space, steps=5)
+    assert [list(trial.metrics) for trial in study.trials] == [[1, 2, 3], [1, 2, 3, 4, 5]]
+    study.close()
+
+
+def test_user_attributes_are_kept(tmp_path: Path) -> None:
+    study = make(tmp_path)
+    study.set_user_attr("owner", "me")
+    study.set_user_attr("owner", {"name": ["you"]})
+    with pytest.raises(ConfigurationError, match="user attribute 'hook' must be a JSON value"):
+        study.set_user_attr("hook", print)
+    study.close()
+    again = make(tmp_path, load_if_exists=True)
+    assert again.user_attrs == {"owner": {"name": ["you"]}}
+    again.close()
+
+
+def test_another_process_may_add_attributes_and_checks_at_any_time(
+    tmp_path: Path, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = make(tmp_path)
+    other = make(tmp_path, load_if_exists=True)
+    other.set_user_attr("owner", "me")
+    other.record_check(True, "")
+    run(study, client)
+    assert "has not been checked" not in caplog.text
+    assert study.user_attrs == other.user_attrs == {"owner": "me"}
+    assert other.summary()["wall_seconds"] == study.summary()["wall_seconds"] > 0
+    study.set_user_attr("owner", "you")
+    assert other.user_attrs == {"owner": "you"}
+    other.record_check(False, "state['x'] differs")
+    with pytest.raises(ConfigurationError, match=r"state\['x'\] differs"):
+        run(study, client, steps=STEPS + 1)
+    other.close()
+    study.close()
+
+
+def test_a_study_goes_on_from_what_another_process_decided(tmp_path: Path, client: Client) -> None:
+    study = make(tmp_path)
+    other = make(tmp_path, load_if_exists=True)
+    run(study, client)
+    run(other, client)  # returns at once
+    assert len(other.trials) == 3
+    run(other, client, steps=STEPS + 1)
+    run(study, client, steps=STEPS + 2)
+    assert [trial.steps for trial in study.trials] == [6, 6, 6, 7, 7, 7, 8, 8, 8]
+    assert steps_counted(tmp_path) == UNIQUE + 3 * 2
+    other.close()
+    study.close()
+
+
+def test_what_could_not_be_written_is_not_believed_later(
+    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Database, batch: Batch) -> None:
+        raise StorageError("the disk is full")
+
+    study = make(tmp_path)
+    with monkeypatch.context() as broken:
+        broken.setattr(Database, "write", fail)
+        broken.setattr("dasktune.driver.runner.DRAIN_SECONDS", 0.1)
+        with pytest.raises(StorageError, match="the disk is full"):
+            run(study, client)
+    run(study, client)
+    assert [trial.number for trial in study.trials] == [0, 1, 2]
+    assert {trial.state for trial in study.trials} == {dt.TrialState.COMPLETE}
+    study.close()
+
+
+class Meddled(dt.algos.Grid):
+    """Decides while another process writes to the study's log."""
+
+    database = ""
+
+    def tell(self, report: dt.types.Report) -> list[dt.types.Decision]:
+        with closing(Database(self.database)) as database:
+            number = 1 + max((event.number for event in database.events(1)), default=-1)
+            database.write(Batch(events=[EventRow(study_id=1, number=number, payload={})]))
+        return super().tell(report)
+
+
+def test_of_two_that_run_one_study_one_is_told(tmp_path: Path, client: Client) -> None:
+    study = make(tmp_path)
+    tuner = Meddled(SPACE, max_steps=STEPS)
+    tuner.database = str(tmp_path / "dasktune.db")
+    message = "study 'descent': another process is running this study; "
+    with pytest.raises(StorageError, match=message) as caught:
+        study.optimize(tuner, client=client, progress=False)
+    assert "INSERT" not in str(caught.value)
+    study.close()
+
+
+def test_of_two_that_create_one_study_one_creates_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    barrier, find = threading.Barrier(2, timeout=30), Database.study
+    looked = threading.local()
+
+    def find_together(self: Database, name: str) -> object:
+        found = find(self, name)
+        if not getattr(looked, "once", False):
+            looked.once = True
+            barrier.wait()
+        return found
+
+    def create(load: bool) -> object:
+        try:
+            study = dt.create_study(
+                None, name="own", metric="loss", storage=tmp_path, load_if_exists=load
+            )
+        except ConfigurationError as error:
+            return str(error)
+        study.close()
+        return study._row
+
+    monkeypatch.setattr(Database, "study", find_together)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(create, [True, True])
+    assert first == second
+    shutil.rmtree(tmp_path)
+    with ThreadPoolExecutor(2) as pool:
+        found = [one for one in pool.map(create, [False, False]) if isinstance(one, str)]
+    assert len(found) == 1
+    assert "study 'own' exists already; open it with load_if_exists=True" in found[0]
+
+
+def test_without_merging_nothing_is_shared(tmp_path: Path, client: Client) -> None:
+    study = make(tmp_path, merge=False)
+    run(study, client)
+    merged = make(tmp_path, name="merged")
+    run(merged, client)
+    merged.close()
+    assert steps_counted(tmp_path) == 3 * STEPS + UNIQUE, "nor with other studies"
+    summary = study.summary()
+    assert summary["steps_executed"] == 3 * STEPS
+    assert summary["merge_rate"] == 1.0
+    assert [trial.value for trial in study.trials] == pytest.approx(
+        [0.9**12, 0.9**4 * 0.8**8, 0.9**8 * 0.99**4]
+    )
+    study.close()
+
+
+def test_a_control_shares_nothing_with_an_earlier_control(tmp_path: Path, client: Client) -> None:
+    first = make(tmp_path, name="first", merge=False)
+    run(first, client)
+    first.close()
+    second = make(tmp_path, name="second", merge=False)
+    run(second, client)
+    second.close()
+    assert steps_counted(tmp_path) == 2 * 3 * STEPS
+    again = make(tmp_path, name="first", merge=False, load_if_exists=True)
+    run(again, client, steps=STEPS - 1)
+    assert again.summary()["steps_executed"] == 3 * STEPS + 3 * (STEPS - 1), "trials, too"
+    assert len(again.trials[0].metrics) == STEPS, "but it finds what it has trained"
+    again.close()
+
+
+def test_reports_come_every_so_often_and_at_the_end(tmp_path: Path, client: Client) -> None:
+    study = make(tmp_path, report_every=4)
+    run(study, client, space=dt.Space(lr=[Exponential(0.1, 0.9)]), steps=7)
+    assert set(study.trials[0].metrics) == {4, 7}
+    study.close()
+
+
+def test_states_are_saved_every_so_often_and_at_the_end(tmp_path: Path, client: Client) -> None:
+    study = make(tmp_path, checkpoint_every=3)
+    run(study, client, space=dt.Space(lr=[0.1]), steps=7)
+    commits = [study.store.commit_of(key) for key in list(study.store.keys())]
+    assert {commit.step for commit in commits if commit} == {3, 6, 7}
+    study.close()
+
+
+def test_a_check_that_failed_forbids_merging(
+    tmp_path: Path, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = make(tmp_path)
+    run(study, client, steps=1)
+    assert "has not been checked" in caplog.text
+    caplog.clear()
+    study.record_check(False, "state['x'] differs")
+    with pytest.raises(ConfigurationError, match=r"must resume exactly.*state\['x'\] differs"):
+        run(study, client)
+    study.optimize(
+        dt.algos.Grid(SPACE, max_steps=STEPS),
+        client=client,
+        progress=False,
+        allow_failed_check=True,
+    )
+    study.record_check(True, "")
+    run(study, client, steps=STEPS + 1)
+    assert "has not been checked" not in caplog.text
+    study.close()
+
+
+def test_best_passes_over_values_that_are_not_finite(tmp_path: Path, client: Client) -> None:
+    study = make(tmp_path)
+    run(study, client, space=dt.Space(lr=[0.1, 1e200, 1e308]), steps=3)
+    assert not math.isfinite(study.trials[2].value)
+    assert study.best_trial.number == 0
+    study.close()
+
+
+def test_a_study_has_one_store(tmp_path: Path) -> None:
+    def create(storage: str) -> None:
+        dt.create_study(
+            Descent,
+            name="one",
+            storage=str(tmp_path / storage),
+            database=str(tmp_path / "studies.db"),
+            metric="height",
+            load_if_exists=True,
+        ).close()
+
+    create("a")
+    with pytest.raises(ConfigurationError, match=r"must have the store .*/a, got .*/b; another"):
+        create("b")
+    (tmp_path / "a").rename(tmp_path / "c")
+    create("c")
+    shutil.rmtree(tmp_path / "c")
+    create("a")
+
+
+def test_a_budget_is_for_what_is_saved() -> None:
+    with pytest.raises(ConfigurationError, match="budget must be None without a trainer"):
+        dt.create_study(None, name="own", storage="memory://own", metric="loss", budget="1 MB")

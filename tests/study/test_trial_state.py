@@ -1,0 +1,269 @@
+"""The state of any trial at any step can be had: from the store, or trained again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from distributed import Client
+from distributed.comm import core
+
+import dasktune as dt
+from dasktune.errors import ConfigurationError, TrainerError
+from dasktune.graph.plan import SearchPlan
+from dasktune.sequences import Constant, Piecewise, Sequence
+from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.codec import encode
+from dasktune.study.study import Study
+from dasktune.study.trial_state import Training, TrialStates
+from dasktune.trainer.generators import global_states
+from dasktune.trainer.lifecycle import run_alone
+
+STEPS = 8
+RATES: tuple[Sequence, ...] = (Constant(0.1), Piecewise([0.1, 0.3], [6]))
+"""They part at step 6, where a state is saved."""
+
+
+class Walk(dt.Trainer):
+    """Random steps by lr from a generator of its own; fails while a file says so."""
+
+    ignored_config = ("log", "fail")
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        self.random = np.random.default_rng(self.seed)
+        self.at = np.zeros(3)
+
+    def setup(self, hp: Mapping[str, Any]) -> None:
+        self.lr = hp["lr"]
+
+    def train(self) -> None:
+        if Path(self.config["fail"]).exists():
+            raise ValueError("the data have gone")
+        self.at = self.at + self.lr * self.random.normal(size=3)
+        with open(self.config["log"], "a") as file:
+            file.write(".")
+
+    def evaluate(self) -> dict[str, float]:
+        return {"loss": float(np.square(self.at).sum())}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at, "random": self.random.bit_generator.state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.at, self.random.bit_generator.state = state["at"], state["random"]
+
+
+def opened(folder: Path, trainer: type = Walk, **options: Any) -> Study:
+    config = {"log": str(folder / "steps"), "fail": str(folder / "fail")}
+    options = {"metric": "loss", "load_if_exists": True, "checkpoint_every": 1000, **options}
+    return dt.create_study(trainer, name="walk", storage=folder / "store", config=config, **options)
+
+
+@pytest.fixture
+def study(tmp_path: Path, two_threads: Client) -> Study:
+    made = opened(tmp_path)
+    made.optimize(dt.algos.Grid(dt.Space(lr=list(RATES)), max_steps=STEPS), client=two_threads)
+    (tmp_path / "steps").unlink()
+    return made
+
+
+def trained(folder: Path) -> int:
+    log = folder / "steps"
+    return len(log.read_text()) if log.exists() else 0
+
+
+def alone(trial: int, step: int, folder: Path, seed: int = 0) -> str:
+    """Return the digest of the state that training one trial by itself gives."""
+    config = {"log": str(folder / "lone"), "fail": str(folder / "fail")}
+    run = run_alone(Walk, {"lr": RATES[trial]}, step, config=config, seed=seed, states_at=[step])
+    return encode(run.states[step]).digest
+
+
+def stored_steps(study: Study) -> set[int]:
+    return {one.step for one in study.store.inventory() if one.is_committed}
+
+
+def test_a_stored_state_is_read(study: Study, tmp_path: Path) -> None:
+    for trial in range(2):
+        assert encode(study.trial_state(trial)).digest == alone(trial, STEPS, tmp_path)
+    assert encode(study.trial_state(0, 6)).digest == alone(0, 6, tmp_path)
+    assert trained(tmp_path) == 0
+
+
+def test_a_state_between_is_trained_from_the_nearest_and_stored(
+    study: Study, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert stored_steps(study) == {6, 8}
+    assert encode(study.trial_state(1, 7)).digest == alone(1, 7, tmp_path)
+    assert trained(tmp_path) == 1
+    assert "trial 1: the state at step 7 is not stored; training 1 steps again, from step 6" in (
+        caplog.text
+    )
+    assert stored_steps(study) == {6, 7, 8}
+    study.trial_state(1, 7)
+    assert trained(tmp_path) == 1, "it is not needed twice"
+
+
+def test_what_was_trained_again_is_known_to_the_database_with_its_metrics(
+    study: Study, tmp_path: Path
+) -> None:
+    study.trial_state(1, 7)
+    key = study.plan.node_at(1, 7).key_at(7)
+    assert key in study.database.checkpoint_keys()
+    commit = study.store.commit_of(key)
+    assert commit is not None
+    assert dict(commit.reports)[7] == study.trials[1].metrics[7]
+    study.close()
+    assert 7 in {step for node in opened(tmp_path).plan.nodes_of(1) for step in node.checkpoints}
+
+
+def test_states_that_have_gone_are_trained_again_from_nothing(study: Study, tmp_path: Path) -> None:
+    for key in list(study.store.keys()):
+        study.store.discard(key)
+    assert encode(study.trial_state(1, 8)).digest == alone(1, 8, tmp_path)
+    assert trained(tmp_path) == 8
+    assert stored_steps(study) == {8}
+
+
+def test_a_state_that_is_altered_is_trained_again_and_replaced(
+    study: Study, tmp_path: Path
+) -> None:
+    key = study.plan.node_at(0, 8).key_at(8)
+    (folder,) = [path for path in (tmp_path / "store").rglob("step-8") if key in str(path)]
+    chunk = max(folder.iterdir(), key=lambda path: path.stat().st_size)
+    chunk.write_bytes(chunk.read_bytes()[:-1])
+    assert encode(study.trial_state(0, 8)).digest == alone(0, 8, tmp_path)
+    assert trained(tmp_path) == 2
+    assert encode(study.store.load(key)[0]).digest == alone(0, 8, tmp_path)
+
+
+def test_a_study_that_does_not_merge_leaves_its_store_as_it_is(
+    tmp_path: Path, two_threads: Client
+) -> None:
+    study = opened(tmp_path, merge=False)
+    study.optimize(dt.algos.Grid(dt.Space(lr=list(RATES)), max_steps=STEPS), client=two_threads)
+    before = set(study.store.keys())
+    assert encode(study.trial_state(1, 5)).digest == alone(1, 5, tmp_path)
+    assert set(study.store.keys()) == before
+
+
+def test_repeats_are_trained_with_the_seeds_of_their_own(
+    tmp_path: Path, two_threads: Client
+) -> None:
+    study = opened(tmp_path, seed=3)
+    tuner = dt.algos.Repeats(dt.algos.Grid(dt.Space(lr=[RATES[0]]), max_steps=STEPS), seeds=2)
+    study.optimize(tuner, client=two_threads)
+    assert [one.seed for one in study.trials] == [0, 1]
+    for trial in study.trials:
+        digest = encode(study.trial_state(trial.number, 5)).digest
+        assert digest == alone(0, 5, tmp_path, seed=3 + trial.seed)
+
+
+def test_a_state_of_a_later_version_stays_and_is_trained_again(
+    study: Study, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    study.trial_state(0, 7)
+    key = study.plan.node_at(0, 7).key_at(7)
+    (commit,) = [path for path in (tmp_path / "store").rglob("commit") if key in str(path)]
+    commit.write_bytes(commit.read_bytes().replace(b'"version": ', b'"version": 9', 1))
+    later = commit.read_bytes()
+    assert encode(study.trial_state(0, 7)).digest == alone(0, 7, tmp_path)
+    assert trained(tmp_path) == 2
+    assert commit.read_bytes() == later
+    assert "the state that was trained again is not saved: " in caplog.text
+
+
+def test_a_trainer_that_fails_is_told_of_with_its_traceback(study: Study, tmp_path: Path) -> None:
+    (tmp_path / "fail").touch()
+    with pytest.raises(TrainerError, match="ValueError: the data have gone") as caught:
+        study.trial_state(0, 7)
+    assert "in train" in caught.value.traceback
+
+
+@pytest.mark.parametrize(
+    ("trial", "step", "message"),
+    [
+        (2, None, "trial must be one of 0 to 1, got 2"),
+        (0, 9, "step of trial 0 must be 1 to 8, got 9"),
+        (0, 0, "step of trial 0 must be 1 to 8, got 0"),
+        (0, 2.5, "step of trial 0 must be 1 to 8, got 2.5"),
+    ],
+)
+def test_what_is_not_there_is_refused(study: Study, trial: int, step: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        study.trial_state(trial, step)
+
+
+def test_a_trial_that_was_added_has_no_state(tmp_path: Path) -> None:
+    study = opened(tmp_path)
+    with pytest.raises(ConfigurationError, match="those of the study, which has none yet, got 0"):
+        study.trial_state(0)
+    study.add_trial({"lr": 0.1}, 0.5)
+    with pytest.raises(ConfigurationError, match="trial 0 was added with its result"):
+        study.trial_state(0)
+
+
+class Net(dt.TorchTrainer):
+    """Draws from every global generator; between its steps Dask does, too, if config says so."""
+
+    ignored_config = ("log", "fail", "with_dask")
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        self.model = torch.nn.Linear(3, 2)
+
+    def setup(self, hp: Mapping[str, Any]) -> None:
+        pass
+
+    def train(self) -> None:
+        with torch.no_grad():
+            self.model.weight += torch.rand(2, 3) + random.random() + np.random.random()
+        if "with_dask" in self.config:
+            core.random.uniform(0, 1)  # as a thread of the client's would
+
+    def evaluate(self) -> dict[str, float]:
+        return {"loss": float(self.model.weight.sum())}
+
+
+def looks() -> tuple[object, ...]:
+    """Return what a trainer may change of this process."""
+    exact = torch.are_deterministic_algorithms_enabled()
+    kept = torch.get_num_threads(), exact, torch.backends.cudnn.benchmark
+    return *kept, encode(global_states()).digest
+
+
+def net_states(**config: Any) -> TrialStates:
+    """Return the states of a trial of `Net`, none of which is stored."""
+    plan = SearchPlan("aa" * 16)
+    plan.register(0, {"lr": Constant(0.1)}, 4)
+    training = Training(trainer=Net, config=config, seed=5)
+    return TrialStates(CheckpointStore("memory://states"), plan, training, None)
+
+
+def test_training_again_leaves_the_process_as_it_was() -> None:
+    states = net_states()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        before = looks()
+        state = states.at(0, 3)
+        assert looks() == before
+        lone = run_alone(Net, {"lr": 0.1}, 3, seed=5, states_at=[3]).states[3]
+        assert looks() != before, "or nothing was shown"
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(False)
+    assert encode(state).digest == encode(lone).digest
+    assert list(CheckpointStore("memory://states").keys()) == []
+
+
+def test_what_dask_draws_meanwhile_does_not_reach_the_trainer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    undisturbed = encode(net_states().at(0, 3)).digest
+    monkeypatch.setattr(core, "random", random)
+    assert encode(net_states(with_dask=True).at(0, 3)).digest == undisturbed

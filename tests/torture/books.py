@@ -1,0 +1,243 @@
+"""What must hold after every event: the model's own books, and the comparison with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dasktune.engine.engine import Engine
+from dasktune.engine.event_log import Record
+from dasktune.engine.outcome import Outcome
+from dasktune.graph.dispatch import Dispatcher
+from dasktune.graph.events import (
+    Ended,
+    Event,
+    Evicted,
+    Failed,
+    Found,
+    Progress,
+    RunStage,
+    Saved,
+    SaveMissed,
+    Taken,
+    WorkerLost,
+)
+from dasktune.graph.placement import QUEUE_LENGTH
+from dasktune.graph.plan import Node
+from dasktune.types import Step, TrialState
+from tests.torture.ways import State, Way, Ways, metrics_of
+
+
+class ViolationError(Exception):
+    """Something that must always hold does not."""
+
+
+def check(holds: bool, problem: str) -> None:
+    """Raise unless something holds.
+
+    Raises
+    ------
+    ViolationError
+        If it does not.
+    """
+    if not holds:
+        raise ViolationError(problem)
+
+
+class Told:
+    """What was reported to tuners and is durable: over all drivers, it never grows less."""
+
+    def __init__(self) -> None:
+        self._steps: dict[tuple[int, int], Step] = {}
+
+    def take(self, records: Iterable[Record]) -> None:
+        """Take in records that are durable now."""
+        for record in records:
+            if record["kind"] == "tell":
+                trial, step = (record["place"], record["trial"]), record["step"]
+                before = self._steps.get(trial, 0)
+                check(before < step, f"trial {trial[1]} is told step {step} after step {before}")
+                self._steps[trial] = step
+
+    def compare(self, engine: Engine) -> None:
+        """Check that a driver that goes on has all of it."""
+        steps = {(one.tuner, one.local): one.steps for one in engine.trials.values()}
+        for trial, step in self._steps.items():
+            check(steps.get(trial, 0) >= step, f"step {step} of trial {trial[1]} was told, is lost")
+
+
+class Books:
+    """What one driver was told, counted independently of it.
+
+    Parameters
+    ----------
+    dispatcher
+        What is checked.
+    ways
+        What training gives.
+    committed
+        States that were committed to the store at any time.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, ways: Ways, committed: set[State]) -> None:
+        self.durable: set[State] = set()
+        self.executed = self.repeated = 0
+        self._dispatcher = dispatcher
+        self._ways = ways
+        self._committed = committed
+        self._evicted: set[State] = set()
+        self._measured: set[State] = set()
+        self._trained: set[State] = set()
+        self._seen: dict[str, Step] = {}
+        self._again: dict[str, int] = {}
+        self._orders: dict[str, tuple[RunStage, Way]] = {}
+        self._open: dict[str, set[str]] = {}
+
+    def note_new(self, node: Node) -> None:
+        """Take in what is known of a node that is new in the plan."""
+        if not node.checkpoints and not node.metrics:
+            return
+        way = self._ways.of(node)
+        for step in node.checkpoints:
+            self.durable.add(way.state(step))
+        for step, metrics in node.metrics.items():
+            state = way.state(step)
+            self._measured.add(state)
+            check(metrics == metrics_of(state), f"wrong metrics were found at {node}, step {step}")
+        last = max((*node.checkpoints, *node.metrics))
+        self._trained.update(way.states(node.start, last))
+
+    def compare_with_store(self, stored: set[State]) -> None:
+        """Check, at the start, that all states are known that the store has for the plan."""
+        for node in self._dispatcher.plan:
+            way = self._ways.of(node)
+            there = stored.intersection(way.states(node.start, node.stop))
+            known = {way.state(step) for step in node.checkpoints}
+            check(there == known, f"{node} knows {len(known)} states, the store has {len(there)}")
+
+    # ---------------------------------------------------------------------- events
+
+    def expect(self, event: Event) -> None:
+        """Count what the dispatcher is about to be told."""
+        match event:
+            case Progress() | SaveMissed():
+                self._advance(event.attempt, event.step)
+            case Saved():
+                self._saved(event)
+            case Ended() | Failed():
+                self._ended(event)
+            case Found():
+                way = self._ways.of(event.node)
+                self._arrived(way.state(event.step))
+                self._measured.update(way.state(step) for step, _ in event.reports)
+            case Evicted():
+                state = self._ways.of(event.node).state(event.step)
+                self.durable.discard(state)
+                self._evicted.add(state)
+            case Taken():
+                self._close(event.attempt)
+            case WorkerLost():
+                for attempt in list(self._open.pop(event.worker, ())):
+                    self._close(attempt)
+            case _:
+                pass
+
+    def _is_known(self, attempt: str) -> bool:
+        return attempt in self._dispatcher.attempts
+
+    def _advance(self, attempt: str, step: Step) -> None:
+        if not self._is_known(attempt):
+            return
+        low = self._seen[attempt]
+        if step > low:
+            made = self._orders[attempt][1].states(low, step)
+            if attempt in self._again:  # what is heard after its end does not count
+                self._again[attempt] += sum(state in self._trained for state in made)
+            self._trained.update(made)
+            self._seen[attempt] = step
+
+    def _saved(self, event: Saved) -> None:
+        if self._is_known(event.attempt):
+            self._advance(event.attempt, event.step)
+            way = self._orders[event.attempt][1]
+            state = way.state(event.step)
+            check(state in self._committed, f"{event} tells of a state that was never committed")
+            self._arrived(state)
+            self._measured.update(way.state(step) for step, _ in event.reports)
+
+    def _arrived(self, state: State) -> None:
+        self.durable.add(state)
+        self._evicted.discard(state)
+
+    def _ended(self, event: Ended | Failed) -> None:
+        if not self._is_known(event.attempt):
+            return
+        self._advance(event.attempt, event.step)
+        if isinstance(event, Ended) and event.status == "missing":
+            order, way = self._orders[event.attempt]
+            state = way.state(order.start)
+            check(state not in self._evicted, f"the start of {order} was evicted")
+            attempt = self._dispatcher.attempts[event.attempt]
+            if not attempt.ended and not attempt.uprooted:
+                self.durable.discard(state)
+        self._close(event.attempt)
+
+    def _close(self, attempt: str) -> None:
+        if attempt in self._again:
+            order = self._orders[attempt][0]
+            self.executed += self._seen[attempt] - order.start
+            self.repeated += self._again.pop(attempt)
+            self._open.get(order.worker, set()).discard(attempt)
+
+    def dismissed(self) -> None:
+        """Take in that the driver gave up all that was under way."""
+        for attempt in list(self._again):
+            self._close(attempt)
+
+    # ---------------------------------------------------------------------- outcomes
+
+    def launched(self, order: RunStage) -> None:
+        """Check a stage that is to be run: nothing durable is trained, no slot is too full."""
+        way = self._ways.of(order.node)
+        self._orders[order.attempt] = order, way
+        self._seen[order.attempt], self._again[order.attempt] = order.start, 0
+        made = way.states(order.start, order.stop)
+        if not self.durable.isdisjoint(made):
+            check(False, f"{order} trains what is durable")
+        if order.start == order.stop:
+            state = way.state(order.stop)
+            check(state in self.durable, f"{order} measures what is not there")
+            check(state not in self._measured, f"{order} measures what was measured")
+        if order.worker not in self._dispatcher.slots:
+            check(False, f"{order} goes to a worker that is gone")
+        there = self._open.setdefault(order.worker, set())
+        there.add(order.attempt)
+        check(len(there) <= QUEUE_LENGTH, f"{order.worker} has {len(there)} stages at once")
+
+    def compare(self, engine: Engine, outcome: Outcome) -> None:
+        """Check what follows from an event, and the engine after it."""
+        dispatcher = self._dispatcher
+        mine = self.executed, self.repeated
+        theirs = dispatcher.steps_executed, dispatcher.steps_repeated
+        if mine != theirs:
+            check(False, f"(executed, repeated) are {mine} steps, counted are {theirs}")
+        for report in outcome.reports:
+            path = dispatcher.plan.paths[report.trial]
+            state = self._ways.of(path.leaf).state(report.step)
+            if report.metrics != metrics_of(state) or state not in self._measured:
+                check(False, f"{report} is not what was measured, {metrics_of(state)}")
+        wanted = dispatcher.wanted
+        running = TrialState.RUNNING
+        live = [number for number, trial in engine.trials.items() if trial.state is running]
+        if len(live) != len(wanted) or not all(number in wanted for number in live):
+            check(False, f"trials {live} are on their way, and {list(wanted)} are asked for")
+
+    def compare_all(self) -> None:
+        """Check, at rest, every state and metric that the plan knows."""
+        for node in self._dispatcher.plan:
+            way = self._ways.of(node)
+            for step in node.checkpoints:
+                check(way.state(step) in self.durable, f"{node} has no state at step {step}")
+            for step, metrics in node.metrics.items():
+                check(metrics == metrics_of(way.state(step)), f"{node}, step {step}: {metrics}")
+        known = sum(len(node.checkpoints) for node in self._dispatcher.plan)
+        check(known == len(self.durable), f"{len(self.durable)} states are durable, not {known}")

@@ -1,0 +1,335 @@
+"""A driver: the real engine, dispatcher, tuner, flights and recall, in a modelled world.
+
+It does what `dasktune.driver.runner.DaskRunner` does in a turn: takes in messages, makes records
+durable, carries out orders. It can be cut short between any two of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from dasktune.algos.base import Tuner
+from dasktune.driver.attempts import Flights
+from dasktune.driver.recorder import Recorder
+from dasktune.driver.reuse import Recall
+from dasktune.engine.engine import Engine
+from dasktune.engine.event_log import replay
+from dasktune.engine.outcome import Order, Outcome, RunPrediction, with_save_points
+from dasktune.graph.attempts import DispatchOptions
+from dasktune.graph.dispatch import Dispatcher
+from dasktune.graph.events import (
+    Ended,
+    Event,
+    Evicted,
+    Found,
+    Progress,
+    RunStage,
+    SaveMissed,
+    Taken,
+    Tick,
+    WorkerJoined,
+)
+from dasktune.graph.frontier import start_of
+from dasktune.graph.plan import Node
+from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.database.database import Database
+from dasktune.types import Objective, Step
+from tests.torture.books import Books, Told, check
+from tests.torture.ways import ROOT, Ways
+from tests.torture.workers import Message, Worker
+from tests.torture.world import Ledger, Notes, Store
+
+OBJECTIVE = Objective.single("loss", "minimize")
+
+
+@dataclass(slots=True)
+class World:
+    """What all drivers of one study have in common.
+
+    Attributes
+    ----------
+    now
+        Seconds, by the clock of the driver.
+    story
+        What went wrong, what the engine was told, and what it ordered.
+    """
+
+    make: Callable[[], Tuner]
+    options: DispatchOptions
+    snapshot_every: int
+    store: Store = field(default_factory=Store)
+    ledger: Ledger = field(default_factory=Ledger)
+    ways: Ways = field(default_factory=Ways)
+    told: Told = field(default_factory=Told)
+    workers: dict[str, Worker] = field(default_factory=dict)
+    now: float = 0.0
+    drivers: int = 0
+    story: list[object] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Other:
+    """A stage that another driver trains, and how far it has come."""
+
+    order: RunStage
+    position: Step
+
+
+class Driver:
+    """One process that runs the study, until it is killed.
+
+    Parameters
+    ----------
+    world
+        Where it lives.
+    is_taken
+        Whether another driver has leased a stage that this one wants to send.
+    """
+
+    def __init__(self, world: World, is_taken: Callable[[RunStage], bool]) -> None:
+        self.world = world
+        self._is_taken = is_taken
+        self.others: dict[str, Other] = {}
+        self.questions: list[RunPrediction] = []
+        self._receipts: set[str] = set()
+        self._refused: set[str] = set()
+        self._submitted: dict[str, RunStage] = {}
+        self._orders: list[Order] = []
+        world.drivers += 1
+        self._open()
+
+    def _open(self) -> None:
+        world = self.world
+        recall = Recall.open(cast(Database, world.ledger), cast(CheckpointStore, world.store), ROOT)
+
+        def fill(node: Node) -> None:
+            recall.read(dispatcher.plan.root_key_of(node))
+            recall.fill(node)
+            self.books.note_new(node)
+
+        options = world.options.with_prefix(f"d{world.drivers}")
+        dispatcher = Dispatcher(ROOT, options, on_new=fill)
+        self._recall = recall
+        self.books = Books(dispatcher, world.ways, world.store.committed)
+        trials = world.ledger.copy_of_trials()
+        for trial in trials.values():
+            dispatcher.register(trial.number, trial.sequences, trial.max_steps, seed=trial.seed)
+        self.books.compare_with_store(set(world.store.states.values()))
+        self._attach(dispatcher, trials)
+
+    def _attach(self, dispatcher: Dispatcher, trials: dict[int, Any]) -> None:
+        """Make all that a run has of its own."""
+        world = self.world
+        self.engine = Engine(
+            dispatcher, objective=OBJECTIVE, trials=trials, snapshot_every=world.snapshot_every
+        )
+        self._seconds: dict[str, float] = {}
+        self.notes = Notes(world.ledger, dispatcher.plan.root_key_of, self._recall.take_found)
+        self.flights = Flights(
+            self.engine,
+            cast(Recorder, self.notes),
+            cast(CheckpointStore, world.store),
+            tell=self.tell,
+            now=lambda: world.now,
+            see=lambda metrics: None,
+            on_step=lambda attempt, step: None,
+            on_saved=lambda node, message: None,
+        )
+
+    def begin(self) -> None:
+        """Start the tuner, or go on with it where the log ends."""
+        world = self.world
+        records = world.ledger.records
+        tuner = world.make()
+        if records:
+            found = replay(world.make(), records, OBJECTIVE)
+            check(found.identical, f"replay of the log: {found}")
+            outcome = self.engine.resume(tuner, place=0, records=records, now=world.now)
+            world.told.compare(self.engine)
+        else:
+            outcome = self.engine.begin(tuner, place=0, capacity=len(world.workers), now=world.now)
+        self._take(outcome)
+        for worker in world.workers.values():
+            self.tell(WorkerJoined(worker=worker.name))
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the tuner has ended and nothing is under way."""
+        return self.engine.finished and self.engine.dispatcher.is_idle
+
+    # ---------------------------------------------------------------------- hearing
+
+    def hear(self, message: Message) -> None:
+        """Take in what a worker says."""
+        if message["kind"] == "ended":
+            self._seconds[message["attempt"]] = message["seconds"]
+        self.flights.hear(message)
+
+    def hear_receipt(self, receipt: Message) -> None:
+        """Take in what Dask says of the end of an attempt."""
+        attempt = receipt["attempt"]
+        order = self._submitted.pop(attempt, None)
+        if order is None or self.flights.order_of(attempt) is None:
+            return
+        self._seconds[attempt] = receipt["seconds"]
+        if receipt["status"] == "failed":
+            receipt = {**receipt, "status": "lost"}
+        self.flights.end(attempt, receipt)
+
+    def hear_late(self, attempt: str, step: Step) -> None:
+        """Take in that a save-point came too late."""
+        self.tell(SaveMissed(attempt=attempt, step=step))
+
+    def lose(self, worker: str, *, is_blameless: bool = False) -> None:
+        """Take in that a worker is gone; with all others, if it is blameless."""
+        for attempt in self.flights.lose(worker, is_blameless=is_blameless):
+            self._submitted.pop(attempt, None)
+
+    def tell(self, event: Event) -> None:
+        """Tell the engine, and check what follows."""
+        if not isinstance(event, Tick):
+            self.world.story.append(event)
+        self.books.expect(event)
+        self._take(self.engine.handle(event, self.world.now))
+
+    def _take(self, outcome: Outcome) -> None:
+        self.notes.outcome(outcome)
+        self.world.story.extend(outcome.orders)
+        self.world.story.extend(outcome.reports)
+        for order in outcome.orders:
+            if isinstance(order, RunStage):
+                self.books.launched(order)
+        self.books.compare(self.engine, outcome)
+        self._orders.extend(outcome.orders)
+
+    # ----------------------------------------------------------------------- a turn
+
+    def tick(self) -> None:
+        """Let the engine look at the clock, and ask the tuner if workers have nothing to do."""
+        self.tell(Tick())
+        self.flights.check()
+        spent, most = self.flights.worker_seconds, sum(self._seconds.values())
+        check(spent <= most, f"{spent} worker seconds are counted, {most} were spent")
+
+    def ask(self) -> None:
+        """Ask the tuner for more if workers have nothing to do."""
+        dispatcher = self.engine.dispatcher
+        if not self.engine.finished and dispatcher.idle_workers:
+            self._take(self.engine.ask(dispatcher.idle_workers, self.world.now))
+            check(
+                self.engine.finished
+                or bool(dispatcher.wanted)
+                or not dispatcher.is_idle
+                or self.engine.predicting,
+                "the tuner has not ended, asks for nothing, and nothing is running",
+            )
+
+    def flush(self) -> None:
+        """Make durable what decisions rest on."""
+        if self.notes.holds_decisions:
+            self.flush_all()
+
+    def flush_all(self) -> None:
+        """Make all durable that was gathered."""
+        self.world.told.take(self.notes.flush().records)
+
+    def carry_out(self, most: int | None = None) -> None:
+        """Send orders to workers, `most` of them if it is to die then."""
+        orders, self._orders = self._orders, []
+        for order in with_save_points(orders)[:most]:
+            if isinstance(order, RunPrediction):
+                self.questions.append(order)
+                continue
+            worker = self.world.workers.get(order.worker)
+            if not isinstance(order, RunStage):
+                if worker is not None:
+                    worker.inbox.append(order)
+            elif order.attempt in self.engine.dispatcher.attempts:
+                self._start(order)
+
+    def _start(self, order: RunStage) -> None:
+        if order.after in self._refused:
+            self._refused.add(order.attempt)
+            self.tell(Ended(attempt=order.attempt, step=order.start, status="skipped"))
+        elif order.start < order.stop and self._is_taken(order):
+            self._refused.add(order.attempt)
+            self.others[order.attempt] = Other(order, order.start)
+            self.tell(Taken(attempt=order.attempt))
+        else:
+            self._submitted[order.attempt] = order
+            self.flights.add(order, order.node.key_at(order.stop))
+            worker = self.world.workers.get(order.worker)
+            if worker is not None:
+                worker.inbox.append(order)
+
+    def answer(self, place: int, *, fails: bool = False) -> None:
+        """Take in the prediction that was asked for in one of `questions`, if it can be made."""
+        order = self.questions.pop(place)
+        prediction = None if fails else order.question.answer()
+        self.world.story.append(f"trial {order.trial} is predicted: {prediction}")
+        self._take(self.engine.predicted(order.trial, prediction, self.world.now))
+
+    # --------------------------------------------------------------------- what else happens
+
+    def hear_of_other(self, attempt: str, step: Step) -> None:
+        """Take in a state that another driver has saved."""
+        order = self.others[attempt].order
+        commit = self.world.store.commit_of(order.node.key_at(step))
+        if commit is None or attempt not in self.engine.dispatcher.attempts:
+            return
+        node = order.node
+        reports = [(at, node.key_at(at), metrics) for at, metrics in commit.reports]
+        self.notes.metrics(node, reports)
+        self.notes.checkpoint(node, {"key": commit.key, "step": step})
+        self.tell(Progress(attempt=attempt, step=step))
+        self.tell(Found(node=node, step=step, reports=commit.reports))
+
+    def other_ended(self, attempt: str) -> None:
+        """Take in that another driver is done with a stage, or gone."""
+        other = self.others.pop(attempt)
+        if attempt in self.engine.dispatcher.attempts:
+            self.tell(Progress(attempt=attempt, step=other.position))
+            self.tell(Ended(attempt=attempt, step=other.order.start, status="lost"))
+
+    def evictable(self) -> list[tuple[Node, Step]]:
+        """Return the states that the keeper of a full store may let go."""
+        dispatcher = self.engine.dispatcher
+        needed = {(node.number, step) for node, step in dispatcher.starts}
+        following = dispatcher.frontier.best_ready()
+        if following is not None:
+            step = start_of(following)
+            holder = following if step > following.start else following.parent
+            if holder is not None:
+                needed.add((holder.number, step))
+        return [
+            (node, step)
+            for node in dispatcher.plan
+            for step in node.checkpoints
+            if (node.number, step) not in needed
+        ]
+
+    def evict(self, node: Node, step: Step) -> None:
+        """Let a state go, and say so."""
+        self.flush_all()  # its metrics outlive it
+        key = node.key_at(step)
+        self.world.store.lose(key)
+        self.notes.forget(key)
+        self.tell(Evicted(node=node, step=step))
+
+    def drain(self) -> None:
+        """Let every stage end at its next step, as at a limit."""
+        self._take(self.engine.drain(self.world.now))
+
+    def go_on(self) -> None:
+        """Run once more in the same process, with the plan as it is."""
+        dispatcher, trials = self.engine.dispatcher, self.engine.trials
+        self.flights.close()
+        self.flush_all()
+        self.books.dismissed()
+        dispatcher.dismiss()
+        self._orders, self._submitted, self._refused, self.others = [], {}, set(), {}
+        self.questions = []
+        self._attach(dispatcher, trials)
+        self.begin()

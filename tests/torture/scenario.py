@@ -1,0 +1,199 @@
+"""What a seed decides before anything runs: the tuner, the workers, and what may go wrong."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from dasktune.algos import (
+    ASHA,
+    PBT,
+    POP,
+    SHA,
+    Bandit,
+    EarlyTerm,
+    Grid,
+    Hyperband,
+    MedianStopping,
+    Random,
+    Repeats,
+    StoppingASHA,
+    Tuner,
+)
+from dasktune.algos.curves import Persistence
+from dasktune.graph.attempts import DispatchOptions
+from dasktune.graph.save_policy import SavePolicy
+from dasktune.sequences import Constant, MultiStep, Piecewise, Warmup
+from dasktune.space import Space
+
+FAULTS = {
+    "crash": "a worker process is killed, with what it has not written",
+    "partition": "a worker is cut off and given up, and goes on training and saving",
+    "pause": "a worker does and says nothing for a while",
+    "retire": "a worker is closing: it saves at its next step, and goes",
+    "unsend": "Dask loses stages that a worker has not begun",
+    "repeat": "a message comes twice",
+    "cloud": "a prediction cannot be made",
+    "silence": "what a worker has to say is lost",
+    "receipt": "Dask tells of an end before, or again after, the worker's own message",
+    "kill": "the driver is killed, between any two of the things it does",
+    "drain": "a limit is reached: what runs is saved; then the run goes on in the same process",
+    "clock": "the clock jumps",
+    "raise": "the trainer raises, once or always",
+    "poison": "a step kills every process that trains it",
+    "scheduler": "the scheduler is gone, and all workers: they save, and nobody hears of it",
+    "evict": "the keeper lets states go, and says so",
+    "lose": "a state that was durable is gone from the store, and nobody says so",
+    "lease": "another driver trains a stage, and may die on the way",
+    "save": "a worker saves where nobody asked it to",
+}
+"""What may go wrong."""
+
+SPACES = (
+    Space(lr=[Constant(0.5), MultiStep(0.5, [2], gamma=0.5), MultiStep(0.5, [4], gamma=0.1)]),
+    Space(lr=[Constant(0.5), Piecewise([0.5, 0.25], boundaries=[3])], batch=[1, 2]),
+    Space(
+        lr=[Warmup(2, 0.5) >> Constant(0.5), Warmup(2, 0.5) >> Constant(0.25)],
+        momentum=[0.0, Piecewise([0.0, 0.9], boundaries=[2])],
+    ),
+)
+"""What configurations are drawn from: they share much of their ways."""
+
+Make = Callable[[Space, int, random.Random], Callable[[], Tuner]]
+"""Returns what makes a tuner, given a space, a seed for it, and what decides the rest."""
+
+
+def _grid(space: Space, seed: int, rng: random.Random) -> Callable[[], Tuner]:
+    steps = rng.randint(3, 8)
+    return lambda: Grid(space, max_steps=steps)
+
+
+def _random(space: Space, seed: int, rng: random.Random) -> Callable[[], Tuner]:
+    trials, steps = rng.randint(2, 4), rng.randint(3, 8)
+    return lambda: Random(space, trials=trials, max_steps=steps, seed=seed)
+
+
+def _repeats(space: Space, seed: int, rng: random.Random) -> Callable[[], Tuner]:
+    return lambda: Repeats(Random(space, trials=2, max_steps=4, seed=seed), seeds=2)
+
+
+def _sha(space: Space, seed: int, rng: random.Random) -> Callable[[], Tuner]:
+    trials = rng.choice((4, 5))
+    return lambda: SHA(space, trials=trials, max_steps=8, min_steps=2, eta=2, seed=seed)
+
+
+def _hyperband(space: Space, seed: int, rng: random.Random) -> Callable[[], Tuner]:
+    return lambda: Hyperband(space, trials=5, max_steps=4, min_steps=2, eta=2, seed=seed)
+
+
+def _asha(space: Space, seed: int, rng: random.Random) -> Callable[[], Tuner]:
+    most = rng.choice((4, 8))
+    return lambda: ASHA(
+        space, trials=5, max_steps=most, min_steps=2, eta=2, brackets="aggressive", seed=seed
+    )
+
+
+def _stopping_asha(space: Space, seed: int, rng: random.Random) -> Callable[[], Tuner]:
+    return lambda: StoppingASHA(
+        space, trials=5, max_steps=8, min_steps=2, eta=2, brackets="aggressive", seed=seed
+    )
+
+
+def _median(space: Space, seed: int, rng: random.Random) -> Callable[[], Tuner]:
+    return lambda: MedianStopping(space, trials=4, max_steps=6, every=2, seed=seed)
+
+
+def _pbt(space: Space, seed: int, rng: random.Random) -> Callable[[], Tuner]:
+    trials = rng.choice((4, 6))
+    return lambda: PBT(
+        space, population=3, max_steps=6, every=2, trials=trials, truncation=0.5, seed=seed
+    )
+
+
+def _bandit(space: Space, seed: int, rng: random.Random) -> Callable[[], Tuner]:
+    slack = rng.choice((0.1, 0.5))
+    return lambda: Bandit(space, trials=4, max_steps=6, every=2, slack=slack, seed=seed)
+
+
+def _early_term(space: Space, seed: int, rng: random.Random) -> Callable[[], Tuner]:
+    delta = rng.choice((0.3, 0.6))
+    return lambda: EarlyTerm(
+        space, trials=4, max_steps=8, every=2, delta=delta, predictor=Persistence(), seed=seed
+    )
+
+
+def _pop(space: Space, seed: int, rng: random.Random) -> Callable[[], Tuner]:
+    target, within = rng.choice((None, 0.2)), rng.choice((None, 60.0))
+    barrier, ends_poor = rng.random() < 0.3, rng.random() < 0.7
+    return lambda: POP(
+        space,
+        target=target,
+        within=within,
+        trials=4,
+        max_steps=8,
+        every=2,
+        barrier=barrier,
+        ends_poor=ends_poor,
+        predictor=Persistence(),
+        seed=seed,
+    )
+
+
+ORDERLY: dict[str, Make] = {
+    "grid": _grid, "random": _random, "sha": _sha, "hyperband": _hyperband,
+}  # fmt: skip
+"""Tuners whose trials and steps are the same whatever the order of events."""
+
+EAGER: dict[str, Make] = {
+    "asha": _asha, "stopping-asha": _stopping_asha, "median": _median, "pbt": _pbt,
+    "repeats": _repeats, "bandit": _bandit, "early-term": _early_term, "pop": _pop,
+}  # fmt: skip
+"""Tuners that decide by what has come in so far."""
+
+TUNERS = {**ORDERLY, **EAGER}
+"""All by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One study, and what may go wrong in it."""
+
+    seed: int
+    tuner: str
+    make: Callable[[], Tuner]
+    options: DispatchOptions
+    workers: int
+    report_every: int
+    snapshot_every: int
+    faults: tuple[str, ...]
+    most_faults: int
+
+    @classmethod
+    def of(cls, seed: int) -> Scenario:
+        """Return what a seed decides."""
+        rng = random.Random(seed)
+        name = rng.choice(list(TUNERS))
+        space = rng.choice(SPACES)
+        made = TUNERS[name](space, rng.randrange(8), rng)()
+        options = DispatchOptions(
+            saves=SavePolicy(every=rng.choice((None, None, 2, 3)), at_changes=rng.random() < 0.5),
+            lookahead_seconds=rng.choice((0.0, 2.0)),
+            merge=rng.random() < 0.85,
+        )
+        share = rng.choice((0.1, 0.5, 0.5))
+        faults = tuple(name for name in FAULTS if rng.random() < share)
+        return cls(
+            seed=seed,
+            tuner=name,
+            # A copy is made ten times as fast as a tuner is.
+            make=partial(pickle.loads, pickle.dumps(made)),
+            options=options,
+            workers=rng.randint(1, 3),
+            report_every=rng.choice((1, 1, 2)),
+            snapshot_every=rng.choice((1, 4, 1000)),
+            faults=faults,
+            most_faults=rng.choice((0, 2, 4, 8, 12)),
+        )

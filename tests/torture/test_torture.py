@@ -1,0 +1,75 @@
+"""Simulated studies under faults: nothing is violated, and what is broken on purpose is found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from tests.torture.scenario import FAULTS, TUNERS, Scenario
+from tests.torture.seeds import Finding, many, shortest, torture
+
+from .bugs import BUGS, Plant, a_report_is_delivered_twice, requests_are_not_restored
+
+SEEDS = 2000
+
+
+def first_violation(least_faults: int = 0) -> Finding | None:
+    found = (torture(Scenario.of(seed)) for seed in range(SEEDS))
+    return next((one for one in found if one.problem and len(one.faults) >= least_faults), None)
+
+
+@pytest.mark.slow
+def test_nothing_is_violated_in_two_thousand_seeds() -> None:
+    findings = [one for some in many(0, SEEDS) for one in some]
+    assert len(findings) == SEEDS
+    assert [(one.command, one.problem) for one in findings if one.problem is not None] == []
+    # All that can go wrong did, with every tuner.
+    happened = Counter(name for one in findings for name in one.faults)
+    assert {*happened} == {*FAULTS} - {"raise", "poison"}
+    assert min(happened.values()) > 100
+    assert {one.scenario.tuner for one in findings} == {*TUNERS}
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+def test_a_planted_bug_is_found(bug: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug(monkeypatch)
+    assert first_violation() is not None
+
+
+def test_a_seed_decides_everything() -> None:
+    for seed in range(20):
+        once, again = (torture(Scenario.of(seed)) for _ in range(2))
+        assert once == replace(again, scenario=once.scenario)
+
+
+def test_a_finding_says_how_to_get_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests_are_not_restored(monkeypatch)
+    found = first_violation(least_faults=2)
+    assert found is not None
+    short = shortest(found)
+    seed = found.scenario.seed
+    assert found.command == f"python -m tests.torture --seed {seed}"
+    assert short.command.startswith(found.command)
+    assert short.problem is not None
+    assert len(short.faults) < len(found.faults)
+    assert short.faults[-1] in ("kill", "drain")
+    assert any("FAULT" in line for line in short.story)
+
+
+def test_what_needs_no_fault_is_found_without_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    a_report_is_delivered_twice(monkeypatch)
+    found = first_violation()
+    assert found is not None
+    short = shortest(found)
+    assert short.faults == ()
+    assert short.command.startswith(found.command)
+
+
+def test_several_processes_find_the_same() -> None:
+    alone, together = (
+        [(one.scenario.seed, one.events, one.faults) for some in many(7, 250, n) for one in some]
+        for n in (1, 2)
+    )
+    assert alone == together

@@ -1,0 +1,300 @@
+"""Worker processes as a driver sees them: they train, save and speak, each at its own time.
+
+A worker runs what it is sent in order, one step at a time. It writes states behind training.
+What it says comes in order and may be lost; what Dask says of an attempt comes by another
+way, before or after. A worker that is *cut off* goes on, and nobody hears it in time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from dasktune.graph.events import RunStage, SavePoint, StopStage
+from dasktune.types import Metrics, Step
+from tests.torture.ways import State, Way, metrics_of
+from tests.torture.world import Store
+
+Message = dict[str, Any]
+Report = tuple[Step, str, Metrics]
+Raises = Callable[[State], bool]
+"""Whether the trainer raises, or its process dies, where it should get to a state."""
+
+
+@dataclass(slots=True)
+class Job:
+    """A stage that a worker was sent."""
+
+    order: RunStage
+    way: Way
+    position: Step
+    began: bool = False
+    unsaved: list[Report] = field(default_factory=list)
+    unsent: list[Report] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Control:
+    """What a worker was told of an attempt, also before it came."""
+
+    saves: set[Step] = field(default_factory=set)
+    stop_at: Step | None = None
+
+
+@dataclass(slots=True)
+class Write:
+    """A state on its way to the store."""
+
+    attempt: str
+    step: Step
+    key: str
+    state: State
+    reports: list[Report]
+
+
+class Worker:
+    """One process.
+
+    Parameters
+    ----------
+    name
+        Unique.
+    store
+        Where it saves.
+    raises, dies
+        See `Raises`.
+    report_every
+        Steps between two reports.
+    """
+
+    def __init__(
+        self, name: str, store: Store, raises: Raises, dies: Raises, report_every: int
+    ) -> None:
+        self.name = name
+        self.inbox: list[RunStage | SavePoint | StopStage] = []
+        self.jobs: list[Job] = []
+        self.outbox: deque[Message] = deque()
+        self.receipts: deque[Message] = deque()
+        self.late: list[tuple[str, Step]] = []
+        self.writes: deque[Write] = deque()
+        self.asleep = 0
+        self.is_dead = False
+        self.wrong: str | None = None
+        """What it found that must not be, in words."""
+        self._store = store
+        self._raises = raises
+        self._dies = dies
+        self._report_every = report_every
+        self._warm: State | None = None
+        self._save_is_due = False
+        self._past: dict[str, tuple[str, Step]] = {}
+        self._controls: dict[str, Control] = {}
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has anything to do or to say."""
+        return bool(
+            self.inbox or self.jobs or self.writes or self.outbox or self.receipts or self.late
+        )
+
+    def take(self, at: int, way: Callable[[RunStage], Way]) -> None:
+        """Take in one of the messages that are under way to it."""
+        message = self.inbox.pop(at)
+        if isinstance(message, RunStage):
+            self.jobs.append(Job(message, way(message), message.start))
+            self.jobs.sort(key=lambda job: job.order.order)
+            return
+        if message.attempt in self._past:
+            if isinstance(message, SavePoint):
+                self.late.append((message.attempt, message.step))
+            return
+        control = self._control(message.attempt)
+        if isinstance(message, StopStage):
+            stop = 0 if message.at is None else message.at
+            control.stop_at = stop if control.stop_at is None else min(stop, control.stop_at)
+            return
+        control.saves.add(message.step)
+        job = next((one for one in self.jobs if one.order.attempt == message.attempt), None)
+        if job is not None and job.began and job.position >= message.step:
+            self.late.append((message.attempt, message.step))
+
+    def give_up(self) -> None:
+        """Let what runs end at its next step, and begin nothing more: nobody waits for it."""
+        self.inbox.clear()
+        self.jobs = [job for job in self.jobs if job.began]
+        for job in self.jobs:
+            self._control(job.order.attempt).stop_at = 0
+
+    def forget(self, attempt: str) -> None:
+        """Take in that a stage that had not begun will not come."""
+        self._past[attempt] = ("lost", -1)
+
+    def work(self) -> None:
+        """Begin a stage, or train one step."""
+        job = self._running
+        if job is not None:
+            self._train(job)
+            return
+        job = next((one for one in self.jobs if self._may_begin(one.order)), None)
+        if job is not None:
+            self._begin(job)
+
+    def write(self) -> None:
+        """Commit the oldest snapshot, and say so."""
+        write = self.writes.popleft()
+        commit = self._store.save(
+            write.key,
+            write.state,
+            attempt=write.attempt,
+            step=write.step,
+            reports=tuple([(step, metrics) for step, _, metrics in write.reports]),
+        )
+        self.outbox.append(
+            {
+                "kind": "saved",
+                "attempt": write.attempt,
+                "step": write.step,
+                "key": write.key,
+                "by": commit.attempt,
+                "digest": commit.digest,
+                "nbytes": 1,
+                "reported": [step for step, _, _ in write.reports],
+                "replaced": [],
+                "seconds": 0.0,
+            }
+        )
+
+    def speak(self) -> None:
+        """Send what was measured since the last time."""
+        job = self._running
+        if job is not None:
+            self._flush(job)
+
+    def save(self) -> None:
+        """Save after the next step although nobody asked for it, because it is time to."""
+        self._save_is_due = True
+
+    @property
+    def _running(self) -> Job | None:
+        return next((job for job in self.jobs if job.began), None)
+
+    def _may_begin(self, order: RunStage) -> bool:
+        return order.after is None or order.after in self._past
+
+    def _control(self, attempt: str) -> Control:
+        return self._controls.setdefault(attempt, Control())
+
+    def _begin(self, job: Job) -> None:
+        order = job.order
+        before = None if order.after is None else self._past[order.after]
+        if before is not None and before != ("trained", order.start):
+            self._end(job, "skipped")
+            return
+        job.began = True
+        self.outbox.append({"kind": "started", "attempt": order.attempt, "at": 0.0})
+        if self._control(order.attempt).stop_at is not None and self._is_at_stop(job):
+            self._end(job, "stopped")
+            return
+        start = job.way.state(order.start)
+        if order.start and self._warm != start:
+            while self.writes:
+                self.write()
+            key = order.node.key_at(order.start)
+            found = self._store.states.get(key)
+            if found is None:
+                self._warm = None
+                self._end(job, "missing")
+                return
+            if found != start:
+                self.wrong = f"the state under key {key} is another one than that of its values"
+        self._warm = start
+        if order.start == order.stop:
+            self._evaluate_only(job, start)
+
+    def _is_at_stop(self, job: Job) -> bool:
+        stop = self._control(job.order.attempt).stop_at
+        return stop is not None and job.position >= stop
+
+    def _evaluate_only(self, job: Job, state: State) -> None:
+        attempt, step = job.order.attempt, job.order.stop
+        report = (step, job.order.node.key_at(step), metrics_of(state))
+        job.unsent.append(report)
+        self._flush(job)
+        self.outbox.append(
+            {
+                "kind": "saved",
+                "attempt": attempt,
+                "step": step,
+                "key": report[1],
+                "by": None,
+                "reported": [step],
+                "replaced": [],
+            }
+        )
+        self._end(job, "trained")
+
+    def _train(self, job: Job) -> None:
+        order = job.order
+        state = job.way.state(job.position + 1)
+        if self._dies(state):
+            self.is_dead = True
+            return
+        if self._raises(state):
+            self._warm = None
+            self._flush(job)
+            message = {"attempt": order.attempt, "step": job.position, "seconds": 0.0, "at": 0.0}
+            text = {"message": "boom", "traceback": ""}
+            self.outbox.append({"kind": "failed", **message, **text})
+            self._leave(job, "failed")
+            self.receipts.append({**message, "kind": "ended", "status": "failed"})
+            return
+        job.position += 1
+        self._warm = state
+        control = self._controls.get(order.attempt)
+        stopped = control is not None and self._is_at_stop(job)
+        at_end = stopped or job.position == order.stop
+        wanted = control is not None and job.position in control.saves
+        saves = at_end or wanted or self._save_is_due or job.position in order.saves
+        if saves or job.position % self._report_every == 0:
+            report = (job.position, order.node.key_at(job.position), metrics_of(state))
+            job.unsaved.append(report)
+            job.unsent.append(report)
+        if saves:
+            self._save(job)
+        if at_end:
+            self._end(job, "trained" if job.position == order.stop else "stopped")
+
+    def _save(self, job: Job) -> None:
+        self._flush(job)
+        step, key, _ = job.unsaved[-1]
+        state = job.way.state(step)
+        self.writes.append(Write(job.order.attempt, step, key, state, job.unsaved))
+        job.unsaved, self._save_is_due = [], False
+
+    def _flush(self, job: Job) -> None:
+        if job.unsent:
+            message = {"attempt": job.order.attempt, "step": job.position, "reports": job.unsent}
+            self.outbox.append({"kind": "progress", **message})
+            job.unsent = []
+
+    def _end(self, job: Job, status: str) -> None:
+        self._flush(job)
+        seconds = float(job.position - job.order.start)
+        receipt = {
+            "kind": "ended",
+            "attempt": job.order.attempt,
+            "step": job.position,
+            "status": status,
+            "seconds": seconds,
+            "at": 0.0,
+        }
+        self._leave(job, status)
+        self.outbox.append(receipt)
+        self.receipts.append(receipt)
+
+    def _leave(self, job: Job, status: str) -> None:
+        self.jobs.remove(job)
+        self._controls.pop(job.order.attempt, None)
+        self._past[job.order.attempt] = (status, job.position)

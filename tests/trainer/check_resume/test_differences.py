@@ -1,0 +1,85 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dasktune.trainer.check_resume.differences import leaf_digest, state_differences
+
+NAN = float("nan")
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.binary(max_size=5)
+)
+states = st.recursive(
+    scalars,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=10,
+)
+
+
+def reasons(expected, found, **arguments):
+    return {d.path: d.reason for d in state_differences(expected, found, **arguments)}
+
+
+@given(states)
+def test_a_state_equals_itself(state):
+    assert reasons({"a": state}, {"a": state}) == {}
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        (1, 1.0),
+        (1, True),
+        (0.0, -0.0),
+        ("a", b"a"),
+        (None, 0),
+        ([], ()),
+        ({}, []),
+        ({1}, {2}),
+        (np.float32(1), np.float64(1)),
+        (np.arange(2), torch.arange(2)),
+        (np.arange(2), np.arange(2.0)),
+        (np.arange(2), np.arange(2)[None]),
+        (np.zeros(1), -np.zeros(1)),
+        (torch.ones(2, dtype=torch.bfloat16), torch.ones(2)),
+        (torch.ones(2, dtype=torch.bfloat16), torch.ones(2, dtype=torch.float64)),
+        (np.array([1, NAN]), np.array([NAN, 1])),
+    ],
+)
+def test_what_differs(one, two):
+    assert list(reasons({"a": one}, {"a": two})) == ["state['a']"]
+    assert leaf_digest(one) != leaf_digest(two)
+
+
+def test_nan_equals_itself():
+    assert reasons([NAN, np.array([NAN, 1])], [NAN, np.array([NAN, 1])]) == {}
+
+
+def test_differences_come_in_order_with_what_is_missing_and_what_is_new():
+    expected = {"z": [1, {"y": np.zeros(3)}], "a": 2, "gone": "x"}
+    found = {"a": 3, "z": [1, {"y": np.array([0, 5, -2.0])}], "new": 1}
+    assert list(reasons(expected, found).items()) == [
+        ("state['z'][1]['y']", "2 of 3 numbers differ, by at most 5"),
+        ("state['a']", "must be 2, got 3"),
+        ("state['gone']", "is missing; it was 'x'"),
+        ("state['new']", "was not there before; got 1"),
+    ]
+
+
+def test_the_tolerance_is_relative_to_the_largest_number():
+    expected, found = np.array([100.0, 0.0]), np.array([100.0, 0.05])
+    assert reasons(expected, found, tolerance=1e-3) == {}
+    assert reasons(expected, found, tolerance=1e-4) != {}
+    assert reasons(1.0, 1.0005, tolerance=1e-3) == {}
+    assert reasons(1.0, 1.0015, tolerance=1e-3) != {}
+
+
+@pytest.mark.parametrize("odd", [NAN, math.inf, -math.inf])
+def test_no_tolerance_lets_a_missing_number_pass(odd):
+    assert reasons(np.array([1.0, 2.0]), np.array([1.0, odd]), tolerance=0.5) != {}
+    assert reasons(np.array([1.0, odd]), np.array([1.0, 2.0]), tolerance=0.5) != {}

@@ -1,0 +1,451 @@
+"""A stage host, without Dask: what it does with stages, save-points, stops and rivals."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dasktune as dt
+from dasktune.errors import StorageError
+from dasktune.graph.keys import Chain, encode_at
+from dasktune.sequences import Constant
+from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.codec import encode
+from dasktune.worker import host as worker
+from dasktune.worker.host import PENDING_WRITES, Control, StageHost
+from dasktune.worker.job import Job, StageSpec
+
+SEQUENCES = {"lr": Constant(1)}
+ROOT = "aa" * 16
+PATIENCE = 30.0
+
+
+class Counting(dt.Trainer):
+    """Counts steps; what a test hangs into `before_step` runs before each of them."""
+
+    builds = 0
+    before_step: Callable[[int], None] = staticmethod(lambda done: None)
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        type(self).builds += 1
+        self.done = 0
+
+    def setup(self, hp: Mapping[str, Any]) -> None:
+        self.lr = hp["lr"]
+
+    def train(self) -> None:
+        type(self).before_step(self.done)
+        self.done += self.lr
+
+    def evaluate(self) -> dict[str, float]:
+        return {"done": self.done}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"done": self.done}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.done = state["done"]
+
+
+class Bench:
+    """A host, all that it said, and its store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.trainer = type("Counting", (Counting,), {})
+        job = Job(
+            trainer_class=self.trainer,
+            config={},
+            device="cpu",
+            store=str(folder),
+            report_every=1,
+        )
+        self.said: list[dict[str, Any]] = []
+        self.host = StageHost(job, self.said.extend)
+        self.store = self.host.store
+
+    def spec(self, attempt: str, start: int, stop: int, saves: tuple[int, ...] = ()) -> StageSpec:
+        chain = chain_at(start)
+        return StageSpec(
+            attempt=attempt,
+            start=start,
+            stop=stop,
+            saves=saves,
+            sequences={name: one.to_json() for name, one in SEQUENCES.items()},
+            chain=(chain.base, chain.values.hex(), chain.length),
+            seed=0,
+        )
+
+    def run(self, attempt: str, start: int, stop: int, saves: tuple[int, ...] = ()) -> Any:
+        return self.host.run(self.spec(attempt, start, stop, saves))
+
+    def heard(self, kind: str) -> list[dict[str, Any]]:
+        return [message for message in self.said if message["kind"] == kind]
+
+    def saved_steps(self) -> list[int]:
+        """Return the steps whose states are in the store, once all were written."""
+        self.host.close(PATIENCE)
+        found = []
+        for step in range(20):
+            commit = self.store.commit_of(chain_at(step).key)
+            if commit is not None:
+                assert commit.step == step
+                found.append(step)
+        return found
+
+
+def chain_at(step: int) -> Chain:
+    return Chain(ROOT).extend(encode_at(SEQUENCES, 0), step)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    made.host.close(PATIENCE)
+    assert not made.host._writer.is_alive()
+
+
+def hook(bench: Bench, step: int, act: Callable[[], object]) -> None:
+    """Do something before the trainer takes the step that follows `step` of them."""
+
+    def before_step(done: int) -> None:
+        if done == step:
+            act()
+
+    bench.trainer.before_step = staticmethod(before_step)
+
+
+# ------------------------------------------------------------------------- messages
+
+
+def test_a_stage_says_what_happens_in_order(bench: Bench) -> None:
+    receipt = bench.run("a1", 0, 3, saves=(1,))
+    assert bench.saved_steps() == [1, 3]
+    assert (receipt["status"], receipt["step"]) == ("trained", 3)
+    assert {message["attempt"] for message in bench.said} == {"a1"}
+    assert bench.said[0]["kind"] == "started"
+    reports = [report for message in bench.heard("progress") for report in message["reports"]]
+    keys = [chain_at(step).key for step in (1, 2, 3)]
+    assert reports == [
+        (step, key, {"done": step}) for step, key in zip((1, 2, 3), keys, strict=True)
+    ]
+    first, last = bench.heard("saved")
+    assert (first["step"], first["reported"]) == (1, [1])
+    assert (last["step"], last["reported"]) == (3, [2, 3])
+    assert bench.said.index(bench.heard("progress")[-1]) < bench.said.index(last)
+    for message in (first, last):
+        commit = bench.store.commit_of(message["key"])
+        assert (message["by"], message["digest"]) == ("a1", commit.digest)
+        assert message["replaced"] == []
+    assert bench.store.commit_of(last["key"]).parent == first["digest"]
+    assert bench.heard("ended") == [receipt]
+
+
+def test_a_stage_says_what_its_steps_its_start_and_its_saves_took(bench: Bench) -> None:
+    built, warm = bench.run("a1", 0, 3, saves=(1,)), bench.run("a2", 3, 4)
+    assert bench.saved_steps() == [1, 3, 4]
+    assert built["start_seconds"] > 0
+    assert warm["start_seconds"] == 0, "the worker held its trainer already"
+    assert [len(one["paces"]) for one in bench.heard("saved")] == [1, 2, 1]
+    first, second, third = (one["paces"] for one in bench.heard("saved"))
+    # Evaluation is part of a step's time, but not of what its configuration's speed is.
+    assert sum(first + second) >= built["seconds"] > 0
+    assert sum(third) >= warm["seconds"] > 0
+    assert all(0 < one["hold_up"] <= one["latency"] for one in bench.heard("saved"))
+
+
+def test_the_next_stage_goes_on_with_the_same_trainer(bench: Bench) -> None:
+    bench.run("a1", 0, 3)
+    bench.run("b1", 3, 5)
+    assert bench.trainer.builds == 1
+    bench.run("c1", 3, 6)
+    assert bench.trainer.builds == 2, "the trainer is at step 5 by now"
+    assert bench.saved_steps() == [3, 5, 6]
+    assert bench.store.load(chain_at(6).key)[0] == {"done": 6}
+
+
+def test_a_stage_without_steps_only_measures(bench: Bench) -> None:
+    bench.run("a1", 0, 2)
+    receipt = bench.run("b1", 2, 2)
+    assert receipt["status"] == "trained"
+    assert bench.saved_steps() == [2]
+    started, progress, saved, ended = (one for one in bench.said if one["attempt"] == "b1")
+    assert progress["reports"] == [(2, chain_at(2).key, {"done": 2})]
+    assert (saved["kind"], saved["by"], saved["reported"]) == ("saved", None, [2])
+    assert (started["kind"], ended) == ("started", receipt)
+
+
+def test_a_stage_is_skipped_if_the_one_before_did_not_get_there(bench: Bench) -> None:
+    receipt = bench.host.skip(bench.spec("b1", 3, 5))
+    assert (receipt["status"], receipt["step"]) == ("skipped", 3)
+    assert bench.said == [receipt]
+    assert bench.saved_steps() == []
+
+
+# ------------------------------------------------------------------ saves and stops
+
+
+def test_a_save_point_may_come_before_the_stage(bench: Bench) -> None:
+    assert bench.host.control("a1").save_at(2)
+    bench.run("a1", 0, 4)
+    assert bench.saved_steps() == [2, 4]
+
+
+def test_a_save_point_may_come_while_the_stage_runs(bench: Bench) -> None:
+    answers = []
+    control = bench.host.control("a1")
+    hook(bench, 2, lambda: answers.extend(control.save_at(step) for step in (1, 2, 3)))
+    bench.run("a1", 0, 5)
+    assert answers == [False, False, True], "1 and 2 are past"
+    assert bench.saved_steps() == [3, 5]
+
+
+def test_a_stage_that_is_stopped_before_it_begins_does_nothing(bench: Bench) -> None:
+    bench.host.control("a1").stop(None)
+    receipt = bench.run("a1", 0, 4)
+    assert (receipt["status"], receipt["step"]) == ("stopped", 0)
+    assert bench.trainer.builds == 0
+    assert bench.saved_steps() == []
+
+
+@pytest.mark.parametrize(
+    ("at", "status", "end"),
+    [(None, "stopped", 3), (1, "stopped", 3), (4, "stopped", 4), (6, "trained", 6)],
+)
+def test_a_stage_ends_where_it_is_told_and_is_saved_there(
+    bench: Bench, at: int | None, status: str, end: int
+) -> None:
+    hook(bench, 2, lambda: bench.host.control("a1").stop(at))
+    receipt = bench.run("a1", 0, 6)
+    assert (receipt["status"], receipt["step"]) == (status, end)
+    assert bench.saved_steps() == [end]
+
+
+def test_the_earlier_of_two_stops_counts() -> None:
+    control = Control()
+    control.stop(5)
+    control.stop(9)
+    assert [control.passes(step)[1] for step in (4, 5)] == [False, True]
+    control.stop(None)
+    assert control.passes(1) == (False, True)
+
+
+def test_closing_ends_the_stage_and_saves_it(bench: Bench) -> None:
+    running = threading.Event()
+    hook(bench, 5, running.set)
+    receipts: list[dict[str, Any]] = []
+    thread = threading.Thread(target=lambda: receipts.append(bench.run("a1", 0, 10_000_000)))
+    thread.start()
+    assert running.wait(PATIENCE)
+    bench.host.close(PATIENCE)
+    thread.join(PATIENCE)
+    (receipt,) = receipts
+    assert receipt["status"] == "stopped"
+    commit = bench.store.commit_of(chain_at(receipt["step"]).key)
+    assert commit is not None
+    assert commit.step == receipt["step"] > 5
+
+
+# ---------------------------------------------------------------------- the store
+
+
+@pytest.fixture
+def held_up(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Return what is set once training waits for the store."""
+    waits, has_room_for = threading.Event(), StageHost._has_room_for
+
+    def look(self: StageHost, nbytes: int) -> bool:
+        has_room = has_room_for(self, nbytes)
+        if not has_room:
+            waits.set()
+        return has_room
+
+    monkeypatch.setattr(StageHost, "_has_room_for", look)
+    return waits
+
+
+def test_training_waits_for_the_store(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, held_up: threading.Event
+) -> None:
+    may_write, save = threading.Event(), CheckpointStore.save
+
+    def held_back(self: CheckpointStore, *args: Any, **kwargs: Any) -> Any:
+        assert may_write.wait(PATIENCE)
+        return save(self, *args, **kwargs)
+
+    monkeypatch.setattr(CheckpointStore, "save", held_back)
+    # One is being written, so many wait, and the next one is held in the trainer's hands.
+    most, reached = PENDING_WRITES + 2, []
+    bench.trainer.before_step = staticmethod(reached.append)
+    thread = threading.Thread(target=bench.run, args=("a1", 0, 12, tuple(range(1, 12))))
+    thread.start()
+    assert held_up.wait(PATIENCE)
+    assert len(reached) == most
+    may_write.set()
+    thread.join(PATIENCE)
+    assert bench.saved_steps() == list(range(1, 13))
+
+
+@pytest.mark.parametrize(("limit", "most"), [(1, 1), (2 * 64, 2), (100 * 64, PENDING_WRITES + 1)])
+def test_of_large_states_fewer_wait(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    held_up: threading.Event,
+    limit: int,
+    most: int,
+) -> None:
+    may_write, save = threading.Event(), CheckpointStore.save
+
+    def held_back(self: CheckpointStore, *args: Any, **kwargs: Any) -> Any:
+        assert may_write.wait(PATIENCE)
+        return save(self, *args, **kwargs)
+
+    def state_dict(self: Counting) -> dict[str, Any]:
+        return {"done": self.done, "weights": np.zeros(8)}
+
+    monkeypatch.setattr(CheckpointStore, "save", held_back)
+    monkeypatch.setattr(worker, "PENDING_BYTES", limit)
+    bench.trainer.state_dict = state_dict
+    reached: list[int] = []
+    bench.trainer.before_step = staticmethod(reached.append)
+    thread = threading.Thread(target=bench.run, args=("a1", 0, 6, tuple(range(1, 6))))
+    thread.start()
+    assert held_up.wait(PATIENCE)
+    assert len(reached) == most + 1
+    may_write.set()
+    thread.join(PATIENCE)
+    assert bench.saved_steps() == list(range(1, 7))
+
+
+def test_the_memory_of_a_written_snapshot_is_used_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def state_dict(self: Counting) -> dict[str, Any]:
+        return {"done": self.done, "weights": np.full(1000, self.done)}
+
+    bench.trainer.state_dict = state_dict
+    addresses, room_for = [], StageHost.room_for
+
+    def counted(self: StageHost, nbytes: int) -> Any:
+        with self._written:
+            assert self._written.wait_for(lambda: not self._pending, PATIENCE)
+        data = room_for(self, nbytes)
+        addresses.append(data.ctypes.data)
+        return data
+
+    monkeypatch.setattr(StageHost, "room_for", counted)
+    bench.run("a1", 0, 5, saves=(1, 2, 3, 4))
+    assert bench.saved_steps() == [1, 2, 3, 4, 5]
+    assert len(set(addresses)) == 1
+    for step in range(1, 6):
+        assert (bench.store.load(chain_at(step).key)[0]["weights"] == step).all()
+
+
+def test_a_store_that_fails_is_said_to(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: CheckpointStore, *args: Any, **kwargs: Any) -> Any:
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr(CheckpointStore, "save", fail)
+    bench.run("a1", 0, 2)
+    bench.host.close(PATIENCE)
+    (trouble,) = bench.heard("storage")
+    assert trouble == {
+        "kind": "storage",
+        "attempt": "a1",
+        "message": "the disk is full",
+    }
+    assert bench.heard("saved") == []
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_state_that_is_missing_or_corrupt_is_out_of_the_way(
+    bench: Bench, tmp_path: Path, is_there: bool
+) -> None:
+    key = chain_at(3).key
+    if is_there:
+        bench.store.save(encode({"done": 3}), key=key, attempt="x1", step=3)
+        (commit,) = tmp_path.rglob("commit")
+        commit.write_bytes(b"{}")
+    receipt = bench.run("a1", 3, 5)
+    assert (receipt["status"], receipt["step"]) == ("missing", 3)
+    assert bench.store.commit_of(key) is None
+    assert bench.run("b1", 0, 3)["status"] == "trained"
+    assert bench.run("c1", 3, 5)["status"] == "trained"
+    assert bench.saved_steps() == [3, 5]
+
+
+def test_who_loses_a_commit_goes_on_from_the_winners_state(bench: Bench) -> None:
+    key = chain_at(2).key
+    bench.store.save(
+        encode({"done": 200}), key=key, attempt="rival", step=2, reports=[(2, {"done": 200.0})]
+    )
+
+    def wait_for_the_news() -> None:
+        while not bench.heard("saved"):
+            threading.Event().wait(0.005)
+
+    hook(bench, 3, wait_for_the_news)
+    receipt = bench.run("a1", 0, 6, saves=(2,))
+    assert (receipt["status"], receipt["step"]) == ("superseded", 4)
+    (saved,) = bench.heard("saved")
+    assert (saved["by"], saved["step"]) == ("rival", 2)
+    assert saved["replaced"] == [(2, key, {"done": 200.0})], "the winner's metrics stand"
+    assert bench.run("b1", 2, 4)["status"] == "trained"
+    assert bench.saved_steps() == [2, 4]
+    assert bench.store.load(chain_at(4).key)[0] == {"done": 202}
+
+
+def test_states_behind_a_lost_commit_are_not_written(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that wait for the writing thread when it learns of the loss go nowhere."""
+    bench.store.save(encode({"done": 200}), key=chain_at(2).key, attempt="rival", step=2)
+    trained, save = threading.Event(), CheckpointStore.save
+
+    def held_back(self: CheckpointStore, *args: Any, **kwargs: Any) -> Any:
+        assert trained.wait(PATIENCE)
+        return save(self, *args, **kwargs)
+
+    monkeypatch.setattr(CheckpointStore, "save", held_back)
+    receipt = bench.run("a1", 0, 3, saves=(2,))
+    assert receipt["status"] == "trained", "nothing was known of a rival yet"
+    trained.set()
+    assert bench.saved_steps() == [2]
+    ends = [(message["status"], message["step"]) for message in bench.heard("ended")]
+    assert ends == [("trained", 3), ("lost", 3)]
+
+
+def test_the_same_state_from_another_attempt_is_no_conflict(bench: Bench) -> None:
+    bench.store.save(encode({"done": 2}), key=chain_at(2).key, attempt="twin", step=2)
+    assert bench.run("a1", 0, 4, saves=(2,))["status"] == "trained"
+    assert bench.run("b1", 4, 5)["status"] == "trained"
+    assert bench.trainer.builds == 1
+    assert bench.saved_steps() == [2, 4, 5]
+
+
+# ------------------------------------------------------------------------- failures
+
+
+@pytest.mark.parametrize("error", [ValueError("bad"), SystemExit(3), KeyboardInterrupt()])
+def test_what_a_trainer_raises_comes_back_as_data(bench: Bench, error: BaseException) -> None:
+    def fail() -> None:
+        raise error
+
+    hook(bench, 2, fail)
+    receipt = bench.run("a1", 0, 5, saves=(1,))
+    assert (receipt["status"], receipt["step"]) == ("failed", 2)
+    (failed,) = bench.heard("failed")
+    assert failed["message"].startswith(type(error).__name__)
+    assert "in fail" in failed["traceback"]
+    reported = [step for one in bench.heard("progress") for step, _, _ in one["reports"]]
+    assert reported == [1, 2]
+    assert bench.said.index(bench.heard("progress")[-1]) < bench.said.index(failed)
+    bench.trainer.before_step = Counting.before_step
+    assert bench.run("b1", 0, 3)["status"] == "trained"
+    assert bench.trainer.builds == 2, "a trainer that failed is not used again"
+    assert bench.saved_steps() == [1, 3]
