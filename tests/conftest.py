@@ -20,6 +20,7 @@ import pytest
 from distributed import Client, LocalCluster
 from hypothesis import HealthCheck, settings
 
+from dasktune.cluster.local import local_client
 from dasktune.trainer.isolation import give_own_generator
 from tests import services, slurm_server
 
@@ -120,6 +121,18 @@ def two_threads() -> Iterator[Client]:
         Client(cluster) as connected,
     ):
         yield connected
+
+
+@pytest.fixture(scope="session")
+def one_worker() -> Iterator[Client]:
+    with local_client(1) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def four_workers() -> Iterator[Client]:
+    with local_client(4) as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

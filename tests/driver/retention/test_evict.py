@@ -38,6 +38,7 @@ from dasktune.simulate.mishaps import Mishaps
 from dasktune.simulate.runner import Conditions, SimulatedRunner
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import encode
+from dasktune.storage.database import schema
 from dasktune.storage.database.database import Database
 from dasktune.storage.retention import Keep, Retention
 from dasktune.traces.timing import EvenPace
@@ -207,7 +208,7 @@ def test_what_the_database_saw_used_lately_is_young(database: Database, tmp_path
     scene.now += 3e9
     batch = dt.storage.database.Batch()
     batch.checkpoints.append(
-        dt.storage.schema.CheckpointRow(
+        schema.CheckpointRow(
             key="f0",
             root="f",
             step=5,
@@ -247,7 +248,7 @@ def test_states_are_removed_from_the_database_too(database: Database) -> None:
     batch = dt.storage.database.Batch()
     row = {"digest": "d", "nbytes": 1, "seconds": 1.0, "attempt": "0-aa"}
     batch.checkpoints.append(
-        dt.storage.schema.CheckpointRow(key=key, root="f", step=20, **row)  # type: ignore[arg-type]
+        schema.CheckpointRow(key=key, root="f", step=20, **row)  # type: ignore[arg-type]
     )
     database.write(batch)
     scene.tell(keeper.turn())
