@@ -16,30 +16,52 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "dasktune"
 
-LAYERS = (
-    ("errors", "types"),
-    ("sequences", "space"),
-    ("graph",),
-    ("algos",),
-    ("engine",),
-    ("logs", "config_file", "storage"),
-    ("trainer",),
-    ("worker",),
-    ("cluster", "slurm"),
-    ("driver",),
-    ("traces",),
-    ("mirror",),
-    ("results",),
-    ("simulate",),
-    ("report",),
-    ("study",),
-    ("doctor", "testing"),
-    ("cli",),
+LAYERS: tuple[tuple[tuple[str, str], ...], ...] = (
+    (
+        ("errors", "one error class for each reaction of the caller"),
+        ("types", "the nouns that all parts share: steps, reports, decisions, objectives"),
+    ),
+    (
+        ("sequences", "hyper-parameter values as functions of the step"),
+        ("space", "search spaces, and how configurations are drawn from them"),
+    ),
+    (("graph", "state keys, search plan, stage tree, cost, and the dispatcher"),),
+    (("algos", "tuners: reports in, decisions out; samplers and learning curves"),),
+    (("engine", "a tuner and a dispatcher together: events in, orders out"),),
+    (
+        ("logs", "configuration of log records; secrets are removed"),
+        ("config_file", "the file dasktune.toml"),
+        ("storage", "checkpoints, leases, and the database"),
+    ),
+    (("trainer", "the class that users subclass, fingerprints, exact resume"),),
+    (("worker", "the worker side of a run: trains stages and saves checkpoints"),),
+    (
+        ("cluster", "Dask workers as slots; local and existing clusters"),
+        ("slurm", "workers, and the driver, as SLURM jobs"),
+    ),
+    (("driver", "the driver side of a run: the engine on Dask, leases, eviction"),),
+    (("traces", "recorded learning curves"),),
+    (("mirror", "a study as an Optuna study"),),
+    (("results", "read-only results of a study: summary, predictions, inventory"),),
+    (("simulate", "the engine on a virtual clock"),),
+    (("report", "the HTML report and its pictures"),),
+    (("study", "the study that users create, run and query"),),
+    (
+        ("doctor", "checks of cluster, store and database before a study runs"),
+        ("testing", "conformance tests for users' own tuners and predictors"),
+    ),
+    (("cli", "the command line, one file for each command"),),
 )
-"""Modules and packages below dasktune; each imports from its own line and those before it."""
+"""Layers from the lowest up: the folders and modules below dasktune with one line each.
 
-LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
+A module imports only from its own layer and from the layers before it.
+"""
+
+LEVEL = {name: level for level, layer in enumerate(LAYERS) for name, _ in layer}
 PURE = ("errors", "types", "sequences", "space", "graph", "algos", "engine")
+"""The folders and modules that use no Dask, file, network, clock or global random state."""
+
+PAGE = ROOT / "docs" / "architecture.md"
 HARMLESS = """
     __future__ abc array bisect collections contextlib copy dataclasses decimal enum fractions
     functools hashlib heapq inspect itertools json math numbers numpy operator re statistics
@@ -193,6 +215,21 @@ def test_every_module_has_its_layer() -> None:
     assert {part for part in map(part_of, MODULES) if part and part not in LEVEL} == set()
 
 
+def layer_table() -> str:
+    """Return the layers as the Markdown table of `docs/architecture.md`."""
+    rows = [
+        f"| {level} | `{name}` | {'yes' if name in PURE else ''} | {holds} |"
+        for level, layer in enumerate(LAYERS, 1)
+        for name, holds in layer
+    ]
+    return "\n".join(["| layer | folder | pure | holds |", "|--:|---|---|---|", *rows])
+
+
+def test_the_page_has_the_table_of_layers() -> None:
+    """After a change of LAYERS: `python tests/test_layers.py` writes the table."""
+    assert layer_table() in PAGE.read_text()
+
+
 def test_no_module_imports_from_a_later_layer() -> None:
     assert upward(MODULES) == []
 
@@ -307,3 +344,9 @@ def test_a_seeded_generator_is_pure() -> None:
 )
 def test_a_smell_is_found(text: str) -> None:
     assert len(smells("dasktune.study.study", ast.parse(text))) == 1
+
+
+if __name__ == "__main__":
+    BEFORE, REST = PAGE.read_text().split("<!-- layers -->\n")
+    AFTER = REST[REST.index("<!-- end of layers -->") :]
+    PAGE.write_text(f"{BEFORE}<!-- layers -->\n{layer_table()}\n{AFTER}")
