@@ -32,6 +32,8 @@ PAGES = [
     *sorted((ROOT / "examples").glob("*")),
 ]
 LEFT_OUT = ("dasktune.testing.torture", "dasktune.testing.chaos", "dasktune.cli.chaos")
+LOGGERS = ("dasktune.storage.retrying",)
+"""Names that pages give to filter logs by, not to import."""
 COMMANDS_LEFT_OUT = ("torture", "chaos")
 
 
@@ -99,7 +101,7 @@ def documented() -> list[tuple[str, str]]:
                 found.append(known)
         for path in re.findall(r"\.\./(dasktune/[\w/]+)\.py", text):
             found.append((path.replace("/", "."), ""))
-    return [one for one in found if not is_left_out(one[0])]
+    return [one for one in found if not is_left_out(one[0]) and one[0] not in LOGGERS]
 
 
 SIGNED = (
@@ -210,9 +212,12 @@ def main() -> None:
         "star": star,
         "signatures": signatures(imports),
         "commands": commands(),
-        "loggers": ["dasktune.storage.retrying"],
+        "loggers": list(LOGGERS),
         "scripts": {"dasktune": "dasktune.cli:main"},
-        "run_with_python_c": ["from dasktune.cli import main; main()"],
+        "run_by_job_scripts": [
+            ["-c", "from dasktune.cli import main; main()", "preview"],
+            ["-m", "dasktune.slurm.launch", "--gpus-per-worker", "--workers", "--name"],
+        ],
     }
     target = Path(__file__).parent / "written_before" / "public_names.json"
     rows = (f"{json.dumps(part)}: {rows_of(document[part])}" for part in sorted(document))

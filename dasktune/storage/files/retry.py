@@ -18,7 +18,8 @@ import tenacity
 
 from dasktune.storage.files.failures import is_passing, reason_of
 
-logger = logging.getLogger(__name__)
+# Users show retries by this name, which is documented: it does not follow the module.
+logger = logging.getLogger("dasktune.storage.retrying")
 
 PATIENCE_SECONDS = 120.0
 """How long a store may fail before that is an error."""

@@ -507,7 +507,7 @@ def test_a_gateway_that_refuses_in_its_own_words(monkeypatch):
 
 def test_retries_are_logged_without_being_a_warning(caplog, monkeypatch):
     monkeypatch.setattr(Gateway, "code", "SlowDown")
-    caplog.set_level(logging.INFO, "dasktune.storage.files.retry")
+    caplog.set_level(logging.INFO, "dasktune.storage.retrying")
     patience = Patience(seconds=5, sleep=lambda seconds: None, clock=itertools.count().__next__)
     with pytest.raises(OSError, match="refused"):
         ObjectFiles(Gateway(), "bucket", patience=patience).replace("commit", b"")
