@@ -1,4 +1,4 @@
-"""What both the writer of the fixture and its tests use: sequences, tuners and their calls."""
+"""Sequences, tuners and calls for the writer of the fixture and for its tests."""
 
 from __future__ import annotations
 

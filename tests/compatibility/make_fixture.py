@@ -60,7 +60,7 @@ def one_worker() -> Iterator[Client]:
 
 
 def results(study: dt.Study) -> dict[str, Any]:
-    """Return what a study has come to, as JSON."""
+    """Return the results of a study as JSON."""
     return {
         "best": study.best_trial.number,
         "trials": [
@@ -114,7 +114,7 @@ def write_studies(client: Client) -> dict[str, Any]:
 
 
 def uninterrupted(client: Client) -> dict[str, Any]:
-    """Return what the interrupted study comes to without interruption."""
+    """Return the results of the interrupted study, run without interruption."""
     study = walk.study(name="interrupted", storage="whole", start=STUDIES["interrupted"][1])
     for make in cases.STUDY_TUNERS["interrupted"]:
         study.optimize(make(), client=client, progress=False, last_line=False)
@@ -124,7 +124,7 @@ def uninterrupted(client: Client) -> dict[str, Any]:
 
 
 def simulated() -> dict[str, Any]:
-    """Return what simulations of the trace come to."""
+    """Return the results of a simulation of the trace."""
     from dasktune.simulate import Trace
 
     trace = Trace.load(OUT / "trace.zarr")

@@ -38,7 +38,7 @@ COMMANDS_LEFT_OUT = ("torture", "chaos")
 
 
 def is_left_out(module: str) -> bool:
-    """Return whether a module is one that proves dasktune itself."""
+    """Return whether a module only tests dasktune itself."""
     return module.startswith(LEFT_OUT)
 
 
@@ -54,7 +54,7 @@ def packages() -> list[str]:
 
 
 def resolve(path: str) -> tuple[str, str] | None:
-    """Return module and name of a dotted path; None if it is none (such as a file)."""
+    """Return module and name of a dotted import path, or None for a file name."""
     parts = path.split(".")
     for length in range(len(parts), 0, -1):
         module = ".".join(parts[:length])

@@ -1,4 +1,4 @@
-"""What an earlier version wrote still works: stores, databases, logs, keys, identities, traces.
+"""Files of version 0.1.0 still work: stores, databases, logs, keys, identities, traces.
 
 ``written_before`` was written by `make_fixture` with version 0.1.0, before the modules moved.
 """
