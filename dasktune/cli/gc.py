@@ -34,7 +34,7 @@ from dasktune.storage.retention import (
     evictions,
     retention_problems,
     size_text,
-    stranger,
+    unknown_state,
 )
 from dasktune.types import Step
 
@@ -344,7 +344,9 @@ class _Judge:
                 age = self._now - one.used
                 seconds = UNKNOWN_SECONDS if one.seconds is None else one.seconds
                 grace = self._request.grace
-                self.states[key] = stranger(key, one.nbytes, seconds=seconds, age=age, grace=grace)
+                self.states[key] = unknown_state(
+                    key, one.nbytes, seconds=seconds, age=age, grace=grace
+                )
             if self._now - one.used < self._request.grace:
                 self._hold(key, f"younger than {duration(self._request.grace)}")
         return list(self.states.values())
@@ -450,7 +452,9 @@ def _of_leases(store: CheckpointStore, request: Request, now: float) -> Iterator
         ]
         contents = store.files.read("", [one.path for one in entries])
         oldest = now - max(request.grace, STALE_SECONDS)
-        wishes = [one for one in store.files.entries(layout.WISHES) if 0 < one.modified < oldest]
+        wishes = [
+            one for one in store.files.entries(layout.SAVE_REQUESTS) if 0 < one.modified < oldest
+        ]
     except OSError as error:
         raise StorageError(f"cannot read leases from {store.url}: {error}") from error
     for entry, content in zip(entries, contents, strict=True):

@@ -14,9 +14,8 @@ import sqlalchemy as sa
 from dasktune.doctor.facts import DatabaseFacts
 from dasktune.doctor.visits import remove_empty
 from dasktune.errors import ConfigurationError, StorageError
-from dasktune.storage.database.connection import Connections
+from dasktune.storage.database.connection import Connections, network_kind
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.network import network_kind
 
 IN_MEMORY = "in memory"
 

@@ -176,7 +176,7 @@ class Signs:
     def _write(self, row: RunRow) -> None:
         self._row = row
         try:
-            self._database.sign(row)
+            self._database.write_run(row)
             self._is_broken = False
         except StorageError as error:
             if not self._is_broken:

@@ -77,7 +77,7 @@ class History:
         """Look for entries that others have added; return whether there are any."""
         before, self.next_number = self.next_number, self._database.next_event(self._study_id)
         if self.next_number > before:
-            rows = self._database.landmarks(self._study_id, "tuner", after=before - 1)
+            rows = self._database.tuner_events(self._study_id, "tuner", after=before - 1)
             self.begun.extend(row.payload for row in rows if row.number < self.next_number)
         return self.next_number > before
 
@@ -119,7 +119,7 @@ class History:
             narrow = tuner.widened_from(record["identity"])
             if narrow is not None:
                 number, wanted = record["place"], identity["trials"]
-                widened = self._database.last_landmark(self._study_id, "widen", number)
+                widened = self._database.last_tuner_event(self._study_id, "widen", number)
                 now = (record["identity"] if widened is None else widened.payload)["trials"]
                 widen = wanted if now < wanted else None
                 records = self._last_records(number)
@@ -133,7 +133,7 @@ class History:
 
     def _last_records(self, place: int) -> list[Record]:
         """Return the records of a tuner from its last snapshot on."""
-        snapshot = self._database.last_landmark(self._study_id, "snapshot", place)
+        snapshot = self._database.last_tuner_event(self._study_id, "snapshot", place)
         return list(self.records_of(place, -1 if snapshot is None else snapshot.number - 1))
 
     def trials(self) -> dict[int, TrialRecord]:

@@ -24,7 +24,7 @@ from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.files.objects import open_files
 from dasktune.storage.files.retry import Patience
-from dasktune.storage.leases import Lease, Leases, Path
+from dasktune.storage.leases import Lease, Leases, SaveRequest
 from dasktune.types import Sequences, Step
 
 logger = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class Leasing:
         self._roots: set[str] = set()
         self._wishes_known: set[str] = set()
         self._mine: set[str] = set()
-        self._wanted: dict[str, list[Path]] = {}
+        self._wanted: dict[str, list[SaveRequest]] = {}
         self._count = 0
         self._alive = clock()
         self._renewed = clock()
@@ -170,7 +170,7 @@ class Leasing:
         """Ask for the commits of keys by step; the answer is a message."""
         self._jobs.put(partial(self._look_up, attempt, keys))
 
-    def want(self, root: str, paths: Iterable[Path]) -> None:
+    def want(self, root: str, paths: Iterable[SaveRequest]) -> None:
         """Tell others what will be wanted below a root."""
         self._jobs.put(partial(self._note_wanted, root, list(paths)))
 
@@ -336,7 +336,7 @@ class Leasing:
         found = [
             (root, path)
             for root in self._roots
-            for path in self._leases.wanted(root, self._wishes_known)
+            for path in self._leases.save_requests(root, self._wishes_known)
         ]
         least, longest = POLL_SECONDS
         took = time.monotonic() - began
@@ -356,12 +356,14 @@ class Leasing:
     def _tell_wanted(self) -> None:
         self._check_presence()
         for root in sorted(self._wanted.keys() & self._roots):
-            path = self._leases.want(root, self.holder, self._count, self._wanted.pop(root))
+            path = self._leases.request_saves(
+                root, self.holder, self._count, self._wanted.pop(root)
+            )
             self._count += 1
             self._wishes_known.add(path)
             self._mine.add(path)
 
-    def _note_wanted(self, root: str, paths: list[Path]) -> None:
+    def _note_wanted(self, root: str, paths: list[SaveRequest]) -> None:
         self._wanted.setdefault(root, []).extend(paths)
 
     def _end(self) -> None:

@@ -16,15 +16,14 @@ from dasktune.graph.events import RunStage
 from dasktune.graph.plan import Node
 from dasktune.logs import about, trials_text
 from dasktune.storage.checkpoints import Commit
+from dasktune.storage.database.columns import Encoded, to_text
 from dasktune.storage.database.database import Batch, Database
 from dasktune.storage.database.schema import (
     CheckpointRow,
-    Encoded,
     EventRow,
     MetricRow,
     StageRow,
     TrialRow,
-    to_text,
 )
 from dasktune.storage.redaction import redacted
 from dasktune.types import Metrics, Step, TrialState

@@ -24,7 +24,7 @@ from dasktune.graph.events import Ended, Event, Found, Progress, RunStage, Taken
 from dasktune.graph.plan import shared_until
 from dasktune.sequences import sequence_from_json
 from dasktune.storage.checkpoints import Commit
-from dasktune.storage.leases import Lease, Path
+from dasktune.storage.leases import Lease, SaveRequest
 from dasktune.types import Step
 
 logger = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ class Sharing:
 
     def want(self, trials: Iterable[TrialRecord]) -> None:
         """Tell others what trials will want, once for each end."""
-        paths: dict[str, list[Path]] = {}
+        paths: dict[str, list[SaveRequest]] = {}
         for trial in trials:
             until = trial.until or trial.max_steps
             if trial.state.is_finished or self._told.get(trial.number, -1) >= until:
@@ -127,7 +127,7 @@ class Sharing:
             self._told[trial.number] = until
             nodes = self._dispatcher.plan.nodes_of(trial.number)
             if nodes:
-                path = Path(sequences=trial.sequences, ends=(until, trial.max_steps))
+                path = SaveRequest(sequences=trial.sequences, ends=(until, trial.max_steps))
                 paths.setdefault(self._dispatcher.plan.root_key_of(nodes[0]), []).append(path)
         for root, found in paths.items():
             self._leasing.want(root, found)
@@ -254,7 +254,7 @@ class Sharing:
         except (ConfigurationError, LookupError, RecursionError, TypeError, ValueError):
             return order.start  # anyone may have written it
 
-    def _wished(self, wishes: list[tuple[str, Path]]) -> None:
+    def _wished(self, wishes: list[tuple[str, SaveRequest]]) -> None:
         """Take in what others want, also of what runs already."""
         paths = self._dispatcher.plan.paths.values()
         within = max((path.leaf.stop for path in paths), default=0)

@@ -29,7 +29,7 @@ ROOT = "checkpoints"
 LEASES = "leases"
 """Folder of all leases."""
 
-WISHES = "wishes"
+SAVE_REQUESTS = "wishes"
 """Folder of what drivers tell each other that they will want."""
 
 PROBES = "probes"
@@ -145,10 +145,10 @@ def lease_folder(root: str) -> str:
     return f"{LEASES}/{root}"
 
 
-def wish_folder(root: str) -> str:
+def save_request_folder(root: str) -> str:
     """Return the folder of what drivers want of states below a root."""
     refuse(problems_of(root=root))
-    return f"{WISHES}/{root}"
+    return f"{SAVE_REQUESTS}/{root}"
 
 
 def probe_folder(name: str) -> str:

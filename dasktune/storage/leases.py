@@ -6,7 +6,7 @@ disagree, train the same steps twice, and the first commit stands. So nothing he
 durable, and no more than a create-if-absent is asked of the store.
 
 A lease stays when its steps are trained, and then tells what was saved on the way. Beside the
-leases, drivers tell each other what they will want (`Path`), so that states are saved where
+leases, drivers tell each other what they will want (`SaveRequest`), so that states are saved where
 others part.
 """
 
@@ -112,7 +112,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Path:
+class SaveRequest:
     """A configuration that a driver wants states of.
 
     Parameters
@@ -181,7 +181,7 @@ class Leases:
 
     def all(self, root: str) -> Iterator[tuple[str, float]]:
         """Return path and time of the last change of each lease and wish below a root."""
-        for folder in (layout.lease_folder(root), layout.wish_folder(root)):
+        for folder in (layout.lease_folder(root), layout.save_request_folder(root)):
             for entry in self._files.entries(folder):
                 yield entry.path, entry.modified
 
@@ -189,7 +189,9 @@ class Leases:
         """Remove leases and wishes."""
         self._files.remove_files(paths)
 
-    def want(self, root: str, holder: str, number: int, paths: Sequence[Path]) -> str:
+    def request_saves(
+        self, root: str, holder: str, number: int, paths: Sequence[SaveRequest]
+    ) -> str:
         """Tell others what this driver will want; return the path of the file that says it."""
         document = [
             {
@@ -198,13 +200,13 @@ class Leases:
             }
             for path in paths
         ]
-        where = f"{layout.wish_folder(root)}/{holder}-{number}"
+        where = f"{layout.save_request_folder(root)}/{holder}-{number}"
         self._files.replace(where, json.dumps(document).encode())
         return where
 
-    def wanted(self, root: str, known: set[str]) -> Iterator[Path]:
+    def save_requests(self, root: str, known: set[str]) -> Iterator[SaveRequest]:
         """Return what others want, from the files that are not `known`; these are known then."""
-        paths = [entry.path for entry in self._files.entries(layout.wish_folder(root))]
+        paths = [entry.path for entry in self._files.entries(layout.save_request_folder(root))]
         new = [path for path in paths if path not in known]
         known.update(new)
         for content in self._files.read("", new) if new else ():
@@ -220,11 +222,11 @@ class Leases:
         ]
 
 
-def _paths_in(content: bytes) -> Iterator[Path]:
+def _paths_in(content: bytes) -> Iterator[SaveRequest]:
     """Yield the paths that a file tells of; none if it cannot be read: it may be anyone's."""
     try:
         found = [
-            Path(
+            SaveRequest(
                 sequences={
                     str(name): sequence_from_json(one) for name, one in path["sequences"].items()
                 },

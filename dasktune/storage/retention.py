@@ -122,7 +122,7 @@ def _pass_on(gone: State, now: dict[str, State], below: dict[str, set[str]]) -> 
         below[gone.above].discard(gone.key)
 
 
-def stranger(key: str, nbytes: int, *, seconds: float, age: float, grace: float) -> State:
+def unknown_state(key: str, nbytes: int, *, seconds: float, age: float, grace: float) -> State:
     """Return what a state of an unknown place is worth: the less, the longer it was not used.
 
     Parameters
@@ -190,7 +190,7 @@ class Retention:
     keep
         Whose last states never go.
     grace
-        See `stranger`.
+        See `unknown_state`.
     """
 
     budget: int

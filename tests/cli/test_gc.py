@@ -221,12 +221,12 @@ def test_leases_go_that_ended_long_ago(tmp_path: Path) -> None:
 def test_wishes_go_that_are_days_old(tmp_path: Path) -> None:
     store = old_store(tmp_path, states=1)
     for name, age in (("old", 30 * HOUR), ("young", 20 * HOUR)):
-        path = f"{layout.wish_folder('r0')}/{name}-0"
+        path = f"{layout.save_request_folder('r0')}/{name}-0"
         store.files.create(path, b"[]")
         when = time.time() - age
         os.utime(tmp_path / path, (when, when))
     collect(Request(store=str(tmp_path), database=None, removes=True))
-    assert [one.name for one in (tmp_path / layout.WISHES / "r0").iterdir()] == ["young-0"]
+    assert [one.name for one in (tmp_path / layout.SAVE_REQUESTS / "r0").iterdir()] == ["young-0"]
 
 
 @pytest.mark.cluster

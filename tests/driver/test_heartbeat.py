@@ -137,7 +137,7 @@ def test_signs_between_tell_workers_and_positions(
     tmp_path: Path, two_threads: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[RunRow] = []
-    sign, go = Database.sign, tmp_path / "go"
+    sign, go = Database.write_run, tmp_path / "go"
 
     def note(database: Database, row: RunRow) -> None:
         seen.append(row)
@@ -145,7 +145,7 @@ def test_signs_between_tell_workers_and_positions(
         if 1 in row.positions.values():
             go.touch()
 
-    monkeypatch.setattr(Database, "sign", note)
+    monkeypatch.setattr(Database, "write_run", note)
     # A step that takes as long is told of at its end.
     with study_in(tmp_path, pause=0.1, trainer=Held, go=str(go)) as study:
         run(study, two_threads, 0.1, 0.2, 0.3)

@@ -160,7 +160,7 @@ def test_no_wish_that_a_stranger_makes_up_holds_a_study_up(store: Store, name: s
         {"sequences": {"lr": rate.to_json()}, "ends": ends} for rate, ends in HOSTILE_WISHES[name]
     ]
     root = store.study("mine").plan.root_key
-    path = f"{layout.wish_folder(root)}/stranger-0"
+    path = f"{layout.save_request_folder(root)}/stranger-0"
     store.files.replace(path, json.dumps(document).encode())
     assert store.run("mine")["steps_executed"] == STEPS
 

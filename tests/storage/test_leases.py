@@ -16,7 +16,7 @@ from dasktune.sequences import Constant, MultiStep
 from dasktune.storage import layout
 from dasktune.storage.files.base import Files
 from dasktune.storage.files.objects import open_files
-from dasktune.storage.leases import Lease, Leases, Path
+from dasktune.storage.leases import Lease, Leases, SaveRequest
 
 ROOT, KEY = "aa" * 16, "b1" * 16
 NOW = 1000.0
@@ -141,15 +141,15 @@ def test_what_is_no_lease_stands_in_nobodys_way(files: Files, content: bytes) ->
 
 def test_wishes_are_heard_once(files: Files) -> None:
     leases = Leases(files)
-    one = Path(sequences={"lr": MultiStep(0.1, [3], gamma=0.5)}, ends=(5, 9))
+    one = SaveRequest(sequences={"lr": MultiStep(0.1, [3], gamma=0.5)}, ends=(5, 9))
     known: set[str] = set()
-    assert list(leases.wanted(ROOT, known)) == []
-    leases.want(ROOT, "h1", 0, [one])
-    assert list(leases.wanted(ROOT, known)) == [one]
-    assert list(leases.wanted(ROOT, known)) == []
-    leases.want(ROOT, "h1", 1, [one, one])
-    assert len(list(leases.wanted(ROOT, known))) == 2
-    assert list(leases.wanted("cc" * 16, set())) == []
+    assert list(leases.save_requests(ROOT, known)) == []
+    leases.request_saves(ROOT, "h1", 0, [one])
+    assert list(leases.save_requests(ROOT, known)) == [one]
+    assert list(leases.save_requests(ROOT, known)) == []
+    leases.request_saves(ROOT, "h1", 1, [one, one])
+    assert len(list(leases.save_requests(ROOT, known))) == 2
+    assert list(leases.save_requests("cc" * 16, set())) == []
 
 
 @pytest.mark.parametrize(
@@ -166,5 +166,5 @@ def test_wishes_are_heard_once(files: Files) -> None:
     ],
 )
 def test_wishes_that_cannot_be_read_are_none(files: Files, content: bytes) -> None:
-    files.replace(f"{layout.wish_folder(ROOT)}/h1-0", content)
-    assert list(Leases(files).wanted(ROOT, set())) == []
+    files.replace(f"{layout.save_request_folder(ROOT)}/h1-0", content)
+    assert list(Leases(files).save_requests(ROOT, set())) == []

@@ -18,7 +18,7 @@ from dasktune.storage.retention import (
     evictions,
     retention_problems,
     size_text,
-    stranger,
+    unknown_state,
 )
 
 
@@ -110,7 +110,8 @@ def test_large_states_go_before_small_ones_of_the_same_worth() -> None:
 
 def test_strangers_are_worth_less_the_longer_they_were_not_used_and_young_ones_stay() -> None:
     young, older, oldest = (
-        stranger("k", 10, seconds=8, age=age, grace=GRACE) for age in (10, GRACE, GRACE + HALF_LIFE)
+        unknown_state("k", 10, seconds=8, age=age, grace=GRACE)
+        for age in (10, GRACE, GRACE + HALF_LIFE)
     )
     assert [one.stays for one in (young, older, oldest)] == [True, False, False]
     assert oldest.price == pytest.approx(older.price / 2)

@@ -28,7 +28,7 @@ from dasktune.graph.frontier import start_of
 from dasktune.graph.plan import Node
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
-from dasktune.storage.retention import Retention, State, evictions, size_text, stranger
+from dasktune.storage.retention import Retention, State, evictions, size_text, unknown_state
 from dasktune.types import Objective
 
 logger = logging.getLogger(__name__)
@@ -376,7 +376,7 @@ class Keeper:
         return [
             *worth.states(sizes, places, stays),
             *(
-                stranger(
+                unknown_state(
                     key,
                     one.nbytes,
                     seconds=one.seconds or typical,

@@ -1,117 +1,126 @@
-"""Making the tables of a database, or bringing them up to date."""
+"""Columns: how a row's values are spelled in the database, and read back exactly."""
 
 from __future__ import annotations
 
-import logging
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from operator import attrgetter
+from typing import Any
 
 import sqlalchemy as sa
 
-from dasktune.errors import StorageError
-from dasktune.storage.database import schema
-from dasktune.storage.database.connection import Connections
+from dasktune.errors import CorruptRecordError
+from dasktune.storage.metrics import metrics_from_json, metrics_to_text
 
-logger = logging.getLogger(__name__)
-
-_LOCK = 0x6461736B
-"""Number of the advisory lock under which tables are made and changed in PostgreSQL."""
-
-_OLD_VERSION = 2
-"""What ``dasktune_meta`` says in a database of a time before migrations."""
+to_text = json.JSONEncoder(separators=(",", ":")).encode
+"""Writes JSON as it is stored, NaN and infinities included."""
 
 
-def prepare(connections: Connections, *, create: bool, migrate: bool) -> None:
-    """See to it that the tables are there, and those of this version.
+class Encoded(str):
+    """JSON that is text already, to be written as it is."""
+
+    __slots__ = ()
+
+
+class JsonText(sa.types.TypeDecorator[Any]):
+    """JSON as text, NaN and infinities included, so that every float comes back exactly."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: object) -> str:
+        """Return the text of a value."""
+        return value if isinstance(value, Encoded) else to_text(value)
+
+    def process_result_value(self, value: Any, dialect: object) -> Any:
+        """Return the value of a text."""
+        return _loaded(value)
+
+    def values_of(self, texts: Iterable[str]) -> list[Any]:
+        """Return the values of many texts: one document for all is much faster to read."""
+        many = list(texts)
+        values: list[Any] = _loaded(f"[{','.join(many)}]")
+        if len(values) != len(many):
+            raise CorruptRecordError("the database holds invalid JSON: several values in one place")
+        return values
+
+
+def _loaded(text: str) -> Any:
+    """Return the value of JSON text; anyone with access to the database may have written it."""
+    try:
+        return json.loads(text)
+    except (RecursionError, ValueError) as error:
+        raise CorruptRecordError(f"the database holds invalid JSON: {error}") from error
+
+
+class MetricsText(JsonText):
+    """Metrics as strict JSON text."""
+
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: object) -> str:
+        """Return the text of metrics."""
+        return metrics_to_text(value)
+
+    def process_result_value(self, value: Any, dialect: object) -> dict[str, float]:
+        """Return the metrics of a text."""
+        return metrics_from_json(_loaded(value))
+
+    def values_of(self, texts: Iterable[str]) -> list[Any]:
+        """Return the metrics of many texts."""
+        return list(map(metrics_from_json, super().values_of(texts)))
+
+
+class ExactFloat(sa.types.TypeDecorator[float]):
+    """A float as its shortest spelling: SQLite turns NaN into NULL and -0.0 into 0.0."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: float | None, dialect: object) -> str | None:
+        """Return the spelling of a float."""
+        return None if value is None else repr(float(value))
+
+    def process_result_value(self, value: Any, dialect: object) -> float | None:
+        """Return the float of a spelling."""
+        return None if value is None else float(value)
+
+
+def columns_of(kind: type, table: sa.Table) -> list[sa.Column[Any]]:
+    """Return the columns of a table that a kind of row has fields for, in their order."""
+    return [table.c[part.name] for part in fields(kind)]
+
+
+def row_values(
+    kind: type, table: sa.Table, derived: Mapping[str, Callable[[Any], Any]]
+) -> Callable[[Any], tuple[Any, ...]]:
+    """Return a function from a row to the plain values of its table's columns.
 
     Parameters
     ----------
-    connections
-        To the database.
-    create
-        Whether they may be made.
-    migrate
-        Whether older ones may be changed. A SQLite file is copied first.
-
-    Raises
-    ------
-    StorageError
-        If they may not, or were made by a version that this one knows nothing of.
+    kind
+        The data class of the rows; its fields are the table's first columns.
+    table
+        The table.
+    derived
+        By name, the functions that compute the remaining columns from a row.
     """
-    name, newest = connections.name, schema.REVISIONS[-1]
-    revision = connections.run(_revision)
-    if revision == newest:
-        return
-    if revision not in (None, *schema.REVISIONS):
-        raise StorageError(
-            f"database {name} must have tables of revision {' or '.join(schema.REVISIONS)}, "
-            f"got {revision}: it was made by another version of dasktune"
-        )
-    if create if revision is None else migrate:
-        connections.run(lambda connection: _bring_up_to_date(connections, connection))
-    elif revision is None:
-        raise StorageError(f"database {name} holds no studies of dasktune")
-    else:
-        raise StorageError(
-            f"database {name} was made by an older version of dasktune (revision {revision}, "
-            f"this one has {newest}); to bring it up to date, run: dasktune migrate DATABASE"
-        )
+    names = [part.name for part in fields(kind)]
+    if [*names, *derived] != table.columns.keys():
+        raise TypeError(f"columns of {table.name} must be the fields of {kind.__name__}")
+    read, extra = attrgetter(*names), tuple(derived.values())
+    # Called for every row of every report, so only columns with a spelling of their own cost.
+    spelled = [
+        (index, column.type.process_bind_param)
+        for index, column in enumerate(columns_of(kind, table))
+        if isinstance(column.type, JsonText | ExactFloat)
+    ]
 
+    def values(row: Any) -> tuple[Any, ...]:
+        plain = list(read(row))
+        for index, spell in spelled:
+            plain[index] = spell(plain[index], None)
+        return *plain, *(compute(row) for compute in extra)
 
-def _bring_up_to_date(connections: Connections, connection: sa.Connection) -> None:
-    """Make or change the tables, alone, unless another process has just done it."""
-    if connections.dialect == "sqlite":
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-    else:
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
-    revision = _revision(connection)
-    if revision is None:
-        _make_tables(connection)
-    elif revision != schema.REVISIONS[-1]:
-        _migrate(connections, connection, revision)
-
-
-def _migrate(connections: Connections, connection: sa.Connection, revision: str) -> None:
-    # Alembic takes longer to import than all the rest.
-    from alembic.util import CommandError
-
-    from dasktune.storage.migrations import back_up, migrate
-
-    newest, copy = schema.REVISIONS[-1], None
-    if connections.file is not None:
-        copy = back_up(connections.file, newest)
-    logger.warning(
-        "database %s is brought up to date, from revision %s to %s%s",
-        connections.name,
-        revision,
-        newest,
-        f"; as it was, it is kept in {copy}" if copy else "",
-    )
-    try:
-        migrate(connection, revision)
-    except (CommandError, TypeError, ValueError) as error:
-        raise StorageError(
-            f"database {connections.name} cannot be brought up to date, and is as it was: {error}"
-        ) from error
-
-
-def _revision(connection: sa.Connection) -> str | None:
-    """Return the revision of the tables; None if there are none.
-
-    Another process may be making or changing them: all of it is there at once.
-    """
-    if not sa.inspect(connection).has_table(schema.meta.name):
-        return None
-    meta = schema.meta.c
-    version = connection.execute(sa.select(meta.number).where(meta.name == "version")).scalar()
-    if version == _OLD_VERSION:
-        return schema.REVISIONS[0]
-    if version != schema.META_VERSION:
-        return f"version {version}"
-    return str(connection.execute(sa.select(schema.revision.c.version_num)).scalar_one())
-
-
-def _make_tables(connection: sa.Connection) -> None:
-    """Make all tables as they are now: the migrations would come to the same."""
-    schema.metadata.create_all(connection, checkfirst=False)
-    schema.revision.create(connection, checkfirst=False)
-    connection.execute(schema.revision.insert(), {"version_num": schema.REVISIONS[-1]})
-    connection.execute(schema.meta.insert(), {"name": "version", "number": schema.META_VERSION})
+    return values

@@ -1,4 +1,4 @@
-"""How a database is opened, waited for and named, its password never shown."""
+"""Connections to a database: opening them, retrying after a loss, naming them in messages."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
 import sqlalchemy as sa
@@ -23,25 +23,25 @@ logger = logging.getLogger(__name__)
 DIALECTS = ("sqlite", "postgresql")
 
 PATIENCE = 60.0
-"""Seconds for which a server that has been there is waited for, unless told otherwise."""
+"""Default for the seconds of retrying when a server that has answered before is lost."""
 
 CONNECT_SECONDS = 5
-"""Seconds within which a server must answer, unless the URL says otherwise."""
+"""Seconds within which a server must answer, unless the URL sets another time."""
 
 IDLE_SECONDS = 60
-"""Seconds that a transaction may do nothing; ours do all they have to at once."""
+"""Seconds that a transaction may be idle; dasktune never pauses inside a transaction."""
 
 SILENT_SECONDS = 60
-"""Seconds after which a server of which nothing is heard counts as gone."""
+"""Seconds without any packet after which a server counts as gone."""
 
 _MOMENT = 0.01
 """Seconds between two attempts to set up a SQLite file that others set up."""
 
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
-"""Errors of SQLite that pass when others are done; their kinds are in the higher bits."""
+"""Errors of SQLite that pass when others are done; extended codes use the higher bits."""
 
 _URLS = (*DIALECTS, "postgres")
-"""What begins with one of these and a colon is no path, but a URL with a slip in it."""
+"""Schemes: text that begins with one of these and a colon is a malformed URL, not a path."""
 
 _WAITS = {
     "connect_timeout": CONNECT_SECONDS,
@@ -50,17 +50,62 @@ _WAITS = {
     "keepalives_interval": SILENT_SECONDS // 6,
     "keepalives_count": 3,
 }
-"""How libpq waits for a server; else it would for two hours for one that vanished."""
+"""Time limits of libpq; by default it waits two hours for a server that vanished."""
 
 _MEMORY = (None, "", ":memory:")
 _LIBPQ = ("psycopg", "psycopg2")
 
-Found = TypeVar("Found")
-Work = Callable[[sa.Connection], Found]
+NETWORK = frozenset(
+    {
+        *("9p", "afp", "afpfs", "afs", "beegfs", "ceph", "cifs", "davfs", "fhgfs", "gfs", "gfs2"),
+        *("glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs"),
+        *("pvfs2", "smb2", "smb3", "smbfs", "webdav"),
+        *("fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs"),
+    }
+)
+"""File systems that several machines may mount, spelled as in `/proc/mounts`."""
+
+Result = TypeVar("Result")
+Work = Callable[[sa.Connection], Result]
+
+
+class Mount(Protocol):
+    """A mounted file system, as psutil describes it."""
+
+    @property
+    def mountpoint(self) -> str:
+        """The folder."""
+
+    @property
+    def fstype(self) -> str:
+        """The kind of file system."""
+
+
+Mounts = Callable[[], Iterable[Mount]]
+
+
+def all_mounts() -> Iterable[Mount]:
+    """Return all file systems that are mounted on this machine."""
+    import psutil
+
+    mounts: Iterable[Mount] = psutil.disk_partitions(all=True)
+    return mounts
+
+
+def network_kind(path: Path, mounts: Mounts = all_mounts) -> str | None:
+    """Return the kind of network file system that holds a path; None for a local disk."""
+    place = path.absolute().parent.resolve() / path.name
+    kind, deepest = "", -1
+    for mount in mounts():
+        depth = len(Path(mount.mountpoint).parts)
+        # Of several mounts at one folder, the last one hides the others.
+        if place.is_relative_to(mount.mountpoint) and depth >= deepest:
+            kind, deepest = mount.fstype, depth
+    return kind if kind.lower() in NETWORK else None
 
 
 class _LostError(Exception):
-    """The connection was lost; perhaps in the middle of committing."""
+    """The connection was lost, perhaps during the commit."""
 
     def __init__(self, *, is_committing: bool) -> None:
         super().__init__(is_committing)
@@ -77,7 +122,7 @@ class Connections:
     timeout
         Seconds to wait for another process that writes to the same SQLite file.
     create
-        Whether a SQLite file, and its folder, may be made; otherwise it is only read.
+        Whether a SQLite file and its folder may be made; without this the file is only read.
 
     Attributes
     ----------
@@ -88,12 +133,12 @@ class Connections:
     dialect
         ``sqlite`` or ``postgresql``.
     patience
-        Seconds for which a server that has been there is waited for.
+        Seconds of retrying when a server that has answered before is lost.
 
     Raises
     ------
     StorageError
-        If the URL cannot be read, or there is no such file.
+        If the URL cannot be read, or the file does not exist.
     """
 
     def __init__(self, url: str, *, timeout: float, create: bool) -> None:
@@ -104,7 +149,7 @@ class Connections:
         if self.dialect == "sqlite" and address.database not in _MEMORY:
             self.file = Path(str(address.database))
         if not create and self.dialect == "sqlite" and not (self.file and self.file.is_file()):
-            # To connect would make it.
+            # SQLite would create the file on connecting.
             raise StorageError(f"there is no database {address.database}")
         self._lock = threading.Lock()
         self._has_answered = False
@@ -112,21 +157,21 @@ class Connections:
         with self.failing():
             self.engine = self._engine(address, timeout, may_write=create)
 
-    def run(self, work: Work[Found], *, recover: Work[Found | None] | None = None) -> Found:
-        """Return what comes of work in one transaction.
+    def run(self, work: Work[Result], *, recover: Work[Result | None] | None = None) -> Result:
+        """Do work in one transaction and return its result.
 
-        If the connection to a server is lost, it is done again with a new one, for up to
-        `patience` seconds. One that was waited for in vain is not waited for again until it
-        has answered.
+        If the connection to a server is lost, the work is repeated on a new connection for up
+        to `patience` seconds. After one vain wait, later calls fail at once until the server
+        has answered again.
 
         Parameters
         ----------
         work
-            What to do; it must not commit.
+            The work; it must not commit.
         recover
-            Returns what `work` returned in an earlier attempt whose commit was not answered,
-            None if that was not committed. Without it, doing `work` twice must be the same
-            as doing it once.
+            Returns the result of an earlier attempt whose commit was not answered, or None if
+            that attempt was not committed. Without it, doing `work` twice must have the same
+            effect as doing it once.
 
         Raises
         ------
@@ -135,20 +180,19 @@ class Connections:
         """
         with self.failing(), self._lock:
             try:
-                found = self._attempt(work)
+                result = self._attempt(work)
             except _LostError as lost:
                 if not self._has_answered or lost.__cause__ is None:
                     raise lost.__cause__ or lost from None
-                found = self._wait_for(work, recover, lost)
+                result = self._retry(work, recover, lost)
             self._has_answered = True
-            return found
+            return result
 
     def close(self) -> None:
         """Close all connections."""
         self.engine.dispose()
 
-    def _attempt(self, work: Work[Found]) -> Found:
-        """Work and commit. SQLite has one writer, in memory one connection."""
+    def _attempt(self, work: Work[Result]) -> Result:
         if self.dialect == "sqlite":
             with self.engine.begin() as connection:
                 return work(connection)
@@ -160,50 +204,50 @@ class Connections:
         with connection:
             try:
                 transaction = connection.begin()
-                found = work(connection)
+                result = work(connection)
                 is_committing = True
                 transaction.commit()
             except sa.exc.DBAPIError as error:
                 if not error.connection_invalidated:
                     raise
                 raise _LostError(is_committing=is_committing) from error
-        return found
+        return result
 
-    def _wait_for(
-        self, work: Work[Found], recover: Work[Found | None] | None, lost: _LostError
-    ) -> Found:
-        """Do work again until the server answers."""
+    def _retry(
+        self, work: Work[Result], recover: Work[Result | None] | None, lost: _LostError
+    ) -> Result:
+        """Repeat the work until the server answers."""
         import tenacity
 
         logger.warning("database %s: the connection was lost; trying again", self.name)
-        self._has_answered = False  # who waits in vain, or is interrupted, does so once
+        self._has_answered = False  # a wait that ends in vain, or is interrupted, is not repeated
         is_uncertain = lost.is_committing
 
-        def again(connection: sa.Connection) -> Found:
-            found = recover(connection) if is_uncertain and recover is not None else None
-            return work(connection) if found is None else found
+        def again(connection: sa.Connection) -> Result:
+            known = recover(connection) if is_uncertain and recover is not None else None
+            return work(connection) if known is None else known
 
-        waiting = tenacity.Retrying(
+        retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(_LostError),
             stop=tenacity.stop_after_delay(self.patience),
             wait=tenacity.wait_random_exponential(multiplier=0.2, max=5),
         )
         try:
-            for attempt in waiting:
+            for attempt in retrying:
                 with attempt:
                     try:
-                        found = self._attempt(again)
+                        result = self._attempt(again)
                     except _LostError as error:
                         is_uncertain |= error.is_committing
                         raise
         except tenacity.RetryError as error:
             last = error.last_attempt.exception()
             raise (last and last.__cause__) or lost from None
-        return found
+        return result
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """Turn what goes wrong into an error that names the database."""
+        """Turn any failure into an error that names the database."""
         try:
             yield
         except (sa.exc.SQLAlchemyError, OSError, ImportError, _LostError) as error:
@@ -223,9 +267,10 @@ class Connections:
             return engine
         options: dict[str, Any] = {"timeout": timeout, "check_same_thread": False}
         if self.file is None:
+            # A database in memory lives as long as its one connection.
             return sa.create_engine(address, connect_args=options, poolclass=sa.StaticPool)
         if not may_write and _is_at_rest(self.file):
-            address = _at_rest(self.file)
+            address = _read_only(self.file)
         engine = sa.create_engine(address, connect_args=options)
         if may_write:
             self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -234,13 +279,7 @@ class Connections:
 
 
 def _address(url: str) -> sa.URL:
-    """Return the URL of a database that may be given as a path.
-
-    Raises
-    ------
-    ConfigurationError
-        If it is neither SQLite nor PostgreSQL.
-    """
+    """Return the URL of a database that may be given as a path."""
     scheme, colon, _ = url.partition(":")
     if "://" not in url and not (colon and scheme.partition("+")[0] in _URLS):
         return sa.URL.create("sqlite", database=str(Path(url).expanduser().absolute()))
@@ -250,7 +289,7 @@ def _address(url: str) -> sa.URL:
     except (sa.exc.ArgumentError, ValueError):
         is_read = False
     if not is_read:
-        # A reason may quote a part of the URL: what is taken for a port or host be a password.
+        # The parser's reason is left out: it may quote a part of the password as a port or host.
         raise ConfigurationError(
             "database URL cannot be read; it must be like "
             "postgresql+psycopg://user:password@host:5432/name or sqlite:///path, with %40 for "
@@ -266,7 +305,7 @@ def _address(url: str) -> sa.URL:
 
 
 def _shown(address: sa.URL) -> str:
-    """Return a URL that can be shown: libpq takes passwords also as options."""
+    """Return a URL without passwords: libpq takes them as options, too."""
     if address.get_backend_name() == "sqlite" and address.database:
         return address.database
     hidden = {name: "***" for name in address.query if "password" in name.lower()}
@@ -274,21 +313,21 @@ def _shown(address: sa.URL) -> str:
 
 
 def _is_at_rest(file: Path) -> bool:
-    """Say whether nobody writes to a file, and we cannot make what SQLite reads it by."""
+    """Return whether a SQLite file has no log and this process cannot create one."""
     log = file.with_name(f"{file.name}-wal")
     return not os.access(file.parent, os.W_OK) and not log.exists()
 
 
-def _at_rest(file: Path) -> sa.URL:
-    """Return the URL by which SQLite reads a file in a folder that is another's."""
+def _read_only(file: Path) -> sa.URL:
+    """Return the URL by which SQLite reads a file in a folder without write permission."""
     options = {"mode": "ro", "immutable": "1", "uri": "true"}
     return sa.URL.create("sqlite", database=f"file:{quote(str(file.absolute()))}", query=options)
 
 
 def _configure_postgresql(connection: Any, record: object) -> None:
-    """Let the server end a transaction whose client is gone without a word.
+    """Make the server end the transaction of a client that has vanished.
 
-    It would hold up whoever goes on with the study: for two hours, as servers are set up.
+    By default it holds the transaction's locks for two hours, and the next driver waits.
     """
     with connection.cursor() as cursor:
         cursor.execute(f"SET idle_in_transaction_session_timeout = {IDLE_SECONDS * 1000}")
@@ -299,14 +338,14 @@ def _configure_postgresql(connection: Any, record: object) -> None:
 
 
 def _configure_sqlite(timeout: float, connection: Any, record: object) -> None:
-    """Let others read while one writes, and lose nothing but a power cut's last moment."""
+    """Allow reading during a write; only a power cut may lose the last transactions."""
     give_up = time.monotonic() + timeout
     while True:
         try:
             connection.execute("PRAGMA journal_mode=WAL")
             break
         except sqlite3.OperationalError as error:
-            # Of several that change the mode of a new file, SQLite lets the others not wait.
+            # SQLite's own timeout does not cover two processes that set the mode of a new file.
             if error.sqlite_errorcode & 0xFF not in _BUSY or time.monotonic() > give_up:
                 raise
             time.sleep(_MOMENT)

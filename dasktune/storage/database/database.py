@@ -1,16 +1,16 @@
-"""The database: studies, their logs and trials, metrics and checkpoints by state key.
+"""The database: studies, their event logs and trials, metrics and checkpoints by state key.
 
-SQLite in WAL mode when nothing else is asked for; PostgreSQL by URL. Only the driver opens
-it. What is written costs the same however much is there already: logs are appended to, and
-other rows are inserted or replaced one by one; what is read is read page by page, and figures
-of a study are added up by the database. A SQLite file must not lie on a network file system,
-whose locks do not hold.
+SQLite in WAL mode by default; PostgreSQL by URL. Only the driver opens it. The cost of a write
+does not depend on the size of the database: events are appended, and other rows are inserted or
+replaced one by one. Rows are read page by page, and the database adds up the figures of a study.
+A SQLite file must not lie on a network file system, whose locks do not hold.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -20,10 +20,9 @@ import sqlalchemy as sa
 
 from dasktune.errors import StorageError
 from dasktune.storage.database import schema
-from dasktune.storage.database.columns import prepare
-from dasktune.storage.database.connection import Connections
+from dasktune.storage.database.columns import JsonText, MetricsText, columns_of, to_text
+from dasktune.storage.database.connection import Connections, Mounts, all_mounts, network_kind
 from dasktune.storage.database.insertions import INSERTS, insertions, write_rows
-from dasktune.storage.database.network import warner
 from dasktune.storage.database.schema import (
     CheckpointRow,
     EventRow,
@@ -34,14 +33,20 @@ from dasktune.storage.database.schema import (
     StudyRow,
     TrialRow,
 )
+from dasktune.storage.database.upgrade import prepare
 from dasktune.types import Metrics, Step
+
+logger = logging.getLogger(__name__)
 
 _PAGE = 1000
 _SCANNED = 4
-"""Rows of others that may be read for each row that is wanted."""
+"""A whole table is scanned if at most so many rows are read for each row that is returned."""
 
 _KEYS = 500
 """Keys in one statement: SQLite has a limit."""
+
+_warned: set[Path] = set()
+"""The files that this process has checked for network file systems."""
 
 Row = TypeVar("Row")
 Key = TypeVar("Key", str, int)
@@ -60,20 +65,20 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyFigures:
-    """What the rows of a study add up to.
+    """Totals over the rows of a study.
 
     Parameters
     ----------
     trials
         Number of trials by state.
     steps_requested
-        Steps that trials have been trained, or are asked to be.
+        Sum over all trials of the steps trained or requested.
     steps_executed, steps_repeated
-        Steps of the stages that have ended.
+        Steps of the ended stages.
     stages
-        Number of stages that have ended, by status.
+        Number of ended stages by status.
     last_end
-        When the last of them ended (epoch seconds); None if none has.
+        End of the last of them (epoch seconds); None without one.
     """
 
     trials: Mapping[str, int]
@@ -93,13 +98,13 @@ class FailedStages:
     step
         The last step before the one that failed.
     message
-        Why.
+        The reason.
     trials
-        Some of the trials that wanted them.
+        Some of the trials that requested them.
     count
-        How many.
+        Number of attempts.
     last
-        When the last of them did (epoch seconds).
+        Time of the last failure (epoch seconds).
     """
 
     step: Step
@@ -117,15 +122,17 @@ class Database:
     url
         A path to a SQLite file, whose folder is made if it is missing, or a URL of
         SQLAlchemy: ``sqlite:///path``, ``sqlite://`` (in memory),
-        ``postgresql+psycopg://...``. A password in it is shown nowhere.
+        ``postgresql+psycopg://...``. Its password is never shown.
     timeout
         Seconds to wait for another process that writes to the same SQLite file.
     create
-        Make it if it is missing. Without this a missing one is an error, and looking for
-        it leaves nothing behind.
+        Make a missing database. Without this a missing database is an error, and the disk
+        stays unchanged.
     migrate
-        Bring it up to date if it was made by an older version, a SQLite file after it was
-        copied; otherwise an older one is an error. As `create` if None.
+        Bring the database of an older version up to date, a SQLite file after copying it;
+        without this an older database is an error. As `create` if None.
+    mounts
+        Returns the mounted file systems, to warn of a SQLite file on a network.
 
     Raises
     ------
@@ -149,11 +156,12 @@ class Database:
         timeout: float = 30.0,
         create: bool = True,
         migrate: bool | None = None,
+        mounts: Mounts = all_mounts,
     ) -> None:
         self._connections = Connections(str(url), timeout=timeout, create=create)
         self._insertions = insertions(self._connections.dialect)
         if self._connections.file is not None:
-            warner.look_at(self._connections.file)
+            _warn_of_network(self._connections.file, mounts)
         try:
             prepare(
                 self._connections, create=create, migrate=create if migrate is None else migrate
@@ -167,24 +175,24 @@ class Database:
 
     @property
     def connections(self) -> Connections:
-        """Its connections, to see whether and how fast it answers."""
+        """The connections, to measure whether and how fast the database answers."""
         return self._connections
 
     # ---------------------------------------------------------------------- writing
 
     def write(self, batch: Batch) -> None:
-        """Write all rows of a batch in one transaction; after this they are durable.
+        """Write all rows of a batch in one transaction; they are durable on return.
 
         Raises
         ------
         StorageError
-            If it cannot be written, or an event's number is taken: another process writes
-            to the log of the same study.
+            If the batch cannot be written, or an event's number is taken because another
+            process writes to the event log of the same study.
         """
         try:
             values = [
-                (made.sql, [made.values(row) for row in rows])
-                for name, made in self._insertions.items()
+                (insertion.sql, [insertion.values(row) for row in rows])
+                for name, insertion in self._insertions.items()
                 if (rows := getattr(batch, name))
             ]
         except (TypeError, ValueError, AttributeError) as error:
@@ -198,13 +206,13 @@ class Database:
         try:
             self._connections.run(work, recover=partial(_find_events, batch.events))
         except StorageError as error:
-            # Only an event has a number that is used once: other rows replace or give way.
+            # Only an event can conflict: all other rows replace the older row or are dropped.
             if batch.events and isinstance(error.__cause__, sa.exc.IntegrityError):
                 raise StorageError(self._fenced(batch.events[0].study_id)) from None
             raise
 
     def note(self, study_id: int, payload: Any) -> None:
-        """Append a note about a study; any process may, also while another one runs it.
+        """Append a note about a study; allowed also while another process runs the study.
 
         Raises
         ------
@@ -218,16 +226,16 @@ class Database:
             return True
 
         def recover(connection: sa.Connection) -> bool | None:
-            mine = sa.select(table.c.payload).where(table.c.study_id == study_id)
-            newest = connection.execute(mine.order_by(table.c.number.desc()).limit(1)).scalar()
-            return schema.to_text(newest) == schema.to_text(payload) or None
+            notes = sa.select(table.c.payload).where(table.c.study_id == study_id)
+            newest = connection.execute(notes.order_by(table.c.number.desc()).limit(1)).scalar()
+            return to_text(newest) == to_text(payload) or None
 
         self._connections.run(work, recover=recover)
 
     def create_study(self, name: str, *, root: str, spec: Any, created: float) -> StudyRow | None:
-        """Add a study and return it; None if the name is taken.
+        """Add a study and return it, or None if the name is taken.
 
-        Of several processes that do this at once, one adds it.
+        If several processes do this at the same time, exactly one adds the study.
 
         Raises
         ------
@@ -239,21 +247,21 @@ class Database:
         insert = INSERTS[self._connections.dialect](table).on_conflict_do_nothing().values(values)
 
         def work(connection: sa.Connection) -> int | None:
-            made: int | None = connection.execute(insert.returning(table.c.id)).scalar()
-            return made
+            added: int | None = connection.execute(insert.returning(table.c.id)).scalar()
+            return added
 
         def recover(connection: sa.Connection) -> int | None:
-            mine = (table.c.name == name, table.c.root == root, table.c.created == created)
-            made: int | None = connection.execute(sa.select(table.c.id).where(*mine)).scalar()
-            return made
+            same = (table.c.name == name, table.c.root == root, table.c.created == created)
+            added: int | None = connection.execute(sa.select(table.c.id).where(*same)).scalar()
+            return added
 
         identity = self._connections.run(work, recover=recover)
         if identity is None:
             return None
         return StudyRow(id=identity, name=name, root=root, spec=spec, created=created)
 
-    def sign(self, row: RunRow) -> None:
-        """Write how a run stands.
+    def write_run(self, row: RunRow) -> None:
+        """Write the status of a run.
 
         Raises
         ------
@@ -266,22 +274,22 @@ class Database:
         self._do(insert.on_conflict_do_update(index_elements=["run"], set_=changed))
 
     def forget_checkpoints(self, keys: Iterable[str]) -> None:
-        """Remove the rows of checkpoints that were discarded or found corrupt."""
+        """Remove the rows of evicted or corrupt checkpoints."""
         table = schema.checkpoints
         for some in _parts(keys):
             self._do(table.delete().where(table.c.key.in_(some)))
 
     def touch_checkpoints(self, keys: Iterable[str], when: float) -> None:
-        """Take note that checkpoints were used at a time (epoch seconds); it never goes back."""
+        """Set the time of the last use of checkpoints (epoch seconds), unless it is later."""
         table = schema.checkpoints
         for some in _parts(keys):
-            mine = table.c.key.in_(some), table.c.used < when
-            self._do(table.update().where(*mine).values(used=when))
+            older = table.c.key.in_(some), table.c.used < when
+            self._do(table.update().where(*older).values(used=when))
 
     # ---------------------------------------------------------------------- reading
 
     def study(self, name: str) -> StudyRow | None:
-        """Return the study of that name; None if there is none."""
+        """Return the study of a name, or None."""
         return next(self._rows(StudyRow, schema.studies, schema.studies.c.name == name), None)
 
     def studies(self) -> Iterator[StudyRow]:
@@ -291,16 +299,16 @@ class Database:
     def events(
         self, study_id: int, after: int = -1, *, place: int | None = None
     ) -> Iterator[EventRow]:
-        """Return the events of a study with a number above `after`, in order.
+        """Return the events of a study in order.
 
         Parameters
         ----------
         study_id
-            Which study.
+            The study's id.
         after
-            Where to begin.
+            Return events with a number above this.
         place
-            Only those about this tuner; None for all.
+            Return only events about the tuner of this place; None for all events.
         """
         table = schema.events
         wanted = [table.c.study_id == study_id, table.c.number > after]
@@ -308,28 +316,27 @@ class Database:
             wanted.append(table.c.place == place)
         return self._rows(EventRow, table, *wanted)
 
-    def landmarks(self, study_id: int, kind: str, after: int = -1) -> list[EventRow]:
-        """Return the events of a kind by which tuners are found, in order.
+    def tuner_events(self, study_id: int, kind: str, after: int = -1) -> list[EventRow]:
+        """Return the events of one kind in order, by an index.
 
         Parameters
         ----------
         study_id
-            Which study.
+            The study's id.
         kind
-            ``tuner``, ``snapshot`` or ``widen``: other kinds are not found quickly.
+            ``tuner``, ``snapshot`` or ``widen``: the index has no other kinds.
         after
-            Only those with a number above this.
+            Return events with a number above this.
         """
         number = schema.events.c.number
-        query = self._landmarks(study_id, kind).where(number > after).order_by(number)
+        query = self._tuner_events(study_id, kind).where(number > after).order_by(number)
         return [EventRow(**row._mapping) for row in self._ask(query)]
 
-    def last_landmark(self, study_id: int, kind: str, place: int) -> EventRow | None:
-        """Return the last event of a kind about a tuner; None if there is none."""
+    def last_tuner_event(self, study_id: int, kind: str, place: int) -> EventRow | None:
+        """Return the last event of a kind about the tuner of a place, or None."""
         table = schema.events
-        query = self._landmarks(study_id, kind).where(table.c.place == place)
-        found = self._ask(query.order_by(table.c.number.desc()).limit(1))
-        return EventRow(**found[0]._mapping) if found else None
+        query = self._tuner_events(study_id, kind).where(table.c.place == place)
+        return self._first(EventRow, query.order_by(table.c.number.desc()))
 
     def next_event(self, study_id: int) -> int:
         """Return the number after that of the last event of a study."""
@@ -347,27 +354,23 @@ class Database:
         return self._rows(TrialRow, schema.trials, schema.trials.c.study_id == study_id)
 
     def count_trials(self, study_id: int) -> int:
-        """Return how many trials a study has."""
-        mine = schema.trials.c.study_id == study_id
-        return int(self._ask(sa.select(sa.func.count()).where(mine))[0][0])
+        """Return the number of trials of a study."""
+        query = sa.select(sa.func.count()).where(schema.trials.c.study_id == study_id)
+        return int(self._ask(query)[0][0])
 
     def best_trial(self, study_id: int, *, is_maximized: bool) -> TrialRow | None:
-        """Return the trial with the best finite value of those that did not fail.
-
-        It is the first one of several; None if there is none.
-        """
+        """Return the first trial with the best finite value that did not fail, or None."""
         table = schema.trials
         value = table.c.finite_value
         query = (
-            sa.select(*_columns_of(TrialRow, table))
+            sa.select(*columns_of(TrialRow, table))
             .where(table.c.study_id == study_id, table.c.state != "FAIL", value.is_not(None))
             .order_by(value.desc() if is_maximized else value, table.c.number)
-            .limit(1)
         )
-        return next((TrialRow(**row._mapping) for row in self._ask(query)), None)
+        return self._first(TrialRow, query)
 
     def figures(self, study_id: int) -> StudyFigures:
-        """Return what the trials and the stages of a study add up to."""
+        """Return the totals over the trials and stages of a study."""
         table = schema.trials
         until = sa.func.coalesce(table.c.until, 0)
         asked = sa.case((until > table.c.steps, until), else_=table.c.steps)
@@ -393,29 +396,28 @@ class Database:
         )
 
     def last_run(self, study_id: int) -> RunRow | None:
-        """Return the run of a study that began last; None if there was none."""
+        """Return the latest run of a study, or None."""
         table = schema.runs
-        query = sa.select(*_columns_of(RunRow, table)).where(table.c.study_id == study_id)
-        found = self._ask(query.order_by(table.c.began.desc()).limit(1))
-        return RunRow(**found[0]._mapping) if found else None
+        query = sa.select(*columns_of(RunRow, table)).where(table.c.study_id == study_id)
+        return self._first(RunRow, query.order_by(table.c.began.desc()))
 
     def runs(self, study_id: int) -> Iterator[RunRow]:
         """Return the runs of a study, by name."""
         return self._rows(RunRow, schema.runs, schema.runs.c.study_id == study_id)
 
     def open_stages(self, study_id: int, run: str) -> list[StageRow]:
-        """Return the stages that a run has begun and of which no end is known, by attempt."""
+        """Return the stages of a run without a recorded end, by attempt."""
         table = schema.stages.c
-        mine = (table.study_id == study_id, table.run == run, table.ended.is_(None))
-        return list(self._rows(StageRow, schema.stages, *mine))
+        is_open = (table.study_id == study_id, table.run == run, table.ended.is_(None))
+        return list(self._rows(StageRow, schema.stages, *is_open))
 
     def failed_stages(self, study_id: int, most: int) -> list[FailedStages]:
-        """Return at most so many groups of stages that failed alike, the latest first."""
+        """Return at most `most` groups of stages that failed alike, the latest first."""
         table = schema.stages.c
         step = (table.start + table.steps).label("step")
         alike = (step, table.message, table.trials)
         last = sa.func.max(table.ended)
-        found = self._ask(
+        groups = self._ask(
             sa.select(*alike, sa.func.count(), last)
             .where(table.study_id == study_id, table.status == "failed")
             .group_by(*alike)
@@ -424,52 +426,51 @@ class Database:
         )
         return [
             FailedStages(step=at, message=why, trials=tuple(trials), count=count, last=when)
-            for at, why, trials, count, when in found
+            for at, why, trials, count, when in groups
         ]
 
     def failed_trials(
         self, study_id: int, most: int, *, named: Iterable[int] = ()
     ) -> list[TrialRow]:
-        """Return the trials that failed, by number: at most so many, and those that are named."""
+        """Return failed trials by number: the first `most`, and those in `named`."""
         table = schema.trials
         failed = (table.c.study_id == study_id, table.c.state == "FAIL")
-        query = sa.select(*_columns_of(TrialRow, table)).where(*failed)
-        found = {row.number: row for row in self._ask(query.order_by(table.c.number).limit(most))}
-        for some in _parts(set(named) - found.keys()):
-            found |= {row.number: row for row in self._ask(query.where(table.c.number.in_(some)))}
-        return [TrialRow(**found[number]._mapping) for number in sorted(found)]
+        query = sa.select(*columns_of(TrialRow, table)).where(*failed)
+        rows = {row.number: row for row in self._ask(query.order_by(table.c.number).limit(most))}
+        for some in _parts(set(named) - rows.keys()):
+            rows |= {row.number: row for row in self._ask(query.where(table.c.number.in_(some)))}
+        return [TrialRow(**rows[number]._mapping) for number in sorted(rows)]
 
     def metrics(self, root: str) -> Iterator[MetricRow]:
         """Return the metrics of all states below a root, by key."""
         return self._rows(MetricRow, schema.metrics, schema.metrics.c.root == root)
 
     def known_metrics(self, root: str) -> Iterator[tuple[str, Step, Metrics]]:
-        """Return `metrics` as (key, step, metrics), in no order: fast, there may be millions."""
-        table = schema.metrics
-        place, is_mine = self._way_through_metrics(root)
-        texts = sa.type_coerce(table.c["values"], sa.Text)
-        mine = sa.select(table.c.key, table.c.step, texts, place).where(is_mine)
-        query = mine.order_by(place).limit(_PAGE)
-        while page := self._connections.run(partial(_tuples, query)):
-            keys, steps, found, places = zip(*page, strict=True)
-            yield from zip(keys, steps, schema.MetricsText().values_of(found), strict=True)
-            query = mine.where(place > places[-1]).order_by(place).limit(_PAGE)
+        """Return (key, step, metrics) of all states below a root, in any order.
 
-    def _way_through_metrics(
-        self, root: str
-    ) -> tuple[sa.ColumnElement[Any], sa.ColumnElement[bool]]:
-        """Return what metrics are read by, and what tells those below a root.
-
-        SQLite reads a table from end to end many times faster than row by row through an index,
-        whose order is that of the keys: at random.
+        Faster than `metrics`: there may be millions.
         """
         table = schema.metrics
+        order, is_below = self._metrics_order(root)
+        texts = sa.type_coerce(table.c["values"], sa.Text)
+        rows = sa.select(table.c.key, table.c.step, texts, order).where(is_below)
+        query = rows.order_by(order).limit(_PAGE)
+        while page := self._connections.run(partial(_tuples, query)):
+            keys, steps, values, places = zip(*page, strict=True)
+            yield from zip(keys, steps, MetricsText().values_of(values), strict=True)
+            query = rows.where(order > places[-1]).order_by(order).limit(_PAGE)
+
+    def _metrics_order(self, root: str) -> tuple[sa.ColumnElement[Any], sa.ColumnElement[bool]]:
+        """Return the order in which to read metrics, and the condition of being below a root."""
+        table = schema.metrics
         if self._connections.dialect == "sqlite":
+            # A scan of the whole table is many times faster than reading through the index,
+            # whose order, that of the keys, is random on the disk.
             row = sa.literal_column("rowid", sa.Integer)
-            mine = self._ask(sa.select(sa.func.count()).where(table.c.root == root))[0][0]
+            count = self._ask(sa.select(sa.func.count()).where(table.c.root == root))[0][0]
             last = self._ask(sa.select(sa.func.max(row)).select_from(table))[0][0] or 0
-            if mine * _SCANNED >= last:
-                # With the sign its index is passed over.
+            if count * _SCANNED >= last:
+                # The sign keeps SQLite from using the index on root.
                 return row, sa.literal_column("+root", sa.String) == root
         return table.c.key, table.c.root == root
 
@@ -478,25 +479,25 @@ class Database:
         return self._rows(CheckpointRow, schema.checkpoints, schema.checkpoints.c.root == root)
 
     def storage_rows(self) -> Iterator[CheckpointRow]:
-        """Return all checkpoints, whatever their root, by key."""
+        """Return the checkpoints below all roots, by key."""
         return self._rows(CheckpointRow, schema.checkpoints)
 
     def checkpoint_keys(self) -> set[str]:
-        """Return the keys of all checkpoints, whatever their root."""
+        """Return the keys of the checkpoints below all roots."""
         return {key for (key,) in self._ask(sa.select(schema.checkpoints.c.key))}
 
     def stages(self, study_id: int) -> Iterator[StageRow]:
-        """Return the stages that were run for a study, by attempt."""
+        """Return the stages of a study, by attempt."""
         return self._rows(StageRow, schema.stages, schema.stages.c.study_id == study_id)
 
     def close(self) -> None:
-        """Close all connections; what was written is durable already."""
+        """Close all connections; all writes are durable already."""
         self._connections.close()
 
     def _fenced(self, study_id: int) -> str:
-        """Say that the log of a study has gone on without the one who writes to it."""
-        found = self._rows(StudyRow, schema.studies, schema.studies.c.id == study_id)
-        name = next((repr(study.name) for study in found), f"number {study_id}")
+        """Return the message for a driver that another driver has replaced."""
+        rows = self._rows(StudyRow, schema.studies, schema.studies.c.id == study_id)
+        name = next((repr(study.name) for study in rows), f"number {study_id}")
         return (
             f"study {name}: another process is running this study; what that one decided stands. "
             "Run this again when it has ended: it goes on from there"
@@ -507,23 +508,22 @@ class Database:
     def _rows(
         self, kind: type[Row], table: sa.Table, *conditions: sa.ColumnElement[bool]
     ) -> Iterator[Row]:
-        """Read page by page in the order of the primary key.
+        """Read rows page by page in the order of the primary key.
 
-        No transaction is open while the caller looks at a row, so it may take its time and
-        write meanwhile.
+        Between pages no transaction is open, so the caller may take long and write.
         """
-        columns = _columns_of(kind, table)
+        columns = columns_of(kind, table)
         names = [column.name for column in columns]
         order = list(table.primary_key.columns)
         places = [names.index(column.name) for column in order]
-        plain = [sa.type_coerce(one, sa.Text) if _decoder(one) else one for one in columns]
+        plain = [sa.type_coerce(item, sa.Text) if _decoder(item) else item for item in columns]
         query = sa.select(*plain).where(*conditions).order_by(*order).limit(_PAGE)
         page = self._ask(query)
         while page:
-            # By columns, since one document of all JSON in a column is read far faster.
+            # Decode column by column: one `json.loads` for a whole column is much faster.
             series = [
-                decode(found) if (decode := _decoder(column)) else found
-                for column, found in zip(columns, zip(*page, strict=True), strict=True)
+                decode(cells) if (decode := _decoder(column)) else cells
+                for column, cells in zip(columns, zip(*page, strict=True), strict=True)
             ]
             for values in zip(*series, strict=True):
                 yield kind(**dict(zip(names, values, strict=True)))
@@ -532,12 +532,14 @@ class Database:
             last = [page[-1][place] for place in places]
             page = self._ask(query.where(sa.tuple_(*order) > sa.tuple_(*last)))
 
-    def _landmarks(self, study_id: int, kind: str) -> sa.Select[Any]:
+    def _tuner_events(self, study_id: int, kind: str) -> sa.Select[Any]:
         table = schema.events
-        # As text, not as a parameter: else the partial index is not known to be of use.
-        its_kind = table.c.kind == sa.literal(kind, literal_execute=True)
-        columns = _columns_of(EventRow, table)
-        return sa.select(*columns).where(table.c.study_id == study_id, its_kind)
+        # As text: with a parameter SQLite would not use the partial index.
+        is_kind = table.c.kind == sa.literal(kind, literal_execute=True)
+        return sa.select(*columns_of(EventRow, table)).where(table.c.study_id == study_id, is_kind)
+
+    def _first(self, kind: type[Row], query: sa.Select[Any]) -> Row | None:
+        return next((kind(**row._mapping) for row in self._ask(query.limit(1))), None)
 
     def _ask(self, query: sa.Select[Any]) -> Sequence[Any]:
         return self._connections.run(lambda connection: connection.execute(query).all())
@@ -550,35 +552,46 @@ class Database:
 
 
 def _find_events(events: Sequence[EventRow], connection: sa.Connection) -> bool | None:
-    """Return True if events are in their log, as they are; None if not, or there are none."""
+    """Return True if all of these events are in the event log; None if not, or without events."""
     table = schema.events
     for event in events:
-        mine = (table.c.study_id == event.study_id, table.c.number == event.number)
-        there = connection.execute(sa.select(table.c.payload).where(*mine)).all()
-        if [schema.to_text(row[0]) for row in there] != [schema.to_text(event.payload)]:
+        same = (table.c.study_id == event.study_id, table.c.number == event.number)
+        rows = connection.execute(sa.select(table.c.payload).where(*same)).all()
+        if [to_text(row[0]) for row in rows] != [to_text(event.payload)]:
             return None
     return bool(events) or None
 
 
 def _tuples(query: sa.Select[Any], connection: sa.Connection) -> Sequence[tuple[Any, ...]]:
-    """Return rows as the driver gives them, past all that SQLAlchemy would do for each."""
+    """Return rows as the driver gives them, without SQLAlchemy's work for each row."""
     cursor: Any = connection.execute(query).cursor
-    found: Sequence[tuple[Any, ...]] = cursor.fetchall()
-    return found
-
-
-def _columns_of(kind: type, table: sa.Table) -> list[sa.Column[Any]]:
-    """Return the columns that a kind of row has fields for."""
-    return [table.c[part.name] for part in fields(kind)]
+    rows: Sequence[tuple[Any, ...]] = cursor.fetchall()
+    return rows
 
 
 def _decoder(column: sa.Column[Any]) -> Callable[[Iterable[str]], list[Any]] | None:
-    """Return what decodes the texts of a column; None if it holds no JSON."""
-    return column.type.values_of if isinstance(column.type, schema.JsonText) else None
+    """Return the function that decodes the texts of a JSON column; None for other columns."""
+    return column.type.values_of if isinstance(column.type, JsonText) else None
 
 
 def _parts(keys: Iterable[Key]) -> Iterator[list[Key]]:
-    """Yield keys, as many at a time as fit into one statement."""
+    """Yield keys in lists that fit into one statement."""
     left = iter(keys)
     while some := list(islice(left, _KEYS)):
         yield some
+
+
+def _warn_of_network(file: Path, mounts: Mounts) -> None:
+    """Warn, once per file and process, of a SQLite file on a network file system."""
+    if file in _warned:
+        return
+    _warned.add(file)
+    kind = network_kind(file, mounts)
+    if kind is not None:
+        logger.warning(
+            "database %s is on a network file system (%s), where SQLite's locks do not hold "
+            "and it may be destroyed: give a file on a local disk, database='/local/x.db', "
+            "or PostgreSQL for several machines, database='postgresql+psycopg://...'",
+            file,
+            kind,
+        )

@@ -1,7 +1,7 @@
-"""How rows are written: one statement a table, and the plain values of a row for it.
+"""Writing rows: one statement a table, executed with the driver's own cursor.
 
-A report is written through here, so rows go to the driver as tuples, past all that
-SQLAlchemy would do for each of them.
+Every report is written through here, so rows go to the driver as tuples, without the work that
+SQLAlchemy does for each row.
 """
 
 from __future__ import annotations
@@ -15,41 +15,39 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import psycopg
 
 from dasktune.storage.database import schema
-from dasktune.storage.database.schema import (
-    CheckpointRow,
-    Encoded,
-    EventRow,
-    MetricRow,
-    StageRow,
-    TrialRow,
-    finite,
-    kind_and_place,
-    to_text,
-)
-from dasktune.storage.metrics import metrics_to_text
+from dasktune.storage.database.columns import row_values
 
 INSERTS: Mapping[str, Callable[[sa.Table], sqlite.Insert | postgresql.Insert]] = {
     "sqlite": sqlite.insert,
     "postgresql": postgresql.insert,
 }
-"""Insertions that can give way to a row that is there, by dialect."""
+"""Insertions that can leave or replace a row with the same key, by dialect."""
 
 _DIALECTS: Mapping[str, sa.Dialect] = {
     "sqlite": sqlite.dialect(paramstyle="qmark"),
     "postgresql": psycopg.dialect(paramstyle="format"),  # type: ignore[no-untyped-call]
 }
 
+_KINDS: Mapping[str, type] = {
+    "events": schema.EventRow,
+    "trials": schema.TrialRow,
+    "metrics": schema.MetricRow,
+    "checkpoints": schema.CheckpointRow,
+    "stages": schema.StageRow,
+}
+"""Kinds of rows by table without prefix, in the order of writing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Insertion:
-    """How the rows of one table are written.
+    """The statement that writes a row of one table, and the parameters of a row.
 
     Parameters
     ----------
     sql
         The statement, its parameters by position.
     values
-        Gives the parameters of a row.
+        Returns the parameters of a row.
     """
 
     sql: str
@@ -57,8 +55,14 @@ class Insertion:
 
 
 def insertions(dialect: str) -> dict[str, Insertion]:
-    """Return how rows are written, by table without prefix, in the order of writing."""
-    return {name: Insertion(statement(dialect, name), values) for name, values in _ROWS.items()}
+    """Return the insertions by table without prefix, in the order of writing."""
+    return {
+        name: Insertion(
+            statement(dialect, name),
+            row_values(kind, schema.table(name), schema.DERIVED.get(name, {})),
+        )
+        for name, kind in _KINDS.items()
+    }
 
 
 def write_rows(connection: sa.Connection, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
@@ -67,11 +71,11 @@ def write_rows(connection: sa.Connection, sql: str, rows: Sequence[tuple[Any, ..
     Raises
     ------
     sqlalchemy.exc.DBAPIError
-        As SQLAlchemy would, also about a connection that was lost.
+        For every error of the driver, as SQLAlchemy does, lost connections included.
     """
     dialect = connection.dialect
     driver: Any = dialect.loaded_dbapi
-    # A connection that was lost before is noticed here.
+    # A connection that was lost before raises here.
     cursor = connection.connection.cursor()
     try:
         cursor.executemany(sql, rows)
@@ -87,60 +91,18 @@ def write_rows(connection: sa.Connection, sql: str, rows: Sequence[tuple[Any, ..
 
 
 def statement(dialect: str, name: str) -> str:
-    """Return the insertion into one table, and what becomes of a row that is there."""
-    table = schema.metadata.tables[f"dasktune_{name}"]
+    """Return the SQL that writes a row of one table.
+
+    A row with the same key stays in ``metrics``, is an error in ``events``, and is replaced in
+    all others.
+    """
+    table = schema.table(name)
     columns = list(table.columns.keys())
     insert = INSERTS[dialect](table)
     if name == "metrics":
         insert = insert.on_conflict_do_nothing()
     elif name != "events":
         keys = [column.name for column in table.primary_key.columns]
-        others = [column for column in columns if column not in keys]
-        insert = insert.on_conflict_do_update(
-            index_elements=keys, set_={column: insert.excluded[column] for column in others}
-        )
+        others = {column: insert.excluded[column] for column in columns if column not in keys}
+        insert = insert.on_conflict_do_update(index_elements=keys, set_=others)
     return str(insert.compile(dialect=_DIALECTS[dialect], column_keys=columns))
-
-
-def _event(row: EventRow) -> tuple[Any, ...]:
-    return row.study_id, row.number, to_text(row.payload), *kind_and_place(row.payload)
-
-
-def _trial(row: TrialRow) -> tuple[Any, ...]:
-    value, record = row.value, row.record
-    number = None if value is None else repr(float(value))
-    text = record if isinstance(record, Encoded) else to_text(record)
-    return (
-        *(row.study_id, row.number, row.state, row.steps, number, text),
-        *(row.until, finite(value)),
-    )
-
-
-def _metric(row: MetricRow) -> tuple[Any, ...]:
-    return row.key, row.root, row.step, metrics_to_text(row.values), row.seconds
-
-
-def _checkpoint(row: CheckpointRow) -> tuple[Any, ...]:
-    return (
-        *(row.key, row.root, row.step, row.attempt, row.digest, row.nbytes, row.seconds),
-        *(row.created, row.used, row.study_id, row.hold_up, row.latency),
-    )
-
-
-def _stage(row: StageRow) -> tuple[Any, ...]:
-    return (
-        *(row.study_id, row.attempt, row.key, row.start, row.stop, row.worker, row.status),
-        *(row.started, row.ended, row.steps, row.repeated),
-        *(row.run, to_text(row.trials), row.message, row.start_seconds),
-        *(row.suspend_seconds, row.snapshot_bytes),
-    )
-
-
-_ROWS: Mapping[str, Callable[[Any], tuple[Any, ...]]] = {
-    "events": _event,
-    "trials": _trial,
-    "metrics": _metric,
-    "checkpoints": _checkpoint,
-    "stages": _stage,
-}
-"""The values of a row of each table, in the order of its columns."""

@@ -1,29 +1,28 @@
 """The tables of the database, and one value class per kind of row.
 
 All tables begin with ``dasktune_``: Optuna, which may share the database, owns ``trials``,
-``studies`` and ``alembic_version``. A column has the name of its row's field. What a row has
-in its JSON and is searched by has a column of its own beside it (`DERIVED`).
+``studies`` and ``alembic_version``. A column has the name of its row's field; `DERIVED` lists
+the columns that repeat a part of the row's JSON so that queries can use it.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
 
 from dasktune.errors import CorruptRecordError
-from dasktune.storage.metrics import metrics_from_json, metrics_to_text
+from dasktune.storage.database.columns import ExactFloat, JsonText, MetricsText
 from dasktune.types import Metrics, Step
 
 REVISIONS = ("0001", "0002", "0003", "0004")
 """Revisions of the tables, oldest first; `dasktune.storage.migrations` leads to the last."""
 
 META_VERSION = 3
-"""What ``dasktune_meta`` says since there are revisions: older releases refuse it."""
+"""Version in ``dasktune_meta`` since the first revision: older releases refuse it."""
 
 metadata = sa.MetaData()
 """All tables."""
@@ -36,88 +35,12 @@ revision = sa.Table(
 )
 """Alembic's own table, as it would make it."""
 
-_LANDMARKS = ("tuner", "snapshot", "widen")
-
-DERIVED = {"events": ("kind", "place"), "trials": ("finite_value",)}
-"""Columns that repeat something of their row, to be searched by; tables without prefix."""
-
-to_text = json.JSONEncoder(separators=(",", ":")).encode
-"""Writes JSON as it is stored, NaN and infinities included."""
-
-
-class Encoded(str):
-    """JSON that is text already, to be written as it is."""
-
-    __slots__ = ()
-
-
-class JsonText(sa.types.TypeDecorator[Any]):
-    """JSON as text, NaN and infinities included, so that every float comes back exactly."""
-
-    impl = sa.Text
-    cache_ok = True
-
-    def process_bind_param(self, value: Any, dialect: sa.Dialect) -> str:
-        """Return the text of a value."""
-        return to_text(value)
-
-    def process_result_value(self, value: Any, dialect: sa.Dialect) -> Any:
-        """Return the value of a text."""
-        return _loaded(value)
-
-    def values_of(self, texts: Iterable[str]) -> list[Any]:
-        """Return the values of many texts."""
-        many = list(texts)
-        found: list[Any] = _loaded(f"[{','.join(many)}]")
-        if len(found) != len(many):
-            raise CorruptRecordError("the database holds what is no JSON of ours: several values")
-        return found
-
-
-def _loaded(text: str) -> Any:
-    """Return what JSON says; whoever may write to the database may have written it."""
-    try:
-        return json.loads(text)
-    except (RecursionError, ValueError) as error:
-        raise CorruptRecordError(f"the database holds what is no JSON of ours: {error}") from error
-
-
-class MetricsText(JsonText):
-    """Metrics as strict JSON text."""
-
-    cache_ok = True
-
-    def process_bind_param(self, value: Any, dialect: sa.Dialect) -> str:
-        """Return the text of metrics."""
-        return metrics_to_text(value)
-
-    def process_result_value(self, value: Any, dialect: sa.Dialect) -> dict[str, float]:
-        """Return the metrics of a text."""
-        return metrics_from_json(super().process_result_value(value, dialect))
-
-    def values_of(self, texts: Iterable[str]) -> list[Any]:
-        """Return the metrics of many texts."""
-        return list(map(metrics_from_json, super().values_of(texts)))
-
-
-class ExactFloat(sa.types.TypeDecorator[float]):
-    """A float as its shortest spelling: SQLite turns NaN into NULL and -0.0 into 0.0."""
-
-    impl = sa.Text
-    cache_ok = True
-
-    def process_bind_param(self, value: float | None, dialect: sa.Dialect) -> str | None:
-        """Return the spelling of a float."""
-        return None if value is None else repr(float(value))
-
-    def process_result_value(self, value: Any, dialect: sa.Dialect) -> float | None:
-        """Return the float of a spelling."""
-        return None if value is None else float(value)
+_TUNER_KINDS = ("tuner", "snapshot", "widen")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyRow:
-    """A study: its name, what it studies (`root`: the key at step 0) and its description."""
+    """A study: its name, the state key at step 0 (`root`), and its description (`spec`)."""
 
     id: int
     name: str
@@ -128,13 +51,13 @@ class StudyRow:
     def __post_init__(self) -> None:
         if not isinstance(self.spec, dict):
             raise CorruptRecordError(
-                f"study {self.name!r} is not described in the database as ours are"
+                f"the description of study {self.name!r} in the database must be a JSON object"
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRow:
-    """One event of a study's log; numbers count from 0, and are never used twice."""
+    """One event of a study's log; numbers count from 0, each is used once."""
 
     study_id: int
     number: int
@@ -143,7 +66,7 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoteRow:
-    """Something about a study that no decision rests on, in the order of being noted."""
+    """A remark about a study on which no decision depends, in the order of writing."""
 
     study_id: int
     number: int
@@ -151,7 +74,7 @@ class NoteRow:
 
     @property
     def kind(self) -> object:
-        """What it is about; None if it is no note of ours."""
+        """The kind of the note; None if another program wrote it."""
         return self.payload.get("kind") if isinstance(self.payload, dict) else None
 
 
@@ -159,7 +82,8 @@ class NoteRow:
 class TrialRow:
     """The present state of a trial; a later row of the same number replaces it.
 
-    It has `steps`, and is trained to `until`, if it is.
+    It is trained for `steps` steps; `until` is the step up to which training is requested,
+    None without a request.
     """
 
     study_id: int
@@ -175,8 +99,8 @@ class TrialRow:
 class MetricRow:
     """The metrics of the state of one key; the first row of a key stands.
 
-    `seconds` is what a step took since the last one that was measured, evaluation included: the
-    mean of several. None if nobody measured it.
+    `seconds` is the mean time of a step since the last row, evaluation included; None if it was
+    not measured.
     """
 
     key: str
@@ -188,12 +112,12 @@ class MetricRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRow:
-    """A checkpoint that was committed; a later row of the same key replaces it.
+    """A committed checkpoint; a later row of the same key replaces it.
 
-    `seconds` is what its steps took to train, `created` and `used` (epoch seconds) when it
-    was written and last found again (0: never, or not known), `study_id` who wrote it.
-    `hold_up` is what saving it held training up, and `latency` what it took until it was
-    durable, both in seconds; None if nobody measured it.
+    `seconds` is the training time of its steps. `created` and `used` (epoch seconds) are the
+    times of writing and of the last use (0: never or unknown). `study_id` is the study that
+    wrote it. `hold_up` is the time that training waited for saving, and `latency` the time
+    until the checkpoint was durable, both in seconds; None if they were not measured.
     """
 
     key: str
@@ -214,11 +138,11 @@ class CheckpointRow:
 class StageRow:
     """One attempt to train the steps from `start` to `stop`; a later row replaces it.
 
-    `run` is the driver's that sent it, `trials` are some of those that want it, and `message`
-    says why it failed. `start_seconds` is what it took to build or load its trainer: 0 if the
-    worker held it already, None if it did not come to that. Where it left a trial for now,
-    `suspend_seconds` is the time from the order to stop, or from the end of its last step,
-    until its state of `snapshot_bytes` was durable.
+    `run` is the run of the driver that sent it, `trials` are some of the trials that requested
+    it, and `message` is the reason of a failure. `start_seconds` is the time of building or
+    loading the trainer: 0 if the worker held it already, None if the attempt ended before. When
+    a trial was paused, `suspend_seconds` is the time from the order to stop, or from the end of
+    its last step, until its state of `snapshot_bytes` was durable.
     """
 
     study_id: int
@@ -242,7 +166,7 @@ class StageRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """One run of a driver, as it stood at its last sign of life; a later row replaces it.
+    """One run of a driver at its last heartbeat; a later row replaces it.
 
     Parameters
     ----------
@@ -251,19 +175,19 @@ class RunRow:
     host, pid, version
         Where the driver runs, and its version of dasktune.
     began, seen, ended
-        When it began, was last heard of, and ended (epoch seconds).
+        Times of its start, last heartbeat and end (epoch seconds).
     how
         ``running``, ``ended``, ``limit``, ``interrupted`` or ``failed``.
     message
-        Which limit ended it, why its tuner did, or why it failed.
+        The limit that ended it, its tuner's reason to finish, or the failure.
     seconds_left
-        Estimate for what is asked for; None if nothing is known.
+        Estimated time for all requests; None if nothing is known.
     waits
-        What it waits for: objects with ``kind``, ``text`` and ``since`` (epoch seconds).
+        Reasons for waiting: objects with ``kind``, ``text`` and ``since`` (epoch seconds).
     workers
-        How many there are, are busy, and how many stages wait for one.
+        Numbers of workers, of busy workers, and of stages that wait for one.
     positions
-        How far attempts have come that run, by attempt.
+        Steps that the running attempts have reached, by attempt.
     """
 
     run: str
@@ -309,14 +233,14 @@ events = sa.Table(
     sa.Column("place", sa.Integer),
 )
 
-LANDMARKS = sa.or_(*(events.c.kind == sa.literal_column(f"'{kind}'") for kind in _LANDMARKS))
-"""What holds of the entries of a log that a tuner is found by: so few that they are indexed."""
+TUNER_EVENTS = sa.or_(*(events.c.kind == sa.literal_column(f"'{kind}'") for kind in _TUNER_KINDS))
+"""Condition for the events that begin, snapshot or widen a tuner: few, so they are indexed."""
 
 sa.Index(
     "dasktune_events_landmarks",
     *(events.c.study_id, events.c.kind, events.c.number, events.c.place),
-    sqlite_where=LANDMARKS,
-    postgresql_where=LANDMARKS,
+    sqlite_where=TUNER_EVENTS,
+    postgresql_where=TUNER_EVENTS,
 )
 
 notes = sa.Table(
@@ -418,13 +342,24 @@ runs = sa.Table(
 )
 
 
-def kind_and_place(payload: Any) -> tuple[str | None, int | None]:
-    """Return what an event is searched by: its kind, and the tuner it is about."""
-    if not isinstance(payload, Mapping):
-        return None, None
-    return payload.get("kind"), payload.get("place")
+def table(name: str) -> sa.Table:
+    """Return the table of a name without prefix."""
+    return metadata.tables[f"dasktune_{name}"]
 
 
-def finite(value: float | None) -> float | None:
-    """Return what trials are sorted by: their value, None if it is not finite."""
-    return value if value is not None and math.isfinite(value) else None
+def _of_payload(row: EventRow, name: str) -> Any:
+    return row.payload.get(name) if isinstance(row.payload, Mapping) else None
+
+
+def _finite_value(row: TrialRow) -> float | None:
+    return row.value if row.value is not None and math.isfinite(row.value) else None
+
+
+DERIVED: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
+    "events": {
+        "kind": lambda row: _of_payload(row, "kind"),
+        "place": lambda row: _of_payload(row, "place"),
+    },
+    "trials": {"finite_value": _finite_value},
+}
+"""Columns that are computed from their row, to search and sort by; tables without prefix."""

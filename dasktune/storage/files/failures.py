@@ -72,7 +72,7 @@ _DISK_REASONS = {
 """Sentences by the number of the operating system's error."""
 
 
-class ToldError(OSError):
+class FilesError(OSError):
     """Why an operation on a store failed, in words for who has to mend it."""
 
 
@@ -103,7 +103,7 @@ def reason_of(error: BaseException, *, bucket: str = "") -> str:
     bucket
         Which bucket it was about.
     """
-    if isinstance(error, ToldError):
+    if isinstance(error, FilesError):
         return str(error)
     code = code_of(error)
     if code in _OTHER_REGION:

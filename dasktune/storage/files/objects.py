@@ -18,7 +18,7 @@ import numpy as np
 
 from dasktune.errors import ConfigurationError, StorageError, unknown
 from dasktune.storage.files.base import Buffer, Entry, Files, Parts
-from dasktune.storage.files.failures import ToldError, code_of, reason_of
+from dasktune.storage.files.failures import FilesError, code_of, reason_of
 from dasktune.storage.files.local import LocalFiles
 from dasktune.storage.files.retry import Patience
 from dasktune.storage.redaction import redacted, showable
@@ -334,14 +334,14 @@ class ObjectFiles:
 
         Raises
         ------
-        ToldError
+        FilesError
             If it fails to the last, whatever the library's own exception.
         """
         try:
             return self._patience.call(work)
         except Exception as error:
             bucket = self._root.lstrip("/").partition("/")[0]
-            raise ToldError(reason_of(error, bucket=bucket)) from error
+            raise FilesError(reason_of(error, bucket=bucket)) from error
 
     def _each(self, work: Callable[[_One], _Made], items: Sequence[_One]) -> list[_Made]:
         """Do the same for each, many at a time."""

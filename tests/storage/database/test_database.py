@@ -414,9 +414,9 @@ def run_of(name, **changes):
 
 def test_the_last_sign_of_the_last_run_is_found(database):
     assert database.last_run(1) is None
-    database.sign(run_of("b", began=2.0))
-    database.sign(run_of("a", began=1.0))
-    database.sign(run_of("c", began=3.0, study_id=2))
+    database.write_run(run_of("b", began=2.0))
+    database.write_run(run_of("a", began=1.0))
+    database.write_run(run_of("c", began=3.0, study_id=2))
     later = run_of(
         "b",
         began=2.0,
@@ -429,7 +429,7 @@ def test_the_last_sign_of_the_last_run_is_found(database):
         workers={"usable": 2},
         positions={"1-aa": 3},
     )
-    database.sign(later)
+    database.write_run(later)
     assert database.last_run(1) == later
     assert database.last_run(2) == run_of("c", began=3.0, study_id=2)
 
@@ -563,10 +563,10 @@ def test_a_log_is_read_by_kind_and_tuner(database):
             ]
         )
     )
-    assert [row.number for row in database.landmarks(1, "tuner")] == [0, 2]
-    assert [row.number for row in database.landmarks(1, "tuner", after=0)] == [2]
-    assert database.last_landmark(1, "snapshot", 0) == tuner_event(5, "snapshot", 0)
-    assert database.last_landmark(1, "snapshot", 1) is None
+    assert [row.number for row in database.tuner_events(1, "tuner")] == [0, 2]
+    assert [row.number for row in database.tuner_events(1, "tuner", after=0)] == [2]
+    assert database.last_tuner_event(1, "snapshot", 0) == tuner_event(5, "snapshot", 0)
+    assert database.last_tuner_event(1, "snapshot", 1) is None
     assert [row.number for row in database.events(1, 1, place=0)] == [3, 5, 7]
     assert [database.next_event(study) for study in (1, 2, 3)] == [8, 10, 0]
 
@@ -579,8 +579,8 @@ def test_tuners_are_found_by_an_index(tmp_path):
         "before_cursor_execute",
         lambda connection, cursor, statement, values, *rest: seen.append((statement, values)),
     )
-    database.landmarks(1, "tuner")
-    database.last_landmark(1, "snapshot", 0)
+    database.tuner_events(1, "tuner")
+    database.last_tuner_event(1, "snapshot", 0)
     database.next_event(1)
     plans = [plan_of(tmp_path / "x.db", query, *values) for query, values in seen]
     assert ["dasktune_events_landmarks" in plan for plan in plans] == [True, True, False]

@@ -123,9 +123,9 @@ def test_all_that_was_written_is_there_and_found(server: str) -> None:
     assert found["metrics"][0].values == {"loss": 0.25, "rate": math.inf}
     (checkpoint,) = found["checkpoints"]
     assert (checkpoint.created, checkpoint.used, checkpoint.study_id) == (0, 0, None)
-    assert [one.number for one in database.landmarks(1, "tuner")] == [0]
+    assert [one.number for one in database.tuner_events(1, "tuner")] == [0]
     assert [one.number for one in database.events(1, place=0)] == [0, 1, 2, 3]
-    snapshot = database.last_landmark(1, "snapshot", 0)
+    snapshot = database.last_tuner_event(1, "snapshot", 0)
     assert snapshot is not None
     assert snapshot.number == 3
     (stage,) = found["stages"]

@@ -1,4 +1,4 @@
-"""A SQLite file on a network file system is warned of, once, with what to do."""
+"""dasktune warns once of a SQLite file on a network file system, and names the remedy."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from dasktune.storage.database import database as module
+from dasktune.storage.database.connection import all_mounts, network_kind
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.network import Warner, all_mounts, network_kind
 
 
 class Mount(NamedTuple):
@@ -34,30 +33,32 @@ class Mount(NamedTuple):
         ([], None),
     ],
 )
-def test_the_nearest_mount_counts(mounts: list[tuple[str, str]], kind: str | None) -> None:
-    found = network_kind(Path("/data/runs/x.db"), lambda: [Mount(*one) for one in mounts])
-    assert found == kind
+def test_network_kind_is_of_the_deepest_mount(
+    mounts: list[tuple[str, str]], kind: str | None
+) -> None:
+    mounted = [Mount(*mount) for mount in mounts]
+    assert network_kind(Path("/data/runs/x.db"), lambda: mounted) == kind
 
 
-def test_a_link_is_followed(tmp_path: Path) -> None:
+def test_network_kind_follows_links(tmp_path: Path) -> None:
     (tmp_path / "far").mkdir()
     (tmp_path / "near").symlink_to(tmp_path / "far")
     mounts = [Mount("/", "ext4"), Mount(str(tmp_path / "far"), "nfs")]
     assert network_kind(tmp_path / "near" / "x.db", lambda: mounts) == "nfs"
 
 
-def test_this_machine_tells_its_mounts() -> None:
-    assert any(one.mountpoint == "/" for one in all_mounts())
+def test_all_mounts_hold_the_root() -> None:
+    assert any(mount.mountpoint == "/" for mount in all_mounts())
 
 
-def test_it_is_said_once_for_each_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_database_on_a_network_warns_once_per_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "warner", Warner(lambda: [Mount("/", "nfs4")]))
+    mounts = [Mount("/", "nfs4")]
     with caplog.at_level(logging.WARNING, "dasktune"):
         for name in ("x.db", "x.db", "y.db"):
-            Database(tmp_path / name).close()
-        Database("sqlite://").close()
+            Database(tmp_path / name, mounts=lambda: mounts).close()
+        Database("sqlite://", mounts=lambda: mounts).close()
     assert len(caplog.messages) == 2
     first = caplog.messages[0]
     assert first.startswith(f"database {tmp_path}/x.db is on a network file system (nfs4)")
