@@ -22,19 +22,18 @@ LOADERS = {
 ALLOWED = {
     "trainer/code.py": {"pickle", "cloudpickle"},  # trainers, over Dask's own connection
     "trainer/data.py": {"cloudpickle"},  # data sets, to processes that this one starts
-    "trainer/check_resume.py": {"pickle"},  # a job, to a process that this one starts
-    "trainer/resume_process.py": {"pickle"},  # is that process, and reads its standard input
-    "algos/curves/prior_fitted.py": {"np.load"},  # with allow_pickle=False
-    "simulate/trace_files.py": {"np.lib.npyio.NpzFile"},  # with allow_pickle=False
-    "predictions.py": {"pickle"},  # questions of predictors, over Dask's own connection
-    "plugin.py": {"pickle"},  # opens them
+    "trainer/check_resume/check.py": {"pickle"},  # a job, to a process that this one starts
+    "trainer/check_resume/new_process.py": {"pickle"},  # is that process, and reads its standard input
+    "algos/curves/network/prior_fitted.py": {"np.load"},  # with allow_pickle=False
+    "traces/files.py": {"np.lib.npyio.NpzFile"},  # with allow_pickle=False
+    "driver/predictions.py": {"pickle"},  # questions of predictors, over Dask's own connection
+    "worker/plugin.py": {"pickle"},  # opens them
     "doctor/asking.py": {"cloudpickle"},  # its own code, over Dask's own connection
-    "testing/torture/scenario.py": {"pickle"},  # copies what it has made
     "testing/predictors.py": {"pickle"},  # copies what it has made
 }
 """By file of the package, with what it is needed for."""
 
-PLACES = ("storage", "recall.py", "history.py", "inventory.py", "leasing.py", "sharing.py")
+PLACES = ("storage", "driver", "results")
 """What reads stores and databases."""
 
 
@@ -88,8 +87,9 @@ def test_what_reads_stores_and_databases_imports_only_what_is_named_in_it() -> N
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
-                argument = ast.unparse(node.args[0])
-                assert argument in ("'torch'", "f'{__name__}.{_HOMES[name]}'"), name
+                argument = node.args[0]
+                known = isinstance(argument, ast.Constant) or "_HOMES[" in ast.unparse(argument)
+                assert known, name
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr":
                 assert ast.unparse(node.args[0]) not in ("sys.modules", "builtins"), name
 

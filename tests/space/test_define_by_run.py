@@ -19,7 +19,7 @@ from dasktune.space import DefinedByRun, Float
 from dasktune.space.define_by_run import Suggesting, space_of
 from dasktune.types import Register
 
-HERE = r"test_by_run\.py:\d+: "
+HERE = r"test_define_by_run\.py:\d+: "
 
 
 def schedule(trial: Suggesting) -> Mapping[str, object]:
@@ -105,7 +105,7 @@ def test_identities_tell_functions_apart_by_what_they_give() -> None:
     texts = {json.dumps(DefinedByRun(make(high)).to_json()) for high in (1.0, 1.0, 2.0)}
     assert len(texts) == 2
     assert SPACE.to_json() == DefinedByRun(schedule).to_json()
-    assert "test_by_run.schedule" in json.dumps(SPACE.to_json())
+    assert "test_define_by_run.schedule" in json.dumps(SPACE.to_json())
 
 
 def fails(trial: Suggesting) -> Mapping[str, object]:
