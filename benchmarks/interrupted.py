@@ -20,7 +20,6 @@ from dasktune.engine.engine import Engine
 from dasktune.engine.event_log import Record
 from dasktune.engine.limits import Limits
 from dasktune.engine.outcome import Outcome
-from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import Ended, Event, RunStage, Saved
 from dasktune.simulate.mishaps import Mishaps
 from dasktune.simulate.runner import Conditions, SimulatedRunner
@@ -62,10 +61,6 @@ class _Recorded:
         self._recorder = study._recorder()
         self._events = 0
         self._orders: dict[str, RunStage] = {}
-
-    @property
-    def dispatcher(self) -> Dispatcher:
-        return self.engine.dispatcher
 
     @property
     def trials(self) -> Mapping[int, Any]:
@@ -114,7 +109,7 @@ class _Recorded:
         return outcome
 
     def _saved(self, event: Saved) -> None:
-        node = self.dispatcher.attempts[event.attempt].leaf
+        node = self.engine.view.attempts[event.attempt].leaf
         self._recorder.metrics(node, [(at, node.key_at(at), one) for at, one in event.reports])
         self.reports += len(event.reports)
         key = node.key_at(event.step)
@@ -187,8 +182,8 @@ def write_study(
 def next_records(engine: Engine, count: int) -> list[Record]:
     """Return what an engine notes when it is told of the next end of trials that wait for one."""
     found: list[Record] = []
-    for number in sorted(engine.dispatcher.wanted)[:count]:
-        node = engine.dispatcher.wanted[number][0]
+    for number in sorted(engine.view.wanted)[:count]:
+        node = engine.view.wanted[number][0]
         values = {name: one(0) for name, one in engine.trials[number].sequences.items()}
         metrics = {METRIC: loss_of(values, node.stop)}
         outcome = engine.measured(number, node.stop, metrics, 0.0)

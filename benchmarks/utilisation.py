@@ -252,7 +252,7 @@ class _World:
         self._obey(self.engine.begin(tuner, place=0, capacity=len(self._slots), now=0.0))
         for name in self._slots:
             self._tell(WorkerJoined(worker=name))
-        while not (self.engine.finished and self.engine.dispatcher.is_idle):
+        while not (self.engine.finished and self.engine.view.is_idle):
             tick = self._next_tick()
             if tick < self._due[0][0]:
                 self.now = tick
@@ -272,7 +272,7 @@ class _World:
     def _next_tick(self) -> float:
         """Return when the driver looks at what it has anew, as a runner does."""
         began = time.process_time()
-        tick = self.engine.dispatcher.next_tick(self.now)
+        tick = self.engine.next_tick(self.now)
         self.cpu += time.process_time() - began
         return math.inf if tick is None else max(self.now + LEAST_WAIT, tick)
 

@@ -18,6 +18,7 @@ from dasktune.errors import ConfigurationError, StorageError, refuse
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.plan import Node
+from dasktune.graph.view import RunView
 from dasktune.report.formats import duration, percent, printable
 from dasktune.results.keep import keep_of, kept_keys, record_of
 from dasktune.results.results import objective_of, seeded_key_of
@@ -320,16 +321,17 @@ class _Judge:
                         trial.number, trial.sequences, trial.max_steps, seed=trial.seed
                     )
             steps = {key: one.step for key, one in self._found.checkpoints.items()}
-            places = mark(dispatcher.plan, steps)
+            view = RunView(dispatcher)
+            places = mark(view.plan, steps)
             _learn_speed(dispatcher, database, row.id)
             first: dict[Node, int] = {}
-            for number in sorted(dispatcher.plan.paths):
-                for node in dispatcher.plan.nodes_of(number):
+            for number in sorted(view.plan.paths):
+                for node in view.plan.nodes_of(number):
                     first.setdefault(node, number)
             for key, (node, _) in places.items():
                 self.uses.setdefault(key, _Use(row.name, first[node]))
             sizes = {key: self._found.checkpoints[key].nbytes for key in places}
-            for state in Worth(dispatcher, trials, objective).states(sizes, places, ()):
+            for state in Worth(view, trials, objective).states(sizes, places, ()):
                 self._add(state)
                 if state.chance >= ENOUGH:
                     self._hold(state.key, f"{row.name} goes on from it")
@@ -367,16 +369,16 @@ class _Judge:
 
 
 def _learn_speed(dispatcher: Dispatcher, database: Database, study_id: int) -> None:
-    """Take in how long the study's steps took."""
-    node = next(iter(dispatcher.plan), None)
+    """Measure how long the study's steps took."""
+    trial = next(iter(dispatcher.plan.paths), None)
     spans = [
         (one.steps, one.ended - one.started)
         for one in database.stages(study_id)
         if one.ended is not None and one.started
     ]
     steps, seconds = sum(one for one, _ in spans), sum(one for _, one in spans)
-    if node is not None and steps and seconds > 0:
-        dispatcher.speeds.observe(node, steps=steps, seconds=seconds)
+    if trial is not None and steps and seconds > 0:
+        dispatcher.measure(trial, 1, steps=steps, seconds=seconds)
 
 
 def _of_checkpoints(

@@ -17,7 +17,6 @@ from dasktune.driver.recorder import Recorder
 from dasktune.driver.waiting import trials_of
 from dasktune.engine.engine import Engine
 from dasktune.errors import InternalError, StorageError
-from dasktune.graph.attempts import Attempt
 from dasktune.graph.events import (
     Ended,
     Event,
@@ -29,6 +28,7 @@ from dasktune.graph.events import (
     WorkerLost,
 )
 from dasktune.graph.plan import Node
+from dasktune.graph.view import AttemptView
 from dasktune.logs import KEY_LETTERS, about, trials_text
 from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.types import Metrics, Step
@@ -103,7 +103,7 @@ class Flights:
         self.worker_seconds = 0.0
         self.latest: tuple[Step, Metrics] | None = None
         self.trouble: str | None = None
-        self._dispatcher = engine.dispatcher
+        self._view = engine.view
         self._recorder = recorder
         self._store = store
         self._lookups = store if lookups is None else lookups
@@ -147,12 +147,12 @@ class Flights:
         is_blameless
             See `WorkerLost`.
         """
-        slot = self._dispatcher.slots.get(worker)
+        slot = self._view.slots.get(worker)
         if slot is not None and slot.queue and slot.queue[0].id in self._flights:
             # A step that kills its process at once is never heard of: it counts as started, or
             # the stage would be tried for ever.
             self._tell(Started(attempt=slot.queue[0].id))
-        lost = [one for one in self._dispatcher.attempts.values() if one.worker == worker]
+        lost = [one for one in self._view.attempts.values() if one.worker == worker]
         for attempt in lost:
             flight = self._flights.get(attempt.id)
             if flight is not None:
@@ -170,7 +170,7 @@ class Flights:
     def close(self) -> None:
         """Take note of what has ended and is not in the store: nobody waits for it any more."""
         for attempt in self._flights:
-            found = self._dispatcher.attempts.get(attempt)
+            found = self._view.attempts.get(attempt)
             if found is not None:
                 self._recorder.unsaved(attempt, max(found.saved, found.start))
 
@@ -181,7 +181,7 @@ class Flights:
             if flight.ended_at is None or now - flight.ended_at < DURABLE_SECONDS:
                 continue
             flight.ended_at = now
-            attempt = self._dispatcher.attempts.get(attempt_id)
+            attempt = self._view.attempts.get(attempt_id)
             if attempt is None:
                 del self._flights[attempt_id]
             elif not self._look_up_saves(flight, attempt, until=attempt.position):
@@ -266,7 +266,7 @@ class Flights:
             self.worker_seconds += message["seconds"]
         flight.ended_at = self._now()
         self._on_step(message["attempt"], message["step"])
-        attempt = self._dispatcher.attempts.get(message["attempt"])
+        attempt = self._view.attempts.get(message["attempt"])
         if message["status"] == "missing" and not (attempt and attempt.uprooted):
             key = flight.order.node.key_at(flight.order.start)
             logger.warning("state %s is missing or corrupt; it is trained again", key)
@@ -288,7 +288,7 @@ class Flights:
     def _failed(self, flight: _Flight, message: Mapping[str, Any]) -> None:
         said = f"failed after step {message['step']}: {message['message']}"
         _log(flight.order, logging.WARNING, said, message["step"])
-        attempt = self._dispatcher.attempts.get(message["attempt"])
+        attempt = self._view.attempts.get(message["attempt"])
         self.worker_seconds += self._recorder.seconds_of(message["attempt"], message["at"])
         self._tell(
             Failed(
@@ -302,7 +302,7 @@ class Flights:
         self._forget_if_settled(message["attempt"])
 
     def _record_end(
-        self, attempt: Attempt | None, at: float, status: str, message: str = ""
+        self, attempt: AttemptView | None, at: float, status: str, message: str = ""
     ) -> None:
         """Take note of the end of an attempt of which the dispatcher has just been told."""
         if attempt is not None:
@@ -316,11 +316,11 @@ class Flights:
             )
 
     def _forget_if_settled(self, attempt: str) -> None:
-        if attempt not in self._dispatcher.attempts:
+        if attempt not in self._view.attempts:
             self._flights.pop(attempt, None)
             self._recorder.settled(attempt)
 
-    def _look_up_saves(self, flight: _Flight, attempt: Attempt, until: Step) -> bool:
+    def _look_up_saves(self, flight: _Flight, attempt: AttemptView, until: Step) -> bool:
         """Take in the states of an attempt that were saved but not heard of, in their order.
 
         They are looked for where it is likely: earlier ones, too, since each has metrics that
@@ -346,7 +346,7 @@ class Flights:
                 self._take_in(flight, attempt, step, commits[keys[step]])
         return True
 
-    def _take_in(self, flight: _Flight, attempt: Attempt, step: Step, commit: Commit) -> None:
+    def _take_in(self, flight: _Flight, attempt: AttemptView, step: Step, commit: Commit) -> None:
         """Take in the state at a step that the store has."""
         node = attempt.node_at(step)
         reports = [(at, node.key_at(at), metrics) for at, metrics in commit.reports]

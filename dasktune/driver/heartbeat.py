@@ -23,7 +23,7 @@ import dasktune
 from dasktune.cluster.workers import pool_of
 from dasktune.driver import prometheus
 from dasktune.driver.recorder import Recorder
-from dasktune.driver.waiting import Sight, Wait, in_words, steps_left, steps_on_way, waits_of
+from dasktune.driver.waiting import Sight, Wait, in_words, waits_of
 from dasktune.engine.engine import Engine
 from dasktune.engine.trials import best_of
 from dasktune.errors import StorageError
@@ -110,8 +110,8 @@ class Signs:
         self._due = 0.0
         self._is_served = False
         self._is_broken = False
-        self._steps_before = engine.dispatcher.steps_executed
-        self._repeated_before = engine.dispatcher.steps_repeated
+        self._steps_before = engine.view.steps_executed
+        self._repeated_before = engine.view.steps_repeated
         self._deserted: float | None = now
         self._gone_since: float | None = None
         self._unbegun: dict[str, float] = {}
@@ -187,26 +187,26 @@ class Signs:
 
     def _seen(self, sharing: Waiting | None) -> RunRow:
         """Return how the run stands now."""
-        dispatcher, now = self._engine.dispatcher, time.time()
-        waits = waits_of(dispatcher, self._sight(sharing, now))
-        attempts = dispatcher.attempts.values()
+        view, now = self._engine.view, time.time()
+        waits = waits_of(view, self._sight(sharing, now))
+        attempts = view.attempts.values()
         return replace(
             self._row,
             seen=now,
             seconds_left=self._seconds_left(now),
             waits=[_to_json(wait) for wait in waits],
             workers={
-                "usable": len(dispatcher.slots),
-                "busy": sum(1 for slot in dispatcher.slots.values() if slot.queue),
-                "stages_waiting": dispatcher.frontier.active_count,
+                "usable": len(view.slots),
+                "busy": view.busy_workers,
+                "stages_waiting": view.stages_waiting,
             },
             positions={one.id: one.position for one in attempts if one.begun and not one.ended},
         )
 
     def _sight(self, sharing: Waiting | None, now: float) -> Sight:
-        dispatcher = self._engine.dispatcher
+        view = self._engine.view
         present: Mapping[str, Mapping[str, float]] = {}
-        if dispatcher.slots:
+        if view.slots:
             self._deserted = None
         else:
             self._deserted = self._deserted or now
@@ -217,9 +217,9 @@ class Signs:
         asked = None if sharing is None else sharing.unanswered()
         return Sight(
             now=now,
-            needs=dispatcher.options.needs,
+            needs=view.needs,
             present=present,
-            pool=None if self._pool is None or dispatcher.slots else self._pool.waiting(),
+            pool=None if self._pool is None or view.slots else self._pool.waiting(),
             deserted=self._deserted,
             others={} if sharing is None else in_words(sharing.holders()),
             unanswered=None if asked is None else now - asked,
@@ -230,9 +230,9 @@ class Signs:
 
     def _remember(self, now: float) -> None:
         """Take note since when attempts have not begun, or are not in the store."""
-        dispatcher = self._engine.dispatcher
-        first = {slot.queue[0].id for slot in dispatcher.slots.values() if slot.queue}
-        attempts = dispatcher.attempts.values()
+        view = self._engine.view
+        first = {slot.queue[0].id for slot in view.slots.values() if slot.queue}
+        attempts = view.attempts.values()
         waiting = [one.id for one in attempts if one.id in first and not one.has_begun]
         ended = [one.id for one in attempts if one.ended and not one.taken]
         self._unbegun = {one: self._unbegun.get(one, now) for one in waiting}
@@ -250,14 +250,14 @@ class Signs:
 
     def _seconds_left(self, now: float) -> float | None:
         """Return an estimate for what is asked for now, at the speed of the last while."""
-        dispatcher, speeds = self._engine.dispatcher, self._speeds
-        speeds.append((now, dispatcher.steps_executed + sum(steps_on_way(dispatcher))))
+        view, speeds = self._engine.view, self._speeds
+        speeds.append((now, view.steps_executed + view.steps_unsaved))
         while len(speeds) > 2 and speeds[1][0] < now - RATE_SECONDS:
             speeds.popleft()
         (since, before), (_, steps) = speeds[0], speeds[-1]
         if now - since < SIGN_SECONDS or steps <= before:
             return None
-        return steps_left(dispatcher) * (now - since) / (steps - before)
+        return view.steps_left * (now - since) / (steps - before)
 
     # ----------------------------------------------------------------- to the scheduler
 
@@ -268,12 +268,12 @@ class Signs:
 
     def _figures(self) -> dict[str, Any]:
         """Return the figures that Prometheus is given."""
-        dispatcher, tally = self._engine.dispatcher, self._recorder.tally
+        view, tally = self._engine.view, self._recorder.tally
         workers = self._row.workers
         trials = self._engine.trials.values()
         found = {
-            "steps": dispatcher.steps_executed - self._steps_before,
-            "repeated": dispatcher.steps_repeated - self._repeated_before,
+            "steps": view.steps_executed - self._steps_before,
+            "repeated": view.steps_repeated - self._repeated_before,
             "stages": dict(tally.stages),
             "failures": tally.stages["failed"],
             "bytes": tally.nbytes,

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 
 from dasktune.graph.keys import Chain, runs
-from dasktune.graph.plan import Node
+from dasktune.graph.plan import Node, SearchPlan
 from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.database.database import Database
 from dasktune.types import Metrics, Step
@@ -68,8 +68,8 @@ class Recall:
             self._metrics[step][key] = metrics
         self._steps = sorted({*self._checkpoints, *self._metrics})
 
-    def fill(self, node: Node) -> None:
-        """Put what is known of a new node's steps into it; no other node has the same states."""
+    def fill(self, plan: SearchPlan, node: Node) -> None:
+        """Tell a plan what is known of a new node's steps; no other node has the same states."""
         first, last = bisect_right(self._steps, node.start), bisect_right(self._steps, node.stop)
         if first == last or node.parent is None:
             return
@@ -77,34 +77,41 @@ class Recall:
         for until, values in runs(node.sequences, node.start, node.stop):
             end = bisect_right(self._steps, until, first, last)
             if first < end:
-                self._fill_run(node, chain, step, values, self._steps[first:end])
+                self._fill_run(plan, node, chain, step, values, self._steps[first:end])
             if end == last:
                 break
             chain, step, first = chain.extend(values, until - step), until, end
         self._forget_empty()
 
     def _fill_run(
-        self, node: Node, chain: Chain, start: Step, values: bytes, wanted: list[Step]
+        self,
+        plan: SearchPlan,
+        node: Node,
+        chain: Chain,
+        start: Step,
+        values: bytes,
+        wanted: list[Step],
     ) -> None:
         """Fill steps of a node at which it has the same values as at `start`."""
         keys = chain.keys(values, [step - start for step in wanted])
         for step, key in zip(wanted, keys, strict=True):
             if key in self._checkpoints.get(step, ()) or key in self._metrics.get(step, ()):
-                self._fill_step(node, step, key)
+                self._fill_step(plan, node, step, key)
 
-    def _fill_step(self, node: Node, step: Step, key: str) -> None:
+    def _fill_step(self, plan: SearchPlan, node: Node, step: Step, key: str) -> None:
         commit = self._commit_of(key) if key in self._unrecorded else None
         checkpoints, metrics = self._checkpoints.get(step, set()), self._metrics.get(step, {})
         if key in checkpoints:
             checkpoints.remove(key)
             if commit or key not in self._unrecorded:
-                node.checkpoints[step] = None
+                plan.learn(node, step, is_stored=True)
         if key in metrics:
-            node.metrics[step] = metrics.pop(key)
+            plan.learn(node, step, metrics=metrics.pop(key))
         if not checkpoints and not metrics:
             self._emptied.append(step)
         if commit is not None:
-            fill_reports(node, commit)
+            for at, values in commit.reports:
+                plan.learn(node, at, metrics=values)
             self._found.append((node, commit))
 
     def _forget_empty(self) -> None:
@@ -128,11 +135,3 @@ class Recall:
         if key not in self._commits:
             self._commits.update({key: None, **self._store.commits([key])})
         return self._commits[key]
-
-
-def fill_reports(node: Node, commit: Commit) -> None:
-    """Put the metrics of a commit, also those of steps before it, where they belong."""
-    for step, values in commit.reports:
-        at = next((above for above in node.up() if above.start < step), None)
-        if at is not None:
-            at.metrics.setdefault(step, values)

@@ -137,7 +137,7 @@ class DaskRunner:
         self._on_safe = on_safe
         self._outcomes: list[Outcome] = []
         self._callback_error: Exception | None = None
-        self._steps_before = engine.dispatcher.steps_executed
+        self._steps_before = engine.view.steps_executed
         self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._leaving: set[str] = set()
         self._orders: list[Order] = []
@@ -198,7 +198,7 @@ class DaskRunner:
                 self._welcome(event)
                 self._take(self._engine.handle(event, self._now()))
             self._carry_out()
-            while not (self._engine.finished and self._engine.dispatcher.is_idle):
+            while not (self._engine.finished and self._engine.view.is_idle):
                 if self._stop.is_set() or self._meter.reached() is not None:
                     self._drain()
                     break
@@ -247,7 +247,7 @@ class DaskRunner:
 
     def _receive(self) -> list[tuple[str, Any]]:
         """Wait for messages until something is due; return all that are there."""
-        due = self._engine.dispatcher.next_tick(self._now())
+        due = self._engine.next_tick(self._now())
         wait = POLL_SECONDS if due is None else min(POLL_SECONDS, due - self._now())
         received = []
         try:
@@ -322,7 +322,7 @@ class DaskRunner:
             match order:
                 case RunStage():
                     # Not there any more if its worker was lost in this turn.
-                    if order.attempt in self._engine.dispatcher.attempts:
+                    if order.attempt in self._engine.view.attempts:
                         self._start(order)
                 case SavePoint():
                     self._cluster.messages.control(order.worker, order.attempt, save_at=order.step)
@@ -333,7 +333,7 @@ class DaskRunner:
         if not self._is_draining:
             for trial in self._predictions.overdue(now):
                 self._take(self._engine.predicted(trial, None, now))
-            self._predictions.send(self._engine.dispatcher.slots, now)
+            self._predictions.send(self._engine.view.slots, now)
 
     def _predicted(self, number: int, worker: str, answer: object) -> None:
         """Take in a prediction; what comes while the run is drained is asked for again later."""
@@ -360,11 +360,11 @@ class DaskRunner:
 
     def _count(self) -> None:
         """Take in what the run has used so far, for its limits."""
-        attempts = self._engine.dispatcher.attempts.values()
+        attempts = self._engine.view.attempts.values()
         running = [one for one in attempts if not one.ended]
         now = self._now()
         began = [one.started for one in running if one.started is not None]
-        trained = self._engine.dispatcher.steps_executed - self._steps_before
+        trained = self._engine.view.steps_executed - self._steps_before
         self._meter.count(
             seconds=now,
             worker_seconds=self._flights.worker_seconds + sum(now - at for at in began),
@@ -373,11 +373,11 @@ class DaskRunner:
 
     def _ask_for_more(self) -> None:
         """Ask the tuner when workers have nothing to do."""
-        dispatcher = self._engine.dispatcher
-        if self._engine.finished or not dispatcher.idle_workers:
+        view = self._engine.view
+        if self._engine.finished or not view.idle_workers:
             return
-        self._take(self._engine.ask(dispatcher.idle_workers, self._now()))
-        is_under_way = dispatcher.wanted or not dispatcher.is_idle or self._engine.predicting
+        self._take(self._engine.ask(view.idle_workers, self._now()))
+        is_under_way = view.is_under_way or self._engine.predicting
         if self._engine.finished or is_under_way:
             return
         raise InternalError("the tuner has not ended, asks for nothing, and nothing is running")
@@ -393,14 +393,14 @@ class DaskRunner:
         receipt = self._cluster.receipt_of(order)
         if receipt is None:
             self._worker_left(order.worker)
-        elif order.worker in self._engine.dispatcher.slots:
+        elif order.worker in self._engine.view.slots:
             self._flights.end(attempt, receipt)
 
     def _worker_left(self, worker: str, *, is_blameless: bool = False) -> None:
         """Take in that a worker is gone; Dask must not run its stages anywhere else."""
         if worker in self._leaving:
             logger.info("worker %s has left", worker, extra=about(worker=worker))
-        elif worker in self._engine.dispatcher.slots:
+        elif worker in self._engine.view.slots:
             logger.warning("worker %s is lost", worker, extra=about(worker=worker))
         self._leaving.discard(worker)
         self._predictions.lose(worker, is_blameless=is_blameless)
@@ -419,7 +419,7 @@ class DaskRunner:
         """
         if not self._cluster.renew():
             return False
-        for worker in list(self._engine.dispatcher.slots):
+        for worker in list(self._engine.view.slots):
             self._worker_left(worker, is_blameless=True)
         self._forget_news()
         for event in self._open(self._patience):
@@ -445,7 +445,7 @@ class DaskRunner:
 
     def _check_workers(self) -> None:
         """Give up when all workers have been gone for long."""
-        slots = self._engine.dispatcher.slots
+        slots = self._engine.view.slots
         if self._cluster.pool is not None:
             self._ask_for_workers(self._cluster.pool)
         elif slots:
@@ -461,19 +461,19 @@ class DaskRunner:
 
     def _ask_for_workers(self, pool: Pool) -> None:
         """Say how many workers can be used, and which have nothing to do."""
-        dispatcher = self._engine.dispatcher
-        if not dispatcher.slots and (trouble := pool.trouble()) is not None:
+        view = self._engine.view
+        if not view.slots and (trouble := pool.trouble()) is not None:
             raise ClusterError(f"{trouble}. Run this again when it is mended: it goes on")
-        idle = [slot.worker for slot in dispatcher.slots.values() if not slot.queue]
-        wanted = usable_slots(dispatcher, self._now(), left=self._engine.to_begin)
-        pool.use(wanted, idle, slowest_step(dispatcher))
+        idle = [slot.worker for slot in view.slots.values() if not slot.queue]
+        wanted = usable_slots(view, self._now(), left=self._engine.to_begin)
+        pool.use(wanted, idle, slowest_step(view))
 
     # ----------------------------------------------------------------------- Dask
 
     def _shared(self, study: str) -> Sharing:
         leasing = Leasing(self._store, study, self._inbox.put)
         return Sharing(
-            self._engine.dispatcher,
+            self._engine.view,
             leasing,
             self._recorder,
             submit=self._submit,
@@ -501,7 +501,7 @@ class DaskRunner:
             self._sharing.heard(attempt, step)
 
     def _submit(self, order: RunStage) -> None:
-        seed = self._plan.seed + self._engine.dispatcher.plan.seed_of(order.node)
+        seed = self._plan.seed + self._engine.view.plan.seed_of(order.node)
         self._flights.add(order, self._cluster.submissions.submit(order, seed))
 
     def _drain(self) -> None:
@@ -513,7 +513,7 @@ class DaskRunner:
             self._orders.clear()
         self._take(self._engine.drain(self._now()))
         self._carry_out()
-        while self._flights and not self._engine.dispatcher.is_idle and self._now() < deadline:
+        while self._flights and not self._engine.view.is_idle and self._now() < deadline:
             if not self._cluster.is_open:
                 return
             self._sign()
@@ -536,14 +536,13 @@ class DaskRunner:
             with ExitStack() as last:  # each is done, whatever becomes of the others
                 if self._keeper is not None:
                     last.callback(self._close_keeper, self._keeper)
-                last.callback(self._engine.dispatcher.dismiss)
+                last.callback(self._engine.dismiss)
                 if self._sharing is not None:
                     last.callback(self._sharing.close)
                 last.callback(self._cluster.close)
 
     def _close_keeper(self, keeper: Keeper) -> None:
-        for event in keeper.close():
-            self._engine.dispatcher.handle(event, self._now())
+        self._engine.evicted(keeper.close())
 
     def _welcome(self, event: WorkerJoined) -> None:
         logger.info("worker %s joined", event.worker, extra=about(worker=event.worker))
@@ -564,12 +563,12 @@ class DaskRunner:
         return time.monotonic() - self._began
 
     def _snapshot(self) -> Snapshot:
-        dispatcher = self._engine.dispatcher
+        view = self._engine.view
         return Snapshot(
-            workers=len(dispatcher.slots),
-            busy=sum(1 for slot in dispatcher.slots.values() if slot.queue),
-            steps_executed=dispatcher.steps_executed,
-            stages_left=dispatcher.frontier.active_count,
+            workers=len(view.slots),
+            busy=view.busy_workers,
+            steps_executed=view.steps_executed,
+            stages_left=view.stages_waiting,
             seconds=self._now(),
             worker_seconds=self._flights.worker_seconds,
             latest=self._flights.latest,

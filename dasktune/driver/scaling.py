@@ -6,11 +6,7 @@ and at what runs, never at the whole plan.
 
 from __future__ import annotations
 
-from itertools import islice
-
-from dasktune.graph.attempts import Attempt
-from dasktune.graph.dispatch import Dispatcher
-from dasktune.graph.frontier import Frontier
+from dasktune.graph.view import AttemptView, RunView
 
 SOON_SECONDS = 60.0
 """A worker is worth its start for what will be there to do in so much time."""
@@ -19,7 +15,7 @@ MOST = 1000
 """Stages that can start are counted up to here: no pool has as many workers."""
 
 
-def usable_slots(dispatcher: Dispatcher, now: float, *, left: int | None, most: int = MOST) -> int:
+def usable_slots(view: RunView, now: float, *, left: int | None, most: int = MOST) -> int:
     """Return how many workers would have something to do now or within `SOON_SECONDS`.
 
     Each worker at work counts, each stage that can start, and each branch that another worker
@@ -28,55 +24,54 @@ def usable_slots(dispatcher: Dispatcher, now: float, *, left: int | None, most: 
 
     Parameters
     ----------
-    dispatcher
-        Holds the stages and the slots.
+    view
+        The stages and the slots.
     now
-        Seconds, by the dispatcher's clock.
+        Seconds, by the run's clock.
     left
         How many trials the tuner would still begin for workers that have nothing to do; None
         if it does not say: as many as are at work then.
     most
         Counted up to here, and no further.
     """
-    busy = sum(1 for slot in dispatcher.slots.values() if slot.queue)
-    ready = sum(1 for _ in islice(dispatcher.frontier.ready(), most))
-    found = busy + ready + _soon(dispatcher, now)
-    if busy == len(dispatcher.slots):
+    busy = view.busy_workers
+    found = busy + view.count_ready(most) + _soon(view, now)
+    if busy == len(view.slots):
         found += max(1, busy) if left is None else left
     return min(found, most)
 
 
-def slowest_step(dispatcher: Dispatcher) -> float:
+def slowest_step(view: RunView) -> float:
     """Return the seconds per step of the slowest stage that runs, by the speeds measured so far.
 
     0 if nothing runs.
     """
-    seconds = dispatcher.speeds.seconds_per_step
-    queues = (slot.queue for slot in dispatcher.slots.values())
+    seconds = view.seconds_per_step
+    queues = (slot.queue for slot in view.slots.values())
     return max((seconds(queue[0].node) for queue in queues if queue), default=0.0)
 
 
-def _soon(dispatcher: Dispatcher, now: float) -> int:
+def _soon(view: RunView, now: float) -> int:
     """Return how many branches of running paths open soon, beyond those that are gone on with."""
     found = 0
-    for slot in dispatcher.slots.values():
+    for slot in view.slots.values():
         left = SOON_SECONDS
         for attempt in slot.queue:
-            per_step = dispatcher.speeds.seconds_per_step(attempt.node)
+            per_step = view.seconds_per_step(attempt.node)
             left += 0.0 if attempt.started is None else now - attempt.started
             is_last = attempt is slot.queue[-1]
-            found += _opening(attempt, dispatcher.frontier, left / per_step, is_last=is_last)
+            found += _opening(attempt, view, left / per_step, is_last=is_last)
             left -= (attempt.stop - attempt.start) * per_step
     return found
 
 
-def _opening(attempt: Attempt, frontier: Frontier, steps: float, *, is_last: bool) -> int:
+def _opening(attempt: AttemptView, view: RunView, steps: float, *, is_last: bool) -> int:
     """Return how many stages wait for states that an attempt makes in its first so many steps."""
     if steps <= 0:
         return 0
     found = 0
     for node in attempt.covered():
         if node.stop - attempt.start <= steps:
-            pulls = frontier.work(node).pulls
+            pulls = view.count_following(node)
             found += pulls - (is_last and node is attempt.node and pulls > 0)
     return found

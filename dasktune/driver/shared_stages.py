@@ -19,9 +19,9 @@ from dasktune.driver.recorder import Recorder
 from dasktune.driver.save_requests import Wishes
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError
-from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import Ended, Event, Found, Progress, RunStage, Taken
 from dasktune.graph.plan import shared_until
+from dasktune.graph.view import RunView
 from dasktune.sequences import sequence_from_json
 from dasktune.storage.checkpoints import Commit
 from dasktune.storage.leases import Lease, SaveRequest
@@ -47,8 +47,8 @@ class Sharing:
 
     Parameters
     ----------
-    dispatcher
-        Decides what runs.
+    view
+        What runs.
     leasing
         Asks and watches.
     recorder
@@ -63,7 +63,7 @@ class Sharing:
 
     def __init__(
         self,
-        dispatcher: Dispatcher,
+        view: RunView,
         leasing: Leasing,
         recorder: Recorder,
         *,
@@ -71,7 +71,7 @@ class Sharing:
         tell: Callable[[Event], None],
         save_at: Callable[[str, str, Step], None],
     ) -> None:
-        self._dispatcher = dispatcher
+        self._view = view
         self._leasing = leasing
         self._recorder = recorder
         self._submit = submit
@@ -125,23 +125,23 @@ class Sharing:
             if trial.state.is_finished or self._told.get(trial.number, -1) >= until:
                 continue
             self._told[trial.number] = until
-            nodes = self._dispatcher.plan.nodes_of(trial.number)
+            nodes = self._view.plan.nodes_of(trial.number)
             if nodes:
                 path = SaveRequest(sequences=trial.sequences, ends=(until, trial.max_steps))
-                paths.setdefault(self._dispatcher.plan.root_key_of(nodes[0]), []).append(path)
+                paths.setdefault(self._view.plan.root_key_of(nodes[0]), []).append(path)
         for root, found in paths.items():
             self._leasing.want(root, found)
 
     def turn(self) -> None:
         """Let go of what has ended."""
         self._leasing.beat()
-        attempts = self._dispatcher.attempts
+        attempts = self._view.attempts
         for attempt in [one for one in self._running if one not in attempts]:
             self._let_go(attempt)
 
     def holders(self) -> list[str]:
         """Return the driver of each stage that another one trains."""
-        attempts = self._dispatcher.attempts
+        attempts = self._view.attempts
         return [one.lease.holder for name, one in self._waiting.items() if name in attempts]
 
     def unanswered(self) -> float | None:
@@ -177,7 +177,7 @@ class Sharing:
         """Take in whether a lease was taken."""
         order = self._asked.pop(attempt)
         self._asked_at.pop(attempt)
-        if attempt not in self._dispatcher.attempts:
+        if attempt not in self._view.attempts:
             self._leasing.release(attempt, order.start)  # its worker is gone
         elif order.after in self._refused:
             self._leasing.release(attempt, order.start)
@@ -221,7 +221,7 @@ class Sharing:
     def _looked_up(self, attempt: str, commits: dict[Step, Commit]) -> None:
         """Take in states of others; let the dispatcher go on from there when that is all."""
         waiting = self._waiting.get(attempt)
-        if waiting is None or attempt not in self._dispatcher.attempts:
+        if waiting is None or attempt not in self._view.attempts:
             self._waiting.pop(attempt, None)
             return
         order, lease = waiting.order, waiting.lease
@@ -256,7 +256,7 @@ class Sharing:
 
     def _wished(self, wishes: list[tuple[str, SaveRequest]]) -> None:
         """Take in what others want, also of what runs already."""
-        paths = self._dispatcher.plan.paths.values()
+        paths = self._view.plan.paths.values()
         within = max((path.leaf.stop for path in paths), default=0)
         for root, path in wishes if within else ():
             with suppress(ConfigurationError):  # what cannot be trained is nobody's wish
@@ -275,4 +275,4 @@ class Sharing:
         return replace(order, saves=tuple(sorted({*order.saves, *steps}))) if steps else order
 
     def _root_of(self, order: RunStage) -> str:
-        return self._dispatcher.plan.root_key_of(order.node)
+        return self._view.plan.root_key_of(order.node)

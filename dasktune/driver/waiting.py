@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
-from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.plan import Node
-from dasktune.types import Step
+from dasktune.graph.view import RunView
 
 MOST_TRIALS = 5
 """Trials that are named where a stage is spoken of."""
@@ -52,7 +51,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """What is seen of a run beside its dispatcher.
+    """What is seen of a run beside its view.
 
     Parameters
     ----------
@@ -89,16 +88,16 @@ class Sight:
     unsaved: Mapping[str, float] = field(default_factory=dict)
 
 
-def waits_of(dispatcher: Dispatcher, sight: Sight) -> list[Wait]:
+def waits_of(view: RunView, sight: Sight) -> list[Wait]:
     """Return what a run waits for, the gravest first; nothing if it trains what it can."""
     if sight.disconnected is not None:
         text = "the scheduler is gone; it is waited for, and so are workers that come to it"
         return [Wait(kind="scheduler", text=text, since=sight.disconnected)]
-    found = [*_for_workers(dispatcher, sight), *_for_store(sight), *_for_begin(dispatcher, sight)]
+    found = [*_for_workers(view, sight), *_for_store(sight), *_for_begin(view, sight)]
     for name, count in sorted(sight.others.items()):
         found.append(Wait(kind="driver", text=f"{name} trains {_counted(count, 'stage')}"))
-    idle, total = dispatcher.idle_workers, len(dispatcher.slots)
-    if idle and not dispatcher.is_idle:
+    idle, total = view.idle_workers, len(view.slots)
+    if idle and not view.is_idle:
         has = "has" if idle == 1 else "have"
         text = (
             f"{idle:,} of {_counted(total, 'worker')} {has} nothing to do: what is left goes on "
@@ -108,12 +107,12 @@ def waits_of(dispatcher: Dispatcher, sight: Sight) -> list[Wait]:
     return found
 
 
-def _for_workers(dispatcher: Dispatcher, sight: Sight) -> Iterator[Wait]:
+def _for_workers(view: RunView, sight: Sight) -> Iterator[Wait]:
     """Yield why nothing can run, if there is no worker that can be used."""
-    if dispatcher.slots:
+    if view.slots:
         return
     if sight.present and sight.needs:
-        stages = _counted(dispatcher.frontier.active_count, "stage")
+        stages = _counted(view.stages_waiting, "stage")
         shown = [f"{worker} has {dict(has)}" for worker, has in sight.present.items()]
         more = f" and {len(shown) - MOST_WORKERS:,} more" if len(shown) > MOST_WORKERS else ""
         text = (
@@ -152,13 +151,12 @@ def _for_store(sight: Sight) -> Iterator[Wait]:
         yield Wait(kind="store", text=text, since=min(late))
 
 
-def _for_begin(dispatcher: Dispatcher, sight: Sight) -> Iterator[Wait]:
+def _for_begin(view: RunView, sight: Sight) -> Iterator[Wait]:
     """Yield which workers do not begin what they were sent."""
     late = {
         attempt.worker: since
         for name, since in sight.unbegun.items()
-        if sight.now - since >= SLOW_SECONDS
-        and (attempt := dispatcher.attempts.get(name)) is not None
+        if sight.now - since >= SLOW_SECONDS and (attempt := view.attempts.get(name)) is not None
     }
     for worker, since in islice(late.items(), MOST_WORKERS):
         text = f"worker {worker} has not begun the stage that it was sent"
@@ -172,33 +170,6 @@ def trials_of(node: Node) -> list[int]:
     """Return a few of the trials that want the steps of a node, or what comes after it."""
     wanting = (trial for below in islice(node.below(), MOST_NODES) for trial in below.requests)
     return sorted(dict.fromkeys(islice(wanting, MOST_TRIALS)))
-
-
-def steps_left(dispatcher: Dispatcher) -> int:
-    """Return how many of the steps that are asked for now have not been trained.
-
-    Steps that lie on the way of several trials count once.
-    """
-    seen: set[Node] = set()
-    left = 0
-    for nodes in dispatcher.wanted.values():
-        for node in nodes[-1].up():
-            if node in seen:
-                break
-            seen.add(node)
-            reached = node.latest_checkpoint()
-            left += node.stop - reached
-            above = node.parent
-            if reached > node.start or (above is not None and above.stop in above.checkpoints):
-                break
-    return max(0, left - sum(steps_on_way(dispatcher)))
-
-
-def steps_on_way(dispatcher: Dispatcher) -> Iterator[Step]:
-    """Yield what attempts have trained and not saved yet."""
-    for attempt in dispatcher.attempts.values():
-        if not attempt.taken:
-            yield attempt.position - max(attempt.start, attempt.saved)
 
 
 def in_words(drivers: Iterable[str]) -> Counter[str]:

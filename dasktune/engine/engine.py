@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from dasktune.algos.base import Inputs, Tuner
@@ -32,12 +32,8 @@ from dasktune.engine.session import Session, after_last_snapshot
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError, InternalError, unknown
 from dasktune.graph.dispatch import Dispatcher
-from dasktune.graph.events import (
-    Deliver,
-    Event,
-    FailTrial,
-    Instruction,
-)
+from dasktune.graph.events import Deliver, Event, Evicted, FailTrial, Instruction, Saved
+from dasktune.graph.view import RunView
 from dasktune.types import (
     Decision,
     Extend,
@@ -85,7 +81,9 @@ class Engine:
         fails_on_nan: bool = False,
         snapshot_every: int = SNAPSHOT_EVERY,
     ) -> None:
-        self.dispatcher = dispatcher
+        self._dispatcher = dispatcher
+        self.view = RunView(dispatcher)
+        """What others may see of the run."""
         self.objective = objective
         self.trials = trials
         self.reports_told = 0
@@ -203,16 +201,15 @@ class Engine:
         It is asked again where all that it asked for was known already: or nothing would be
         under way, and nothing would follow.
         """
-        dispatcher = self.dispatcher
         while self._ask(capacity, now):
             self._work(now)
-            if dispatcher.wanted or not dispatcher.is_idle:
+            if self.view.is_under_way:
                 break
         return self._settle(now)
 
     def handle(self, event: Event, now: float) -> Outcome:
         """Take in one event of the runner."""
-        self._todo.extend(self.dispatcher.handle(event, now))
+        self._todo.extend(self._dispatcher.handle(event, now))
         return self._settle(now)
 
     def predicted(self, number: int, prediction: Prediction | None, now: float) -> Outcome:
@@ -222,22 +219,54 @@ class Engine:
             self._tell_prediction(session, trial.local, prediction, now)
         return self._settle(now)
 
-    def measured(self, number: int, step: Step, metrics: Metrics, now: float) -> Outcome:
-        """Take in a report of a trial that is trained in a loop of the user's own."""
-        self._todo.extend(self.dispatcher.answer(number, step, metrics))
+    def measured(
+        self, number: int, step: Step, metrics: Metrics, now: float, *, seconds: float
+    ) -> Outcome:
+        """Take in a report of a trial that is trained in a loop of the user's own.
+
+        `seconds` is how long it was trained since its report before.
+        """
+        before = self.trials[number].steps
+        self._dispatcher.measure(number, step, steps=step - before, seconds=seconds)
+        self._todo.extend(self._dispatcher.answer(number, step, metrics))
         return self._settle(now)
 
     def give_up(self, number: int, message: str, now: float) -> Outcome:
         """Take in that a trial failed in a loop of the user's own."""
-        self._todo.extend(self.dispatcher.stop(number, now))
+        self._todo.extend(self._dispatcher.stop(number, now))
         self._todo.append(FailTrial(trial=number, step=0, message=message))
         return self._settle(now)
 
     def drain(self, now: float) -> Outcome:
         """Let every stage end at its next step, without ending the tuner: it can go on."""
-        self._todo.extend(self.dispatcher.drain())
+        self._todo.extend(self._dispatcher.drain())
         self._note_clock(now)
         return self._settle(now)
+
+    def dismiss(self, saved: Sequence[Saved] = (), now: float = 0.0) -> None:
+        """Forget all workers, requests and attempts: nothing more will be heard of them.
+
+        Parameters
+        ----------
+        saved
+            The last states that became durable. The plan takes them; no tuner is told of them.
+        now
+            Seconds since the run began.
+        """
+        if saved:
+            self._dispatcher.drain()  # or they would start stages
+        for event in saved:
+            self._dispatcher.handle(event, now)
+        self._dispatcher.dismiss()
+
+    def evicted(self, events: Iterable[Evicted]) -> None:
+        """Forget states that were evicted after the run was dismissed."""
+        for event in events:
+            self._dispatcher.handle(event, 0.0)
+
+    def next_tick(self, now: float) -> float | None:
+        """Return when a `Tick` is due: the next worker is about to run dry."""
+        return self._dispatcher.next_tick(now)
 
     def _note_clock(self, now: float) -> None:
         """Write down how long a timed tuner has run: what it ran since its last call counts."""
@@ -316,11 +345,11 @@ class Engine:
             return None
         return Now(
             seconds=self._clock(now),
-            step_seconds=self.dispatcher.seconds_per_step(report.trial),
-            workers=max(1, self.own_workers, len(self.dispatcher.slots)),
+            step_seconds=self._dispatcher.seconds_per_step(report.trial),
+            workers=max(1, self.own_workers, len(self._dispatcher.slots)),
             between=tuple(
                 (step, self.objective.losses(metrics))
-                for step, metrics in self.dispatcher.metrics_between(
+                for step, metrics in self._dispatcher.metrics_between(
                     report.trial, self.trials[report.trial].steps, report.step
                 )
                 if all(name in metrics for name in self.objective.metrics)
@@ -345,7 +374,7 @@ class Engine:
     def _fail_on_nan(self, report: Report, now: float) -> None:
         values = zip(self.objective.metrics, self.objective.values(report.metrics), strict=True)
         name, value = next(one for one in values if not math.isfinite(one[1]))
-        self._todo.extend(self.dispatcher.stop(report.trial, now))
+        self._todo.extend(self._dispatcher.stop(report.trial, now))
         message = f"{name} must be finite (on_nan='fail'), got {value} at step {report.step}"
         self._fail(FailTrial(trial=report.trial, step=report.step, message=message), now)
 
@@ -363,7 +392,7 @@ class Engine:
             f"evaluate must return {metric!r}, got {', '.join(report.metrics) or 'nothing'} at "
             f"step {report.step}"
         )
-        self._todo.extend(self.dispatcher.stop(report.trial, now))
+        self._todo.extend(self._dispatcher.stop(report.trial, now))
         self._fail(FailTrial(trial=report.trial, step=report.step, message=message), now)
 
     def _fail(self, failure: FailTrial, now: float) -> None:
@@ -467,7 +496,7 @@ class Engine:
             trial = self.trials[session.numbers[local]]
             ahead = tuple(step for step in request.reports if step > trial.steps)
             self._todo.extend(
-                self.dispatcher.extend(trial.number, request.until, request.priority, now, ahead)
+                self._dispatcher.extend(trial.number, request.until, request.priority, now, ahead)
             )
         for local in sorted(session.questions):
             number = session.numbers[local]
@@ -509,12 +538,12 @@ class Engine:
         self._make_known(self.trials[number])
 
     def _make_known(self, trial: TrialRecord) -> None:
-        register = self.dispatcher.register
+        register = self._dispatcher.register
         self._todo.extend(register(trial.number, trial.sequences, trial.max_steps, seed=trial.seed))
 
     def _carry_out(self, session: Session, decision: Decision, now: float) -> list[Instruction]:
         """Pass a decision on to the dispatcher."""
-        dispatcher = self.dispatcher
+        dispatcher = self._dispatcher
         match decision:
             case Extend():
                 number = session.numbers[decision.trial]

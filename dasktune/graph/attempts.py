@@ -46,10 +46,7 @@ class Attempt:
 
     def node_at(self, step: Step) -> Node:
         """Return the node on its way that holds `step`: start < step <= stop."""
-        for node in self.leaf.up():
-            if node.start < step:
-                return node
-        return self.leaf
+        return self.leaf.holder(step)
 
     def covered(self) -> Iterator[Node]:
         """Yield the nodes that it shall train, the last first."""
@@ -57,6 +54,10 @@ class Attempt:
             yield node
             if node.start <= self.start:
                 return
+
+
+QUEUE_LENGTH = 2
+"""Stages that a worker knows of at most: the one that runs and the next."""
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Ordered
+from typing import assert_never
 
 from dasktune.graph.attempts import Attempt, DispatchOptions, Slot
 from dasktune.graph.events import (
@@ -29,6 +30,7 @@ from dasktune.graph.events import (
     SavePoint,
     Started,
     StopStage,
+    StoreCrowded,
     Taken,
     Tick,
     WorkerJoined,
@@ -37,7 +39,7 @@ from dasktune.graph.events import (
 )
 from dasktune.graph.frontier import Failure, Frontier
 from dasktune.graph.placement import Placing
-from dasktune.graph.plan import Node, SearchPlan
+from dasktune.graph.plan import Node, Place, SearchPlan
 from dasktune.graph.speeds import Speeds
 from dasktune.types import Metrics, Report, Sequences, Step
 
@@ -145,12 +147,17 @@ class Dispatcher:
         self._answer_requests([node])
         return self._take()
 
+    def measure(self, trial: int, step: Step, *, steps: Step, seconds: float) -> None:
+        """Learn from `steps` up to `step` of a trial that took so long elsewhere."""
+        node = self.plan.node_at(trial, step)
+        self.speeds.observe(node, steps=steps, seconds=seconds)
+
     @property
-    def starts(self) -> Iterator[tuple[Node, Step]]:
+    def starts(self) -> Iterator[Place]:
         """Yield the states, with the node that holds each, that attempts may still have to load."""
         for attempt in self.attempts.values():
             if not attempt.ended and attempt.position == attempt.start > 0:
-                yield _holder_of(attempt.node, attempt.start), attempt.start
+                yield attempt.node.holder(attempt.start), attempt.start
 
     def drain(self) -> list[Instruction]:
         """Let every stage end at its next step, and start no more; requests stay."""
@@ -170,6 +177,7 @@ class Dispatcher:
         for trial in list(self._wanted):
             self._withdraw(trial)
         self._placing.clear()
+        self.frontier.order(deepest_first=False)
         self._draining = False
 
     # ---------------------------------------------------------------------- events
@@ -201,8 +209,12 @@ class Dispatcher:
                 self._found(event)
             case Evicted():
                 self._forget_state(event.node, event.step)
+            case StoreCrowded():
+                self.frontier.order(deepest_first=event.is_crowded)
             case Tick():
                 pass
+            case _:
+                assert_never(event)
         self._fill(now)
         return self._take()
 
@@ -401,7 +413,7 @@ class Dispatcher:
         for node in below.up():
             if node.checkpoints.pop(step, ()) is None:
                 for attempt in self.attempts.values():
-                    if attempt.start == step and _holder_of(attempt.node, step) is node:
+                    if attempt.start == step and attempt.node.holder(step) is node:
                         attempt.uprooted = True
                 self.frontier.update(node)
                 failure = self.frontier.failure_above(node)
@@ -421,7 +433,7 @@ class Dispatcher:
 
     def _found(self, event: Found) -> None:
         """Take in a state that someone else has made."""
-        node = _holder_of(event.node, event.step)
+        node = event.node.holder(event.step)
         node.checkpoints[event.step] = None
         rival = None
         if event.step == node.stop:
@@ -592,10 +604,3 @@ class Dispatcher:
     def _take(self) -> list[Instruction]:
         out, self._out = self._out, []
         return out
-
-
-def _holder_of(node: Node, step: Step) -> Node:
-    """Return the node that holds a step on the way to `node`: it may have been split since."""
-    while step <= node.start and node.parent is not None:
-        node = node.parent
-    return node

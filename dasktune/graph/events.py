@@ -149,6 +149,17 @@ class Evicted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoreCrowded:
+    """States that wait for what goes on from them fill the store's budget, or do so no more.
+
+    While they do, the dispatcher ends one branch before it begins the next: the deepest start
+    goes first, so that few states have to wait.
+    """
+
+    is_crowded: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """Time has passed."""
 
@@ -166,6 +177,7 @@ Event = (
     | Taken
     | Found
     | Evicted
+    | StoreCrowded
     | Tick
 )
 

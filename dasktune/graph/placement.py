@@ -8,14 +8,11 @@ them is chosen `lookahead_seconds` before it would run dry: the longest path goe
 
 from __future__ import annotations
 
-from dasktune.graph.attempts import Attempt, DispatchOptions, Slot
+from dasktune.graph.attempts import QUEUE_LENGTH, Attempt, DispatchOptions, Slot
 from dasktune.graph.events import RunStage
 from dasktune.graph.frontier import Frontier, start_of
 from dasktune.graph.plan import Node
 from dasktune.graph.speeds import Speeds
-
-QUEUE_LENGTH = 2
-"""Stages that a worker knows of at most: the one that runs and the next."""
 
 
 class Placing:

@@ -109,6 +109,16 @@ class Node:
             yield node
             node = node.parent
 
+    def holder(self, step: Step) -> Node:
+        """Return the node on the way to this one that holds `step`, the root for step 0.
+
+        It is another one than before if an edge was split since.
+        """
+        node = self
+        while step <= node.start and node.parent is not None:
+            node = node.parent
+        return node
+
     def below(self) -> Iterator[Node]:
         """Yield this node and all nodes below it."""
         stack = [self]
@@ -116,6 +126,10 @@ class Node:
             node = stack.pop()
             yield node
             stack.extend(node.children.values())
+
+
+Place = tuple[Node, Step]
+"""Where a state lies in the plan: its node, or one below it, and its step."""
 
 
 @dataclass(slots=True)
@@ -219,6 +233,38 @@ class SearchPlan:
         if not node.start < step < node.stop:
             raise InternalError(f"{node!r} cannot be cut at step {step}")
         return self._split(node, step)
+
+    def learn(
+        self,
+        node: Node,
+        step: Step,
+        *,
+        is_stored: bool = False,
+        metrics: Metrics | None = None,
+    ) -> None:
+        """Add what earlier runs left of a step on the way to a node.
+
+        This is for steps that nobody has asked for yet; while a study runs, events tell of
+        states and metrics.
+
+        Parameters
+        ----------
+        node
+            Holds the step, or is below the node that does.
+        step
+            A step > 0.
+        is_stored
+            Whether the store has the state.
+        metrics
+            Metrics at the step; metrics that are known already stand.
+        """
+        node = node.holder(step)
+        if node.parent is None:
+            return
+        if is_stored:
+            node.checkpoints[step] = None
+        if metrics is not None:
+            node.metrics.setdefault(step, metrics)
 
     def _root_of(self, trial: int, seed: int) -> Node:
         """Return the state before any step, made when first asked for."""

@@ -111,12 +111,9 @@ class Progress:
     def render(self, snapshot: Snapshot) -> RenderableType:
         """Return the display for a snapshot."""
         trials = self._engine.trials.values()
-        dispatcher = self._engine.dispatcher
-        ahead = remaining(dispatcher.plan, trials)
-        under_way = sum(
-            one.position - max(one.start, one.saved) for one in dispatcher.attempts.values()
-        )
-        left = max(0, ahead.left - under_way)
+        view = self._engine.view
+        ahead = remaining(view.plan, trials)
+        left = max(0, ahead.left - view.steps_unsaved)
         grid = Table.grid(padding=(0, 2))
         grid.add_column(style="bold", no_wrap=True)
         grid.add_column(ratio=1)

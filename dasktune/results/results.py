@@ -317,7 +317,7 @@ class StudyResults:
 
             def fill(node: Node) -> None:
                 recall.read(dispatcher.plan.root_key_of(node))
-                recall.fill(node)
+                recall.fill(dispatcher.plan, node)
 
             dispatcher = Dispatcher(
                 self._row.root, options, on_new=fill, seeded_key=seeded_key_of(self._row)

@@ -180,7 +180,7 @@ def objective_on(
 
 def _result(runner: SimulatedRunner) -> Simulation:
     engine = runner.engine
-    plan = engine.dispatcher.plan
+    plan = engine.view.plan
     return Simulation(
         trials=[trial_of(plan, record) for record in engine.trials.values()],
         events=runner.happenings,
@@ -192,7 +192,7 @@ def _result(runner: SimulatedRunner) -> Simulation:
         records=engine.trials,
         direction=engine.objective.directions[0],
         steps_executed=runner.budget.steps,
-        steps_repeated=engine.dispatcher.steps_repeated + runner.steps_again,
+        steps_repeated=engine.view.steps_repeated + runner.steps_again,
         worker_seconds=runner.budget.worker_seconds,
     )
 

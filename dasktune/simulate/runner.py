@@ -129,7 +129,7 @@ class SimulatedRunner:
         self.now = self._conditions.overheads.begin
         for name in self._workers:
             self._tell(WorkerJoined(worker=name))
-        while not (self.engine.finished and self.engine.dispatcher.is_idle):
+        while not (self.engine.finished and self.engine.view.is_idle):
             self._ask_for_more()
             at = self._next_at()
             if at is None:
@@ -143,7 +143,7 @@ class SimulatedRunner:
     # --------------------------------------------------------------------- the clock
 
     def _ask_for_more(self) -> None:
-        idle = self.engine.dispatcher.idle_workers
+        idle = self.engine.view.idle_workers
         if idle and not self.engine.finished:
             self._turn += 1
             self._carry_out(self.engine.ask(idle, self.now))
@@ -155,7 +155,7 @@ class SimulatedRunner:
         found = [heap[0][0] for heap in (self._due, self._answers, self._durable) if heap]
         if self.engine.due is not None:
             found.append(max(self.now, self.engine.due))
-        tick = self.engine.dispatcher.next_tick(self.now)
+        tick = self.engine.next_tick(self.now)
         if tick is not None and self._ticked < self._turn:
             found.append(max(self.now, tick) + TICK_SECONDS)
         return min(found, default=None)
@@ -206,10 +206,7 @@ class SimulatedRunner:
 
     def _cut(self) -> None:
         """End what runs where it is, saved at its last whole step; nobody is told."""
-        dispatcher = self.engine.dispatcher
-        dispatcher.drain()
-        for _, _, event in sorted(self._durable):
-            dispatcher.handle(event, self.now)
+        durable = [event for _, _, event in sorted(self._durable)]
         for worker in self._workers.values():
             job = worker.job
             if job is None:
@@ -220,9 +217,9 @@ class SimulatedRunner:
                 self._note("saved", worker, step, job.order)
                 reports = self._reports(job, step)
                 attempt = job.order.attempt
-                dispatcher.handle(Saved(attempt=attempt, step=step, reports=reports), self.now)
+                durable.append(Saved(attempt=attempt, step=step, reports=reports))
             self._leave(worker, job, "ended")
-        dispatcher.dismiss()
+        self.engine.dismiss(durable, self.now)
 
     # --------------------------------------------------------------------------- jobs
 

@@ -53,7 +53,7 @@ class OwnLoop:
     Parameters
     ----------
     engine
-        Holds the tuner; its dispatcher has no workers.
+        Holds the tuner; it has no workers.
     recorder
         Makes every answer durable.
     identity
@@ -143,14 +143,13 @@ class OwnLoop:
             return
         metrics = self._metrics(values)
         seconds = self._now() - self._handed.pop(number)
-        start = self._engine.trials[number].steps
-        self._engine.dispatcher.speeds.observe(node, steps=node.stop - start, seconds=seconds)
         self._recorder.metrics(node, [(node.stop, node.key_at(node.stop), metrics)])
-        self._take(self._engine.measured(number, node.stop, metrics, self._now()))
+        now = self._now()
+        self._take(self._engine.measured(number, node.stop, metrics, now, seconds=seconds))
 
     def _waiting(self, handed: bool = False) -> dict[int, Node]:
         """Return the next node that each trial waits for, without those that were handed out."""
-        wanted = self._engine.dispatcher.wanted
+        wanted = self._engine.view.wanted
         return {
             number: nodes[0]
             for number, nodes in wanted.items()

@@ -422,7 +422,7 @@ class Study(StudyAdditions):
             self.store,
             self.database,
             self._retention,
-            dispatcher=engine.dispatcher,
+            view=engine.view,
             trials=engine.trials,
             objective=self.objective,
             kept_elsewhere=partial(kept_elsewhere, self.database, self._row.id),
@@ -582,7 +582,7 @@ class Study(StudyAdditions):
         self._catch_up()
         place = self._history.place_of(copy.deepcopy(tuner))
         engine = self._engine()
-        engine.dispatcher.dismiss()  # what another tuner's loop still waits for
+        engine.dismiss()  # what another tuner's loop still waits for
         self._mirroring.open()
         begin = partial(self._begin, engine, place)
         take = self._mirroring.take

@@ -38,7 +38,7 @@ def trained(steps: int = STEPS, save_every: int | None = 2) -> tuple[Driver, Wor
 
 def known(driver: Driver) -> tuple[set[int], set[int]]:
     """Return the steps of which states, and metrics, are known."""
-    nodes = list(driver.engine.dispatcher.plan)
+    nodes = list(driver.engine.view.plan)
     states = {step for node in nodes for step in node.checkpoints}
     return states, {step for node in nodes for step in node.metrics}
 
@@ -78,5 +78,5 @@ def test_an_end_that_is_told_twice_is_counted_once() -> None:
     for message in worker.outbox:
         driver.hear(message)
     assert driver.flights.worker_seconds == STEPS
-    assert driver.engine.dispatcher.steps_executed == STEPS
+    assert driver.engine.view.steps_executed == STEPS
     assert driver.is_done

@@ -505,7 +505,7 @@ def test_a_worker_that_joins_later_gets_work(tmp_path: Path) -> None:
 
     def scale() -> None:
         cluster.scale(2)
-        wait_until(lambda: len(study._runner._engine.dispatcher.slots) == 2)
+        wait_until(lambda: len(study._runner._engine.view.slots) == 2)
 
     with (
         in_process(1) as cluster,

@@ -58,8 +58,13 @@ class Left:
 
     def plan(self) -> SearchPlan:
         """Return a new plan that is filled with what is known."""
-        recall = Recall.open(self.database, self.store, ROOT)
-        return SearchPlan(ROOT, on_new=recall.fill)
+        return plan_with(Recall.open(self.database, self.store, ROOT))
+
+
+def plan_with(recall: Recall) -> SearchPlan:
+    """Return a new plan that is filled from a recall."""
+    plan = SearchPlan(ROOT, on_new=lambda node: recall.fill(plan, node))
+    return plan
 
 
 @pytest.fixture
@@ -140,7 +145,7 @@ def test_what_has_found_its_node_is_looked_for_no_more(
     stranger = "99" * 16
     left.metrics(4, {"loss": 7.0}, stranger)
     recall = Recall.open(left.database, left.store, ROOT)
-    plan = SearchPlan(ROOT, on_new=recall.fill)
+    plan = plan_with(recall)
     plan.register(0, {"lr": RATE}, 10)
     assert known(plan, 0)[0] == [2, 4, 9]
     asked: list[int] = []

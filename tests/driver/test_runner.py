@@ -240,8 +240,8 @@ def test_a_worker_that_falls_silent_costs_its_stage_some_time(tmp_path: Path) ->
     with local_client(2) as client:
         running = InBackground(tmp_path, client, dt.Timeouts(silence_seconds=2))
         pids = client.run(os.getpid)
-        dispatcher = running.study._runner._engine.dispatcher
-        while not (begun := [one for one in list(dispatcher.attempts.values()) if one.begun]):
+        view = running.study._runner._engine.view
+        while not (begun := [one for one in list(view.attempts.values()) if one.begun]):
             threading.Event().wait(0.01)  # a step counts before the driver has heard of it
         pid = pids[begun[0].worker]
         os.kill(pid, signal.SIGSTOP)

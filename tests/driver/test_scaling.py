@@ -11,12 +11,13 @@ from hypothesis import given
 from dasktune.driver import scaling as demand
 from dasktune.driver.scaling import slowest_step, usable_slots
 from dasktune.graph.events import WorkerJoined
+from dasktune.graph.view import RunView
 from dasktune.sequences import Constant
 from tests.graph.test_dispatch import Table, turn
 
 
 def usable(table: Table, *, left: int | None = 0, now: float = 0.0, most: int = 1000) -> int:
-    return usable_slots(table.dispatcher, now, left=left, most=most)
+    return usable_slots(RunView(table.dispatcher), now, left=left, most=most)
 
 
 def apart(trials: int, steps: int = 10) -> Table:
@@ -77,12 +78,12 @@ def test_as_many_again_are_tried_of_a_tuner_that_does_not_say() -> None:
 
 def test_the_slowest_step_is_that_of_what_runs() -> None:
     table = apart(2)
-    assert slowest_step(table.dispatcher) == 0.0
+    assert slowest_step(RunView(table.dispatcher)) == 0.0
     table.join("w0")
     table.dispatcher.speeds.observe(
         table.dispatcher.slots["w0"].queue[0].node, steps=2, seconds=800.0
     )
-    assert slowest_step(table.dispatcher) == 400.0
+    assert slowest_step(RunView(table.dispatcher)) == 400.0
 
 
 @given(st.lists(st.tuples(st.integers(1, 8), st.integers(0, 3), st.integers(9, 12)), max_size=8))

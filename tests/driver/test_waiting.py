@@ -8,7 +8,6 @@ from dasktune.driver.waiting import (
     MOST_TRIALS,
     SLOW_SECONDS,
     Sight,
-    steps_left,
     trials_of,
     waits_of,
 )
@@ -24,6 +23,7 @@ from dasktune.graph.events import (
     WorkerJoined,
 )
 from dasktune.graph.keys import root_key
+from dasktune.graph.view import RunView
 from dasktune.sequences import Constant, Piecewise
 
 
@@ -40,7 +40,7 @@ def dispatcher(trials: int = 2, needs: dict[str, float] | None = None) -> Dispat
 
 def texts(machine: Dispatcher, **seen: object) -> list[tuple[str, str]]:
     sight = Sight(**{"now": 100.0, **seen})  # type: ignore[arg-type]
-    return [(wait.kind, wait.text) for wait in waits_of(machine, sight)]
+    return [(wait.kind, wait.text) for wait in waits_of(RunView(machine), sight)]
 
 
 def test_a_run_that_trains_all_it_can_waits_for_nothing() -> None:
@@ -50,7 +50,7 @@ def test_a_run_that_trains_all_it_can_waits_for_nothing() -> None:
 
 
 def test_without_a_worker_that_is_said_with_its_time() -> None:
-    (wait,) = waits_of(dispatcher(), Sight(now=100.0, deserted=60.0))
+    (wait,) = waits_of(RunView(dispatcher()), Sight(now=100.0, deserted=60.0))
     assert (wait.kind, wait.text, wait.since) == ("workers", "there is no worker", 60.0)
 
 
@@ -94,7 +94,9 @@ def test_a_store_that_does_not_answer_is_spoken_of_after_a_while() -> None:
     machine = dispatcher(1)
     machine.handle(WorkerJoined(worker="w"), 0.0)
     assert texts(machine, unanswered=95.0, unsaved={"0-a": 91.0}) == []
-    found = waits_of(machine, Sight(now=100.0, unanswered=80.0, unsaved={"0-a": 70.0, "1-a": 60.0}))
+    found = waits_of(
+        RunView(machine), Sight(now=100.0, unanswered=80.0, unsaved={"0-a": 70.0, "1-a": 60.0})
+    )
     assert [(wait.text, wait.since) for wait in found] == [
         ("the store has not answered", 80.0),
         ("the store has not got the states of 2 stages that ended", 60.0),
@@ -133,16 +135,16 @@ def test_few_trials_of_many_are_named() -> None:
 
 def test_shared_steps_count_once_in_what_is_left() -> None:
     machine = dispatcher(2)
-    assert steps_left(machine) == 4 + 5 + 5
+    assert RunView(machine).steps_left == 4 + 5 + 5
     orders = machine.handle(WorkerJoined(worker="w"), 0.0)
     trunk = orders[0]
     assert isinstance(trunk, RunStage)
     machine.handle(Started(attempt=trunk.attempt), 0.0)
     machine.handle(Progress(attempt=trunk.attempt, step=3), 1.0)
-    assert steps_left(machine) == 1 + 5 + 5
+    assert RunView(machine).steps_left == 1 + 5 + 5
     machine.handle(Saved(attempt=trunk.attempt, step=4), 2.0)
     machine.handle(Ended(attempt=trunk.attempt, step=4, status="trained"), 2.0)
-    assert steps_left(machine) == 5 + 5
+    assert RunView(machine).steps_left == 5 + 5
 
 
 def test_what_another_driver_trains_is_left_until_it_is_found() -> None:
@@ -153,9 +155,9 @@ def test_what_another_driver_trains_is_left_until_it_is_found() -> None:
     assert isinstance(order, RunStage)
     machine.handle(Taken(attempt=order.attempt), 0.0)
     machine.handle(Progress(attempt=order.attempt, step=3), 0.0)
-    assert steps_left(machine) == 6
+    assert RunView(machine).steps_left == 6
 
 
 def test_a_scheduler_that_is_gone_is_all_that_is_waited_for() -> None:
-    waits = waits_of(dispatcher(), Sight(now=9.0, disconnected=4.0))
+    waits = waits_of(RunView(dispatcher()), Sight(now=9.0, disconnected=4.0))
     assert [(wait.kind, wait.since) for wait in waits] == [("scheduler", 4.0)]

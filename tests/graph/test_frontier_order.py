@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
-from dasktune.graph.events import Ended, Instruction, RunStage, Saved, WorkerJoined
+from dasktune.graph.events import Ended, Instruction, RunStage, Saved, StoreCrowded, WorkerJoined
 from dasktune.graph.keys import root_key
 from dasktune.graph.save_policy import SavePolicy
 from dasktune.sequences import Piecewise, Sequence
@@ -32,7 +32,7 @@ def order_of(deepest_first: bool) -> tuple[list[tuple[Step, Step]], int]:
         dispatcher.register(number, {"lr": one}, 40)
     for number, _ in enumerate(bush()):
         dispatcher.extend(number, 40, 0.0, 0.0)
-    dispatcher.frontier.order(deepest_first=deepest_first)
+    dispatcher.handle(StoreCrowded(is_crowded=deepest_first), 0.0)
     waiting: list[Instruction] = dispatcher.handle(WorkerJoined(worker="w"), 0.0)
     ran, most = [], 0
     while waiting:
@@ -65,6 +65,23 @@ def test_an_order_that_is_changed_back_is_the_first_one() -> None:
         dispatcher.register(number, {"lr": one}, 40)
         dispatcher.extend(number, 40, 0.0, 0.0)
     before = dispatcher.frontier.best_ready()
-    dispatcher.frontier.order(deepest_first=True)
-    dispatcher.frontier.order(deepest_first=False)
+    dispatcher.handle(StoreCrowded(is_crowded=True), 0.0)
+    dispatcher.handle(StoreCrowded(is_crowded=False), 0.0)
     assert dispatcher.frontier.best_ready() is before
+
+
+def test_dismiss_ends_the_order_of_a_crowded_store() -> None:
+    dispatcher = Dispatcher(root_key("order", 0), PLAIN)
+    dispatcher.handle(StoreCrowded(is_crowded=True), 0.0)
+    dispatcher.dismiss()
+    dispatcher.register(0, {"lr": bush()[0]}, 40)
+    fresh = Dispatcher(root_key("order", 0), PLAIN)
+    fresh.register(0, {"lr": bush()[0]}, 40)
+    for number, one in enumerate(bush()):
+        for machine in (dispatcher, fresh):
+            machine.register(number, {"lr": one}, 40)
+            machine.extend(number, 40 - number, 0.0, 0.0)
+    assert [node.number for node in dispatcher.frontier.ready()] == [
+        node.number for node in fresh.frontier.ready()
+    ]
+    assert str(dispatcher.frontier.best_ready()) == str(fresh.frontier.best_ready())

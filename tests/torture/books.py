@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dasktune.engine.engine import Engine
 from dasktune.engine.event_log import Record
 from dasktune.engine.outcome import Outcome
-from dasktune.graph.dispatch import Dispatcher
+from dasktune.graph.attempts import QUEUE_LENGTH
 from dasktune.graph.events import (
     Ended,
     Event,
@@ -21,8 +21,8 @@ from dasktune.graph.events import (
     Taken,
     WorkerLost,
 )
-from dasktune.graph.placement import QUEUE_LENGTH
 from dasktune.graph.plan import Node
+from dasktune.graph.view import RunView
 from dasktune.types import Step, TrialState
 from tests.torture.ways import State, Way, Ways, metrics_of
 
@@ -70,7 +70,7 @@ class Books:
 
     Parameters
     ----------
-    dispatcher
+    view
         What is checked.
     ways
         What training gives.
@@ -78,10 +78,10 @@ class Books:
         States that were committed to the store at any time.
     """
 
-    def __init__(self, dispatcher: Dispatcher, ways: Ways, committed: set[State]) -> None:
+    def __init__(self, view: RunView, ways: Ways, committed: set[State]) -> None:
         self.durable: set[State] = set()
         self.executed = self.repeated = 0
-        self._dispatcher = dispatcher
+        self._view = view
         self._ways = ways
         self._committed = committed
         self._evicted: set[State] = set()
@@ -108,7 +108,7 @@ class Books:
 
     def compare_with_store(self, stored: set[State]) -> None:
         """Check, at the start, that all states are known that the store has for the plan."""
-        for node in self._dispatcher.plan:
+        for node in self._view.plan:
             way = self._ways.of(node)
             there = stored.intersection(way.states(node.start, node.stop))
             known = {way.state(step) for step in node.checkpoints}
@@ -142,7 +142,7 @@ class Books:
                 pass
 
     def _is_known(self, attempt: str) -> bool:
-        return attempt in self._dispatcher.attempts
+        return attempt in self._view.attempts
 
     def _advance(self, attempt: str, step: Step) -> None:
         if not self._is_known(attempt):
@@ -176,7 +176,7 @@ class Books:
             order, way = self._orders[event.attempt]
             state = way.state(order.start)
             check(state not in self._evicted, f"the start of {order} was evicted")
-            attempt = self._dispatcher.attempts[event.attempt]
+            attempt = self._view.attempts[event.attempt]
             if not attempt.ended and not attempt.uprooted:
                 self.durable.discard(state)
         self._close(event.attempt)
@@ -207,7 +207,7 @@ class Books:
             state = way.state(order.stop)
             check(state in self.durable, f"{order} measures what is not there")
             check(state not in self._measured, f"{order} measures what was measured")
-        if order.worker not in self._dispatcher.slots:
+        if order.worker not in self._view.slots:
             check(False, f"{order} goes to a worker that is gone")
         there = self._open.setdefault(order.worker, set())
         there.add(order.attempt)
@@ -215,17 +215,17 @@ class Books:
 
     def compare(self, engine: Engine, outcome: Outcome) -> None:
         """Check what follows from an event, and the engine after it."""
-        dispatcher = self._dispatcher
+        view = self._view
         mine = self.executed, self.repeated
-        theirs = dispatcher.steps_executed, dispatcher.steps_repeated
+        theirs = view.steps_executed, view.steps_repeated
         if mine != theirs:
             check(False, f"(executed, repeated) are {mine} steps, counted are {theirs}")
         for report in outcome.reports:
-            path = dispatcher.plan.paths[report.trial]
+            path = view.plan.paths[report.trial]
             state = self._ways.of(path.leaf).state(report.step)
             if report.metrics != metrics_of(state) or state not in self._measured:
                 check(False, f"{report} is not what was measured, {metrics_of(state)}")
-        wanted = dispatcher.wanted
+        wanted = view.wanted
         running = TrialState.RUNNING
         live = [number for number, trial in engine.trials.items() if trial.state is running]
         if len(live) != len(wanted) or not all(number in wanted for number in live):
@@ -233,11 +233,11 @@ class Books:
 
     def compare_all(self) -> None:
         """Check, at rest, every state and metric that the plan knows."""
-        for node in self._dispatcher.plan:
+        for node in self._view.plan:
             way = self._ways.of(node)
             for step in node.checkpoints:
                 check(way.state(step) in self.durable, f"{node} has no state at step {step}")
             for step, metrics in node.metrics.items():
                 check(metrics == metrics_of(way.state(step)), f"{node}, step {step}: {metrics}")
-        known = sum(len(node.checkpoints) for node in self._dispatcher.plan)
+        known = sum(len(node.checkpoints) for node in self._view.plan)
         check(known == len(self.durable), f"{len(self.durable)} states are durable, not {known}")

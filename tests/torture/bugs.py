@@ -110,7 +110,7 @@ def a_dead_worker_still_makes_progress(patch: pytest.MonkeyPatch) -> None:
     def hears(self: Flights, message: Any) -> None:
         hear(self, message)
         if message["attempt"] in lost and message["kind"] == "progress":
-            self._dispatcher.steps_executed += 1
+            self._view._dispatcher.steps_executed += 1
 
     patch.setattr(Flights, "lose", remembers)
     patch.setattr(Flights, "hear", hears)
@@ -155,9 +155,9 @@ def children_do_not_hear_of_a_state(patch: pytest.MonkeyPatch) -> None:
 def states_that_no_row_tells_of_are_not_found(patch: pytest.MonkeyPatch) -> None:
     fill = Recall._fill_step
 
-    def skips(self: Recall, node: Node, step: int, key: str) -> None:
+    def skips(self: Recall, plan: SearchPlan, node: Node, step: int, key: str) -> None:
         if key not in self._unrecorded:
-            fill(self, node, step, key)
+            fill(self, plan, node, step, key)
 
     patch.setattr(Recall, "_fill_step", skips)
 

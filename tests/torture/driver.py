@@ -31,8 +31,8 @@ from dasktune.graph.events import (
     Tick,
     WorkerJoined,
 )
-from dasktune.graph.frontier import start_of
 from dasktune.graph.plan import Node
+from dasktune.graph.view import RunView
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
 from dasktune.types import Objective, Step
@@ -106,13 +106,13 @@ class Driver:
 
         def fill(node: Node) -> None:
             recall.read(dispatcher.plan.root_key_of(node))
-            recall.fill(node)
+            recall.fill(dispatcher.plan, node)
             self.books.note_new(node)
 
         options = world.options.with_prefix(f"d{world.drivers}")
         dispatcher = Dispatcher(ROOT, options, on_new=fill)
-        self._recall = recall
-        self.books = Books(dispatcher, world.ways, world.store.committed)
+        self._recall, self._dispatcher = recall, dispatcher
+        self.books = Books(RunView(dispatcher), world.ways, world.store.committed)
         trials = world.ledger.copy_of_trials()
         for trial in trials.values():
             dispatcher.register(trial.number, trial.sequences, trial.max_steps, seed=trial.seed)
@@ -157,7 +157,7 @@ class Driver:
     @property
     def is_done(self) -> bool:
         """Whether the tuner has ended and nothing is under way."""
-        return self.engine.finished and self.engine.dispatcher.is_idle
+        return self.engine.finished and self.engine.view.is_idle
 
     # ---------------------------------------------------------------------- hearing
 
@@ -215,14 +215,11 @@ class Driver:
 
     def ask(self) -> None:
         """Ask the tuner for more if workers have nothing to do."""
-        dispatcher = self.engine.dispatcher
-        if not self.engine.finished and dispatcher.idle_workers:
-            self._take(self.engine.ask(dispatcher.idle_workers, self.world.now))
+        view = self.engine.view
+        if not self.engine.finished and view.idle_workers:
+            self._take(self.engine.ask(view.idle_workers, self.world.now))
             check(
-                self.engine.finished
-                or bool(dispatcher.wanted)
-                or not dispatcher.is_idle
-                or self.engine.predicting,
+                self.engine.finished or view.is_under_way or self.engine.predicting,
                 "the tuner has not ended, asks for nothing, and nothing is running",
             )
 
@@ -246,7 +243,7 @@ class Driver:
             if not isinstance(order, RunStage):
                 if worker is not None:
                     worker.inbox.append(order)
-            elif order.attempt in self.engine.dispatcher.attempts:
+            elif order.attempt in self.engine.view.attempts:
                 self._start(order)
 
     def _start(self, order: RunStage) -> None:
@@ -277,7 +274,7 @@ class Driver:
         """Take in a state that another driver has saved."""
         order = self.others[attempt].order
         commit = self.world.store.commit_of(order.node.key_at(step))
-        if commit is None or attempt not in self.engine.dispatcher.attempts:
+        if commit is None or attempt not in self.engine.view.attempts:
             return
         node = order.node
         reports = [(at, node.key_at(at), metrics) for at, metrics in commit.reports]
@@ -289,23 +286,17 @@ class Driver:
     def other_ended(self, attempt: str) -> None:
         """Take in that another driver is done with a stage, or gone."""
         other = self.others.pop(attempt)
-        if attempt in self.engine.dispatcher.attempts:
+        if attempt in self.engine.view.attempts:
             self.tell(Progress(attempt=attempt, step=other.position))
             self.tell(Ended(attempt=attempt, step=other.order.start, status="lost"))
 
     def evictable(self) -> list[tuple[Node, Step]]:
         """Return the states that the keeper of a full store may let go."""
-        dispatcher = self.engine.dispatcher
-        needed = {(node.number, step) for node, step in dispatcher.starts}
-        following = dispatcher.frontier.best_ready()
-        if following is not None:
-            step = start_of(following)
-            holder = following if step > following.start else following.parent
-            if holder is not None:
-                needed.add((holder.number, step))
+        view = self.engine.view
+        needed = {(node.number, step) for node, step in view.needed_states()}
         return [
             (node, step)
-            for node in dispatcher.plan
+            for node in view.plan
             for step in node.checkpoints
             if (node.number, step) not in needed
         ]
@@ -324,12 +315,12 @@ class Driver:
 
     def go_on(self) -> None:
         """Run once more in the same process, with the plan as it is."""
-        dispatcher, trials = self.engine.dispatcher, self.engine.trials
+        trials = self.engine.trials
         self.flights.close()
         self.flush_all()
         self.books.dismissed()
-        dispatcher.dismiss()
+        self.engine.dismiss()
         self._orders, self._submitted, self._refused, self.others = [], {}, set(), {}
         self.questions = []
-        self._attach(dispatcher, trials)
+        self._attach(self._dispatcher, trials)
         self.begin()

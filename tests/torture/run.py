@@ -140,8 +140,8 @@ class Torture:
         driver.carry_out()
 
     def _what_is_left(self) -> str:
-        dispatcher = self.driver.engine.dispatcher
-        return f"wanted {dict(dispatcher.wanted)}, attempts {list(dispatcher.attempts.values())}"
+        view = self.driver.engine.view
+        return f"wanted {dict(view.wanted)}, attempts {list(view.attempts.values())}"
 
     def _check_end(self) -> None:
         driver, world = self.driver, self.world
@@ -169,7 +169,7 @@ class Torture:
         """Check that all metrics are there of the steps that trials have reported."""
         every = self.scenario.report_every
         for trial in driver.engine.trials.values():
-            nodes = driver.engine.dispatcher.plan.nodes_of(trial.number)
+            nodes = driver.engine.view.plan.nodes_of(trial.number)
             known = {step for node in nodes for step in node.metrics}
             missing = set(range(every, trial.steps + 1, every)) - known
             check(not missing, f"trial {trial.number} lacks metrics at steps {sorted(missing)}")
@@ -423,7 +423,7 @@ class Torture:
         driver.flush()
         driver.carry_out()
         for _ in range(int(self._luck.random() * 60)):
-            if driver.engine.dispatcher.is_idle:
+            if driver.engine.view.is_idle:
                 break
             self._acts[int(self._rng.random() * 11)]()
         self._let_go_of_all()

@@ -19,13 +19,12 @@ from functools import partial
 from typing import Any
 
 from dasktune.driver.retention.listing import COMMIT_NBYTES, Survey, survey
-from dasktune.driver.retention.value import ENOUGH, OPEN, Place, Worth, holder, places_in, winners
+from dasktune.driver.retention.value import ENOUGH, OPEN, Worth, places_in, winners
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import StorageError
-from dasktune.graph.dispatch import Dispatcher
-from dasktune.graph.events import Evicted
-from dasktune.graph.frontier import start_of
-from dasktune.graph.plan import Node
+from dasktune.graph.events import Evicted, StoreCrowded
+from dasktune.graph.plan import Node, Place
+from dasktune.graph.view import RunView
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
 from dasktune.storage.retention import Retention, State, evictions, size_text, unknown_state
@@ -102,7 +101,7 @@ class Keeper:
         Is told what is gone.
     retention
         How much there may be, and what stays in any case.
-    dispatcher, trials, objective
+    view, trials, objective
         What runs, and what its trials are compared by.
     kept_elsewhere
         Gives the keys of states that other studies keep.
@@ -119,7 +118,7 @@ class Keeper:
         database: Database,
         retention: Retention,
         *,
-        dispatcher: Dispatcher,
+        view: RunView,
         trials: Mapping[int, TrialRecord],
         objective: Objective,
         kept_elsewhere: Callable[[], frozenset[str]] = frozenset,
@@ -131,7 +130,7 @@ class Keeper:
         """How many states had to go so far."""
         self._store = store
         self._database = database
-        self._dispatcher = dispatcher
+        self._view = view
         self._trials = trials
         self._objective = objective
         self._ask_kept = kept_elsewhere
@@ -160,6 +159,7 @@ class Keeper:
         self._largest = 0
         self._overhead = COMMIT_NBYTES
         self._is_full = False
+        self._is_crowded = False
         self._told_of_full = False
         self._is_closing = False
 
@@ -193,9 +193,9 @@ class Keeper:
         self._count(nbytes)
         self._is_full = False
 
-    def turn(self) -> list[Evicted]:
-        """Make room if there is need; return what is gone, for the engine to be told of."""
-        gone = [*self._hear_of_removals(), *self._hear_of_listing()]
+    def turn(self) -> list[Evicted | StoreCrowded]:
+        """Make room if there is need; return the events for the engine."""
+        gone: list[Evicted | StoreCrowded] = [*self._hear_of_removals(), *self._hear_of_listing()]
         if self._listing is None and self._listing_is_due():
             self._since = _Since()
             self._listing = self._pool.submit(self._survey)
@@ -208,10 +208,11 @@ class Keeper:
     def close(self) -> list[Evicted]:
         """Make room a last time, now that nothing runs; tell the database all that is gone.
 
-        Returns what the dispatcher has not been told of.
+        Returns the evictions that the engine has not received.
         """
         self._is_closing = True
-        gone = self._make_room() if self._excess() > 0 else []
+        events = self._make_room() if self._excess() > 0 else []
+        gone = [event for event in events if isinstance(event, Evicted)]
         self._pool.shutdown(wait=True)
         gone += self._hear_of_removals()
         for key in self._saved_again - self._held.keys():
@@ -248,7 +249,7 @@ class Keeper:
 
     @property
     def _busy(self) -> int:
-        return sum(1 for slot in self._dispatcher.slots.values() if slot.queue)
+        return self._view.busy_workers
 
     @property
     def _room(self) -> int:
@@ -334,13 +335,13 @@ class Keeper:
         """Find the states in the plan of which only a listing told."""
         self._trials_known = len(self._trials)
         if self._held.keys() - self._places.keys():
-            found = places_in(self._dispatcher.plan, self._held)
+            found = places_in(self._view.plan, self._held)
             self._places.update({key: at for key, at in found.items() if key in self._held})
 
     # -------------------------------------------------------------------- making room
 
-    def _make_room(self) -> list[Evicted]:
-        """Let go of the cheapest states; return those of this plan."""
+    def _make_room(self) -> list[Evicted | StoreCrowded]:
+        """Evict the cheapest states; return the events that follow, for states of this plan."""
         self._write_down()
         now = self._clock()
         states = self._states(now)
@@ -349,10 +350,9 @@ class Keeper:
             # Trials that were registered since may know them.
             self._find_places()
             states = self._states(now)
-        self._order(states)
+        events: list[Evicted | StoreCrowded] = [*self._crowding(states)]
         excess = self._excess()
         chosen = _enough(evictions(states, excess + int(SLACK * max(self._room, 0))), excess)
-        events = []
         for state in chosen:
             place = self._places.pop(state.key, None)
             self._remove(state.key, place)
@@ -365,9 +365,9 @@ class Keeper:
 
     def _states(self, now: float) -> list[State]:
         """Return what is stored as what it is worth."""
-        worth = Worth(self._dispatcher, self._trials, self._objective)
+        worth = Worth(self._view, self._trials, self._objective)
         places = {key: at for key, at in self._places.items() if key in self._held}
-        at = {(holder(*place), place[1]): key for key, place in places.items()}
+        at = {(place[0].holder(place[1]), place[1]): key for key, place in places.items()}
         stays = {at[place] for place in self._needed() if place in at} | self._stuck
         sizes = {key: one.nbytes for key, one in self._held.items()}
         known = [one.seconds for one in self._held.values() if one.seconds]
@@ -390,26 +390,21 @@ class Keeper:
 
     def _needed(self) -> Iterable[Place]:
         """Yield where the states lie that must not go."""
-        dispatcher = self._dispatcher
-        for node, step in dispatcher.starts:
-            yield holder(node, step), step
-        following = dispatcher.frontier.best_ready()
-        if following is not None:
-            # Or a state might go each time before it is its turn, for ever.
-            step = start_of(following)
-            yield holder(following, step), step
+        yield from self._view.needed_states()
+        plan = self._view.plan
         for trial in winners(self._trials.values(), self._objective, self.retention.keep):
-            if trial.steps and trial.number in dispatcher.plan.paths:
-                yield dispatcher.plan.node_at(trial.number, trial.steps), trial.steps
+            if trial.steps and trial.number in plan.paths:
+                yield plan.node_at(trial.number, trial.steps), trial.steps
 
-    def _order(self, states: Iterable[State]) -> None:
-        """End one branch before the next is begun if too many states wait for their turn."""
+    def _crowding(self, states: Iterable[State]) -> list[StoreCrowded]:
+        """Return an event if states that wait for their turn begin or cease to fill the store."""
         waiting = sum(one.nbytes for one in states if one.chance >= ENOUGH)
         most, few = CROWDED
-        if waiting > most * self._room:
-            self._dispatcher.frontier.order(deepest_first=True)
-        elif waiting < few * self._room:
-            self._dispatcher.frontier.order(deepest_first=False)
+        is_crowded = waiting > (few if self._is_crowded else most) * self._room
+        if is_crowded == self._is_crowded:
+            return []
+        self._is_crowded = is_crowded
+        return [StoreCrowded(is_crowded=is_crowded)]
 
     def _gone(self, place: Place) -> Evicted:
         self.evicted += 1

@@ -14,13 +14,10 @@ from heapq import nsmallest
 from math import isfinite
 
 from dasktune.engine.trials import TrialRecord, pareto_front
-from dasktune.graph.dispatch import Dispatcher
-from dasktune.graph.plan import Node, SearchPlan
+from dasktune.graph.plan import Node, Place, SearchPlan
+from dasktune.graph.view import RunView
 from dasktune.storage.retention import Keep, State
 from dasktune.types import Objective, Step, TrialState
-
-Place = tuple[Node, Step]
-"""Where a state lies in the plan: its node, or one below it, and its step."""
 
 UNASKED = 0.8
 """Chance that a trial is asked for that is known and was not asked for yet."""
@@ -55,7 +52,7 @@ class Worth:
 
     Parameters
     ----------
-    dispatcher
+    view
         Knows the plan, what is wanted, and who trains.
     trials
         The study's trials.
@@ -64,9 +61,9 @@ class Worth:
     """
 
     def __init__(
-        self, dispatcher: Dispatcher, trials: Mapping[int, TrialRecord], objective: Objective
+        self, view: RunView, trials: Mapping[int, TrialRecord], objective: Objective
     ) -> None:
-        self._dispatcher = dispatcher
+        self._view = view
         self._trials = trials
         self._objective = objective
         self._ending: dict[Node, list[TrialRecord]] | None = None
@@ -91,7 +88,7 @@ class Worth:
             Keys of those that must not go.
         """
         kept = set(stays)
-        at = {(holder(*place), place[1]): key for key, place in places.items()}
+        at = {(place[0].holder(place[1]), place[1]): key for key, place in places.items()}
         for (node, step), key in at.items():
             above, above_step = _before(node, step, at)
             yield State(
@@ -114,17 +111,17 @@ class Worth:
 
     def _chance_below(self, nodes: list[Node], inside: bool) -> float:
         """Return the probability that one of the stages is trained that begin at a state."""
-        frontier = self._dispatcher.frontier
+        view = self._view
         stack, missing, visited = list(nodes), 1.0, 0
         while stack and visited < MOST_VISITED and missing > 1 - ENOUGH:
             node = stack.pop()
             visited += 1
             if node.checkpoints and not (inside and node in nodes):
                 continue
-            if frontier.is_running(node):
+            if view.is_running(node):
                 missing *= 1 - AGAIN
                 continue
-            if frontier.is_active(node):
+            if view.is_waiting(node):
                 return 1.0
             for trial in self._trials_at(node):
                 missing *= 1 - self._chance_of(trial)
@@ -135,7 +132,7 @@ class Worth:
         """Return the trials that are not finished and end at a node."""
         if self._ending is None:
             self._ending = defaultdict(list)
-            paths = self._dispatcher.plan.paths
+            paths = self._view.plan.paths
             for number, trial in self._trials.items():
                 if not trial.state.is_finished and number in paths:
                     self._ending[paths[number].leaf].append(trial)
@@ -180,7 +177,7 @@ class Worth:
         return before + (step - node.start) * self._pace(node)
 
     def _pace(self, node: Node) -> float:
-        return self._dispatcher.speeds.seconds_per_step(node)
+        return self._view.seconds_per_step(node)
 
 
 def winners(trials: Iterable[TrialRecord], objective: Objective, keep: Keep) -> list[TrialRecord]:
@@ -221,7 +218,7 @@ def mark(plan: SearchPlan, steps: Mapping[str, Step]) -> dict[str, Place]:
         first, last = bisect_right(known, node.start), bisect_right(known, node.stop)
         for step, key in _keys_on(node, known[first:last]):
             if steps.get(key) == step:
-                node.checkpoints[step] = None
+                plan.learn(node, step, is_stored=True)
                 found[key] = (node, step)
     return found
 
@@ -234,13 +231,6 @@ def _keys_on(node: Node, steps: Iterable[Step]) -> Iterator[tuple[Step, str]]:
     for step in steps:
         chain, at = chain.advance(node.sequences, at, step), step
         yield step, chain.key
-
-
-def holder(node: Node, step: Step) -> Node:
-    """Return the node that holds a step on the way to `node`: it may have been split since."""
-    while step <= node.start and node.parent is not None:
-        node = node.parent
-    return node
 
 
 def _before(node: Node, step: Step, at: Mapping[Place, str]) -> Place:

@@ -6,8 +6,9 @@ import logging
 import multiprocessing
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from dataclasses import fields, replace
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -22,17 +23,18 @@ from hypothesis import strategies as st
 import dasktune as dt
 from dasktune.algos.base import Tuner
 from dasktune.driver.retention.evict import Keeper
-from dasktune.driver.retention.value import holder
 from dasktune.engine.engine import Engine
 from dasktune.engine.limits import Limits
+from dasktune.engine.outcome import Order, Outcome
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import CorruptCheckpointError, StorageError
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
-from dasktune.graph.events import Event, Evicted, RunStage, Saved
+from dasktune.graph.events import Event, Evicted, RunStage, Saved, StoreCrowded
 from dasktune.graph.keys import root_key
 from dasktune.graph.plan import Node
 from dasktune.graph.save_policy import SavePolicy
+from dasktune.graph.view import RunView
 from dasktune.sequences import Constant, MultiStep, Piecewise, Sequence
 from dasktune.simulate.mishaps import Mishaps
 from dasktune.simulate.runner import Conditions, SimulatedRunner
@@ -98,7 +100,7 @@ class Scene:
             self.store,
             self.database,
             Retention(budget=budget, keep=Keep.parse(keep)),
-            dispatcher=self.dispatcher,
+            view=RunView(self.dispatcher),
             trials=self.trials,
             objective=LOSS,
             kept_elsewhere=lambda: self.kept,
@@ -120,11 +122,14 @@ class Scene:
             keeper.saved(node, {**message, "seconds": 1.0})
         return key
 
-    def tell(self, events: list[Evicted]) -> list[tuple[Node, Step]]:
-        """Let the dispatcher know what is gone."""
+    def tell(self, events: Iterable[Evicted | StoreCrowded]) -> list[tuple[Node, Step]]:
+        """Give the dispatcher the events; return where evicted states lay."""
+        gone = []
         for event in events:
             self.dispatcher.handle(event, 0.0)
-        return [(holder(one.node, one.step), one.step) for one in events]
+            if isinstance(event, Evicted):
+                gone.append((event.node.holder(event.step), event.step))
+        return gone
 
     @property
     def keys(self) -> set[str]:
@@ -450,14 +455,15 @@ class Stored(SimulatedRunner):
     def _tell(self, event: Event) -> None:
         attempt = None
         if isinstance(event, Saved):
-            attempt = self.engine.dispatcher.attempts.get(event.attempt)
+            attempt = self.engine.view.attempts.get(event.attempt)
         if isinstance(event, Saved) and attempt is not None:
             self._save(attempt.node_at(event.step), event.step, event.attempt)
         super()._tell(event)
         while self.keeper is not None:
-            for gone in self.keeper.turn():
-                self._check(gone)
-                super()._tell(gone)
+            for following in self.keeper.turn():
+                if isinstance(following, Evicted):
+                    self._check(following)
+                super()._tell(following)
             if not self.keeper.is_busy:
                 break
             threading.Event().wait(0.0005)
@@ -470,8 +476,8 @@ class Stored(SimulatedRunner):
             self.keeper.saved(node, {**message, "seconds": 1.0})
 
     def _check(self, gone: Evicted) -> None:
-        place = holder(gone.node, gone.step), gone.step
-        assert place not in list(self.engine.dispatcher.starts)
+        place = gone.node.holder(gone.step), gone.step
+        assert place not in list(self.engine._dispatcher.starts)
 
     def _launch(self, worker: Any, order: RunStage, stop: Step) -> None:
         if order.start and order.after is None:
@@ -479,12 +485,40 @@ class Stored(SimulatedRunner):
         super()._launch(worker, order, stop)
 
 
+class Logged(Engine):
+    """An engine that writes down every call of it, and the orders that followed."""
+
+    def __init__(self, *arguments: Any, **known: Any) -> None:
+        super().__init__(*arguments, **known)
+        self.calls: list[tuple[str, Any, float]] = []
+        self.followed: list[list[tuple[object, ...]]] = []
+
+    def ask(self, capacity: int, now: float) -> Outcome:
+        return self._logged("ask", capacity, now)
+
+    def handle(self, event: Event, now: float) -> Outcome:
+        return self._logged("handle", event, now)
+
+    def _logged(self, name: str, content: Any, now: float) -> Outcome:
+        self.calls.append((name, content, now))
+        outcome: Outcome = getattr(super(), name)(content, now)
+        self.followed.append([in_short(order) for order in outcome.orders])
+        return outcome
+
+
+def in_short(order: Order) -> tuple[object, ...]:
+    """Return all of an order that another engine can give, too: nodes are their numbers."""
+    names = [field.name for field in fields(order)]
+    values = [getattr(order, name) for name in names]
+    return (type(order), *(one.number if isinstance(one, Node) else one for one in values))
+
+
 def play(
     tuner: Tuner, database: Database, *, budget: int | None, workers: int, every: int | None = None
 ) -> Stored:
     """Run a tuner on simulated workers over a real store."""
     options = DispatchOptions(attempt_prefix="a", saves=SavePolicy(every=every))
-    engine = Engine(Dispatcher(root_key("play", 0), options), objective=LOSS, trials={})
+    engine = Logged(Dispatcher(root_key("play", 0), options), objective=LOSS, trials={})
     conditions = Conditions(
         curve=lambda values, step: float(values["lr"]) * 10 + 1 / step,  # type: ignore[arg-type]
         pace=lambda sequences, start, stop: EvenPace(1.0),
@@ -498,7 +532,7 @@ def play(
             runner.store,
             database,
             Retention(budget=budget, keep=Keep.parse("best:1")),
-            dispatcher=engine.dispatcher,
+            view=engine.view,
             trials=engine.trials,
             objective=LOSS,
             clock=lambda: 0.0,
@@ -508,9 +542,8 @@ def play(
         runner.run(tuner)
     finally:
         if runner.keeper is not None:
-            engine.dispatcher.dismiss()
-            for gone in runner.keeper.close():
-                engine.dispatcher.handle(gone, 0.0)
+            engine.dismiss()
+            engine.evicted(runner.keeper.close())
     return runner
 
 
@@ -557,9 +590,26 @@ def test_any_budget_gives_the_same_results_and_ends(
         assert results(tight) == free_results(kind)
     stored = sum(one.nbytes for one in tight.store.inventory())
     best = min(tight.engine.trials.values(), key=lambda one: (one.value, one.number))
-    key = tight.engine.dispatcher.plan.node_at(best.number, best.steps).key_at(best.steps)
+    key = tight.engine.view.plan.node_at(best.number, best.steps).key_at(best.steps)
     assert stored <= max(budget, WHOLE)
     assert tight.store.load(key)[1].step == best.steps
+
+
+@pytest.mark.parametrize("kind", ["grid", "sha"])
+def test_events_of_a_crowded_run_reproduce_its_decisions(kind: str, database: Database) -> None:
+    first = play(TUNERS[kind](), database, budget=6 * WHOLE, workers=2).engine
+    assert isinstance(first, Logged)
+    crowding = [event for _, event, _ in first.calls if isinstance(event, StoreCrowded)]
+    assert crowding[0].is_crowded
+    options = DispatchOptions(attempt_prefix="a", saves=SavePolicy())
+    again = Logged(Dispatcher(root_key("play", 0), options), objective=LOSS, trials={})
+    again.begin(TUNERS[kind](), place=0, capacity=2, now=0.0)
+    for name, content, now in first.calls:
+        if isinstance(content, Evicted):
+            nodes = {node.number: node for node in again.view.plan}
+            content = replace(content, node=nodes[content.node.number])
+        getattr(again, name)(content, now)
+    assert again.followed == first.followed
 
 
 def test_a_twentieth_of_the_room_costs_few_steps(database: Database) -> None:
@@ -572,10 +622,10 @@ def test_a_twentieth_of_the_room_costs_few_steps(database: Database) -> None:
     free = play(grid(), database, budget=None, workers=2)
     saved = len(list(free.store.inventory()))
     tight = play(grid(), database, budget=saved * WHOLE // 20, workers=2)
-    executed = tight.engine.dispatcher.steps_executed
+    executed = tight.engine.view.steps_executed
     assert tight.keeper is not None
     assert tight.keeper.evicted > 0.9 * saved
-    assert executed <= 1.15 * free.engine.dispatcher.steps_executed
+    assert executed <= 1.15 * free.engine.view.steps_executed
     assert results(tight) == results(free)
 
 

@@ -23,6 +23,7 @@ from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import Started, WorkerJoined
 from dasktune.graph.keys import root_key
 from dasktune.graph.save_policy import SavePolicy
+from dasktune.graph.view import RunView
 from dasktune.sequences import Constant, Piecewise, Sequence
 from dasktune.storage.retention import Keep, State
 from dasktune.types import Direction, Objective, Step, TrialState
@@ -76,7 +77,7 @@ class Table:
         places = mark(self.dispatcher.plan, self.steps)
         assert places.keys() == self.steps.keys()
         assert places_in(self.dispatcher.plan, self.steps).keys() == places.keys()
-        worth = Worth(self.dispatcher, self.trials, LOSS)
+        worth = Worth(RunView(self.dispatcher), self.trials, LOSS)
         sizes = dict.fromkeys(self.steps, 100)
         return {one.key: one for one in worth.states(sizes, places, stays)}
 

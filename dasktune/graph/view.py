@@ -1,0 +1,224 @@
+"""The read-only view of a run: all that parts outside the engine may see of its dispatcher.
+
+The view is live and costs nothing to keep: each property reads what it needs when it is asked.
+Attempts and slots are given as read-only protocols, so that the type checker refuses a write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
+
+from dasktune.graph.dispatch import Dispatcher
+from dasktune.graph.frontier import start_of
+from dasktune.graph.plan import Node, Place, SearchPlan
+from dasktune.types import Step
+
+
+class AttemptView(Protocol):
+    """One attempt at a stage; its fields are explained in `dasktune.graph.attempts.Attempt`."""
+
+    @property
+    def id(self) -> str:
+        """Its id, which is never used again."""
+
+    @property
+    def node(self) -> Node:
+        """The node where it shall end."""
+
+    @property
+    def leaf(self) -> Node:
+        """The node to which it was first sent."""
+
+    @property
+    def start(self) -> Step:
+        """The step that it starts from."""
+
+    @property
+    def stop(self) -> Step:
+        """The step at which it shall end."""
+
+    @property
+    def worker(self) -> str:
+        """The address of its worker."""
+
+    @property
+    def position(self) -> Step:
+        """The last step that its worker reported."""
+
+    @property
+    def started(self) -> float | None:
+        """When it began to train; None if it waits behind another one."""
+
+    @property
+    def saved(self) -> Step:
+        """Its last durable step; -1 if there is none."""
+
+    @property
+    def repeated(self) -> int:
+        """How many of its steps had been trained before."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether its worker reported that it started."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it trains no more, though states may not be durable yet."""
+
+    @property
+    def taken(self) -> bool:
+        """Whether another driver trains its steps."""
+
+    @property
+    def uprooted(self) -> bool:
+        """Whether the state that it starts from is known to be gone."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether its worker was seen to train it."""
+
+    def node_at(self, step: Step) -> Node:
+        """Return the node on its way that holds `step`: start < step <= stop."""
+
+    def covered(self) -> Iterator[Node]:
+        """Yield the nodes that it shall train, the last first."""
+
+
+class SlotView(Protocol):
+    """One worker, and the attempts that it was given."""
+
+    @property
+    def worker(self) -> str:
+        """The address of the worker."""
+
+    @property
+    def queue(self) -> Sequence[AttemptView]:
+        """The attempt that runs, then the one that follows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """A run as parts outside the engine may see it."""
+
+    _dispatcher: Dispatcher
+
+    @property
+    def plan(self) -> SearchPlan:
+        """The search plan; `SearchPlan.learn` is the only way to add to it from outside."""
+        return self._dispatcher.plan
+
+    @property
+    def attempts(self) -> Mapping[str, AttemptView]:
+        """The attempts under way, by id."""
+        return self._dispatcher.attempts
+
+    @property
+    def slots(self) -> Mapping[str, SlotView]:
+        """The slots by worker."""
+        return self._dispatcher.slots
+
+    @property
+    def needs(self) -> Mapping[str, float]:
+        """The resources that each stage occupies."""
+        return self._dispatcher.options.needs
+
+    @property
+    def busy_workers(self) -> int:
+        """How many workers have a stage."""
+        return sum(1 for slot in self._dispatcher.slots.values() if slot.queue)
+
+    @property
+    def idle_workers(self) -> int:
+        """How many workers have nothing to do and may be given a stage."""
+        return self._dispatcher.idle_workers
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no attempt is under way."""
+        return self._dispatcher.is_idle
+
+    @property
+    def wanted(self) -> Mapping[int, Sequence[Node]]:
+        """The nodes that each trial with live requests waits for, in the order of steps."""
+        return self._dispatcher.wanted
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a trial waits for a report, or an attempt for its end."""
+        return bool(self._dispatcher.wanted) or not self._dispatcher.is_idle
+
+    @property
+    def stages_waiting(self) -> int:
+        """How many stages must be trained and have no attempt."""
+        return self._dispatcher.frontier.active_count
+
+    @property
+    def steps_executed(self) -> int:
+        """Steps that attempts have trained that have ended."""
+        return self._dispatcher.steps_executed
+
+    @property
+    def steps_repeated(self) -> int:
+        """Those of them that had been trained before."""
+        return self._dispatcher.steps_repeated
+
+    @property
+    def steps_unsaved(self) -> int:
+        """Steps that attempts of this driver have trained and not saved yet."""
+        return sum(
+            attempt.position - max(attempt.start, attempt.saved)
+            for attempt in self._dispatcher.attempts.values()
+            if not attempt.taken
+        )
+
+    @property
+    def steps_left(self) -> int:
+        """Steps that trials ask for and that were not trained; shared steps count once."""
+        seen: set[Node] = set()
+        left = 0
+        for nodes in self._dispatcher.wanted.values():
+            for node in nodes[-1].up():
+                if node in seen:
+                    break
+                seen.add(node)
+                reached = node.latest_checkpoint()
+                left += node.stop - reached
+                above = node.parent
+                if reached > node.start or (above is not None and above.stop in above.checkpoints):
+                    break
+        return max(0, left - self.steps_unsaved)
+
+    def needed_states(self) -> Iterator[Place]:
+        """Yield the states that must not be evicted.
+
+        These are the start states of attempts that may not have loaded them, and of the stage
+        that comes next: or its start might be evicted each time before it is its turn.
+        """
+        yield from self._dispatcher.starts
+        following = self._dispatcher.frontier.best_ready()
+        if following is not None:
+            step = start_of(following)
+            yield following.holder(step), step
+
+    def is_running(self, node: Node) -> bool:
+        """Whether an attempt is making the state at the node's end."""
+        return self._dispatcher.frontier.is_running(node)
+
+    def is_waiting(self, node: Node) -> bool:
+        """Whether the node's stage must be trained and has no attempt."""
+        return self._dispatcher.frontier.is_active(node)
+
+    def seconds_per_step(self, node: Node) -> float:
+        """Return the seconds that a step of a node takes, as measured or guessed so far."""
+        return self._dispatcher.speeds.seconds_per_step(node)
+
+    def count_ready(self, most: int) -> int:
+        """Return how many stages could start now, counted up to `most`."""
+        return sum(1 for _ in islice(self._dispatcher.frontier.ready(), most))
+
+    def count_following(self, node: Node) -> int:
+        """Return how many stages wait for the state at the node's end."""
+        return self._dispatcher.frontier.work(node).pulls
