@@ -41,16 +41,17 @@ def load_images(path: str | None) -> tuple[np.ndarray, np.ndarray]:
 def network(channels: int, classes: int) -> nn.Module:
     """Return a CNN for images of any size from 4 x 4 pixels on."""
     return nn.Sequential(
-        nn.Conv2d(channels, 32, 3, padding=1),
-        nn.BatchNorm2d(32),
+        nn.Conv2d(channels, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
         nn.ReLU(),
-        nn.Conv2d(32, 64, 3, padding=1),
-        nn.BatchNorm2d(64),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.BatchNorm2d(32),
         nn.ReLU(),
         nn.AdaptiveMaxPool2d(4),
         nn.Flatten(),
         nn.Dropout(0.2),
-        nn.Linear(64 * 4 * 4, classes),
+        nn.Linear(32 * 4 * 4, classes),
     )
 
 
@@ -138,9 +139,9 @@ def tuner() -> dt.algos.Grid:
             Warmup(3, 0.05) >> Cosine(0.05, period=21),
         ],
         batch_size=[
-            32,
-            Piecewise([32, 64], boundaries=[12]),
-            Piecewise([32, 128], boundaries=[16]),
+            64,
+            Piecewise([64, 128], boundaries=[12]),
+            Piecewise([64, 256], boundaries=[16]),
         ],
         momentum=[0.9, Piecewise([0.9, 0.95], boundaries=[12])],
     )
