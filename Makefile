@@ -1,47 +1,74 @@
-# `make demo` and `make test` set up all they need in .venv; see `make help`.
+# Each target sets up what it needs in .venv; see `make help` and CONTRIBUTING.md.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/installed
+DEMO := $(VENV)/installed-for-demo
+TOOLS := $(VENV)/installed-for-tests
+
+SEEDS ?= 5000
+RUNS ?= 8
+PROCESSES ?= $(shell nproc 2>/dev/null || echo 2)
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo lint test-fast test test-services torture chaos format bench clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
 
-demo: $(STAMP) ## tune a small CNN on a local Dask cluster
+demo: $(DEMO) ## tune a small CNN on a local Dask cluster
 	@$(BIN)/dasktune run examples/digits.py
+	@echo
+	@echo "Open runs/digits/report-digits.html in a browser. What to type next:"
+	@echo "  $(BIN)/dasktune status examples/digits.py    how the study stands"
+	@echo "  $(BIN)/dasktune --help                       all commands"
+	@echo "  make test                               every check that Python alone can run"
 
-test: lint ## run every check
-	@$(BIN)/python -m pytest
-
-lint: $(STAMP) ## check style, formatting and types
+lint: $(TOOLS) ## check style, formatting and types
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 
-format: $(STAMP) ## apply formatting and safe fixes
+test-fast: $(TOOLS) ## run the tests that start no process
+	@$(PYTEST) -m fast
+
+test: lint ## run lint and every test that Python alone can run
+	@$(PYTEST) -m "fast or processes"
+
+test-services: $(TOOLS) ## run the tests on PostgreSQL, Ceph, SLURM and Chromium
+	@$(PYTEST) -m services
+
+torture: $(TOOLS) ## run SEEDS simulated studies in which everything goes wrong
+	@$(BIN)/python -m tests.torture --seeds $(SEEDS) --processes $(PROCESSES)
+
+chaos: $(TOOLS) ## run RUNS real studies whose processes are killed
+	@$(BIN)/python -m tests.chaos --runs $(RUNS)
+
+format: $(TOOLS) ## apply formatting and safe fixes
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-bench: $(STAMP) ## print the benchmark tables
+bench: $(TOOLS) ## print the benchmark tables
 	@$(BIN)/python benchmarks/all.py
 
 clean: ## remove the environment and all caches, but no results in runs/
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The stamp is inside the environment, so that removing the one removes the other, and is
+# The stamps are inside the environment, so that removing the one removes the others, and are
 # written last, so that a set-up that was interrupted is done again.
-$(STAMP): pyproject.toml constraints.txt
+$(DEMO): pyproject.toml constraints.txt .ci/install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "$(PYTHON) must be Python 3.11 or newer (set PYTHON=...)" >&2; exit 1; }
-	@echo "Setting up $(VENV), which takes a minute or two"
+	@echo "Setting up $(VENV), which takes half a minute and the time of the downloads"
 	@$(PYTHON) -m venv $(VENV) \
 	  || { echo "venv is missing; on Debian: apt-get install python3-venv" >&2; exit 1; }
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check \
-	  -c constraints.txt -e '.[test]'
+	@.ci/install $(VENV) -e '.[torch,examples]'
+	@touch $@
+
+$(TOOLS): $(DEMO)
+	@echo "Installing the tools of the tests"
+	@.ci/install $(VENV) -e '.[test]'
 	@touch $@
