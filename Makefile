@@ -13,7 +13,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist works
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo lint test-fast test test-services torture chaos format bench clean
+.PHONY: help set-up demo lint test-fast test test-services torture chaos format bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -25,6 +25,8 @@ demo: $(DEMO) ## tune a small CNN on a local Dask cluster
 	@echo "  $(BIN)/dasktune status examples/digits.py    how the study stands"
 	@echo "  $(BIN)/dasktune --help                       all commands"
 	@echo "  make test                               every check that Python alone can run"
+
+set-up: $(TOOLS) ## install all that the other targets need
 
 lint: $(TOOLS) ## check style, formatting and types
 	@$(BIN)/ruff check

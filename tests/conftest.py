@@ -1,6 +1,7 @@
-"""Tests that need more than Python: named when they are left out, failed for it in CI.
+"""The tiers of the tests, and the servers and clusters that they share.
 
-A test says what it needs with a marker of `PARTS`. Where the part is missing, the test is
+Each test is in one tier, which follows from its markers and fixtures: `tier_of`. A test says
+what it needs beyond Python with a marker of `PARTS`. Where the part is missing, the test is
 skipped, and the last lines of the run name every skipped test with its reason. With ``CI=true``
 a skip of any kind is a failure, except for want of hardware that no installation brings.
 """
@@ -11,8 +12,9 @@ import importlib.util
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +96,53 @@ PARTS: dict[str, Callable[[], str]] = {
 """By marker: says what is missing, the empty string if nothing is."""
 
 HARDWARE = "gpu"
+
+SERVICES = frozenset({"browser", "ceph", "postgresql", "slurm"})
+"""Markers of tests that need a program which is not written in Python."""
+
+PROCESSES = frozenset({"cluster", "process", "slow"})
+"""Markers of tests that start processes, or take more than a few seconds."""
+
+
+def tier_of(markers: Collection[str], fixtures: Collection[str]) -> str:
+    """Return the tier of a test with these markers and fixtures."""
+    if not SERVICES.isdisjoint(markers):
+        return "services"
+    if wrong := SERVICES.intersection(fixtures):
+        raise pytest.UsageError(f"a test with the fixture {min(wrong)} must have its marker")
+    shares_processes = not {"one_worker", "four_workers"}.isdisjoint(fixtures)
+    if shares_processes or not PROCESSES.isdisjoint(markers):
+        return "processes"
+    return "fast"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with its tier."""
+    for item in items:
+        markers = {mark.name for mark in item.iter_markers()}
+        item.add_marker(tier_of(markers, getattr(item, "fixturenames", ())))
+
+
+_started: list[str] = []
+"""The interpreters that the test which runs has started, by their arguments."""
+
+
+def _note_interpreters(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "subprocess.Popen" and arguments[0] == sys.executable:
+        _started.append(" ".join(map(str, arguments[1])))
+
+
+sys.addaudithook(_note_interpreters)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Fail a test of the fast tier that starts Python in another process."""
+    _started.clear()
+    yield
+    if _started and item.get_closest_marker("fast"):
+        pytest.fail(f"a test that starts {_started[0][:200]!r} must be marked process")
 
 
 @pytest.fixture(scope="session")
