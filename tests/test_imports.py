@@ -9,6 +9,8 @@ from importlib.util import find_spec
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 HEAVY = {"dask", "distributed", "optuna", "pandas", "sqlalchemy", "torch", "zarr"}
 REPORT = "import json; sys.stderr.write(json.dumps(sorted(sys.modules)))"
 HELP = f"""

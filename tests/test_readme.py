@@ -37,6 +37,7 @@ def test_the_study_file_in_the_readme_trains(
     assert run.metrics[40]["accuracy"] > 0.5
 
 
+@pytest.mark.process
 def test_the_study_in_the_readme_can_be_predicted_recorded_and_replayed(tmp_path: Path) -> None:
     (tmp_path / "tune.py").write_text(BLOCKS[0])
     section = README.split("## A target, and a time")[1].split("\n## ")[0]

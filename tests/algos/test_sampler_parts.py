@@ -59,6 +59,7 @@ def test_different_arguments_make_different_identities_and_equal_ones_the_same()
     assert texts == [json.dumps(identity_of(make())) for make in DIFFERENT]
 
 
+@pytest.mark.process
 def test_an_identity_is_the_same_in_every_process() -> None:
     program = (
         "import json; from optuna.samplers import *;"

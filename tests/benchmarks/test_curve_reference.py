@@ -13,6 +13,8 @@ import pytest
 
 from dasktune.algos.curves import Curve
 
+pytestmark = pytest.mark.process
+
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 

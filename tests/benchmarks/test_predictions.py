@@ -130,6 +130,7 @@ def test_a_predictor_that_is_not_there_is_refused(predictions: ModuleType) -> No
         predictions.made("Crystal")
 
 
+@pytest.mark.process
 def test_it_runs_as_users_run_it(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
     command = [sys.executable, str(FOLDER / "predictions.py"), "--data", str(folder)]

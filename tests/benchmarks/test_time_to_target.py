@@ -142,6 +142,7 @@ def test_ratios_are_pops_times_over_others(timing: ModuleType) -> None:
     assert found[2].spread == 1.0
 
 
+@pytest.mark.process
 def test_it_runs_as_users_run_it(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
     command = [sys.executable, str(FOLDER / "time_to_target.py"), "--data", str(folder)]

@@ -19,6 +19,8 @@ from dasktune.simulate import Trace
 from dasktune.simulate.mishaps import Mishaps
 from dasktune.types import Direction, Extend
 
+pytestmark = pytest.mark.process
+
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 MODULES = (
     "decisions",

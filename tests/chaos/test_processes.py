@@ -12,6 +12,8 @@ import pytest
 
 from tests.chaos.processes import End, Kept, Start
 
+pytestmark = pytest.mark.process
+
 PATIENCE = 30.0
 PROGRAM = """
 import sys, time

@@ -7,6 +7,7 @@ import json
 from dataclasses import fields
 
 import dask
+import pytest
 from distributed import LocalCluster
 
 from dasktune.cli.doctor import doctor
@@ -15,6 +16,8 @@ from dasktune.cluster.local import LOCAL_SETTINGS
 from dasktune.slurm import SlurmOptions
 
 from .conftest import Folder
+
+pytestmark = pytest.mark.process
 
 
 def test_its_flags_are_those_that_say_where_a_study_runs() -> None:

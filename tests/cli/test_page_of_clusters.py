@@ -20,7 +20,7 @@ from dasktune.sequences import Constant
 
 from .conftest import PATIENCE, Folder
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.process]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text()
 

@@ -17,7 +17,7 @@ from dasktune.cli.status import Status, read
 
 from .conftest import PATIENCE, UNIQUE, Folder
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.process]
 
 RUN = ("run", "counting.py", "--workers", "2", "--no-progress", "--no-report")
 

@@ -15,7 +15,7 @@ from distributed.security import Security
 
 from .conftest import PATIENCE, UNIQUE, Folder
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.process]
 
 RUN = ("run", "counting.py", "--no-progress", "--no-report")
 

@@ -14,7 +14,7 @@ from dasktune.cli.status import Status, read
 
 from .conftest import PATIENCE, Folder
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.process]
 
 
 def status_when(folder: Folder, holds: Callable[[Status], bool]) -> Status:

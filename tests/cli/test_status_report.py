@@ -52,6 +52,7 @@ def test_a_driver_that_signs_runs() -> None:
         assert "runs since 3 min 20 s, its last sign was 3.0 s ago" in driver.in_words(NOW)
 
 
+@pytest.mark.process
 def test_one_whose_process_is_gone_is_dead_at_once(gone: int) -> None:
     driver = driver_of(replace(MINE, pid=gone), NOW)
     assert (driver.state, driver.is_gone, driver.is_alive) == ("dead", True, False)
@@ -63,6 +64,7 @@ def test_a_number_that_another_process_has_now_is_not_taken_for_it() -> None:
     assert driver_of(long_ago, NOW).state == "dead"
 
 
+@pytest.mark.process
 def test_elsewhere_it_is_dead_when_it_has_long_not_signed(gone: int) -> None:
     row = replace(THEIRS, pid=gone)
     assert driver_of(row, row.seen + SILENT_SECONDS).state == "running"

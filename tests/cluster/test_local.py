@@ -215,6 +215,7 @@ with local_client(1):
 """
 
 
+@pytest.mark.process
 @pytest.mark.cluster
 def test_a_script_without_a_guard_is_told_what_to_do(tmp_path: Path) -> None:
     script = tmp_path / "script.py"

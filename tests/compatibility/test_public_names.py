@@ -52,6 +52,7 @@ def broken(thing: Any, kept: list[list[Any]]) -> list[str]:
     return problems
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("module", NAMES["modules"])
 def test_documented_module_is_importable(module: str) -> None:
     # In a new process: here another test may have imported what it needs.
@@ -98,6 +99,7 @@ def test_console_script_is_unchanged() -> None:
     assert project["scripts"] == NAMES["scripts"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", NAMES["run_by_job_scripts"], ids=" ".join)
 def test_command_of_old_job_scripts_runs(command: list[str]) -> None:
     how, what, *words = command

@@ -31,6 +31,8 @@ from tests.services import S3Server, scheduler_in
 
 from .conftest import Cluster
 
+pytestmark = pytest.mark.process
+
 
 def _no_mounts() -> bool:
     try:

@@ -8,10 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 import dasktune.doctor
 from dasktune.cluster.local import LOCAL_SETTINGS
+
+pytestmark = pytest.mark.process
 
 PAGE = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text()
 RULES = ("machines", "network", "places", "software")

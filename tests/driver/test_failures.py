@@ -439,6 +439,7 @@ with in_process(2) as cluster, Client(cluster) as client:
 """
 
 
+@pytest.mark.process
 def test_the_same_command_goes_on_after_the_driver_died(tmp_path: Path) -> None:
     script = tmp_path / "driver.py"
     script.write_text(DRIVER.format(here=str(Path(__file__).parent), folder=str(tmp_path)))

@@ -179,6 +179,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.process
 @pytest.mark.cluster
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_script_saves_what_runs_and_goes_on_with_it(
@@ -204,6 +205,7 @@ def test_a_script_saves_what_runs_and_goes_on_with_it(
     assert len(log.read_text().splitlines()) == STEPS, "nothing is trained again"
 
 
+@pytest.mark.process
 @pytest.mark.cluster
 def test_a_script_is_interrupted_while_its_cluster_starts(tmp_path: Path) -> None:
     (tmp_path / "hold").touch()

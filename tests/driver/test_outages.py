@@ -371,6 +371,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.process
 def test_a_file_that_another_process_holds_for_seconds_is_waited_for(
     place: Place, two_threads: Client
 ) -> None:

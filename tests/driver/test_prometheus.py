@@ -189,6 +189,7 @@ def test_the_page_is_there_whether_or_not_anything_is_served(two_threads: Client
     assert plugins.count(NAME) == 1
 
 
+@pytest.mark.process
 @pytest.mark.cluster
 def test_a_scheduler_without_dasktune_is_left_alone(tmp_path: Path) -> None:
     """Its interpreter does not find the package, as on a cluster of others."""

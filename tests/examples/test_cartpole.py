@@ -147,6 +147,7 @@ def test_a_resume_at_any_step_changes_no_bit(
     assert [*state_differences(whole.states[6], resumed.state())] == []
 
 
+@pytest.mark.process
 def test_it_resumes_exactly_in_a_new_process(example: Any) -> None:
     hp = {
         "lr": Piecewise([0.1, 0.01], boundaries=[14]),

@@ -91,6 +91,7 @@ def test_it_learns(example: ModuleType) -> None:
     assert metrics[2]["accuracy"] > 2 * chance
 
 
+@pytest.mark.process
 @every
 @pytest.mark.slow
 def test_it_resumes_exactly(example: ModuleType) -> None:

@@ -43,6 +43,7 @@ def page(tmp_path_factory: pytest.TempPathFactory, two_threads: Client) -> Itera
     del sys.modules["climb"]
 
 
+@pytest.mark.process
 def test_both_trainers_of_the_page_resume_exactly(page: Any) -> None:
     for trainer in (page.Climber, page.Wanderer):
         hp = {"noise": dt.sequences.Piecewise([1.0, 0.1], boundaries=[3])}
@@ -51,6 +52,7 @@ def test_both_trainers_of_the_page_resume_exactly(page: Any) -> None:
         assert str(report) == PASSED.strip()
 
 
+@pytest.mark.process
 def test_a_generator_that_is_forgotten_is_named_as_the_page_says(tmp_path: Path) -> None:
     kept = [line for line in BLOCKS[1].splitlines() if "random" not in line]
     assert len(BLOCKS[1].splitlines()) - len(kept) == 2

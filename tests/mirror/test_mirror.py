@@ -593,6 +593,7 @@ def test_every_mirrored_trial_is_marked(sqlite: Place) -> None:
     assert [trial.system_attrs[NUMBER] for trial in sqlite.trials()] == [*range(8)]
 
 
+@pytest.mark.process
 def test_optuna_is_loaded_only_when_it_is_used() -> None:
     code = "import sys, dasktune.mirror; sys.exit('optuna' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

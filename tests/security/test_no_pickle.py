@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import dasktune
 
 PACKAGE = Path(dasktune.__file__).parent
@@ -96,6 +98,7 @@ def test_what_reads_stores_and_databases_imports_only_what_is_named_in_it() -> N
                 assert ast.unparse(node.args[0]) not in ("sys.modules", "builtins"), name
 
 
+@pytest.mark.process
 def test_opening_a_store_and_a_database_loads_no_pickle_module_of_ours() -> None:
     """Python and NumPy import pickle themselves; cloudpickle none of what reads stores does."""
     code = (

@@ -255,6 +255,7 @@ def test_a_save_point_that_comes_as_a_state_is_due_loses_neither() -> None:
     assert found.summary()["steps_executed"] == 4 + 10 + 6 + 4
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("first", ["", "import dasktune.simulate\n"])
 def test_the_name_is_a_function_whatever_was_imported(first: str) -> None:
     script = f"""

@@ -15,6 +15,8 @@ import pytest
 from dasktune.errors import ConfigurationError
 from dasktune.slurm.launch import device_shares
 
+pytestmark = pytest.mark.process
+
 WORKER = """
 import os, signal, sys, time
 name = sys.argv[sys.argv.index("--name") + 1]

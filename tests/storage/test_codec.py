@@ -239,6 +239,7 @@ def test_a_whole_torch_training_state():
     optimizer.load_state_dict(found["optimizer"])
 
 
+@pytest.mark.process
 def test_the_digest_of_a_set_does_not_depend_on_the_process():
     code = (
         "from dasktune.storage.codec import encode;"
@@ -346,11 +347,13 @@ def torch_is_needed(snapshot: Snapshot) -> bool:
     return json.loads(done.stdout.lower())
 
 
+@pytest.mark.process
 def test_only_a_state_with_tensors_imports_torch():
     assert not torch_is_needed(encode({"array": np.zeros(3)}))
     assert torch_is_needed(encode({"tensor": torch.zeros(3)}))
 
 
+@pytest.mark.process
 def test_a_state_with_tensors_says_that_torch_is_missing():
     code = (
         "import json, sys, numpy; from dasktune.storage.codec import decode;"

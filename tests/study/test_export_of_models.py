@@ -69,6 +69,7 @@ def study(tmp_path: Path, two_threads: Client) -> Study:
     return made
 
 
+@pytest.mark.process
 def test_the_best_trial_is_read_without_dasktune(study: Study, tmp_path: Path) -> None:
     assert study.best_trial.number == 1
     path = study.export(path=tmp_path / "new" / "model.pt")

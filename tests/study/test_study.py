@@ -285,6 +285,7 @@ def test_workers_in_this_process_are_refused_where_a_process_is_needed(
     study.close()
 
 
+@pytest.mark.process
 @pytest.mark.cluster
 def test_a_store_in_memory_is_refused_by_other_processes(tmp_path: Path) -> None:
     study = make(tmp_path, storage="memory://elsewhere")
@@ -327,6 +328,7 @@ def dask_worker(path: Path) -> Iterator[Client]:
             worker.wait(30)
 
 
+@pytest.mark.process
 @pytest.mark.cluster
 @pytest.mark.parametrize(
     ("source", "message"),

@@ -52,12 +52,14 @@ def test_an_installed_class_travels_by_path():
     assert unpack(code) is Trainer
 
 
+@pytest.mark.process
 def test_a_class_of_a_test_module_runs_where_it_cannot_be_imported(tmp_path):
     code = pack(Here)
     assert code.kind == "bytes"
     assert in_new_process(code, "cls().train(), cls.__qualname__", tmp_path) == "6 Here"
 
 
+@pytest.mark.process
 def test_a_local_class_takes_its_closure_along(tmp_path):
     factor = 5
 
@@ -68,6 +70,7 @@ def test_a_local_class_takes_its_closure_along(tmp_path):
     assert in_new_process(pack(Local), "cls().train()", tmp_path) == "30"
 
 
+@pytest.mark.process
 def test_modules_beside_a_study_file_travel_along(tmp_path):
     project = tmp_path / "project"
     project.mkdir()

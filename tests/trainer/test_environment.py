@@ -20,6 +20,7 @@ assert environment("cpu") == before, (environment("cpu"), before)
 """
 
 
+@pytest.mark.process
 def test_an_import_changes_nothing() -> None:
     subprocess.run([sys.executable, "-c", TWICE], check=True)
 

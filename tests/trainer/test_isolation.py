@@ -42,6 +42,7 @@ assert give_own_generator() == []
 """
 
 
+@pytest.mark.process
 def test_machinery_draws_from_a_generator_of_its_own() -> None:
     subprocess.run([sys.executable, "-c", DRAWS], check=True)
 

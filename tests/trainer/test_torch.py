@@ -277,6 +277,7 @@ def test_run_alone_repeats_itself():
     assert encode(first.states[3]).digest == encode(second.states[3]).digest
 
 
+@pytest.mark.process
 def test_torch_is_loaded_on_first_use_only():
     script = (
         "import sys, dasktune.trainer as t; assert 'torch' not in sys.modules; "

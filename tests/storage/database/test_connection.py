@@ -90,6 +90,7 @@ while True:
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("server", marks=pytest.mark.postgresql)])
 @pytest.mark.parametrize("after", [1, 7, 40])
 def test_what_was_acknowledged_outlives_a_kill(

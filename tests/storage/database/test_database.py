@@ -319,6 +319,7 @@ database.close()
 """
 
 
+@pytest.mark.process
 def test_two_processes_read_while_one_writes(tmp_path):
     database = Database(tmp_path / "x.db")
     command = [sys.executable, "-c", READER, str(tmp_path / "x.db"), "299"]

@@ -223,6 +223,7 @@ database.close()
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("is_old", [True, False])
 def test_of_drivers_that_start_together_one_migrates_or_makes(server: str, is_old: bool) -> None:
     if is_old:
@@ -289,6 +290,7 @@ def test_releases_from_before_migrations_refuse_what_was_migrated(old: Path) -> 
     assert number == schema.META_VERSION > 2
 
 
+@pytest.mark.process
 def test_a_new_database_is_made_without_alembic(tmp_path: Path) -> None:
     code = (
         "import sys\n"

@@ -15,6 +15,8 @@ from dasktune.trainer.check_resume.check import check_resume
 from dasktune.trainer.data import ResumableLoader
 from dasktune.trainer.torch import TorchTrainer
 
+pytestmark = pytest.mark.process
+
 HP = {"lr": MultiStep(0.1, [4], 0.5), "batch_size": 8}
 
 

@@ -145,6 +145,7 @@ def test_the_parts_are_named(tmp_path):
     ]
 
 
+@pytest.mark.process
 def test_the_file_that_runs_and_the_file_that_is_imported_are_one(tmp_path):
     text = STUDY + dedent(
         """
@@ -163,6 +164,7 @@ def test_the_file_that_runs_and_the_file_that_is_imported_are_one(tmp_path):
     assert len(printed) == 1
 
 
+@pytest.mark.process
 def test_files_beside_a_study_file_count(tmp_path):
     (tmp_path / "layers_here.py").write_text("def width():\n    return 1\n")
     (tmp_path / "study.py").write_text(
