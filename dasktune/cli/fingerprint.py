@@ -16,7 +16,7 @@ from dasktune.errors import ConfigurationError, unknown
 
 if TYPE_CHECKING:
     from dasktune.storage.database.database import Database
-    from dasktune.study.create import Located
+    from dasktune.study.config import StudyConfig
     from dasktune.trainer import Fingerprint
 
 
@@ -83,14 +83,14 @@ def fingerprint(
     neither makes nor changes a study.
     """
     settings = config or ()
-    place, found = _read(file, settings)
-    others = _others(place, against, study, settings)
-    compared = [_compared(found, place.seed, other) for other in others]
+    study_config, found = _read(file, settings)
+    others = _others(study_config, against, study, settings)
+    compared = [_compared(found, study_config.seed, other) for other in others]
     if as_json:
         document = {
             "fingerprint": found.digest,
-            "study": place.name,
-            "seed": place.seed,
+            "study": study_config.name,
+            "seed": study_config.seed,
             "parts": dict(found.parts),
             "gaps": dict(found.gaps),
             "packages": _versions(found.packages),
@@ -98,25 +98,25 @@ def fingerprint(
         }
         typer.echo(json.dumps(document, indent=2))
     else:
-        typer.echo("\n".join(_lines(found, place, compared)))
+        typer.echo("\n".join(_lines(found, study_config, compared)))
 
 
-def _read(file: Path, settings: Sequence[str]) -> tuple[Located, Fingerprint]:
-    """Return where a file's study would be, and its fingerprint now."""
+def _read(file: Path, settings: Sequence[str]) -> tuple[StudyConfig, Fingerprint]:
+    """Return the configuration of a file's study, and its fingerprint now."""
     from dasktune.cli.study_file import load
-    from dasktune.study.create import locate
+    from dasktune.study.create import config_of
 
-    place = locate(lambda: load(file, settings).study())
-    if place is None:
+    config = config_of(lambda: load(file, settings).study())
+    if config is None:
         raise ConfigurationError(f"{file} must call create_study, or nothing says what it trains")
-    found = place.fingerprint()
+    found = config.fingerprint()
     if found is None:
-        raise ConfigurationError(f"{file}: study {place.name!r} has no trainer, so no fingerprint")
-    return place, found
+        raise ConfigurationError(f"{file}: study {config.name!r} has no trainer, so no fingerprint")
+    return config, found
 
 
 def _others(
-    place: Located, against: str | None, study: str | None, settings: Sequence[str]
+    config: StudyConfig, against: str | None, study: str | None, settings: Sequence[str]
 ) -> list[_Other]:
     """Return what a fingerprint is to be compared with; none if there is nothing yet."""
     if against is not None and against.endswith(".py"):
@@ -124,7 +124,7 @@ def _others(
             raise ConfigurationError(f"--study is for a storage or database, got {against!r}")
         theirs, found = _read(Path(against), settings)
         return [_Other(against, found.digest, found.parts, theirs.seed)]
-    url = place.database if against is None else _database_of(against)
+    url = config.database_url if against is None else _database_of(against)
     database = _opened(url, must_exist=against is not None)
     if database is None:
         return []
@@ -134,7 +134,7 @@ def _others(
         database.close()
     if study is not None and study not in specs:
         raise ConfigurationError(unknown("study", study, specs))
-    name = study or (place.name if against is None or place.name in specs else None)
+    name = study or (config.name if against is None or config.name in specs else None)
     return [
         _Other(f"study {one!r}", spec["fingerprint"], spec.get("parts"), spec["seed"])
         for one, spec in specs.items()
@@ -170,13 +170,15 @@ def _opened(url: str, *, must_exist: bool) -> Database | None:
     return None if is_missing and not must_exist else Database(url, create=False)
 
 
-def _lines(found: Fingerprint, place: Located, compared: Sequence[Comparison]) -> Iterable[str]:
+def _lines(
+    found: Fingerprint, config: StudyConfig, compared: Sequence[Comparison]
+) -> Iterable[str]:
     from dasktune.trainer.environment import environment
 
     yield found.digest
     width = max(map(len, found.parts), default=0)
     yield from (f"  {name:{width}}  {part}" for name, part in found.parts.items())
-    yield f"seed {place.seed}: part of each state's key beside this"
+    yield f"seed {config.seed}: part of each state's key beside this"
     if found.gaps:
         yield "not covered:"
         yield from (f"  {name}: {why}" for name, why in found.gaps.items())
@@ -187,7 +189,7 @@ def _lines(found: Fingerprint, place: Located, compared: Sequence[Comparison]) -
         yield f"  {name} {version or '(no version)'}: {known}"
     yield from (f"compared with {one}" for one in compared)
     if not compared:
-        yield f"study {place.name!r} has not been created yet"
+        yield f"study {config.name!r} has not been created yet"
 
 
 def _versions(packages: Iterable[str]) -> dict[str, str | None]:

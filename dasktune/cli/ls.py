@@ -20,7 +20,8 @@ from dasktune.storage.database.database import Database
 from dasktune.storage.leases import Lease
 from dasktune.storage.redaction import redacted
 from dasktune.storage.retention import size_text
-from dasktune.study.create import default_database, locate
+from dasktune.study.config import default_database
+from dasktune.study.create import config_of
 
 MOST_TRIALS = 5
 """Trials of a checkpoint that are named."""
@@ -236,15 +237,15 @@ def places_of(
     """
     path = Path(target)
     if path.suffix == ".py":
-        found = locate(lambda: load(path, settings).study())
-        if found is None:
+        config = config_of(lambda: load(path, settings).study())
+        if config is None:
             raise ConfigurationError(
                 f"{path} does not call create_study; give its storage folder instead"
             )
         return Places(
-            store=storage or found.storage,
-            database=database or found.database,
-            study=study or found.name,
+            store=storage or config.store_url,
+            database=database or config.database_url,
+            study=study or config.name,
         )
     if settings:
         raise ConfigurationError(f"config is for a study file, got {target!r}")

@@ -9,7 +9,7 @@ from dasktune.algos.base import known_configurations
 from dasktune.cli.study_file import load
 from dasktune.errors import ConfigurationError
 from dasktune.graph.cost import Cost, Costs, StudyTrials, costs_of
-from dasktune.study.create import locate
+from dasktune.study.create import config_of
 
 FIELDS = (
     *("trials", "steps_requested", "steps_unique", "merge_rate", "critical_path"),
@@ -67,12 +67,12 @@ def to_json(files: Sequence[Path], costs: Costs) -> dict[str, object]:
 
 def _origin(file: Path, settings: Sequence[str]) -> tuple[str, int]:
     """Return fingerprint and training seed of a file's study."""
-    place = locate(lambda: load(file, settings).study())
-    if place is None:
+    config = config_of(lambda: load(file, settings).study())
+    if config is None:
         raise ConfigurationError(f"{file} must call create_study, or nothing says what it trains")
-    found = place.fingerprint()
+    fingerprint = config.fingerprint()
     # A study without a trainer shares nothing.
-    return (found.digest if found is not None else str(file)), place.seed
+    return (fingerprint.digest if fingerprint is not None else str(file)), config.seed
 
 
 def _indented(cost: Cost) -> str:

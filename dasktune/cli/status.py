@@ -26,7 +26,8 @@ from dasktune.report.formats import duration, printable
 from dasktune.results.results import objective_of
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import RunRow, StudyRow
-from dasktune.study.create import default_database, locate
+from dasktune.study.config import default_database
+from dasktune.study.create import config_of
 from dasktune.types import Direction
 
 DATABASES = ("sqlite", "postgresql")
@@ -228,12 +229,12 @@ def _database_of(target: str) -> str:
 
 def _asked_of_file(path: Path, settings: Sequence[str]) -> tuple[str, str]:
     """Return database and name of the study that a file would create or open."""
-    found = locate(lambda: load(path, settings).study())
-    if found is None:
+    config = config_of(lambda: load(path, settings).study())
+    if config is None:
         raise ConfigurationError(
             f"{path} does not call create_study; give its storage folder instead"
         )
-    return found.database, found.name
+    return config.database_url, config.name
 
 
 def _status(database: Database, row: StudyRow) -> Status:

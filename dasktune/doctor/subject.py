@@ -18,7 +18,7 @@ from dasktune.doctor.facts import TrainerFacts
 from dasktune.driver.history import History
 from dasktune.errors import ConfigurationError, StorageError
 from dasktune.storage.database.database import Database
-from dasktune.study.create import locate, stored_in
+from dasktune.study.create import config_of, open_in, opening_with
 from dasktune.study.study import Study
 from dasktune.trainer.fingerprint.installed import is_installed_name
 from dasktune.worker.job import JobPlan
@@ -102,19 +102,22 @@ def subject_of(make: Callable[[], Study]) -> Iterator[Subject]:
     ConfigurationError
         If it cannot be created as it is asked for, or has no trainer.
     """
-    place = locate(make)
-    if place is None:
+    config = config_of(make)
+    if config is None:
         raise ConfigurationError("the study must be made by create_study")
-    with tempfile.TemporaryDirectory(prefix="dasktune-") as scratch, stored_in(Path(scratch)):
+    with (
+        tempfile.TemporaryDirectory(prefix="dasktune-") as scratch,
+        opening_with(open_in(Path(scratch))),
+    ):
         study = make()
         try:
             found = Subject.of(study)
         finally:
             study.close()
-        store = place.storage
+        store = config.store_url
         if "://" not in store:
             store = str(Path(store).expanduser().absolute())
-        yield replace(found, plan=replace(found.plan, store=store), database=place.database)
+        yield replace(found, plan=replace(found.plan, store=store), database=config.database_url)
 
 
 @contextmanager

@@ -28,7 +28,6 @@ from dasktune.engine.limits import Limits, Meter, Used
 from dasktune.engine.outcome import Outcome
 from dasktune.engine.timeouts import Timeouts
 from dasktune.errors import ConfigurationError, StorageError, TrainerError, refuse
-from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.graph.tree import StageTree, build_stage_tree
 from dasktune.results.keep import kept_elsewhere
@@ -37,10 +36,10 @@ from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StudyRow
-from dasktune.storage.retention import Retention
 from dasktune.study.additions import StudyAdditions
 from dasktune.study.ask_tell import Asked, OwnLoop
 from dasktune.study.callbacks import Announcer, Callback, Mirroring
+from dasktune.study.config import StudyConfig
 from dasktune.study.export import about_state, check_target, write_state
 from dasktune.study.trial_state import Training, TrialStates, chosen_step
 from dasktune.trainer.code import pack
@@ -74,27 +73,15 @@ class Study(StudyAdditions):
     """
 
     def __init__(
-        self,
-        trainer: type | None,
-        *,
-        row: StudyRow,
-        database: Database,
-        store: CheckpointStore,
-        config: Mapping[str, object],
-        report_every: int,
-        options: DispatchOptions,
-        fails_on_nan: bool = False,
-        mirror: Any = None,
-        retention: Retention | None = None,
+        self, config: StudyConfig, *, row: StudyRow, database: Database, store: CheckpointStore
     ) -> None:
-        super().__init__(row, database, store, options)
-        self.config = config
-        self.report_every = report_every
-        self._trainer = trainer
-        self._fails_on_nan = fails_on_nan
-        self._retention = retention
+        super().__init__(row, database, store, config.options)
+        self.study_config = config
+        self.config: Mapping[str, object] = dict(config.config or {})
+        self.report_every = config.report_every
+        self._trainer = config.trainer
         self._owner = f"{row.root}:{row.created}"
-        self._mirroring = Mirroring(self, mirror, owner=self._owner)
+        self._mirroring = Mirroring(self, config.mirror, owner=self._owner)
         self._runner: DaskRunner | None = None
         self._loop: OwnLoop | None = None
         self._asking = threading.Lock()
@@ -416,12 +403,13 @@ class Study(StudyAdditions):
 
     def _keeper(self, engine: Engine, recorder: Recorder) -> Keeper | None:
         """Return who keeps the store under its budget; None if it has none."""
-        if self._retention is None:
+        retention = self.study_config.retention
+        if retention is None:
             return None
         return Keeper(
             self.store,
             self.database,
-            self._retention,
+            retention,
             view=engine.view,
             trials=engine.trials,
             objective=self.objective,
@@ -434,7 +422,7 @@ class Study(StudyAdditions):
             self._graph(),
             objective=self.objective,
             trials=self.records,
-            fails_on_nan=self._fails_on_nan,
+            fails_on_nan=self.study_config.on_nan == "fail",
         )
 
     def _begin(self, engine: Engine, place: Place, now: float, capacity: int) -> Outcome:
@@ -704,6 +692,22 @@ class Study(StudyAdditions):
         if not place.records:
             raise ConfigurationError(f"study {self.name!r} has not run this tuner yet")
         return place
+
+
+class UnopenedStudy(Study):
+    """A study of which only the configuration is known.
+
+    Code that loads a study file to read its configuration gives this to the file. Any use of it
+    but `study_config` is a `ConfigurationError`.
+    """
+
+    def __init__(self, config: StudyConfig) -> None:
+        self.study_config = config
+
+    def __getattr__(self, name: str) -> Any:
+        raise ConfigurationError(
+            f"study {self.study_config.name!r} is not open: only its configuration is read here"
+        )
 
 
 def _run_problems(

@@ -29,16 +29,16 @@ _STUDY_FILE = '''"""The study of {path}, kept in this folder."""
 from pathlib import Path
 
 from dasktune.cli.study_file import load
-from dasktune.study.create import stored_in
+from dasktune.study.create import open_in, opening_with
 
 HERE = Path(__file__).parent
 
-with stored_in(HERE):
+with opening_with(open_in(HERE)):
     FILE = load(Path({path!r}), {settings!r})
 
 
 def study():
-    with stored_in(HERE):
+    with opening_with(open_in(HERE)):
         return FILE.study()
 
 

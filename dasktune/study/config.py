@@ -1,0 +1,222 @@
+"""Study configurations: the checked arguments of `dasktune.create_study`, as a value."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dasktune.errors import name_problems, refuse, unknown
+from dasktune.graph.attempts import LOOKAHEAD_SECONDS, DispatchOptions
+from dasktune.graph.save_policy import SavePolicy
+from dasktune.results.keep import DEFAULT
+from dasktune.storage.layout import slug
+from dasktune.storage.retention import Keep, Retention, bytes_of, retention_problems
+from dasktune.trainer.base import problems_of
+from dasktune.trainer.environment import environment
+from dasktune.trainer.fingerprint.fingerprint import Fingerprint, fingerprint
+from dasktune.trainer.metrics import metric_names
+from dasktune.types import Direction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyConfig:
+    """The checked arguments of `dasktune.create_study`, which describes them.
+
+    Neither the store nor the database is touched here.
+
+    Raises
+    ------
+    ConfigurationError
+        If an argument is invalid: all problems at once.
+    """
+
+    trainer: type | None
+    name: str
+    metric: str | Iterable[str]
+    storage: str | os.PathLike[str] | None = None
+    database: str | None = None
+    direction: str | Direction | Iterable[str | Direction] = Direction.MINIMIZE
+    load_if_exists: bool = False
+    seed: int = 0
+    config: Mapping[str, object] | None = None
+    report_every: int = 1
+    checkpoint_every: int | None = None
+    merge: bool = True
+    needs: Mapping[str, float] | None = None
+    depends_on: Iterable[object] = ()
+    reuse: str = "code"
+    on_nan: str = "rank"
+    mirror: Any = field(default=None, repr=False)
+    budget: str | int | None = None
+    keep: str = DEFAULT
+
+    def __post_init__(self) -> None:
+        """Turn iterables into tuples and lists, then refuse all problems at once."""
+        if not isinstance(self.metric, str):
+            object.__setattr__(self, "metric", _as_list(self.metric))
+        if not isinstance(self.direction, str | Direction):
+            object.__setattr__(self, "direction", _as_list(self.direction))
+        object.__setattr__(self, "depends_on", tuple(self.depends_on))
+        refuse(
+            [
+                *self._training_problems(),
+                *_objective_problems(self.metric, self.direction),
+                *self._value_problems(),
+                *self._place_problems(),
+                *self._retention_problems(),
+            ]
+        )
+
+    @property
+    def store_url(self) -> str:
+        """Folder or URL of the checkpoint store."""
+        return f"runs/{slug(self.name)}" if self.storage is None else str(self.storage)
+
+    @property
+    def database_url(self) -> str:
+        """Path or URL of the database."""
+        return default_database(self.store_url) if self.database is None else self.database
+
+    @property
+    def merges(self) -> bool:
+        """Whether trials share steps: a study without a trainer has none to share."""
+        return self.merge and self.trainer is not None
+
+    @property
+    def retention(self) -> Retention | None:
+        """The budget of the store and what it must keep; None without a budget."""
+        if self.budget is None:
+            return None
+        return Retention(budget=bytes_of(self.budget), keep=Keep.parse(self.keep))
+
+    @property
+    def options(self) -> DispatchOptions:
+        """How the dispatcher plans stages and saves."""
+        return DispatchOptions(
+            needs=dict(self.needs or {}),
+            saves=SavePolicy(every=self.checkpoint_every),
+            merge=self.merges,
+            lookahead_seconds=LOOKAHEAD_SECONDS,
+        )
+
+    def fingerprint(self) -> Fingerprint | None:
+        """Return the fingerprint of the trainer; None without one. It reads code and data."""
+        if self.trainer is None:
+            return None
+        config = dict(self.config or {})
+        if self.reuse == "exact":
+            config["__environment__"] = environment("any")
+        return fingerprint(self.trainer, config, depends_on=tuple(self.depends_on))
+
+    def spec(self) -> dict[str, Any]:
+        """Return the description of the study for its row in the database, without its store."""
+        covered = self.fingerprint()
+        return {
+            "fingerprint": "none" if covered is None else covered.digest,
+            "parts": {} if covered is None else dict(covered.parts),
+            "metric": self.metric,
+            "direction": _direction_json(self.direction),
+            "seed": self.seed,
+            "merge": self.merges,
+            "trainer": "none" if self.trainer is None else self.trainer.__qualname__,
+        }
+
+    def _training_problems(self) -> list[str]:
+        problems = [] if self.trainer is None else list(problems_of(self.trainer))
+        if type(self.report_every) is not int or self.report_every < 1:
+            problems.append(f"report_every must be an int >= 1, got {self.report_every!r}")
+        every = self.checkpoint_every
+        if every is not None and (type(every) is not int or every < 1):
+            problems.append(f"checkpoint_every must be >= 1, got {every!r}")
+        if type(self.seed) is not int:
+            problems.append(f"seed must be an int, got {self.seed!r}")
+        if self.reuse not in ("code", "exact"):
+            problems.append(unknown("reuse", self.reuse, ("code", "exact")))
+        known = () if problems or self.trainer is None else metric_names(self.trainer)
+        if known:
+            problems += [
+                unknown("metric", name, known)
+                for name in (self.metric if isinstance(self.metric, list) else [self.metric])
+                if isinstance(name, str) and name and name not in known
+            ]
+        return problems
+
+    def _value_problems(self) -> Iterator[str]:
+        if isinstance(self.name, str):
+            yield from name_problems("name", self.name)
+        else:
+            yield f"name must be a string that is not empty, got {self.name!r}"
+        if not isinstance(self.merge, bool):
+            yield f"merge must be True or False, got {self.merge!r}"
+        if self.on_nan not in ("rank", "fail"):
+            yield f"on_nan must be 'rank' or 'fail', got {self.on_nan!r}"
+        if self.config is not None and not isinstance(self.config, Mapping):
+            yield f"config must be a mapping, got {self.config!r}"
+        amounts = self.needs.values() if isinstance(self.needs, Mapping) else [self.needs]
+        if self.needs is not None and not all(map(_is_amount, amounts)):
+            yield f"needs must be numbers > 0 by name, got {self.needs!r}"
+
+    def _place_problems(self) -> Iterator[str]:
+        if not isinstance(self.storage, str | os.PathLike | None) or self.storage == "":
+            yield f"storage must be a folder or a URL, got {self.storage!r}"
+        if not isinstance(self.database, str | os.PathLike | None) or self.database == "":
+            yield f"database must be a file or a URL, got {self.database!r}"
+
+    def _retention_problems(self) -> Iterator[str]:
+        yield from retention_problems(self.budget, self.keep)
+        if self.trainer is None and self.budget is not None:
+            yield f"budget must be None without a trainer, which saves nothing, got {self.budget!r}"
+
+
+def default_database(store: str) -> str:
+    """Return the database that a checkpoint store has by default.
+
+    Parameters
+    ----------
+    store
+        Folder or URL.
+    """
+    if store.startswith("memory://"):
+        return "sqlite://"
+    if "://" in store and not store.startswith("file://"):
+        return "dasktune.db"
+    return str(Path(store.removeprefix("file://")) / "dasktune.db")
+
+
+def _direction_json(direction: str | Direction | Iterable[str | Direction]) -> str | list[str]:
+    if isinstance(direction, str | Direction):
+        return Direction.parse(direction).value
+    return [Direction.parse(each).value for each in direction]
+
+
+def _objective_problems(metric: object, direction: object) -> Iterator[str]:
+    names = metric if isinstance(metric, list) else [metric]
+    directions = direction if isinstance(direction, list) else [direction]
+    for name in names:
+        if not isinstance(name, str) or not name:
+            yield f"metric must be the name of a metric, got {name!r}"
+        else:
+            yield from name_problems("metric", name)
+    if isinstance(metric, list) and len(set(map(str, names))) < max(len(names), 1):
+        yield f"metrics must be different names, at least one, got {metric!r}"
+    known = (*Direction, *(each.value for each in Direction))
+    for each in directions:
+        if each not in known:
+            yield f"direction must be 'maximize' or 'minimize', got {each!r}"
+    if len(names) != len(directions) or isinstance(metric, list) != isinstance(direction, list):
+        yield (
+            "there must be one direction for each metric, got "
+            f"metric={metric!r}, direction={direction!r}"
+        )
+
+
+def _as_list(given: object) -> Any:
+    """Return the items of an iterable as a list; anything else as it is, for the checks."""
+    return list(given) if isinstance(given, Iterable) else given
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
