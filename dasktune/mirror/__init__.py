@@ -1,6 +1,6 @@
-"""A study as Optuna has it: in memory for its plots, or mirrored into one of its storages.
+"""A study as an Optuna study: in memory for Optuna's plots, or mirrored into its storages.
 
-Importing this loads no Optuna: what needs it is imported when it is used.
+This module imports Optuna only when a function needs it.
 """
 
 from __future__ import annotations

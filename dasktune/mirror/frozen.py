@@ -1,4 +1,4 @@
-"""Trials in Optuna's words: states, parameters with distributions, values, attributes."""
+"""Translation of trials into Optuna's: states, parameters, distributions, values, attributes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from dasktune.space import Float, Int
 from dasktune.types import Direction, Metrics, Objective, Step, TrialState, Value
 
 NUMBER: Final = "dasktune:number"
-"""System attribute of every trial that is ours: its number in our study."""
+"""System attribute of each mirrored trial: its number in our study."""
 
 STATES: Final[Mapping[TrialState, OptunaState]] = {
     TrialState.RUNNING: OptunaState.RUNNING,
-    # Optuna knows no pause; what it calls waiting, any process of a user's may take and run.
+    # Optuna has no paused state, and any process may take a trial that is WAITING and run it.
     TrialState.PAUSED: OptunaState.RUNNING,
     TrialState.COMPLETE: OptunaState.COMPLETE,
     TrialState.PRUNED: OptunaState.PRUNED,
@@ -36,22 +36,22 @@ STATES: Final[Mapping[TrialState, OptunaState]] = {
 }
 
 MOST_OPTIONS: Final = 100
-"""More numbers than these are a range, not options: Optuna stores all options with each trial."""
+"""Numbers above this count become a range: Optuna stores all options with each trial."""
 
-_Taken = tuple[str, Value, BaseDistribution]
+_Parameter = tuple[str, Value, BaseDistribution]
 
 
 class Translator:
-    """Turns trials of one study into Optuna's; gives each parameter one distribution.
+    """Translates the trials of a study into Optuna's; each parameter gets one distribution.
 
-    Optuna wants the same kind of distribution, and the same options, wherever a parameter
-    has the same name. The first that comes has the plain name; one that does not agree with
-    it, because another tuner had another space, is called ``lr (2)``, and so on.
+    Optuna needs one kind of distribution, and the same options, for all parameters of one name.
+    The first parameter has the plain name. If another tuner has another space, its parameter is
+    called ``lr (2)``, and so on.
 
     Parameters
     ----------
     objective
-        What the study optimises.
+        The objective of the study.
     """
 
     def __init__(self, objective: Objective) -> None:
@@ -60,14 +60,14 @@ class Translator:
         self._values: dict[str, dict[tuple[type, Value], None]] = {}
 
     def adopt(self, distributions: Mapping[str, BaseDistribution]) -> None:
-        """Take over parameters that the Optuna study has already."""
+        """Add the distributions that the Optuna study has already."""
         self._distributions |= distributions
 
     def see(self, records: Iterable[TrialRecord]) -> None:
-        """Take note of the values of trials whose domains are not known, such as a grid's.
+        """Collect the domains of trials, and the values of trials without domains.
 
-        They become the options that a parameter has from then on, or if they are very many
-        numbers, its range; unless the domain is known from another trial.
+        A grid has no domains. Its values become the options of a parameter, or its range if
+        they are more than `MOST_OPTIONS` numbers.
         """
         self._values = {}
         for record in records:
@@ -75,29 +75,28 @@ class Translator:
                 if name not in self._distributions:
                     self._distributions[name] = distribution_of(document)
             if not record.point:
-                for name, came in record.params.items():
-                    value = _plain(came)
+                for name, param in record.params.items():
+                    value = _plain(param)
                     self._values.setdefault(name, {})[type(value), value] = None
 
     def translate(
         self, record: TrialRecord, metrics: Mapping[Step, Metrics], span: tuple[float, float]
     ) -> FrozenTrial:
-        """Return a trial as Optuna has it, with the metrics of these steps.
+        """Return a trial as an Optuna trial, with the metrics of these steps.
 
         A value that is NaN or infinite becomes the infinity that is worst in its direction:
-        Optuna refuses to store NaN as a result, and we rank them last, too. What it really
-        was is in the attribute ``not finite``. A trial that is not at its end, and one that
-        failed, has no values; several objectives have no intermediate ones: so Optuna wants
-        it.
+        Optuna does not store NaN as a result, and our tuners rank such trials last, too. The
+        attribute ``not finite`` has the original value. As Optuna requires, running and failed
+        trials have no values, and with several objectives there are no intermediate values.
 
         Parameters
         ----------
         record
-            The trial; its values must have been given to `see` if it has no domains.
+            The trial; without domains, `see` must have seen it before.
         metrics
-            By step.
+            The metrics by step.
         span
-            When it began and ended, in epoch seconds.
+            Start and end of the trial, in epoch seconds.
         """
         state = STATES[record.state]
         taken = list(self._parameters(record))
@@ -136,48 +135,48 @@ class Translator:
         }
 
     def _attributes(self, record: TrialRecord) -> dict[str, Any]:
-        """Return what Optuna has no place for; a user's own attribute has precedence."""
-        found: dict[str, Any] = {
+        """Return facts that have no field in Optuna; the user's own attributes have precedence."""
+        attributes: dict[str, Any] = {
             "tuner": record.tuner if record.was_trained_here else None,
-            "sequences": {name: repr(one) for name, one in record.sequences.items()},
+            "sequences": {name: repr(sequence) for name, sequence in record.sequences.items()},
         }
         if record.state.is_finished:
-            found["steps"] = record.steps
+            attributes["steps"] = record.steps
             pairs = zip(self._objective.metrics, record.values or (), strict=False)
             if lost := {name: str(value) for name, value in pairs if not math.isfinite(value)}:
-                found["not finite"] = lost
+                attributes["not finite"] = lost
         if record.state is TrialState.FAIL:
-            found["error"] = record.message or record.traceback
-        return {**found, **record.user_attrs}
+            attributes["error"] = record.message or record.traceback
+        return {**attributes, **record.user_attrs}
 
     # ------------------------------------------------------------------- parameters
 
-    def _parameters(self, record: TrialRecord) -> Iterator[_Taken]:
+    def _parameters(self, record: TrialRecord) -> Iterator[_Parameter]:
         if record.point:
             for name, value in record.point.items():
                 yield self._known(name, value, distribution_of(record.domains[name]))
         else:
-            for name, came in record.params.items():
-                yield self._unknown(name, _plain(came))
+            for name, param in record.params.items():
+                yield self._unknown(name, _plain(param))
 
-    def _known(self, name: str, value: Value, distribution: BaseDistribution) -> _Taken:
-        """Place a value whose domain is known."""
-        for called in _names(name):
-            there = self._distributions.setdefault(called, distribution)
-            if _agree(there, distribution):
-                return called, value, distribution
-        raise InternalError(f"there is no name for parameter {name!r}")
+    def _known(self, name: str, value: Value, distribution: BaseDistribution) -> _Parameter:
+        """Return a value with a known domain under the first name whose distribution fits."""
+        for label in _names(name):
+            known = self._distributions.setdefault(label, distribution)
+            if _agree(known, distribution):
+                return label, value, distribution
+        raise InternalError(f"no name fits parameter {name!r}")
 
-    def _unknown(self, name: str, value: Value) -> _Taken:
-        """Place a value of which only the others beside it are known."""
-        for called in _names(name):
-            there = self._distributions.get(called)
-            if there is None:
-                seen = [one for _, one in self._values.get(name, ())]
-                there = self._distributions[called] = _covering(seen)
-            if (found := _within(value, there)) is not None:
-                return called, found[0], there
-        raise InternalError(f"there is no name for parameter {name!r}")
+    def _unknown(self, name: str, value: Value) -> _Parameter:
+        """Return a value without a domain; the values of other trials give its distribution."""
+        for label in _names(name):
+            known = self._distributions.get(label)
+            if known is None:
+                values = [seen for _, seen in self._values.get(name, ())]
+                known = self._distributions[label] = _covering(values)
+            if (option := _within(value, known)) is not None:
+                return label, option[0], known
+        raise InternalError(f"no name fits parameter {name!r}")
 
 
 def _names(name: str) -> Iterator[str]:
@@ -188,15 +187,15 @@ def _names(name: str) -> Iterator[str]:
         yield f"{name} ({position})"
 
 
-def _agree(there: BaseDistribution, new: BaseDistribution) -> bool:
-    """Return whether Optuna takes both under one name."""
-    if isinstance(there, CategoricalDistribution):
-        return bool(there == new)
-    return type(there) is type(new) and vars(there)["log"] == vars(new)["log"]
+def _agree(known: BaseDistribution, new: BaseDistribution) -> bool:
+    """Return whether Optuna accepts both distributions under one name."""
+    if isinstance(known, CategoricalDistribution):
+        return bool(known == new)
+    return type(known) is type(new) and vars(known)["log"] == vars(new)["log"]
 
 
 def _within(value: Value, distribution: BaseDistribution) -> tuple[Value] | None:
-    """Return a value as a distribution has it, in a tuple since it may be None; or None."""
+    """Return `(value,)` as the distribution has it, or None if it is outside."""
     match distribution:
         case FloatDistribution(low=low, high=high, step=step):
             return (value,) if value in Float(low, high, step=step) else None
@@ -211,16 +210,16 @@ def _within(value: Value, distribution: BaseDistribution) -> tuple[Value] | None
 
 
 def _covering(values: list[Value]) -> BaseDistribution:
-    """Return a distribution that has these values, none of them twice."""
-    whole = [one for one in values if type(one) is int]
-    numbers = [one for one in values if type(one) is float] + [float(one) for one in whole]
+    """Return a distribution that has these different values."""
+    whole = [value for value in values if type(value) is int]
+    numbers = [value for value in values if type(value) is float] + [float(n) for n in whole]
     if len(values) > MOST_OPTIONS and len(whole) == len(values):
         return IntDistribution(min(whole), max(whole))
     if len(values) > MOST_OPTIONS and len(numbers) == len(values):
         return FloatDistribution(min(numbers), max(numbers))
     options: dict[Value, None] = {}
     for value in values:
-        # To Optuna 1, 1.0 and True are one option: the later ones go by their text.
+        # For Optuna 1, 1.0 and True are one option: the second and third become text.
         options[json.dumps(value) if value in options else value] = None
     return CategoricalDistribution(list(options))
 

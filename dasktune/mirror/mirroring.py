@@ -1,4 +1,4 @@
-"""The mirror: takes what changes from the driver in no time, and writes it in a thread."""
+"""The mirror: receives changed trials from the driver, and writes them in a thread."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 INTERVAL_SECONDS: Final = 2.0
-"""How often the mirror is written to, at most."""
+"""Shortest time between two writes."""
 
 DUTY: Final = 0.02
-"""Share of the time that the thread may write: where that is slow it writes more at once,
-which costs less, and the training hardly notices."""
+"""Share of the time in which the thread may write. With a slow storage it writes seldom and
+much at once, which costs less."""
 
 
 @dataclass(slots=True)
 class _Change:
-    """What is to be written of one trial: how it is now, and which metrics are new."""
+    """The unwritten changes of a trial: its present record and its new metrics."""
 
     record: TrialRecord
     began: float
@@ -40,31 +40,31 @@ class _Change:
 
 
 class Mirror:
-    """Keeps an Optuna study up to date with one of ours, while that one runs.
+    """Keeps an Optuna study up to date with a running study of ours.
 
-    Opening it refuses what cannot be. From then on it stops nothing: where the storage
-    fails, a warning says so, and nothing more is written. The study itself has everything;
-    the next mirror that is given all its trials writes what is missing.
+    Errors are raised when the mirror opens. Later failures of the storage never stop the study:
+    the mirror logs a warning and stops writing. The study itself has all trials, and the next
+    mirror writes the missing ones.
 
     Parameters
     ----------
     storage
         An Optuna storage, the URL of a database (``postgresql+psycopg://...``), or the path
-        of a SQLite file, which is made if it is missing.
+        of a SQLite file, which is created if it is missing.
     study_name
-        The Optuna study's name; it is made if it is missing.
+        The Optuna study's name; the study is created if it is missing.
     objective
-        What the study optimises.
+        The objective of the study.
     owner
-        What tells the study from others that may have the same name.
+        An identifier that differs between studies of the same name.
     interval
-        Seconds between two times of writing, at least.
+        Least number of seconds between two writes.
 
     Raises
     ------
     ConfigurationError
-        If there is such a study in Optuna's storage that has other directions, holds trials
-        that were not mirrored, or mirrors another study.
+        If the Optuna study has other directions, holds trials that are not mirrored, or
+        mirrors another study.
     StorageError
         If the storage cannot be opened.
     """
@@ -79,32 +79,32 @@ class Mirror:
         interval: float = INTERVAL_SECONDS,
     ) -> None:
         from dasktune.mirror.frozen import Translator
-        from dasktune.mirror.opening import Place
+        from dasktune.mirror.opening import OpenMirror
 
         self._name = study_name
-        self._place = Place(storage, study_name, objective, owner)
+        self._mirror = OpenMirror(storage, study_name, objective, owner)
         self._translator = Translator(objective)
-        self._translator.adopt(self._place.distributions)
+        self._translator.adopt(self._mirror.distributions)
         self._interval = interval
         self._lock = threading.Lock()
         self._changes: dict[int, _Change] = {}
         self._is_closing = threading.Event()
         self.is_broken = False
-        """Whether the storage failed, so that nothing more is written."""
+        """Whether the storage failed, so that the mirror has stopped writing."""
         self.seconds = 0.0
-        """Time that writing has taken so far."""
+        """Seconds of writing so far."""
         self._thread = threading.Thread(target=self._run, name=f"mirror {study_name}", daemon=True)
         self._thread.start()
 
     def update(self, trials: Iterable[Seen]) -> None:
-        """Take trials that changed; they are written soon, in a thread.
+        """Receive changed trials; a thread writes them soon.
 
-        Every trial must have been given once, from number 0 on, before its changes are.
+        New trials must come in the order of their numbers, from 0 on.
 
         Parameters
         ----------
         trials
-            Each as it is now, with its metrics by step: all of them, or those that are new.
+            Each trial with its metrics by step: all of them, or the new ones.
         """
         if self.is_broken:
             return
@@ -114,17 +114,17 @@ class Mirror:
                 change = self._changes.get(record.number)
                 if change is None:
                     change = self._changes[record.number] = _Change(record, now, now)
-                # The engine goes on changing its own.
+                # A copy, because the engine goes on changing its record while the thread writes.
                 change.record, change.ended = copy.copy(record), now
                 change.metrics.update(metrics)
 
     def close(self) -> None:
-        """Write what is left, and close the storage."""
+        """Write the remaining changes, and close the storage."""
         if self._is_closing.is_set():
             return
         self._is_closing.set()
         self._thread.join()
-        self._place.close()
+        self._mirror.close()
 
     def __enter__(self) -> Self:
         return self
@@ -146,7 +146,7 @@ class Mirror:
         self._write()
 
     def _write(self) -> float:
-        """Write what has come; return the seconds that it took."""
+        """Write the changes, and return the seconds that this took."""
         with self._lock:
             changes, self._changes = self._changes, {}
         if self.is_broken or not changes:
@@ -158,7 +158,7 @@ class Mirror:
             self.is_broken = True
             logger.warning(
                 "study %s is not mirrored to Optuna any more: %s. Its training goes on, and "
-                "the next run writes what is missing",
+                "the next run writes the missing trials",
                 self._name,
                 error,
             )
@@ -168,9 +168,11 @@ class Mirror:
 
     def _write_changes(self, changes: list[_Change]) -> None:
         self._translator.see(change.record for change in changes)
-        self._place.writer.write(
+        self._mirror.writer.write(
             [
-                self._translator.translate(one.record, one.metrics, (one.began, one.ended))
-                for one in changes
+                self._translator.translate(
+                    change.record, change.metrics, (change.began, change.ended)
+                )
+                for change in changes
             ]
         )

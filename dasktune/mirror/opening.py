@@ -1,4 +1,4 @@
-"""Opening an Optuna study that is to be a mirror, and refusing one that is not ours."""
+"""Opens the Optuna study of a mirror, and refuses studies that are no mirror of ours."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from optuna.storages import BaseStorage, RDBStorage
 from optuna.study import StudyDirection
 
 from dasktune.errors import ConfigurationError, StorageError, refuse
-from dasktune.mirror.tables import TableWriter, found_in_tables, understands
-from dasktune.mirror.writers import CallWriter, Found, Writer, found_by_calls
+from dasktune.mirror.tables import TableWriter, contents_by_tables, understands
+from dasktune.mirror.writers import CallWriter, Contents, Writer, contents_by_calls
 from dasktune.storage.redaction import redacted, showable
 from dasktune.types import Objective
 
 OWNER: Final = "dasktune:study"
-"""User attribute of the Optuna study: which of ours it mirrors."""
+"""User attribute of the Optuna study: the owner whose study it mirrors."""
 
 TIMEOUT_SECONDS: Final = 30.0
-"""How long another process may write to the same SQLite file before we give up."""
+"""Longest wait for another process that writes to the same SQLite file."""
 
 
-class Place:
-    """An Optuna study that can be written to.
+class OpenMirror:
+    """An open Optuna study with its writer.
 
     Parameters
     ----------
     storage
         An Optuna storage, the URL of a database, or the path of a SQLite file.
     name
-        The Optuna study's name; it is made if it is missing.
+        The Optuna study's name; the study is created if it is missing.
     objective
-        What it must optimise.
+        The objective that it must have.
     owner
-        Which of our studies it mirrors.
+        Identifier of our study.
 
     Raises
     ------
     ConfigurationError
-        If the Optuna study is not a mirror of ours.
+        If the Optuna study is no mirror of ours.
     StorageError
         If the storage cannot be opened.
 
@@ -53,7 +53,7 @@ class Place:
     writer
         Writes its trials.
     distributions
-        By name of the parameters that are there.
+        Its distributions by name of the parameter.
     """
 
     def __init__(
@@ -75,14 +75,14 @@ class Place:
             )
 
     def close(self) -> None:
-        """Close the storage, if it was opened here."""
+        """Close the storage if this object opened it."""
         if self._own is not None:
             self._own.remove_session()
             self._own.engine.dispose()
 
 
 def metrics_named(study: optuna.Study, objective: Objective) -> None:
-    """Tell an Optuna study what its metrics are called."""
+    """Give an Optuna study the names of its metrics."""
     if study.metric_names != list(objective.metrics):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
@@ -90,7 +90,7 @@ def metrics_named(study: optuna.Study, objective: Objective) -> None:
 
 
 def directions_of(objective: Objective) -> list[StudyDirection]:
-    """Return the directions of an objective as Optuna has them."""
+    """Return the directions of an objective in Optuna's type."""
     return [StudyDirection[direction.name] for direction in objective.directions]
 
 
@@ -102,20 +102,20 @@ def _opened(
     study_id = storage.get_study_id_from_name(name)
     writer: Writer
     if isinstance(storage, RDBStorage) and understands(storage):
-        found = found_in_tables(storage, study_id)
-        writer = TableWriter(storage, study_id, found.written)
+        contents = contents_by_tables(storage, study_id)
+        writer = TableWriter(storage, study_id, contents.written)
     else:
-        found = found_by_calls(storage, study_id)
-        writer = CallWriter(storage, study_id, found.written)
-    refuse(_problems(study, found, objective, owner))
+        contents = contents_by_calls(storage, study_id)
+        writer = CallWriter(storage, study_id, contents.written)
+    refuse(_problems(study, contents, objective, owner))
     metrics_named(study, objective)
     if OWNER not in study.user_attrs:
         study.set_user_attr(OWNER, owner)
-    return writer, found.distributions
+    return writer, contents.distributions
 
 
 def _study(storage: BaseStorage, name: str, objective: Objective) -> optuna.Study:
-    """Return the Optuna study of that name, made if it is missing."""
+    """Return the Optuna study of this name; create it if it is missing."""
     try:
         return optuna.load_study(study_name=name, storage=storage)
     except KeyError:
@@ -125,15 +125,20 @@ def _study(storage: BaseStorage, name: str, objective: Objective) -> optuna.Stud
         )
 
 
-def _problems(study: optuna.Study, found: Found, objective: Objective, owner: str) -> Iterator[str]:
+def _problems(
+    study: optuna.Study, contents: Contents, objective: Objective, owner: str
+) -> Iterator[str]:
     where = f"study {study.study_name!r} in Optuna's storage"
     wanted = directions_of(objective)
     if study.directions != wanted:
-        texts = (", ".join(one.name.lower() for one in ones) for ones in (wanted, study.directions))
+        texts = (
+            ", ".join(direction.name.lower() for direction in directions)
+            for directions in (wanted, study.directions)
+        )
         yield "{} must have directions {}, got {}".format(where, *texts)
-    if found.foreign:
+    if contents.foreign:
         yield (
-            f"{where} must hold mirrored trials only, got trial {min(found.foreign)}, which was "
+            f"{where} must hold mirrored trials only, got trial {min(contents.foreign)}, which was "
             "not mirrored: use another name"
         )
     mirrored = study.user_attrs.get(OWNER, owner)
@@ -147,14 +152,15 @@ def _database(url: str) -> RDBStorage:
     Raises
     ------
     ConfigurationError
-        If it is no URL, or a SQLite database in memory, which no one else would see.
+        If the URL cannot be read, or names a SQLite database in memory, which only this process
+        could see.
     """
     if "://" not in url:
         url = f"sqlite:///{Path(url).expanduser().absolute()}"
     try:
         address = sa.make_url(url)
     except (sa.exc.ArgumentError, ValueError):
-        # The reason may quote a part of the URL that is one of the password.
+        # The reason may quote a part of the URL that contains the password.
         raise ConfigurationError(
             "the URL of a mirror cannot be read; it must be like "
             "postgresql+psycopg://user:password@host:5432/name or sqlite:///path"

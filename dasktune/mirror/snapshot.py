@@ -1,4 +1,4 @@
-"""A study in Optuna's memory, as it is at one moment: what `optuna.visualization` draws."""
+"""A snapshot of a study as an Optuna study in memory, for `optuna.visualization`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     import optuna
 
 Seen = tuple[TrialRecord, Mapping[Step, Metrics]]
-"""A trial, and its metrics by step: all of them, or those that are new."""
+"""A trial and its metrics by step: all of them, or the new ones."""
 
 Span = tuple[float, float]
-"""When something began and ended, in epoch seconds."""
+"""Start and end, in epoch seconds."""
 
 
 def optuna_study(
@@ -27,25 +27,25 @@ def optuna_study(
     trials: Iterable[Seen],
     spans: Mapping[int, Span] | None = None,
 ) -> optuna.Study:
-    """Return an Optuna study in memory that has these trials.
+    """Return an Optuna study in memory with these trials.
 
     Parameters
     ----------
     name
-        What it is called.
+        The name of the study.
     objective
-        Gives its directions, and the names of its metrics.
+        Gives the directions and the names of the metrics.
     trials
-        All of them, from number 0 on, each with all its metrics.
+        All trials, from number 0 on, each with all its metrics.
     spans
-        When each trial's training began and ended, by number; now where that is not known.
+        Start and end of each trial's training, by number; the present time by default.
     """
     import optuna
 
     from dasktune.mirror.frozen import Translator
     from dasktune.mirror.opening import directions_of, metrics_named
 
-    seen = sorted(trials, key=lambda one: one[0].number)
+    seen = sorted(trials, key=lambda pair: pair[0].number)
     translator = Translator(objective)
     translator.see(record for record, _ in seen)
     study = optuna.create_study(study_name=name, directions=directions_of(objective))
@@ -58,19 +58,19 @@ def optuna_study(
 
 
 def spans_of(plan: SearchPlan, stages: Iterable[StageRow]) -> dict[int, Span]:
-    """Return when the training of each trial began and ended, by number.
+    """Return start and end of the training of each trial, by number.
 
-    A stage that several trials share counts for each of them; a trial of which nothing was
-    trained in this study, because all of it was there already, has no span.
+    A stage that several trials share counts for each of them. A trial has no span if this study
+    trained none of its stages, because another study had trained them before.
     """
     by_key: dict[str, list[Span]] = {}
     for stage in stages:
         if stage.started and stage.ended:
             by_key.setdefault(stage.key, []).append((stage.started, stage.ended))
-    found: dict[int, Span] = {}
+    by_trial: dict[int, Span] = {}
     for number in plan.paths:
         keys = (node.key_at(node.stop) for node in plan.nodes_of(number))
         spans = [span for key in keys for span in by_key.get(key, ())]
         if spans:
-            found[number] = min(began for began, _ in spans), max(ended for _, ended in spans)
-    return found
+            by_trial[number] = min(began for began, _ in spans), max(ended for _, ended in spans)
+    return by_trial

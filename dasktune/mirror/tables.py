@@ -1,9 +1,9 @@
-"""Writing trials into an Optuna storage: as rows of its tables, many in one transaction.
+"""Writer of trials as rows of Optuna's tables, many in one transaction.
 
-Optuna's own interface asks the database twice before it writes one number, and commits each
-by itself: a report takes it 1 ms and more. As rows, 100 reports take less than that. The
-tables are Optuna's format on disk, whose version is checked; of another version nothing is
-assumed, and `dasktune.mirror.writers.CallWriter` does the writing.
+Optuna's own interface queries the database twice before it writes one number, and commits each
+number by itself: 1 ms or more per report. As rows, 100 reports take less time than that. The
+tables are Optuna's format on disk. `understands` checks their version; for other versions
+`dasktune.mirror.writers.CallWriter` is the writer.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from dasktune.errors import StorageError
 from dasktune.mirror.frozen import NUMBER
-from dasktune.mirror.writers import Found, Written, in_parts, misnumbered
+from dasktune.mirror.writers import Contents, Written, in_parts, misnumbered
 
 VERSIONS: Final = frozenset({"v3.2.0.a"})
-"""Versions of Optuna's tables that are understood."""
+"""Versions of Optuna's tables that `TableWriter` writes."""
 
 MOST_TRIALS: Final = 500
-"""Trials in one transaction, so that no one has to wait long for the database."""
+"""Most trials in one transaction, so that other processes wait a short time only."""
 
 _INSERTS: Final[Mapping[str, Callable[[sa.Table], sqlite.Insert | postgresql.Insert]]] = {
     "sqlite": sqlite.insert,
@@ -43,7 +43,7 @@ _UNIQUE: Final[Mapping[str, tuple[str, str]]] = {
     "trial_values": ("trial_id", "objective"),
     "trial_intermediate_values": ("trial_id", "step"),
 }
-"""What belongs to a trial, and by which columns a row is found again."""
+"""Tables with rows of a trial, and the columns that identify a row."""
 
 Row = dict[str, Any]
 
@@ -53,8 +53,8 @@ def understands(storage: RDBStorage) -> bool:
     return storage.engine.name in _INSERTS and storage.get_current_version() in VERSIONS
 
 
-def found_in_tables(storage: RDBStorage, study_id: int) -> Found:
-    """Return what a study holds, in a few queries; of trials that have ended no reports."""
+def contents_by_tables(storage: RDBStorage, study_id: int) -> Contents:
+    """Return the contents of a study, read with a few queries, without reports of ended trials."""
     with storage.engine.connect() as connection:
         reader = _Reader(connection, _tables(storage.engine), study_id)
         marks = reader.rows("trial_system_attributes", "key", "value_json")
@@ -62,7 +62,7 @@ def found_in_tables(storage: RDBStorage, study_id: int) -> Found:
         params = reader.rows("trial_params", "param_name", "distribution_json")
         texts = {name: text for _, name, text in params}
         written = reader.written()
-    return Found(
+    return Contents(
         written=written,
         foreign=[number for number in written if numbers.get(number) != number],
         distributions={name: json_to_distribution(text) for name, text in texts.items()},
@@ -70,7 +70,7 @@ def found_in_tables(storage: RDBStorage, study_id: int) -> Found:
 
 
 class _Reader:
-    """Reads what belongs to the trials of one study."""
+    """Reads the rows of the trials of a study."""
 
     def __init__(
         self, connection: sa.Connection, tables: Mapping[str, sa.Table], study_id: int
@@ -78,27 +78,27 @@ class _Reader:
         self._connection = connection
         self._tables = tables
         self._trials = tables["trials"]
-        self._mine = self._trials.c.study_id == study_id
+        self._of_study = self._trials.c.study_id == study_id
 
     def written(self) -> dict[int, Written]:
-        """Return what is there of each trial, by number."""
+        """Return the written part of each trial, by number."""
         columns = (self._trials.c.number, self._trials.c.trial_id, self._trials.c.state)
-        found = {
+        written = {
             number: Written(trial_id, OptunaState[state], None)
             for number, trial_id, state in self._connection.execute(
-                sa.select(*columns).where(self._mine)
+                sa.select(*columns).where(self._of_study)
             )
         }
         is_live = self._trials.c.state == OptunaState.RUNNING.name
         for number, step in self.rows("trial_intermediate_values", "step", only=is_live):
-            found[number].steps.add(step)
+            written[number].steps.add(step)
         for number, name, text in self.rows("trial_user_attributes", "key", "value_json"):
-            found[number].attributes[name] = hash(text)
+            written[number].attributes[name] = hash(text)
         values = self.rows("trial_values", "objective", "value", "value_type")
         for number, _, value, kind in sorted(values, key=lambda row: row[:2]):
-            there = found[number]
+            there = written[number]
             there.values = [*(there.values or ()), _loaded(kind, value)]
-        return found
+        return written
 
     def rows(
         self, name: str, *columns: str, only: sa.ColumnElement[bool] | None = None
@@ -107,24 +107,24 @@ class _Reader:
         table, trials = self._tables[name], self._trials
         query = sa.select(trials.c.number, *(table.c[column] for column in columns))
         query = query.join_from(trials, table, trials.c.trial_id == table.c.trial_id)
-        query = query.where(self._mine if only is None else sa.and_(self._mine, only))
+        query = query.where(self._of_study if only is None else sa.and_(self._of_study, only))
         return [tuple(row) for row in self._connection.execute(query)]
 
 
 class TableWriter:
     """Writes the rows of trials.
 
-    A trial that goes on after its end is changed in place, although Optuna lets no one do
-    that; a dashboard that has it in its memory shows it after a restart.
+    If a trial goes on after its end, the writer changes its rows in place, which Optuna's own
+    interface forbids. A dashboard that has the trial in memory shows the change after a restart.
 
     Parameters
     ----------
     storage
-        Where to; `understands` must say that it can be.
+        The storage; `understands` must return True for it.
     study_id
-        The study's number there.
+        Optuna's number of the study.
     written
-        What is there, by number of the trial; kept up to date.
+        The written part of each trial, by number; the writer keeps it up to date.
     """
 
     def __init__(self, storage: RDBStorage, study_id: int, written: dict[int, Written]) -> None:
@@ -142,12 +142,12 @@ class TableWriter:
         self._upserts = {name: self._upsert(tables[name]) for name in _UNIQUE}
 
     def write(self, trials: Sequence[FrozenTrial]) -> None:
-        """Write what is new of some trials.
+        """Write the changes of trials.
 
         Raises
         ------
         StorageError
-            If the study is not there any more, or others have added trials to it.
+            If the study is missing, or another program has added trials to it.
         """
         news = [trial for trial in trials if self._has_news(trial)]
         for part in in_parts(news, MOST_TRIALS):
@@ -166,21 +166,21 @@ class TableWriter:
         return there is None or not there.state.is_finished() or there.differs(trial)
 
     def _lock(self, connection: sa.Connection) -> None:
-        """Let no one else add trials meanwhile: Optuna counts them to number them."""
-        mine, name = self._studies.c.study_id == self._study_id, self._studies.c.study_name
-        update = self._studies.update().where(mine).values(study_name=name)
+        """Lock the study: Optuna numbers a new trial by the count of trials."""
+        is_study, name = self._studies.c.study_id == self._study_id, self._studies.c.study_name
+        update = self._studies.update().where(is_study).values(study_name=name)
         if not connection.execute(update).rowcount:
-            raise StorageError("the study is not there any more")
+            raise StorageError("the study does not exist any more")
 
     def _create(
         self, connection: sa.Connection, trials: Sequence[FrozenTrial]
     ) -> dict[int, Written]:
-        """Add trials with their parameters; return what is there of them, by number."""
+        """Add trials with their parameters, and return their written parts by number."""
         if not trials:
             return {}
-        mine = self._trials.c.study_id == self._study_id
+        is_study = self._trials.c.study_id == self._study_id
         count = connection.execute(
-            sa.select(sa.func.count()).select_from(self._trials).where(mine)
+            sa.select(sa.func.count()).select_from(self._trials).where(is_study)
         ).scalar_one()
         if [trial.number for trial in trials] != list(range(count, count + len(trials))):
             raise StorageError(misnumbered(trials[0].number, count))
@@ -188,19 +188,19 @@ class TableWriter:
             self._trials.c.trial_id, sort_by_parameter_order=True
         )
         ids = connection.execute(insert, [self._trial_row(trial) for trial in trials]).scalars()
-        found = {
+        created = {
             trial.number: Written(trial_id, trial.state, None)
             for trial, trial_id in zip(trials, ids, strict=True)
         }
-        pairs = [(found[trial.number].trial_id, trial) for trial in trials]
+        pairs = [(created[trial.number].trial_id, trial) for trial in trials]
         params = (_param_rows(at, trial) for at, trial in pairs)
         attributes = (_attribute_rows(at, trial.system_attrs.items()) for at, trial in pairs)
         self._put(connection, "trial_params", params)
         self._put(connection, "trial_system_attributes", attributes)
-        return found
+        return created
 
     def _change(self, connection: sa.Connection, trials: Sequence[FrozenTrial]) -> None:
-        """Change the state of trials that are there."""
+        """Change the state of existing trials."""
         rows: list[Row] = []
         emptied: list[int] = []
         for trial in trials:
@@ -218,17 +218,17 @@ class TableWriter:
     def _fill(
         self, connection: sa.Connection, pairs: Sequence[tuple[Written, FrozenTrial]]
     ) -> None:
-        """Write the values and attributes of trials that are there."""
-        attributes = (_attribute_rows(one.trial_id, one.new_attributes(t)) for one, t in pairs)
-        reports = (_report_rows(one.trial_id, one.new_steps(trial)) for one, trial in pairs)
-        values = (_value_rows(one.trial_id, trial) for one, trial in pairs)
+        """Write the values and attributes of existing trials."""
+        attributes = (_attribute_rows(old.trial_id, old.new_attributes(new)) for old, new in pairs)
+        reports = (_report_rows(old.trial_id, old.new_steps(new)) for old, new in pairs)
+        values = (_value_rows(old.trial_id, new) for old, new in pairs)
         self._put(connection, "trial_user_attributes", attributes)
         self._put(connection, "trial_intermediate_values", reports)
         self._put(connection, "trial_values", values)
 
     def _put(self, connection: sa.Connection, table: str, rows: Iterable[Iterable[Row]]) -> None:
-        if found := list(chain.from_iterable(rows)):
-            connection.execute(self._upserts[table], found)
+        if inserted := list(chain.from_iterable(rows)):
+            connection.execute(self._upserts[table], inserted)
 
     def _trial_row(self, trial: FrozenTrial) -> Row:
         return {
@@ -243,7 +243,7 @@ class TableWriter:
         insert = _INSERTS[self._engine.dialect.name](table)
         keys = _UNIQUE[table.name]
         own = {column.name for column in table.primary_key.columns}
-        others = [one.name for one in table.columns if one.name not in {*keys, *own}]
+        others = [column.name for column in table.columns if column.name not in {*keys, *own}]
         return insert.on_conflict_do_update(
             index_elements=keys, set_={name: insert.excluded[name] for name in others}
         )
@@ -289,12 +289,12 @@ def _value_rows(at: int, trial: FrozenTrial) -> Iterator[Row]:
 
 
 def _loaded(kind: str, value: float | None) -> float:
-    """Return the number that `_stored` was given."""
+    """Return the number that `_stored` converted."""
     return math.inf if kind == "INF_POS" else -math.inf if value is None else value
 
 
 def _stored(value: float) -> tuple[str, float | None]:
-    """Return what kind of number it is, and the number if a database can hold it."""
+    """Return Optuna's kind of a number, and the number itself if it is finite."""
     if math.isfinite(value):
         return "FINITE", value
     if math.isnan(value):
@@ -303,5 +303,5 @@ def _stored(value: float) -> tuple[str, float | None]:
 
 
 def _utc(local: datetime | None) -> datetime | None:
-    """Return a local time without zone, as Optuna's trials have it, as its tables have it."""
+    """Convert local time without zone, as in Optuna's trials, to UTC, as in its tables."""
     return None if local is None else local.astimezone(UTC).replace(tzinfo=None)

@@ -1,4 +1,4 @@
-"""Writing trials into an Optuna storage: through Optuna's own interface."""
+"""Writer of trials that uses Optuna's own interface, for storages of any kind."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ logger = logging.getLogger(__name__)
 
 
 class Writer(Protocol):
-    """Writes trials of one study."""
+    """Writes the trials of a study."""
 
     def write(self, trials: Sequence[FrozenTrial]) -> None:
-        """Write what is new of some trials, given by ascending number.
+        """Write the changes of trials, in the order of their numbers.
 
-        Their intermediate values are those that are new, or all.
+        Their intermediate values are all or the new ones.
         """
 
 
 @dataclass(slots=True)
 class Written:
-    """What the storage has of one trial: as much as tells whether there is news."""
+    """The part of a trial that the storage has, as far as it shows whether there are changes."""
 
     trial_id: int
     state: OptunaState
@@ -41,50 +41,50 @@ class Written:
 
     @classmethod
     def of(cls, trial: FrozenTrial, trial_id: int) -> Written:
-        """Return what a storage has that has this trial."""
-        found = cls(trial_id, trial.state, trial.values)
-        found.take(trial)
-        return found
+        """Return the written part of a trial after it was written as a whole."""
+        written = cls(trial_id, trial.state, trial.values)
+        written.take(trial)
+        return written
 
     def take(self, trial: FrozenTrial) -> None:
-        """Take note that this has been written."""
+        """Add the changes of a trial after they were written."""
         self.state, self.values = trial.state, trial.values
         self.attributes |= _digests(trial)
-        # Nothing more is reported of a trial that has ended.
+        # A trial that has ended sends no more reports.
         self.steps = (
             set() if trial.state.is_finished() else self.steps | {*trial.intermediate_values}
         )
 
     def new_attributes(self, trial: FrozenTrial) -> Iterator[tuple[str, Any]]:
-        """Yield the attributes that differ from those that are there."""
+        """Yield new and changed attributes."""
         for name, digest in _digests(trial).items():
             if self.attributes.get(name) != digest:
                 yield name, trial.user_attrs[name]
 
     def new_steps(self, trial: FrozenTrial) -> Iterator[tuple[int, float]]:
-        """Yield the intermediate values that are not there."""
+        """Yield new intermediate values."""
         for step, value in trial.intermediate_values.items():
             if step not in self.steps:
                 yield step, value
 
     def differs(self, trial: FrozenTrial) -> bool:
-        """Return whether a trial that has ended is not what it was."""
+        """Return whether a trial has changed after its end."""
         same = self.state is trial.state and self.values == trial.values
         return not same or any(True for _ in self.new_attributes(trial))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What an Optuna study holds when it is opened.
+class Contents:
+    """The contents of an Optuna study at its opening.
 
     Parameters
     ----------
     written
         Its trials by number.
     foreign
-        Numbers of those that were not mirrored.
+        Numbers of the trials that are not mirrored.
     distributions
-        By name of the parameter.
+        Distributions by name of the parameter.
     """
 
     written: dict[int, Written]
@@ -92,30 +92,36 @@ class Found:
     distributions: dict[str, BaseDistribution]
 
 
-def found_by_calls(storage: BaseStorage, study_id: int) -> Found:
-    """Return what a study holds, by the methods that every Optuna storage has."""
+def contents_by_calls(storage: BaseStorage, study_id: int) -> Contents:
+    """Return the contents of a study, read by the methods of every Optuna storage."""
     trials = storage.get_all_trials(study_id, deepcopy=False)
-    return Found(
+    return Contents(
         written={trial.number: Written.of(trial, trial._trial_id) for trial in trials},
-        foreign=[one.number for one in trials if one.system_attrs.get(NUMBER) != one.number],
-        distributions={name: one for t in trials for name, one in t.distributions.items()},
+        foreign=[
+            trial.number for trial in trials if trial.system_attrs.get(NUMBER) != trial.number
+        ],
+        distributions={
+            name: distribution
+            for trial in trials
+            for name, distribution in trial.distributions.items()
+        },
     )
 
 
 class CallWriter:
-    """Writes by the methods that every Optuna storage has, one call for each new thing.
+    """Writes by the methods of every Optuna storage, one call for each change.
 
-    Optuna lets no one change a trial that has ended. One that goes on after all, because
-    its tuner was given more trials, stays there as it was, and a warning says so.
+    Optuna forbids changes of a trial that has ended. If a trial goes on after its end, because
+    its tuner was given more trials, the mirror keeps the old state and logs a warning.
 
     Parameters
     ----------
     storage
-        Where to.
+        The storage.
     study_id
-        The study's number there.
+        Optuna's number of the study.
     written
-        What is there, by number of the trial; kept up to date.
+        The written part of each trial, by number; the writer keeps it up to date.
     """
 
     def __init__(self, storage: BaseStorage, study_id: int, written: dict[int, Written]) -> None:
@@ -125,12 +131,12 @@ class CallWriter:
         self._has_warned = False
 
     def write(self, trials: Sequence[FrozenTrial]) -> None:
-        """Write what is new of some trials.
+        """Write the changes of trials.
 
         Raises
         ------
         StorageError
-            If others have added trials to the study.
+            If another program has added trials to the study.
         """
         for trial in trials:
             there = self._written.get(trial.number)
@@ -161,17 +167,18 @@ class CallWriter:
         if not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "trial %d has gone on after its end; Optuna lets no one change a trial that has "
+                "trial %d has gone on after its end; Optuna forbids changes of a trial that has "
                 "ended, so the mirror keeps its old state: mirror the study under another name "
-                "to see the new one",
+                "to see the new state",
                 trial.number,
             )
 
 
 def misnumbered(number: int, there: int) -> str:
-    """Say that a trial cannot have its number."""
+    """Return the error message for a trial whose number is taken."""
     return (
-        f"trial {number} would be number {there} there: others have added trials, or removed some"
+        f"trial {number} would be number {there} in Optuna: another program has added or removed "
+        "trials"
     )
 
 
@@ -180,5 +187,5 @@ def _digests(trial: FrozenTrial) -> dict[str, int]:
 
 
 def in_parts(trials: Sequence[FrozenTrial], size: int) -> Iterable[Sequence[FrozenTrial]]:
-    """Return the trials in order, at most so many at a time."""
+    """Return the trials in order, in parts of at most `size`."""
     return (trials[first : first + size] for first in range(0, len(trials), size))

@@ -1,4 +1,4 @@
-"""What proves that a user's own parts keep their contracts: one class for each kind of part."""
+"""Conformance suites for tuners and predictors that users write."""
 
 from dasktune.testing.calls import ConformanceError
 from dasktune.testing.play import Game, play

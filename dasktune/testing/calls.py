@@ -1,4 +1,4 @@
-"""The calls of a tuner, what was decided in each, and the error that tells their story."""
+"""The calls of a tuner with its decisions, and the error that lists them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHOWN = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """`Tuner.ask` with that many idle workers."""
+    """A call of `Tuner.ask` with this number of idle workers."""
 
     capacity: int
 
@@ -24,7 +24,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tell:
-    """`Tuner.tell` with that report."""
+    """A call of `Tuner.tell` with this report."""
 
     report: Report
 
@@ -35,7 +35,7 @@ class Tell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fail:
-    """`Tuner.tell_failure` of that trial."""
+    """A call of `Tuner.tell_failure` for this trial."""
 
     trial: int
 
@@ -45,7 +45,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Widen:
-    """`Tuner.widen` to that many trials."""
+    """A call of `Tuner.widen` to this number of trials."""
 
     trials: int
 
@@ -55,7 +55,7 @@ class Widen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """`Tuner.tell_prediction` for that trial; None is a prediction that could not be made."""
+    """A call of `Tuner.tell_prediction` for this trial; None if the prediction failed."""
 
     trial: int
     prediction: Prediction | None
@@ -70,7 +70,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Time:
-    """`Tuner.tell_time` at that time."""
+    """A call of `Tuner.tell_time` at this time."""
 
     seconds: float
 
@@ -83,9 +83,9 @@ Cause = Ask | Tell | Fail | Widen | Answer | Time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call of a tuner: its cause, what it decided, and what its sampler proposed.
+    """One call of a tuner with its decisions and the proposals of its sampler.
 
-    `questions` are those of the trials for which `Predict` was decided.
+    `questions` belong to the trials for which the tuner decided `Predict`.
     """
 
     cause: Cause
@@ -98,12 +98,12 @@ class Call:
 
 
 class ConformanceError(AssertionError):
-    """A tuner breaks a rule of the protocol.
+    """A tuner or predictor breaks a rule of its protocol.
 
     Parameters
     ----------
     problem
-        What must hold and what came.
+        The rule, and the value that breaks it.
     calls
         All calls so far.
     """
@@ -117,10 +117,10 @@ class ConformanceError(AssertionError):
 
 
 def story(calls: Iterable[Call]) -> list[str]:
-    """Return a line for each call; of very many only the last."""
+    """Return one line for each of the last calls."""
     lines = [f"  {number:4} {call}" for number, call in enumerate(calls)]
     left_out = len(lines) - _SHOWN
-    return [f"  ({left_out} calls)", *lines[-_SHOWN:]] if left_out > 0 else lines
+    return [f"  ({left_out} earlier calls)", *lines[-_SHOWN:]] if left_out > 0 else lines
 
 
 def in_words(decisions: Iterable[Decision]) -> str:
@@ -131,10 +131,10 @@ def in_words(decisions: Iterable[Decision]) -> str:
     >>> in_words([Extend(trial=3, until=9, reports=(1, 3)), Stop(trial=2), Finish()])
     'extend 3 to 9 reporting 1, 3; stop 2; finish'
     """
-    return "; ".join(_one_in_words(decision) for decision in decisions) or "nothing"
+    return "; ".join(_in_words(decision) for decision in decisions) or "nothing"
 
 
-def _one_in_words(decision: Decision) -> str:
+def _in_words(decision: Decision) -> str:
     match decision:
         case Register():
             return f"register {decision.trial}"
@@ -155,7 +155,7 @@ def _one_in_words(decision: Decision) -> str:
 
 
 def perform(tuner: Tuner, cause: Cause, earlier: Iterable[Call]) -> tuple[Decision, ...]:
-    """Make one call of a tuner and return what it decided; what it raises tells the story."""
+    """Make one call of a tuner and return its decisions; add the calls so far to its errors."""
     try:
         match cause:
             case Ask():
@@ -175,11 +175,11 @@ def perform(tuner: Tuner, cause: Cause, earlier: Iterable[Call]) -> tuple[Decisi
         raise
 
 
-def difference(found: tuple[Decision, ...], expected: tuple[Decision, ...]) -> str:
-    """Return in words what was found and what was expected."""
-    short = in_words(found), in_words(expected)
-    if short[0] == short[1]:
-        # They differ in what is not said in short, such as hyper-parameters.
-        pairs = zip(found, expected, strict=True)
-        short = next((str(one), str(other)) for one, other in pairs if one != other)
-    return f"{short[0]!r}, before it was {short[1]!r}"
+def difference(decisions: tuple[Decision, ...], expected: tuple[Decision, ...]) -> str:
+    """Return the first difference between decisions and the expected ones, in words."""
+    texts = in_words(decisions), in_words(expected)
+    if texts[0] == texts[1]:
+        # They differ in a field that the short text leaves out, such as a hyper-parameter.
+        pairs = zip(decisions, expected, strict=True)
+        texts = next((str(new), str(old)) for new, old in pairs if new != old)
+    return f"{texts[0]!r}, before it was {texts[1]!r}"

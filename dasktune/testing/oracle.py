@@ -1,4 +1,4 @@
-"""The predictor's part in a game: questions are checked and kept, and answered in any order."""
+"""The predictor's part in a game: checks questions, and answers them in any order."""
 
 from __future__ import annotations
 
@@ -19,20 +19,25 @@ from dasktune.algos.curves.curve import (
 from dasktune.errors import ConfigurationError
 
 Answers = Literal["any", "at once", "last", "never"]
-"""When predictions come: in any order, some after further reports and some not at all; before
-all else; when nothing is trained any more; or never, so that the tuner is told None."""
+"""When the tuner receives predictions:
+
+- any: in any order; some after further reports, and None instead of some;
+- at once: before any other call;
+- last: when no trial is in training any more;
+- never: it receives None instead of each prediction.
+"""
 
 _QUANTILES: Final = np.array([NormalDist().inv_cdf(level) for level in LEVELS])
 _SPREADS: Final = (0.01, 0.1, 1.0)
 
 
 class Oracle:
-    """Keeps the questions of a game, and answers them by chance, the good and the bad alike.
+    """Keeps the open questions of a game, and answers them with random predictions.
 
     Parameters
     ----------
     seed
-        Decides when, and what.
+        Decides the order of the answers, and their values.
     answers
         See `Answers`.
     """
@@ -43,12 +48,12 @@ class Oracle:
         self._random = np.random.default_rng((seed, 1))
 
     def next(self, *, is_idle: bool) -> int | None:
-        """Return the trial whose prediction comes now; None if none does.
+        """Return the trial whose prediction comes now, or None.
 
         Parameters
         ----------
         is_idle
-            Whether nothing else can happen.
+            Whether no other call can follow.
         """
         if not self.open or (self._answers == "last" and not is_idle):
             return None
@@ -59,13 +64,15 @@ class Oracle:
         return sorted(self.open)[self._random.integers(len(self.open))]
 
     def asks_anew(self) -> bool:
-        """Whether the question is asked again before it is answered, as in another run."""
+        """Return whether the tuner repeats its question first, as it does in a new run."""
         return bool(self._random.random() < 0.5)
 
     def answer(self, question: Question) -> Prediction | None:
-        """Return what is told of a question, rounded as the log keeps it."""
-        lost = self._answers == "never" or (self._answers == "any" and self._random.random() < 0.2)
-        return None if lost else self._prediction(question)
+        """Return a prediction, rounded as in the event log, or None if it failed."""
+        is_lost = self._answers == "never" or (
+            self._answers == "any" and self._random.random() < 0.2
+        )
+        return None if is_lost else self._prediction(question)
 
     def _prediction(self, question: Question) -> Prediction:
         curve, steps = question.curve, question.steps
@@ -74,34 +81,34 @@ class Oracle:
         low = -np.inf if curve.low is None else curve.low
         high = np.inf if curve.high is None else curve.high
         rows = np.clip(middles + spread * _QUANTILES, low, high)
-        found = Prediction(
+        prediction = Prediction(
             after=curve.last_step,
             steps=steps,
             scores=tuple(map(tuple, rows.tolist())),
             deviations=(spread,) * len(steps),
         )
-        return Prediction.from_json(found.to_json())
+        return Prediction.from_json(prediction.to_json())
 
 
 def question_of(tuner: Tuner, trial: int) -> Question | str:
-    """Return what a tuner wants to be predicted of a trial; or the rule that it breaks."""
+    """Return a tuner's question about a trial, or as text the rule that it breaks."""
     before = json.dumps(tuner.snapshot(), sort_keys=True)
     try:
-        found: object = tuner.question(trial)
+        question: object = tuner.question(trial)
     except Exception as error:  # noqa: BLE001 - the tuner is a user's
-        return f"question({trial}) must say what is to be predicted, got {error!r}"
-    if not isinstance(found, Question) or not isinstance(found.predictor, Predictor):
-        return f"question({trial}) must be a Question with a Predictor, got {found!r}"
+        return f"question({trial}) must return a Question, got {error!r}"
+    if not isinstance(question, Question) or not isinstance(question.predictor, Predictor):
+        return f"question({trial}) must be a Question with a Predictor, got {question!r}"
     try:
-        check_question(found.curve, found.steps)
+        check_question(question.curve, question.steps)
     except ConfigurationError as error:
-        return f"question({trial}) must be one that can be answered: {error}"
+        return f"question({trial}) must have an answer: {error}"
     if json.dumps(tuner.snapshot(), sort_keys=True) != before:
-        return f"question({trial}) must change nothing, the state was {before}"
-    return found
+        return f"question({trial}) must leave the state as it was, {before}"
+    return question
 
 
 def in_full(question: Question) -> str:
-    """Return all of a question as text: equal for those that have the same answer."""
+    """Return a question as text, equal for questions that have the same answer."""
     identity = json.dumps(question.predictor.identity(), sort_keys=True)
     return f"{identity}, {question.curve!r}, {question.steps}, {question.seed}"

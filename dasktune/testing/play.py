@@ -1,8 +1,7 @@
-"""A game with a tuner: every call that an engine could make, and every rule checked.
+"""A game with a tuner: makes every call that an engine could make, and checks every rule.
 
-No training, no workers and a clock of its own: the game keeps what the tuner registered and
-asked for, and answers with reports, failures and predictions in an order that nothing but a
-seed decides.
+A game needs no training and no workers, and has its own clock. It keeps the tuner's trials and
+requests, and answers with reports, failures and predictions. A seed decides their order.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from dasktune.testing.calls import (
     perform,
 )
 from dasktune.testing.oracle import Answers, Oracle, in_full, question_of
-from dasktune.testing.rules import Trial, wrong_trial, wrong_wish
+from dasktune.testing.rules import Trial, problem_of_decision, problem_of_registration
 from dasktune.types import (
     Decision,
     Direction,
@@ -53,10 +52,10 @@ Loss = Callable[[int, Step, Sequences], float]
 """The loss of a trial after so many steps, given its hyper-parameters; it may be NaN."""
 
 Renew = Callable[[Tuner], Tuner]
-"""Returns the tuner that goes on in the place of the one it is given."""
+"""Returns a tuner that replaces the given one in the middle of a game."""
 
 MOST_CALLS = 10_000
-"""Calls within which a tuner must end, unless a test says otherwise."""
+"""Most calls of a game, unless a test sets another number."""
 
 _EAGERNESS = 0.8
 _OBJECTIVE = Objective.single("loss", Direction.MINIMIZE)
@@ -68,26 +67,26 @@ class Game:
     Parameters
     ----------
     tuner
-        Who is played with; it must not have been used before.
+        A new tuner.
     seed
         Decides the order of reports and asks, and which trials fail; at least 0.
     loss
-        What trials report.
+        The loss that trials report.
     capacity
-        How many trials are trained at a time before the tuner is asked for no more.
+        Most trials in training at a time.
     failures
-        With which probability a trial fails where it would have reported.
+        Probability that a trial fails instead of sending a report.
     in_turn
-        Whether reports come by step, then by trial, and the tuner is asked as soon as it
-        can be. False leaves both to the seed.
+        Whether reports come ordered by step, then by trial, and the game calls `ask` as soon as
+        it can. False leaves both to the seed.
     inputs
-        For `Tuner.prepare`.
+        Argument of `Tuner.prepare`.
     most_calls
-        Within how many calls the tuner must end.
+        Number of calls within which the tuner must finish.
     answers
-        When predictions come that the tuner asks for.
+        When predictions come; see `Answers`.
     pace
-        Seconds from one report to the next in the mean, on the clock of the game.
+        Mean number of seconds between two reports, on the clock of the game.
     """
 
     def __init__(
@@ -106,7 +105,7 @@ class Game:
     ) -> None:
         self.tuner = tuner
         self.seconds = 0.0
-        directions = [one.value for one in _OBJECTIVE.directions]
+        directions = [direction.value for direction in _OBJECTIVE.directions]
         self.inputs: Inputs = {"directions": directions, **(inputs or {})}
         self.trials: list[Trial] = []
         self.calls: list[Call] = []
@@ -125,7 +124,7 @@ class Game:
         Raises
         ------
         ConformanceError
-            At the first rule that is broken.
+            At the first rule that the tuner breaks.
         """
         end = math.inf if calls is None else len(self.calls) + calls
         while not self.finished and len(self.calls) < end:
@@ -135,12 +134,12 @@ class Game:
         return self
 
     def widen(self, trials: int, tuner: Tuner) -> None:
-        """Go on with a tuner that took over the state of the first, and is given more trials.
+        """Continue with a tuner that has restored the state, and give it more trials.
 
         Raises
         ------
         ConformanceError
-            If a rule is broken.
+            If the tuner breaks a rule.
         """
         self.tuner, self.finished, self._nothing_to_ask = tuner, False, False
         self._call(Widen(trials=trials))
@@ -170,7 +169,7 @@ class Game:
         elif (trial := self._oracle.next(is_idle=not running)) is not None:
             self._answer(trial)
         elif running:
-            self._hear(self._next(running))
+            self._report(self._next(running))
         elif due < math.inf:
             self.seconds = due
         else:
@@ -193,17 +192,17 @@ class Game:
             )
 
     def _answer(self, number: int) -> None:
-        """Tell a prediction; the question may have been asked anew by then, as by a new run."""
+        """Tell a prediction, sometimes of a repeated question, as after a restart of the run."""
         question, trial = self._oracle.open.pop(number), self.trials[number]
         if self._oracle.asks_anew() and trial.step < trial.registered.max_steps:
             question = self._question(number)
         self._call(Answer(trial=number, prediction=self._oracle.answer(question)))
 
     def _question(self, trial: int) -> Question:
-        found = question_of(self.tuner, trial)
-        if isinstance(found, str):
-            raise ConformanceError(found, self.calls)
-        return found
+        question = question_of(self.tuner, trial)
+        if isinstance(question, str):
+            raise ConformanceError(question, self.calls)
+        return question
 
     def _asks(self, running: list[Trial]) -> bool:
         return self._in_turn or not running or self._random.random() < _EAGERNESS
@@ -223,7 +222,7 @@ class Game:
                 f"the state was {before} and is {self.snapshot()}"
             )
 
-    def _hear(self, trial: Trial) -> None:
+    def _report(self, trial: Trial) -> None:
         step = trial.coming.popleft()
         self.seconds += self._pace * (1.0 if self._in_turn else float(self._clock.exponential()))
         if self._random.random() < self._failures:
@@ -233,7 +232,7 @@ class Game:
             self._call(Fail(trial=trial.number))
             return
         now = self._now(trial, step) if self.tuner.timed else None
-        trial.told.append(step)
+        trial.reported.append(step)
         metrics = self._metrics(trial, step)
         losses = _OBJECTIVE.losses(metrics)
         report = Report(trial=trial.number, step=step, metrics=metrics, losses=losses, now=now)
@@ -243,7 +242,7 @@ class Game:
         return {"loss": self._loss(trial.number, step, trial.registered.sequences)}
 
     def _now(self, trial: Trial, step: Step) -> Now:
-        """Return what a timed tuner is told: of some trials all steps, of others only these."""
+        """Return time and speed for a timed tuner, with the steps in between for some trials."""
         every = trial.number % 3 + 1
         between = range(trial.step + 1, step, every) if every < 3 else ()
         return Now(
@@ -260,13 +259,14 @@ class Game:
         self.calls.append(call)
         for decision in decisions:
             self._apply(decision)
-        asked = [one.trial for one in decisions if isinstance(one, Predict)]
-        questions = tuple(self._oracle.open[one] for one in asked if one in self._oracle.open)
+        asked = [decision.trial for decision in decisions if isinstance(decision, Predict)]
+        open_questions = self._oracle.open
+        questions = tuple(open_questions[trial] for trial in asked if trial in open_questions)
         self.calls[-1] = replace(call, questions=questions)
         return call
 
     def _apply(self, decision: Decision) -> None:
-        problem = self._wrong(decision)
+        problem = self._problem(decision)
         if problem:
             self._fail(problem)
         match decision:
@@ -293,18 +293,20 @@ class Game:
     def _fail(self, problem: str) -> None:
         raise ConformanceError(problem, self.calls)
 
-    def _wrong(self, decision: Decision) -> str:
-        """Return the rule that a decision breaks; empty if none."""
+    def _problem(self, decision: Decision) -> str:
+        """Return the rule that a decision breaks, or an empty text."""
         if self.finished:
             return f"nothing may be decided after Finish, got {in_words([decision])}"
         match decision:
             case Register():
-                return wrong_trial(decision, len(self.trials), self.tuner.max_steps)
+                return problem_of_registration(decision, len(self.trials), self.tuner.max_steps)
             case Extend() | Stop() | Rank() | Predict():
                 if not 0 <= decision.trial < len(self.trials):
                     return f"trial {decision.trial} must be registered before {decision}"
                 trial = self.trials[decision.trial]
-                return wrong_wish(decision, trial, is_asked=trial.number in self._oracle.open)
+                return problem_of_decision(
+                    decision, trial, is_asked=trial.number in self._oracle.open
+                )
             case Finish():
                 return ""
             case _:
@@ -324,7 +326,7 @@ def play(
     answers: Answers = "any",
     pace: float = 1.0,
 ) -> Game:
-    """Return the game that was played with a tuner until it finished; see `Game`.
+    """Play a game with a tuner until it finishes, and return the game; see `Game`.
 
     Raises
     ------
@@ -367,24 +369,24 @@ def replay(
     mirror: bool = False,
     feed: bool = False,
 ) -> None:
-    """Give another tuner the calls of a game, and compare what it decides and wants predicted.
+    """Repeat the calls of a game with another tuner, and compare its decisions and questions.
 
-    As in the log of a study, an ask that came to nothing is left out.
+    As in an event log, calls of `ask` without a decision are left out.
 
     Parameters
     ----------
     game
-        What was played before.
+        A game that was played.
     tuner
-        Must not have been used before.
+        A new tuner.
     why
-        What the decisions must be the same in spite of, for the message.
+        Why the decisions must be the same, for the message.
     renew
-        Exchanges the tuner before the first call and after each.
+        Replaces the tuner before the first call and after each call.
     mirror
-        Whether the metric changes its sign, and is maximised.
+        Whether the metric changes its sign and is maximised.
     feed
-        Whether the tuner is given what the sampler proposed, before each call.
+        Whether the tuner receives the recorded proposals of the sampler before each call.
 
     Raises
     ------
@@ -415,12 +417,12 @@ def replay(
 
 
 def _compare_questions(game: Game, number: int, tuner: Tuner, why: str) -> None:
-    """Compare what a tuner wants predicted with what was, in a call of a game."""
+    """Compare a tuner's questions with the recorded questions of a call."""
     call = game.calls[number]
-    asked = [one.trial for one in call.decisions if isinstance(one, Predict)]
+    asked = [decision.trial for decision in call.decisions if isinstance(decision, Predict)]
     for trial, expected in zip(asked, call.questions, strict=False):
-        found = question_of(tuner, trial)
-        text = found if isinstance(found, str) else in_full(found)
+        question = question_of(tuner, trial)
+        text = question if isinstance(question, str) else in_full(question)
         if text != in_full(expected):
             raise ConformanceError(
                 f"questions must be the same {why}: call {number}, {call.cause}, gave {text}, "
@@ -430,7 +432,7 @@ def _compare_questions(game: Game, number: int, tuner: Tuner, why: str) -> None:
 
 
 def _mirrored(report: Report) -> Report:
-    """Return a report of the same losses, of a metric that is maximised."""
+    """Return a report with the same losses for the negated, maximised metric."""
     metrics: Mapping[str, float] = {name: -value for name, value in report.metrics.items()}
     losses = Objective.single("loss", Direction.MAXIMIZE).losses(metrics)
     return replace(report, metrics=metrics, losses=losses)

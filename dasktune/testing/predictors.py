@@ -1,4 +1,4 @@
-"""The conformance suite for predictors of learning curves: what the tuners and the log rely on."""
+"""The conformance suite for predictors of learning curves."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ from dasktune.testing.calls import ConformanceError
 from dasktune.types import Step
 
 _MOST_RANGES = 30.0
-"""How far a prediction may lie from what was seen, in ranges of what was seen."""
+"""Largest distance of a prediction from the measured scores, in ranges of these scores."""
 
 Answer = tuple[str, Curve, tuple[Step, ...], Prediction]
-"""A curve's name, the curve, steps that were asked about, and the answer."""
+"""A curve's name, the curve, the steps of the question, and the prediction."""
 
 
 class PredictorConformance:
     """Tests that a predictor keeps the protocol of `dasktune.algos.curves.Predictor`.
 
-    Subclass it in a file of tests, under a name that pytest collects, and say how the
-    predictor is made. It needs nothing but what runs the tests, such as pytest. It is asked
-    about all the curves of `curves`, some twenty; where a prediction is slow, the predictor
-    should be a small one.
+    Subclass it in a test file, under a name that pytest collects, and define `make`. Any test
+    runner works. The suite asks the predictor about all curves in `curves`, some 30; if a
+    prediction is slow, make a small predictor.
 
-    It does not judge how good predictions are.
+    The suite does not judge how good predictions are.
 
     Examples
     --------
@@ -43,60 +42,63 @@ class PredictorConformance:
     """
 
     curves: ClassVar[Mapping[str, Curve]]
-    """What is asked about, by name; see the module's end for those that are asked by default."""
+    """The measured curves by name; the end of the module has the default."""
 
     _known: ClassVar[tuple[Answer, ...]]
 
     # ------------------------------------------------------------------ what users define
 
     def make(self) -> Predictor:
-        """Return a new predictor, always of the same arguments."""
+        """Return a new predictor, always with the same arguments."""
         raise NotImplementedError(f"{type(self).__name__} must define make(self)")
 
     def make_other(self) -> Predictor | None:
-        """Return a predictor of other arguments; None if there are none."""
+        """Return a predictor with other arguments, or None if it has no arguments."""
         return None
 
     # ------------------------------------------------------------------- what is answered
 
     def test_the_answer_is_to_the_question(self) -> None:
-        """It is a prediction after the curve's last step, at the steps that were asked."""
-        for name, curve, steps, found in self._answers():
-            if found.after != curve.last_step or found.steps != steps:
+        """A prediction starts after the curve's last step and has the steps of the question."""
+        for name, curve, steps, prediction in self._answers():
+            if prediction.after != curve.last_step or prediction.steps != steps:
                 raise ConformanceError(
                     f"{name}: a prediction must be after step {curve.last_step} and at steps "
-                    f"{list(steps)}, got after {found.after} and at {list(found.steps)}"
+                    f"{list(steps)}, got after {prediction.after} and at {list(prediction.steps)}"
                 )
 
     def test_numbers_are_finite_and_fit_the_log(self) -> None:
         """Scores and deviations are finite, deviations not negative, and JSON holds them."""
-        for name, _, _, found in self._answers():
-            numbers = [*found.deviations, *(score for row in found.scores for score in row)]
+        for name, _, _, prediction in self._answers():
+            numbers = [
+                *prediction.deviations,
+                *(score for row in prediction.scores for score in row),
+            ]
             if not all(map(math.isfinite, numbers)):
-                raise ConformanceError(f"{name}: all numbers must be finite, got {found}")
-            if min(found.deviations) < 0:
+                raise ConformanceError(f"{name}: all numbers must be finite, got {prediction}")
+            if min(prediction.deviations) < 0:
                 raise ConformanceError(
-                    f"{name}: deviations must be >= 0, got {list(found.deviations)}"
+                    f"{name}: deviations must be >= 0, got {list(prediction.deviations)}"
                 )
-            Prediction.from_json(json.loads(json.dumps(found.to_json(), allow_nan=False)))
+            Prediction.from_json(json.loads(json.dumps(prediction.to_json(), allow_nan=False)))
 
     def test_scores_stay_within_their_bounds(self) -> None:
         """No level of a prediction is below `Curve.low` or above `Curve.high`."""
-        for name, curve, _, found in self._answers():
+        for name, curve, _, prediction in self._answers():
             low = -math.inf if curve.low is None else curve.low
             high = math.inf if curve.high is None else curve.high
-            least, most = _ends(found)
+            least, most = _ends(prediction)
             if least < low or most > high:
                 raise ConformanceError(
                     f"{name}: scores must be within {low} and {high}, got {least} to {most}"
                 )
 
     def test_predictions_do_not_run_away(self) -> None:
-        """Where there is no bound, a prediction stays near what was seen of a longer curve."""
-        for name, curve, _, found in self._answers():
+        """Without bounds, a prediction for a long curve stays near the measured scores."""
+        for name, curve, _, prediction in self._answers():
             scores = [score for _, score in curve.measured]
             seen = max(scores) - min(scores)
-            least, most = _ends(found)
+            least, most = _ends(prediction)
             far = max(most - max(scores), min(scores) - least)
             if len(scores) >= 10 and seen > 0 and far > _MOST_RANGES * seen:
                 raise ConformanceError(
@@ -105,21 +107,21 @@ class PredictorConformance:
                 )
 
     def test_a_constant_curve_may_stay_constant(self) -> None:
-        """The middle 98% of what may follow hold what has always been."""
-        for name, curve, _, found in self._answers():
+        """For a constant curve, the middle 98% of a prediction include its value."""
+        for name, curve, _, prediction in self._answers():
             scores = {score for _, score in curve.measured}
             if len(scores) > 1 or len(curve.measured) < 2:
                 continue
             (score,) = scores
             slack = 1e-6 * max(1.0, abs(score))
-            for low, high in found.interval(0.98):
+            for low, high in prediction.interval(0.98):
                 if not low - slack <= score <= high + slack:
                     raise ConformanceError(
                         f"{name}: {score} must be within the middle 98%, got {low} to {high}"
                     )
 
     def test_a_score_that_is_not_finite_counts_as_not_measured(self) -> None:
-        """A curve without such points, but for its last, has the same prediction."""
+        """NaN and infinite scores have the same effect as missing points."""
         curve = self.curves["rising"]
         holes = tuple(
             math.nan if place in (3, 7) else score for place, score in enumerate(curve.scores)
@@ -137,7 +139,7 @@ class PredictorConformance:
     # ----------------------------------------------------------------------- what is refused
 
     def test_what_cannot_be_answered_is_refused(self) -> None:
-        """Nothing measured, or steps that do not ascend from the curve's last one."""
+        """An empty curve is refused, and so are steps that do not ascend from its last step."""
         rising = self.curves["rising"]
         last = rising.last_step
         nothing = Curve(steps=(), scores=(), max_steps=9)
@@ -151,52 +153,52 @@ class PredictorConformance:
         }
         for name, (curve, steps) in questions.items():
             try:
-                found = self.make().predict(curve, steps)
+                prediction = self.make().predict(curve, steps)
             except ConfigurationError:
                 continue
-            raise ConformanceError(f"{name} must be refused, got {found}")
+            raise ConformanceError(f"{name} must be refused, got {prediction}")
 
     # ----------------------------------------------------------------- the same again and again
 
     def test_the_same_question_has_the_same_answer(self) -> None:
-        """Asked again, of one made anew, or of one that was pickled, with the same seed."""
-        one = self.make()
-        sent: Predictor = pickle.loads(pickle.dumps(one))
+        """With one seed, a second call, a new predictor and a pickled one give the same answer."""
+        predictor = self.make()
+        copied: Predictor = pickle.loads(pickle.dumps(predictor))
         for name in ("rising", "one point", "rewards"):
             curve = self.curves[name]
             steps = future_steps(curve.last_step, curve.max_steps)
-            first = one.predict(curve, steps, seed=7)
-            _alike(one.predict(curve, steps, seed=7), first, f"{name}, asked again")
+            first = predictor.predict(curve, steps, seed=7)
+            _alike(predictor.predict(curve, steps, seed=7), first, f"{name}, asked again")
             _alike(self.make().predict(curve, steps, seed=7), first, f"{name}, made anew")
-            _alike(sent.predict(curve, steps, seed=7), first, f"{name}, pickled")
+            _alike(copied.predict(curve, steps, seed=7), first, f"{name}, pickled")
 
     def test_the_global_random_generator_is_left_alone(self) -> None:
-        """What it draws comes from the seed alone."""
+        """Random numbers come from the seed alone."""
         before = _global_state()
         curve = self.curves["rising"]
         first = self.make().predict(curve, (curve.max_steps,), seed=3)
         if _global_state() != before:
             raise ConformanceError("the state of NumPy's global generator must stay the same")
-        np.random.random()  # what others draw from it changes nothing, either
+        np.random.random()  # draws of other code have no effect on a prediction
         _alike(self.make().predict(curve, (curve.max_steps,), seed=3), first, "asked again")
 
     def test_the_identity_tells_arguments_apart(self) -> None:
-        """It is JSON, equal for equal arguments, also after an answer, and different for others.
+        """An identity is JSON: equal for equal arguments, different for different ones.
 
-        It names what it is of: ``predictor``.
+        It does not change with a prediction, and its entry ``predictor`` has the name.
         """
-        one = self.make()
-        if not isinstance(one.identity().get("predictor"), str):
+        predictor = self.make()
+        if not isinstance(predictor.identity().get("predictor"), str):
             raise ConformanceError(
-                f"an identity must hold the name of a predictor, got {one.identity()}"
+                f"an identity must hold the name of a predictor, got {predictor.identity()}"
             )
-        before = json.dumps(one.identity(), sort_keys=True, allow_nan=False)
+        before = json.dumps(predictor.identity(), sort_keys=True, allow_nan=False)
         curve = self.curves["rising"]
-        one.predict(curve, (curve.max_steps,))
-        for what, other in (("after an answer", one), ("made anew", self.make())):
-            found = json.dumps(other.identity(), sort_keys=True)
-            if found != before:
-                raise ConformanceError(f"an identity must be {before}, got {what} {found}")
+        predictor.predict(curve, (curve.max_steps,))
+        for what, other in (("after an answer", predictor), ("made anew", self.make())):
+            identity = json.dumps(other.identity(), sort_keys=True)
+            if identity != before:
+                raise ConformanceError(f"an identity must be {before}, got {what} {identity}")
         different = self.make_other()
         if different and json.dumps(different.identity(), sort_keys=True) == before:
             raise ConformanceError(f"other arguments must have another identity, got {before}")
@@ -204,7 +206,7 @@ class PredictorConformance:
     # ------------------------------------------------------------------------ how it asks
 
     def _answers(self) -> tuple[Answer, ...]:
-        """Return the answers to all questions, which are asked once: some predictors are slow."""
+        """Return the predictions for all curves, made once because some predictors are slow."""
         if "_known" not in vars(type(self)):
             type(self)._known = tuple(self._asked())
         return type(self)._known
@@ -214,17 +216,19 @@ class PredictorConformance:
         for name, curve in self.curves.items():
             steps = future_steps(curve.last_step, curve.max_steps)
             try:
-                found = predictor.predict(curve, steps, seed=1)
+                prediction = predictor.predict(curve, steps, seed=1)
             except Exception as error:
                 error.add_note(f"asked about {name!r}: {curve}")
                 raise
-            if not isinstance(found, Prediction):
-                raise ConformanceError(f"{name}: an answer must be a Prediction, got {found!r}")
-            yield name, curve, steps, found
+            if not isinstance(prediction, Prediction):
+                raise ConformanceError(
+                    f"{name}: an answer must be a Prediction, got {prediction!r}"
+                )
+            yield name, curve, steps, prediction
 
 
 def _curves() -> dict[str, Curve]:
-    """Return the curves that each predictor is asked about."""
+    """Return the default curves."""
     rng = np.random.default_rng(20)
     x = np.arange(1.0, 21.0)
     noise = 0.01 * rng.standard_normal(20)
@@ -289,13 +293,13 @@ def _curve(scores: np.ndarray, low: float | None = None, high: float | None = No
 PredictorConformance.curves = _curves()
 
 
-def _ends(found: Prediction) -> tuple[float, float]:
-    return min(row[0] for row in found.scores), max(row[-1] for row in found.scores)
+def _ends(prediction: Prediction) -> tuple[float, float]:
+    return min(row[0] for row in prediction.scores), max(row[-1] for row in prediction.scores)
 
 
-def _alike(found: Prediction, expected: Prediction, when: str) -> None:
-    if found != expected:
-        raise ConformanceError(f"{when}: must be {expected}, got {found}")
+def _alike(prediction: Prediction, expected: Prediction, when: str) -> None:
+    if prediction != expected:
+        raise ConformanceError(f"{when}: must be {expected}, got {prediction}")
 
 
 def _global_state() -> str:

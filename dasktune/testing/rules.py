@@ -1,4 +1,4 @@
-"""The rules of the protocol that a decision of a tuner can break, one by one."""
+"""The rules of the protocol that a tuner's decision can break."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from dasktune.types import Extend, Predict, Rank, Register, Step, Stop
 
 @dataclass(slots=True, kw_only=True)
 class Trial:
-    """What a game knows of a trial.
+    """A trial in a game.
 
     Parameters
     ----------
     registered
-        The decision that made it known.
-    told
+        The decision that registered it.
+    reported
         The steps that it has reported, ascending.
     until
-        How far it was asked for at last.
+        The last step of its latest request.
     coming
         The steps at which it will report.
     stopped, failed
-        Whether its tuner ended it, or it failed: it reports no more.
+        Whether its tuner stopped it, or it failed: it reports no more.
     """
 
     registered: Register
-    told: list[Step] = field(default_factory=list)
+    reported: list[Step] = field(default_factory=list)
     until: Step = 0
     coming: deque[Step] = field(default_factory=deque)
     stopped: bool = False
@@ -45,35 +45,28 @@ class Trial:
     @property
     def step(self) -> Step:
         """The last step it has reported, 0 before the first."""
-        return self.told[-1] if self.told else 0
+        return self.reported[-1] if self.reported else 0
 
     @property
     def reach(self) -> Step:
-        """How far its tuner let it go: what it was asked for, or has reported if stopped."""
+        """The last step of its request, or its last report if it was stopped."""
         return self.step if self.stopped else max(self.step, self.until)
 
     @property
     def ended(self) -> str:
-        """How it ended, in words, if it can report no more; empty if it can."""
+        """How the trial ended, in words; empty if it can still report."""
         return "failed" if self.failed else "was stopped" if self.stopped else ""
 
     def extend(self, decision: Extend) -> None:
-        """Take a request in the place of the one before."""
+        """Replace the request."""
         self.until = decision.until
         self.coming = deque((*decision.reports, decision.until))
 
 
-def wrong_trial(decision: Register, expected: int, most_steps: Step) -> str:
-    """Return what is wrong with a new trial; empty if nothing is.
+def problem_of_registration(decision: Register, expected: int, most_steps: Step) -> str:
+    """Return the rule that a registration breaks, or an empty text.
 
-    Parameters
-    ----------
-    decision
-        That registers it.
-    expected
-        The number that it must have.
-    most_steps
-        The tuner's `max_steps`.
+    The trial must have the number `expected`; `most_steps` is the tuner's `max_steps`.
     """
     horizon = decision.max_steps
     if decision.trial != expected:
@@ -87,24 +80,19 @@ def wrong_trial(decision: Register, expected: int, most_steps: Step) -> str:
             return f"{name} must be defined for {horizon} steps: {error}"
     domains = {name: dict(domain) for name, domain in decision.domains.items()}
     try:
-        for one in (dict(decision.params), dict(decision.point), domains):
-            json.dumps(one, allow_nan=False)
+        for document in (dict(decision.params), dict(decision.point), domains):
+            json.dumps(document, allow_nan=False)
     except (TypeError, ValueError) as error:
         return f"params, point and domains must be JSON: {error}"
     return ""
 
 
-def wrong_wish(decision: Extend | Stop | Rank | Predict, trial: Trial, *, is_asked: bool) -> str:
-    """Return what is wrong with a decision about a trial; empty if nothing is.
+def problem_of_decision(
+    decision: Extend | Stop | Rank | Predict, trial: Trial, *, is_asked: bool
+) -> str:
+    """Return the rule that a decision about a trial breaks, or an empty text.
 
-    Parameters
-    ----------
-    decision
-        About it.
-    trial
-        As it stands.
-    is_asked
-        Whether a prediction of it is waited for.
+    `is_asked` is whether the tuner waits for a prediction of the trial.
     """
     match decision:
         case Extend() | Rank() if not math.isfinite(decision.priority):
@@ -113,14 +101,14 @@ def wrong_wish(decision: Extend | Stop | Rank | Predict, trial: Trial, *, is_ask
             what = "extended" if isinstance(decision, Extend) else "predicted"
             return f"trial {trial.number} {trial.ended} and must not be {what}, got {decision}"
         case Extend():
-            return _wrong_request(decision, trial)
+            return _problem_of_request(decision, trial)
         case Predict() if is_asked:
-            return f"trial {trial.number} must not be predicted again before it was told"
+            return f"trial {trial.number} must not be predicted again before its prediction came"
         case _:
             return ""
 
 
-def _wrong_request(decision: Extend, trial: Trial) -> str:
+def _problem_of_request(decision: Extend, trial: Trial) -> str:
     if not trial.step < decision.until <= trial.registered.max_steps:
         return (
             f"trial {trial.number} is at step {trial.step}, its max_steps is "

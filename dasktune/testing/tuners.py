@@ -1,4 +1,4 @@
-"""The conformance suite for tuners: what the engine, the log and the user rely on."""
+"""The conformance suite for tuners: the rules on which engine, event log and users rely."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _PACES = (0.0, 1e-3, 1e6)
 class TunerConformance:
     """Tests that a tuner keeps the protocol of `dasktune.algos.base`.
 
-    Subclass it in a file of tests, under a name that pytest collects, and say how the tuner
-    is made. It needs nothing but what runs the tests, such as pytest. Every test plays whole
-    games with tuners made anew, each game with a seed that its message names.
+    Subclass it in a test file, under a name that pytest collects, and define `make`. Any test
+    runner works. Each test plays whole games with new tuners. An error names the seed of its
+    game.
 
-    The tuner should be small: some 10 to 30 trials of some 10 to 100 steps make thorough
-    tests of a second.
+    Make a small tuner: with 10 to 30 trials of 10 to 100 steps the tests are thorough and take
+    about a second each.
 
     Attributes
     ----------
     seeds
-        What games are played with.
+        Seeds of the games; one game for each.
     most_calls
-        Within how many calls a game must end.
+        Number of calls within which a game must end.
     ranks
-        Whether it decides by comparing single trials who goes on. False leaves out the tests
-        of that, for a tuner that goes by something else or by groups of trials.
+        Whether the tuner compares single trials to decide which of them goes on. False skips
+        the tests of this comparison, for tuners with other rules or with groups of trials.
     promotes
-        Whether a trial goes on only because it is good. True adds that it never does so
-        after an infinite loss; a tuner that stops or replaces the bad may have no one better.
+        Whether only good trials go on. True adds a test that a trial with an infinite loss is
+        not promoted. A tuner that stops or replaces bad trials may lack a better trial.
 
     Examples
     --------
@@ -66,7 +66,7 @@ class TunerConformance:
     # ------------------------------------------------------------------ what users define
 
     def make(self, seed: int) -> Tuner:
-        """Return a new tuner whose randomness, if it has any, is decided by `seed`."""
+        """Return a new tuner; `seed` decides its random choices, if it makes any."""
         raise NotImplementedError(f"{type(self).__name__} must define make(self, seed)")
 
     def make_wider(self, seed: int) -> Tuner | None:
@@ -76,37 +76,37 @@ class TunerConformance:
     def make_mirrored(self, seed: int) -> Tuner:
         """Return the tuner of `make` for the metric with its sign changed.
 
-        It is another one only if it is given values of the metric, such as a target or bounds.
+        Override it if the arguments contain values of the metric, such as a target or bounds.
         """
         return self.make(seed)
 
     def rivals(self, tuner: Tuner, trial: int) -> object:
-        """Return what is equal for trials that are ranked with each other, such as a bracket.
+        """Return the group of a trial, such as its bracket: trials of a group are rivals.
 
-        Only those of them are compared that have reported at the same steps. The tuner has
-        finished.
+        The suite compares rivals that have reported at the same steps. It calls this when the
+        tuner has finished.
         """
         return None
 
     # ----------------------------------------------------------------------- the rules
 
     def test_it_ends_in_any_order_of_reports(self) -> None:
-        """Reports come in any order between trials; the tuner breaks no rule, and finishes."""
+        """The tuner keeps all rules and finishes, whatever the order of reports between trials."""
         for seed in self.seeds:
             self._game(seed).run()
 
     def test_it_goes_on_when_trials_fail(self) -> None:
-        """A failed trial is never extended, and the tuner finishes without it."""
+        """After a failure the tuner leaves the trial alone, and finishes with the others."""
         for seed in self.seeds:
             self._game(seed, failures=0.1 + 0.1 * (seed % 5)).run()
 
     def test_it_ends_when_every_trial_fails(self) -> None:
-        """Failures alone bring the tuner to its end."""
+        """The tuner finishes even if all trials fail."""
         for seed in self.seeds:
             self._game(seed, failures=1.0).run()
 
     def test_it_ends_however_predictions_come(self) -> None:
-        """What it asks its predictor comes at once, when nothing is trained any more, or never."""
+        """Predictions come at once, after all training, or not at all; the tuner finishes."""
         for seed in self.seeds:
             for answers in _ANSWERS:
                 game = self._game(seed, failures=0.1, answers=answers).run()
@@ -114,7 +114,7 @@ class TunerConformance:
                     break
 
     def test_it_ends_at_any_pace_of_the_clock(self) -> None:
-        """The clock stands still, creeps or races; what is due is told when it is."""
+        """The tuner finishes with a clock that stands still, is slow, or is fast."""
         for seed in self.seeds:
             tuner = self.make(seed)
             if tuner.timed or tuner.due_seconds is not None:
@@ -122,12 +122,12 @@ class TunerConformance:
                     self._game(seed, failures=0.1, pace=pace).run()
 
     def test_an_empty_ask_changes_nothing(self) -> None:
-        """It is asked after every call; where nothing follows, the state stays as it was."""
+        """An `ask` without a decision leaves the state as it was; it comes after every call."""
         for seed in self.seeds:
             self._game(seed, capacity=10**6, in_turn=True).run()
 
     def test_it_tries_what_it_announced(self) -> None:
-        """The first trials are `Tuner.configurations`, where those are known."""
+        """The first trials have the configurations of `Tuner.configurations`, if it has any."""
         for seed in self.seeds:
             announced = self.make(seed).configurations or ()
             game = self._game(seed).run()
@@ -140,7 +140,7 @@ class TunerConformance:
                     )
 
     def test_queued_points_are_tried_first(self) -> None:
-        """Points that a user queued are those of the first trials, where trials have points."""
+        """The first trials have the points that a user queued, if trials have points."""
         for seed in self.seeds:
             inputs = _inputs_from(self._game(seed).run())
             game = self._game(seed, inputs=inputs).run()
@@ -152,13 +152,13 @@ class TunerConformance:
     # -------------------------------------------------------- the same again and again
 
     def test_the_same_calls_give_the_same_decisions(self) -> None:
-        """Nothing but arguments and calls decides: no clock, no global random generator."""
+        """Decisions depend on arguments and calls alone: no clock, no global random generator."""
         for seed in self.seeds:
             game = self._game(seed, failures=0.1).run()
             replay(game, self.make(seed), f"for the same seed and calls (seed {seed})")
 
     def test_the_identity_is_stable_json(self) -> None:
-        """Equal for tuners of equal arguments, and the same at the end as at the start."""
+        """Tuners with equal arguments have equal identities, from start to end."""
         for seed in self.seeds:
             tuner = self.make(seed)
             before = _identity(tuner)
@@ -172,10 +172,10 @@ class TunerConformance:
                     )
 
     def test_a_snapshot_holds_all_of_the_state(self) -> None:
-        """A new tuner that takes over the state, after any call, decides what the old one would.
+        """A tuner that is restored from a snapshot decides as the original does, after any call.
 
-        The state goes through JSON; the new tuner was prepared, or was not. Every other game
-        begins with queued points and earlier trials, if the tuner's trials have points.
+        Snapshots go through JSON. Some restored tuners are prepared, others are not. Every other
+        game begins with queued points and earlier trials, if the tuner's trials have points.
         """
         for seed in self.seeds:
             inputs = _inputs_from(self._game(seed).run()) if seed % 2 else {}
@@ -184,9 +184,9 @@ class TunerConformance:
             replay(game, self.make(seed), f"after restoring snapshots (seed {seed})", renew=renew)
 
     def test_a_replay_of_its_log_gives_the_same_decisions(self) -> None:
-        """Given what its sampler proposed the first time, the tuner decides as it did.
+        """With the recorded proposals of its sampler the tuner repeats its decisions.
 
-        It takes what it is given even where its own sampler would propose something else.
+        It uses these proposals even if its own sampler would propose others.
         """
         for seed in self.seeds:
             game = self._game(seed, failures=0.1).run()
@@ -198,30 +198,30 @@ class TunerConformance:
             registered = _registered(perform(other, first.cause, ()))
             if first.proposals and registered != _registered(first.decisions):
                 _refuse(
-                    f"what is registered must be what is fed, {list(first.proposals)}, "
-                    f"got {[one.params for one in registered]}",
+                    f"trials must have the recorded proposals, {list(first.proposals)}, "
+                    f"got {[trial.params for trial in registered]}",
                     seed,
                 )
 
     # ------------------------------------------------------------------ what is better
 
     def test_maximizing_mirrors_minimizing(self) -> None:
-        """A metric with its sign changed, and maximised, gives the same decisions."""
+        """The negated metric, maximised, leads to the same decisions."""
         for seed in self.seeds:
             game = self._game(seed, failures=0.1, loss=_gaps(_curves(seed), seed % 5)).run()
             why = f"when the negated metric is maximised (seed {seed})"
             replay(game, self.make_mirrored(seed), why, mirror=True)
 
     def test_it_ends_when_every_loss_is_infinite(self) -> None:
-        """A metric that is never finite is no failure, and the tuner finishes all the same."""
+        """The tuner finishes even if each value of the metric is NaN."""
         for seed in self.seeds:
             self._game(seed, loss=_always(math.nan)).run()
 
     def test_an_infinite_loss_is_ranked_last(self) -> None:
-        """One trial's losses are infinite: it does not go on where a finite one had to stay.
+        """A trial with infinite losses stays where a rival with finite losses had to stay.
 
-        Checked between trials that have reported at the same steps, and where the finite loss
-        came before: one that comes after may be too late for a tuner that decides at once.
+        The test compares trials that have reported at the same steps, and only if the finite
+        loss came first: a tuner that decides at once cannot wait for a later one.
         """
         for seed in self.seeds if self.ranks else ():
             infinite = seed % len(self._game(seed).run().trials)
@@ -236,7 +236,7 @@ class TunerConformance:
                     )
 
     def test_an_infinite_loss_is_never_promoted(self) -> None:
-        """Few trials have finite losses: the others stay where they are all the same."""
+        """Trials with infinite losses stay, even if few trials have finite losses."""
         for seed in self.seeds if self.promotes else ():
             game = self._game(seed, loss=_mostly_gaps(_curves(seed), seed % 4)).run()
             for report in _reports(game):
@@ -249,9 +249,9 @@ class TunerConformance:
                     )
 
     def test_ties_go_to_the_elder(self) -> None:
-        """All losses are equal: where only one of two trials goes on, it is the elder one.
+        """If two trials have equal losses and one of them goes on, it is the elder.
 
-        Checked between trials that have reported at the same steps, the elder one first.
+        The test compares trials that have reported at the same steps, the elder first.
         """
         for seed in self.seeds if self.ranks else ():
             game = self._game(seed, loss=_always(1.0), in_turn=True).run()
@@ -267,7 +267,7 @@ class TunerConformance:
     # ----------------------------------------------------------------------- more trials
 
     def test_it_goes_on_with_more_trials(self) -> None:
-        """Widened at its end, or half-way, it registers more trials and finishes again."""
+        """A tuner that is widened, half-way or at its end, registers more trials and finishes."""
         for seed in self.seeds:
             wider = self.make_wider(seed)
             if wider is None:
@@ -308,7 +308,7 @@ class TunerConformance:
         )
 
     def _restorer(self, seed: int, inputs: Inputs | None) -> Callable[[Tuner], Tuner]:
-        """Return what exchanges a tuner for a new one with its state."""
+        """Return a function that replaces a tuner by a new one with the same state."""
         before: tuple[object, str] = (None, "null")
 
         def renew(tuner: Tuner) -> Tuner:
@@ -318,29 +318,28 @@ class TunerConformance:
                     f"a snapshot must stay as it was when the tuner goes on, {before[1]}"
                 )
             state = json.dumps(tuner.snapshot(), sort_keys=True)
-            found = self.make(seed)
+            restored_tuner = self.make(seed)
             if inputs is not None:
-                found.prepare(inputs)
-            found.restore(json.loads(state))
-            again = found.snapshot()
+                restored_tuner.prepare(inputs)
+            restored_tuner.restore(json.loads(state))
+            again = restored_tuner.snapshot()
             restored = json.dumps(again, sort_keys=True)
             if restored != state:
                 raise ConformanceError(f"the state {state} was restored as {restored}")
             before = again, restored
-            return found
+            return restored_tuner
 
         return renew
 
     def _overtakings(self, game: Game) -> Iterator[tuple[Step, Trial, Trial]]:
-        """Yield each step at which a trial went on though another one stayed.
+        """Yield `(step, trial that stayed, rival that went on)` for each such pair.
 
-        They are rivals and have reported at the same steps so far, and that which stayed
-        came first.
+        Both have reported at the same steps so far; the trial that stayed reported first.
         """
         arrived: dict[tuple[object, tuple[Step, ...]], list[Trial]] = {}
         for report in _reports(game):
             trial = game.trials[report.trial]
-            history = tuple(step for step in trial.told if step <= report.step)
+            history = tuple(step for step in trial.reported if step <= report.step)
             group = self.rivals(game.tuner, report.trial)
             arrived.setdefault((group, history), []).append(trial)
         for (_, (*_, step)), trials in arrived.items():
@@ -352,11 +351,11 @@ class TunerConformance:
                     stayed = trial
 
     def _widened(self, wider: Tuner, game: Game) -> Game:
-        """Return the game with a tuner that may try as many trials as the wider one."""
+        """Return the game, continued with as many trials as the wider tuner has."""
         identity, trials = json.loads(_identity(game.tuner)), wider.identity()["trials"]
         taken = wider.widened_from(identity)
         if taken is None or not isinstance(trials, int):
-            raise ConformanceError(f"make_wider's tuner must know its narrower self, {identity}")
+            raise ConformanceError(f"make_wider's tuner must be widened from {identity}")
         taken.prepare(game.inputs)
         taken.restore(json.loads(game.snapshot()))
         game.widen(trials, taken)
@@ -375,7 +374,7 @@ def _identity(tuner: Tuner) -> str:
 
 
 def _curves(seed: int) -> Loss:
-    """Return losses without a pattern; every other seed has many that are equal."""
+    """Return random losses; with every other seed many of them are equal."""
     digits = 1 if seed % 2 else 6
 
     def loss(trial: int, step: Step, sequences: Sequences) -> float:
@@ -392,7 +391,7 @@ def _always(value: float) -> Loss:
 
 
 def _gaps(curves: Loss, trial_without: int) -> Loss:
-    """Return the same losses, of which those of one trial are not finite."""
+    """Return these losses, but NaN or infinity for one trial."""
 
     def loss(trial: int, step: Step, sequences: Sequences) -> float:
         if trial == trial_without:
@@ -403,7 +402,7 @@ def _gaps(curves: Loss, trial_without: int) -> Loss:
 
 
 def _mostly_gaps(curves: Loss, remainder: int) -> Loss:
-    """Return the same losses, of which only those of every fourth trial are finite."""
+    """Return these losses for every fourth trial, and NaN for the others."""
 
     def loss(trial: int, step: Step, sequences: Sequences) -> float:
         return curves(trial, step, sequences) if trial % 4 == remainder else math.nan
@@ -412,7 +411,7 @@ def _mostly_gaps(curves: Loss, remainder: int) -> Loss:
 
 
 def _registered(decisions: Iterable[Decision]) -> list[Register]:
-    return [one for one in decisions if isinstance(one, Register)]
+    return [decision for decision in decisions if isinstance(decision, Register)]
 
 
 def _reports(game: Game) -> Iterator[Report]:
@@ -420,24 +419,24 @@ def _reports(game: Game) -> Iterator[Report]:
 
 
 def _points(game: Game) -> list[object]:
-    """Return the points of the trials in order, each once that comes again at once."""
+    """Return the points of the trials in order, without repeats of the previous point."""
     points = (dict(trial.registered.point) for trial in game.trials if trial.registered.point)
     return [point for point, _ in groupby(points)]
 
 
 def _inputs_from(game: Game) -> dict[str, list[object]]:
-    """Return what a tuner could be given that comes after this game."""
+    """Return queued points and earlier trials for a tuner that continues after this game."""
     last = {report.trial: report for report in _reports(game)}
     tried = [trial.registered for trial in game.trials if trial.registered.point]
     return {
         "queued": _points(game)[: min(2, game.tuner.most_queued)][::-1],
         "earlier": [
             {
-                "point": dict(one.point),
-                "step": last[one.trial].step,
-                "losses": list(last[one.trial].losses),
+                "point": dict(trial.point),
+                "step": last[trial.trial].step,
+                "losses": list(last[trial.trial].losses),
             }
-            for one in tried
-            if one.trial in last
+            for trial in tried
+            if trial.trial in last
         ],
     }

@@ -139,6 +139,6 @@ def undisturbed(
 
     game = Game(tuner, seed=0, loss=loss, in_turn=True)
     try:
-        return {trial.number: tuple(trial.told) for trial in game.run().trials}
+        return {trial.number: tuple(trial.reported) for trial in game.run().trials}
     except _FailedError:
         return None

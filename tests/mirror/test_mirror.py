@@ -498,7 +498,7 @@ def test_a_study_deleted_meanwhile_is_not_written_to(
             optuna.delete_study(study_name="study", storage=study._storage)
         mirror.update(of_every_kind())
     assert mirror.is_broken
-    assert "the study is not there any more" in caplog.text
+    assert "the study does not exist any more" in caplog.text
 
 
 def test_trials_that_others_add_meanwhile_are_not_overwritten(
@@ -509,7 +509,7 @@ def test_trials_that_others_add_meanwhile_are_not_overwritten(
             study.add_trial(optuna.trial.create_trial(value=1.0))
         mirror.update(of_every_kind())
     assert mirror.is_broken
-    assert "trial 0 would be number 1 there: others have added" in caplog.text
+    assert "trial 0 would be number 1 in Optuna: another program has added" in caplog.text
     assert place.trials()[0].values == [1.0]
     with pytest.raises(ConfigurationError, match="got trial 0, which was not mirrored"):
         Mirror(place.storage(), "study", LOSS)

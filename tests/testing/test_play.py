@@ -1,4 +1,4 @@
-"""The game that the conformance suite plays, by what its calls are."""
+"""The game of the conformance suite, tested by its list of calls."""
 
 from __future__ import annotations
 
@@ -61,20 +61,20 @@ def make_random() -> Tuner:
     return Random(SPACE, trials=6, max_steps=8)
 
 
-def test_a_seed_decides_all() -> None:
+def test_play_with_one_seed_repeats_all_calls() -> None:
     games = [play(make_random(), seed=seed, loss=falling, failures=0.3).calls for seed in (1, 1, 2)]
     assert games[0] == games[1]
     assert games[0] != games[2]
 
 
-def test_reports_come_in_many_orders_and_in_turn_on_request() -> None:
+def test_play_report_order_follows_the_seed_or_the_step() -> None:
     orders = {tuple(told(play(make_random(), seed=seed, loss=falling))) for seed in range(20)}
     assert len(orders) > 15
     in_turn = told(play(make_random(), seed=3, loss=falling, in_turn=True))
     assert in_turn == [(trial, 8) for trial in range(6)]
 
 
-def test_each_step_asked_for_is_reported_in_order() -> None:
+def test_play_reports_each_requested_step_in_order() -> None:
     first: list[Decision] = [
         Extend(trial=0, until=9, reports=(2, 5)),
         Extend(trial=1, until=9, reports=(3,)),
@@ -90,7 +90,7 @@ def test_each_step_asked_for_is_reported_in_order() -> None:
     assert len(orders) > 5
 
 
-def test_a_new_request_takes_the_place_of_the_old_one() -> None:
+def test_play_new_request_replaces_the_old_one() -> None:
     first: list[Decision] = [Extend(trial=0, until=9, reports=(2, 5))]
     answers: dict[tuple[int, Step], list[Decision]] = {
         (0, 2): [Extend(trial=0, until=7)],
@@ -99,7 +99,7 @@ def test_a_new_request_takes_the_place_of_the_old_one() -> None:
     assert told(play(Scripted(first, answers), seed=0, loss=falling)) == [(0, 2), (0, 7)]
 
 
-def test_a_stopped_trial_reports_no_more() -> None:
+def test_play_stopped_trial_sends_no_report() -> None:
     first: list[Decision] = [
         Extend(trial=0, until=9, reports=(2, 5)),
         Extend(trial=1, until=9),
@@ -113,7 +113,7 @@ def test_a_stopped_trial_reports_no_more() -> None:
     assert [trial.reach for trial in game.trials] == [2, 9]
 
 
-def test_failures_take_the_place_of_reports() -> None:
+def test_play_failure_replaces_a_report() -> None:
     game = play(make_random(), seed=0, loss=falling, failures=1.0)
     assert sorted(one.trial for one in causes(game) if isinstance(one, Fail)) == list(range(6))
     assert told(game) == []
@@ -121,13 +121,13 @@ def test_failures_take_the_place_of_reports() -> None:
     assert 0 < len(told(some)) < 6
 
 
-def test_what_is_not_finite_is_reported_as_infinite() -> None:
+def test_play_nan_metric_has_an_infinite_loss() -> None:
     game = play(make_random(), seed=0, loss=lambda trial, step, sequences: float("nan"))
     reports = [one.report for one in causes(game) if isinstance(one, Tell)]
     assert {report.losses for report in reports} == {(float("inf"),)}
 
 
-def test_a_game_can_be_played_in_parts() -> None:
+def test_play_in_parts_equals_the_whole_game() -> None:
     game = Game(make_random(), seed=4, loss=falling)
     for _ in range(5):
         game.run(1)
@@ -135,7 +135,7 @@ def test_a_game_can_be_played_in_parts() -> None:
     assert game.run().calls == play(make_random(), seed=4, loss=falling).calls
 
 
-def test_what_a_tuner_raises_tells_the_story() -> None:
+def test_play_adds_the_calls_to_a_tuners_error() -> None:
     tuner = Scripted([Extend(trial=0, until=9)], {(0, 9): None})  # type: ignore[dict-item]
     with pytest.raises(TypeError) as caught:
         play(tuner, seed=0, loss=falling)
@@ -144,7 +144,7 @@ def test_what_a_tuner_raises_tells_the_story() -> None:
     assert "0 ask(4) -> register 0; extend 0 to 9" in note
 
 
-def test_an_error_tells_the_story_and_survives_pickling() -> None:
+def test_conformance_error_lists_calls_and_pickles() -> None:
     tuner = Scripted([Extend(trial=0, until=10)], {})
     with pytest.raises(ConformanceError, match="until must lie between") as caught:
         play(tuner, seed=0, loss=falling)
@@ -153,13 +153,13 @@ def test_an_error_tells_the_story_and_survives_pickling() -> None:
     assert (copied.problem, copied.calls) == (caught.value.problem, caught.value.calls)
 
 
-def test_a_long_story_ends_with_its_last_calls() -> None:
+def test_conformance_error_shows_the_last_60_calls() -> None:
     calls = [Call(cause=Widen(trials=number), decisions=()) for number in range(100)]
     lines = str(ConformanceError("problem", calls)).splitlines()
-    assert lines[:3] == ["problem", "  (40 calls)", "    40 widen(40) -> nothing"]
+    assert lines[:3] == ["problem", "  (40 earlier calls)", "    40 widen(40) -> nothing"]
     assert lines[-1] == "    99 widen(99) -> nothing"
 
 
-def test_it_needs_no_pytest() -> None:
+def test_testing_imports_without_pytest() -> None:
     code = "import dasktune.testing, sys; sys.exit('pytest' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
