@@ -16,13 +16,15 @@ from distributed import Client
 from dasktune.cluster.versions import Versions, differences, probe, problems_of_worker
 from dasktune.engine.timeouts import Timeouts
 from dasktune.errors import ClusterError
-from dasktune.graph.events import WorkerJoined
+from dasktune.graph.events import WorkerJoined, WorkerLost
 from dasktune.worker.job import PROCESS, JobPlan
+from dasktune.worker.messages import LeaveAnnounced
 from dasktune.worker.plugin import NO_PLUGIN, TOPIC, StagePlugin, greet
 
 logger = logging.getLogger(__name__)
 
-Put = Callable[[tuple[str, Any]], None]
+Put = Callable[[WorkerJoined | WorkerLost | LeaveAnnounced], None]
+"""Takes what happens to workers; called from any thread."""
 
 WORKERS_SECONDS = 60.0
 """How long a cluster may be without any worker, at the beginning and later."""
@@ -130,7 +132,7 @@ class Workers:
     plan
         What each worker must know.
     put
-        Takes what happens, as (kind, content): ``joined``, ``leaving`` and ``left``.
+        See `Put`.
     gives_up
         Whether workers that are not there yet need not be waited for any more.
     timeouts
@@ -403,7 +405,7 @@ class Workers:
         with self._lock:
             self._processes.pop(address, None)
             self._versions.pop(address, None)
-        self._put(("left", address))
+        self._put(WorkerLost(worker=address))
 
     def _greet(self, address: str) -> None:
         try:
@@ -429,7 +431,7 @@ class Workers:
         if problem is None and address in self._known:
             with self._lock:
                 self._versions[address] = versions[address]
-            self._put(("joined", self._joined(address, greeting)))
+            self._put(self._joined(address, greeting))
         elif problem is not None:
             logger.warning("not used: worker %s: %s", address, problem)
 
@@ -442,7 +444,7 @@ class Workers:
             )
         self._resources[address] = greeting["resources"]
         if greeting["leaving"]:
-            self._put(("leaving", address))
+            self._put(LeaveAnnounced(worker=address))
         return WorkerJoined(worker=address, resources=greeting["resources"])
 
     def _problem_of(self, address: str, greeting: Mapping[str, Any]) -> str | None:

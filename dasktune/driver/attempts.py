@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import assert_never
 
 from dasktune.driver.recorder import Recorder
 from dasktune.driver.waiting import trials_of
 from dasktune.engine.engine import Engine
-from dasktune.errors import InternalError, StorageError
+from dasktune.errors import StorageError
 from dasktune.graph.events import (
     Ended,
     Event,
@@ -32,6 +32,17 @@ from dasktune.graph.view import AttemptView
 from dasktune.logs import KEY_LETTERS, about, trials_text
 from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.types import Metrics, Step
+from dasktune.worker.messages import (
+    StageEnded,
+    StageFailed,
+    StageMessage,
+    StageProgress,
+    StageStarted,
+    StateMeasured,
+    StateSaved,
+    StepMetrics,
+    StoreFailed,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +51,6 @@ DURABLE_SECONDS = 10.0
 
 MOST_REACH = 100
 """How many steps beyond what was heard of a worker may have saved whose scheduler is gone."""
-
-Message = Mapping[str, Any]
 
 
 @dataclass(slots=True)
@@ -73,7 +82,7 @@ class Flights:
     on_step
         Called with an attempt and how far it has come.
     on_saved
-        Called with a node and the message about a state at or above it that is durable.
+        Called with a node, an attempt, and the commit of its state at or above the node.
     lookups
         The same store, for what can be looked up later as well; `store` if None.
 
@@ -97,7 +106,7 @@ class Flights:
         now: Callable[[], float],
         see: Callable[[Metrics], None],
         on_step: Callable[[str, Step], None],
-        on_saved: Callable[[Node, Message], None],
+        on_saved: Callable[[Node, str, Commit], None],
         lookups: CheckpointStore | None = None,
     ) -> None:
         self.worker_seconds = 0.0
@@ -133,7 +142,7 @@ class Flights:
         flight = self._flights.get(attempt)
         return None if flight is None or flight.ended_at is not None else flight.order
 
-    def end(self, attempt: str, receipt: Message) -> None:
+    def end(self, attempt: str, receipt: StageEnded) -> None:
         """Take in the end of an attempt as Dask tells it: the message did not come."""
         self._ended(self._flights[attempt], receipt)
 
@@ -187,73 +196,94 @@ class Flights:
             elif not self._look_up_saves(flight, attempt, until=attempt.position):
                 return  # the store is away: the others are looked up later, too
 
-    def hear(self, message: Mapping[str, Any]) -> None:
+    def receive(self, message: StageMessage) -> None:
         """Translate one message of a worker."""
-        attempt = message["attempt"]
-        flight = self._flights.get(attempt)
+        flight = self._flights.get(message.attempt)
         if flight is None:
             return
-        match message["kind"]:
-            case "started":
-                self._recorder.started(attempt, message["at"])
+        match message:
+            case StageStarted(attempt=attempt, at=at):
+                self._recorder.started(attempt, at)
                 _log(flight.order, logging.INFO, "started")
                 self._tell(Started(attempt=attempt))
-            case "progress":
-                for step, key, metrics in message["reports"]:
-                    flight.reports[step] = (key, metrics)
-                    self.latest = (step, metrics)
+            case StageProgress(attempt=attempt, step=step):
+                for at, key, metrics in message.reports:
+                    flight.reports[at] = (key, metrics)
+                    self.latest = (at, metrics)
                     self._see(metrics)
-                self._tell(Progress(attempt=attempt, step=message["step"]))
-                self._on_step(attempt, message["step"])
-            case "saved":
+                self._tell(Progress(attempt=attempt, step=step))
+                self._on_step(attempt, step)
+            case StateSaved():
                 self._saved(flight, message)
-            case "ended":
+            case StateMeasured(key=key, step=step):
+                reports = self._reports_of(flight, key, (step,))
+                self._durable(flight, message.attempt, step, reports)
+            case StageEnded():
                 self._ended(flight, message)
-            case "failed":
+            case StageFailed():
                 self._failed(flight, message)
-            case "storage":
-                self.trouble = message["message"]
-            case kind:
-                raise InternalError(f"a worker sent a message of unknown kind {kind!r}")
+            case StoreFailed():
+                self.trouble = message.message
+            case _:
+                assert_never(message)
 
-    def _saved(self, flight: _Flight, message: Mapping[str, Any]) -> None:
+    def _saved(self, flight: _Flight, message: StateSaved) -> None:
         """Take in a durable state: its metrics are durable with it."""
-        if message.get("differs"):
+        attempt, step, node = message.attempt, message.step, flight.order.node
+        if message.differs:
             logger.warning(
                 "attempt %s gave another state at step %d than %s, which was first: training is "
                 "not deterministic; the first one stands",
-                message["attempt"],
-                message["step"],
-                message["by"],
+                attempt,
+                step,
+                message.by,
             )
-        reports = [tuple(report) for report in message["replaced"]]
+        reports = list(message.replaced)
         if not reports:
-            reports = self._reports_of(flight, message)
-        if message["by"] is not None:
-            self._recorder.checkpoint(flight.order.node, message)
-            self._recorder.saved(message["attempt"], message["step"])
-            if message.get("suspend_seconds") is not None and _is_suspension(flight, message):
-                self._recorder.suspended(message)
-            self._on_saved(flight.order.node, message)
-        paces = dict(zip(message["reported"], message.get("paces", ()), strict=False))
-        self._recorder.metrics(flight.order.node, reports, paces)
-        told = tuple((step, metrics) for step, _, metrics in reports)
-        self._tell(Saved(attempt=message["attempt"], step=message["step"], reports=told))
-        self._forget_if_settled(message["attempt"])
+            reports = self._reports_of(flight, message.key, message.reported)
+        commit = Commit(
+            key=message.key,
+            attempt=message.by,
+            step=step,
+            digest=message.digest,
+            nbytes=message.nbytes,
+            seconds=message.seconds,
+        )
+        hold_up, latency = message.hold_up, message.latency
+        self._recorder.checkpoint(node, commit, hold_up=hold_up, latency=latency)
+        self._recorder.saved(attempt, step)
+        if message.suspend_seconds is not None and _is_suspension(flight, step):
+            self._recorder.suspended(attempt, message.suspend_seconds, message.snapshot_bytes)
+        self._on_saved(node, attempt, commit)
+        self._durable(
+            flight, attempt, step, reports, dict(zip(message.reported, message.paces, strict=False))
+        )
 
-    def _reports_of(
-        self, flight: _Flight, message: Mapping[str, Any]
-    ) -> list[tuple[Step, str, Metrics]]:
+    def _durable(
+        self,
+        flight: _Flight,
+        attempt: str,
+        step: Step,
+        reports: Collection[StepMetrics],
+        paces: Mapping[Step, float] | None = None,
+    ) -> None:
+        """Have the metrics recorded that a durable state at `step` covers, and tell of them."""
+        self._recorder.metrics(flight.order.node, reports, paces)
+        metrics = tuple((at, values) for at, _, values in reports)
+        self._tell(Saved(attempt=attempt, step=step, reports=metrics))
+        self._forget_if_settled(attempt)
+
+    def _reports_of(self, flight: _Flight, key: str, steps: Iterable[Step]) -> list[StepMetrics]:
         """Return the metrics that a saved state covers; asks the store for what was lost."""
         found, missing = [], []
-        for step in message["reported"]:
+        for step in steps:
             report = flight.reports.pop(step, None)
             if report is None:
                 missing.append(step)
             else:
                 found.append((step, *report))
         if missing:
-            commit = self._store.commit_of(message["key"])
+            commit = self._store.commit_of(key)
             stored = {} if commit is None else dict(commit.reports)
             node = flight.order.node
             for step in missing:
@@ -261,45 +291,47 @@ class Flights:
                     found.append((step, node.key_at(step), stored[step]))
         return sorted(found, key=lambda report: report[0])
 
-    def _ended(self, flight: _Flight, message: Mapping[str, Any]) -> None:
+    def _ended(self, flight: _Flight, message: StageEnded) -> None:
         if flight.ended_at is None:  # Dask may have told it before
-            self.worker_seconds += message["seconds"]
+            self.worker_seconds += message.seconds
         flight.ended_at = self._now()
-        self._on_step(message["attempt"], message["step"])
-        attempt = self._view.attempts.get(message["attempt"])
-        if message["status"] == "missing" and not (attempt and attempt.uprooted):
+        self._on_step(message.attempt, message.step)
+        attempt = self._view.attempts.get(message.attempt)
+        if message.status == "missing" and not (attempt and attempt.uprooted):
             key = flight.order.node.key_at(flight.order.start)
             logger.warning("state %s is missing or corrupt; it is trained again", key)
             self._recorder.forget(key)
-        if (start := message.get("start_seconds")) is not None:
-            self._recorder.held(message["attempt"], start)
+        if message.start_seconds is not None:
+            self._recorder.held(message.attempt, message.start_seconds)
+        # Dask alone has told of a stage that failed: the message with the reason was lost.
+        status = "lost" if message.status == "failed" else message.status
         self._tell(
             Ended(
-                attempt=message["attempt"],
-                step=message["step"],
-                status=message["status"],
-                seconds=message["seconds"] + message.get("evaluate_seconds", 0.0),
+                attempt=message.attempt,
+                step=message.step,
+                status=status,
+                seconds=message.seconds + message.evaluate_seconds,
             )
         )
-        self._record_end(attempt, message["at"], message["status"])
-        _log(flight.order, logging.INFO, f"ended ({message['status']})", message["step"])
-        self._forget_if_settled(message["attempt"])
+        self._record_end(attempt, message.at, status)
+        _log(flight.order, logging.INFO, f"ended ({status})", message.step)
+        self._forget_if_settled(message.attempt)
 
-    def _failed(self, flight: _Flight, message: Mapping[str, Any]) -> None:
-        said = f"failed after step {message['step']}: {message['message']}"
-        _log(flight.order, logging.WARNING, said, message["step"])
-        attempt = self._view.attempts.get(message["attempt"])
-        self.worker_seconds += self._recorder.seconds_of(message["attempt"], message["at"])
+    def _failed(self, flight: _Flight, message: StageFailed) -> None:
+        text = f"failed after step {message.step}: {message.message}"
+        _log(flight.order, logging.WARNING, text, message.step)
+        attempt = self._view.attempts.get(message.attempt)
+        self.worker_seconds += self._recorder.seconds_of(message.attempt, message.at)
         self._tell(
             Failed(
-                attempt=message["attempt"],
-                step=message["step"],
-                message=message["message"],
-                traceback=message["traceback"],
+                attempt=message.attempt,
+                step=message.step,
+                message=message.message,
+                traceback=message.traceback,
             )
         )
-        self._record_end(attempt, message["at"], "failed", message["message"])
-        self._forget_if_settled(message["attempt"])
+        self._record_end(attempt, message.at, "failed", message.message)
+        self._forget_if_settled(message.attempt)
 
     def _record_end(
         self, attempt: AttemptView | None, at: float, status: str, message: str = ""
@@ -350,30 +382,26 @@ class Flights:
         """Take in the state at a step that the store has."""
         node = attempt.node_at(step)
         reports = [(at, node.key_at(at), metrics) for at, metrics in commit.reports]
-        self._saved(
-            flight,
-            {
-                "kind": "saved",
-                "attempt": attempt.id,
-                "step": step,
-                "key": commit.key,
-                "by": commit.attempt,
-                "digest": commit.digest,
-                "nbytes": commit.nbytes,
-                "seconds": commit.seconds,
-                "reported": [],
-                "replaced": reports,
-            },
+        message = StateSaved(
+            attempt=attempt.id,
+            step=step,
+            key=commit.key,
+            by=commit.attempt,
+            digest=commit.digest,
+            nbytes=commit.nbytes,
+            seconds=commit.seconds,
+            replaced=tuple(reports),
         )
+        self._saved(flight, message)
 
 
-def _is_suspension(flight: _Flight, message: Message) -> bool:
+def _is_suspension(flight: _Flight, step: Step) -> bool:
     """Return whether a stage's last state is where a trial is left for now.
 
     Either it was stopped before its end, or its end is what a trial was asked to come to; at
     others its worker goes on with the next stage of a path.
     """
-    return message["step"] < flight.order.stop or bool(flight.order.node.requests)
+    return step < flight.order.stop or bool(flight.order.node.requests)
 
 
 def _log(order: RunStage, level: int, said: str, step: Step | None = None) -> None:

@@ -11,17 +11,25 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 from distributed import Client, Future, KilledWorker
 
-from dasktune.cluster.workers import Put, Workers, client_hushed, connect_again, pool_of
+from dasktune.cluster.workers import Workers, client_hushed, connect_again, pool_of
 from dasktune.driver.messages import Messages
 from dasktune.driver.submissions import Submissions
 from dasktune.engine.timeouts import Timeouts
 from dasktune.errors import ClusterError, InternalError
-from dasktune.graph.events import RunStage, WorkerJoined
+from dasktune.graph.events import RunStage, SaveMissed, WorkerJoined, WorkerLost
 from dasktune.worker.job import JobPlan
+from dasktune.worker.messages import (
+    MessageError,
+    StageEnded,
+    WorkerMessage,
+    from_wire,
+    receipt_from_wire,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +38,17 @@ CLOSE_SECONDS = 2.0
 
 RESULT_SECONDS = 5.0
 """How long the receipt of a stage may take whose worker has said nothing of its end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFinished:
+    """Dask is done with an attempt."""
+
+    attempt: str
+
+
+ClusterMessage = WorkerMessage | WorkerJoined | WorkerLost | SaveMissed | AttemptFinished
+"""What is heard of a cluster while a study runs there."""
 
 
 class Connection:
@@ -42,10 +61,7 @@ class Connection:
     plan
         What workers need to know.
     put
-        Takes what happens, as (kind, content): that of `Workers` and `Messages`; ``messages``,
-        ``leaving`` and ``predicted``, (number, worker, answer), of workers, where the answer is
-        a prediction as JSON or a text that says why there is none; and ``future`` for an attempt
-        that Dask is done with.
+        Takes what happens; called from any thread.
     gives_up
         Whether a scheduler or worker that is not there need not be waited for any more; asked
         again and again while it is.
@@ -64,7 +80,7 @@ class Connection:
         self,
         client: Client,
         plan: JobPlan,
-        put: Put,
+        put: Callable[[ClusterMessage], None],
         gives_up: Callable[[], bool],
         timeouts: Timeouts,
     ) -> None:
@@ -159,9 +175,9 @@ class Connection:
     def hear_of_futures(self) -> None:
         """Put down what Dask is done with; a callback for each costs a thread hop and more."""
         for attempt in self.submissions.done():
-            self._put(("future", attempt))
+            self._put(AttemptFinished(attempt=attempt))
 
-    def receipt_of(self, order: RunStage) -> Mapping[str, Any] | None:
+    def receipt_of(self, order: RunStage) -> StageEnded | None:
         """Return what Dask says of an attempt that it is done with; None if its worker is gone.
 
         Normally the attempt's own messages came before. The attempt is forgotten here.
@@ -192,28 +208,29 @@ class Connection:
             self._made.close()
 
     def _on_event(self, event: tuple[float, Mapping[str, Any]]) -> None:
-        """Take a message of a worker; runs in Dask's event loop, so it only passes it on."""
+        """Pass on a message of a worker; runs in Dask's event loop.
+
+        A malformed message is refused here: no part of the driver ever sees one. What it was
+        to tell is found in the store, as if the message had been lost.
+        """
         content = event[1]
-        if content["run"] != self._plan.run:
+        if not isinstance(content, Mapping) or content.get("run") != self._plan.run:
             return
-        worker = content["worker"]
-        match content:
-            case {"leaving": _}:
-                self._put(("leaving", worker))
-            case {"predicted": (number, answer)}:
-                self._put(("predicted", (number, worker, answer)))
-            case _:
-                self._put(("messages", content))
+        try:
+            self._put(from_wire(content.get("message")))
+        except MessageError as error:
+            logger.warning("a message on the topic of this run is refused: %s", error)
 
 
-def _result_of(future: Future[Any], order: RunStage) -> Mapping[str, Any]:
+def _result_of(future: Future[Any], order: RunStage) -> StageEnded:
     try:
-        receipt: Mapping[str, Any] = future.result(timeout=RESULT_SECONDS)
+        return receipt_from_wire(future.result(timeout=RESULT_SECONDS))
     except (OSError, TimeoutError, CancelledError, KilledWorker):
         return _lost(order)  # it lay on its worker, which is gone
-    return {**receipt, "status": "lost"} if receipt["status"] == "failed" else receipt
+    except MessageError as error:
+        logger.warning("the receipt of attempt %s is refused: %s", order.attempt, error)
+        return _lost(order)
 
 
-def _lost(order: RunStage) -> Mapping[str, Any]:
-    lost = {"attempt": order.attempt, "step": order.start, "status": "lost", "seconds": 0.0}
-    return {**lost, "at": time.time()}
+def _lost(order: RunStage) -> StageEnded:
+    return StageEnded(attempt=order.attempt, step=order.start, status="lost", at=time.time())

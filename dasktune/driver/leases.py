@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 from uuid import uuid4
 
 from dasktune.errors import StorageError
@@ -47,7 +46,40 @@ POLL_SECONDS = (0.1, 5.0)
 POLL_SHARE = 0.02
 """Share of the time that these looks may take."""
 
-Put = Callable[[tuple[str, Any]], None]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseAnswered:
+    """The answer to `Leasing.ask`: `other` is the lease that stands in the way, if any."""
+
+    attempt: str
+    other: Lease | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseChanged:
+    """The lease of another driver that is watched has changed; it is gone if None."""
+
+    attempt: str
+    lease: Lease | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitsFound:
+    """The answer to `Leasing.look_up`: the commits that are in the store, by step."""
+
+    attempt: str
+    commits: Mapping[Step, Commit]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavesRequested:
+    """Other drivers ask for states below the roots that this one has taken leases of."""
+
+    paths: tuple[tuple[str, SaveRequest], ...]
+
+
+LeaseMessage = LeaseAnswered | LeaseChanged | CommitsFound | SavesRequested
+"""What the thread of the leases says to the driver's loop."""
 
 
 @dataclass(slots=True)
@@ -66,11 +98,6 @@ class _AwayError(Exception):
 class Leasing:
     """The leases of one run.
 
-    Its messages are ``("leased", (attempt, lease | None))``, the answer to `ask`: the lease
-    that stands in the way; ``("lease", (attempt, lease | None))``: what has become of a lease
-    that is watched, None if it is gone; ``("commits", (attempt, {step: commit}))``, the answer
-    to `look_up`; ``("wishes", [(root, path), ...])``.
-
     Parameters
     ----------
     store
@@ -78,7 +105,7 @@ class Leasing:
     study
         Names the study among all.
     put
-        Takes the messages; called from the thread.
+        Takes the messages; called from the thread of the leases.
     clock
         Gives epoch seconds.
     """
@@ -87,7 +114,7 @@ class Leasing:
         self,
         store: CheckpointStore,
         study: str,
-        put: Put,
+        put: Callable[[LeaseMessage], None],
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -233,7 +260,7 @@ class Leasing:
             if other is None:
                 self._held[attempt] = _Held(lease)
                 self._mine.add(layout.lease_path(lease.root, lease.key))
-            self._put(("leased", (attempt, other)))
+            self._put(LeaseAnswered(attempt=attempt, other=other))
 
     def _know(self, root: str) -> None:
         """Take in what others say below a root, before the first lease there is taken."""
@@ -319,30 +346,30 @@ class Leasing:
         """Tell what has become of a lease since the last look at it, if anything has."""
         if lease is None or lease.holder != before.holder:
             del self._watched[attempt]
-            self._put(("lease", (attempt, None)))
+            self._put(LeaseChanged(attempt=attempt, lease=None))
         elif not lease.is_held(self._clock()):
             del self._watched[attempt]
             # Also where a clock is set back until it is heard: nobody looks again.
-            self._put(("lease", (attempt, replace(lease, is_done=True))))
+            self._put(LeaseChanged(attempt=attempt, lease=replace(lease, is_done=True)))
         else:
             self._watched[attempt] = lease
             if lease.saved != before.saved:
-                self._put(("lease", (attempt, lease)))
+                self._put(LeaseChanged(attempt=attempt, lease=lease))
 
     def _listen(self) -> None:
         """Take in what others want, and how long that takes."""
         self._check_presence()
         began = time.monotonic()
-        found = [
+        paths = tuple(
             (root, path)
             for root in self._roots
             for path in self._leases.save_requests(root, self._wishes_known)
-        ]
+        )
         least, longest = POLL_SECONDS
         took = time.monotonic() - began
         self._poll_seconds = min(longest, max(least, took / POLL_SHARE))
-        if found:
-            self._put(("wishes", found))
+        if paths:
+            self._put(SavesRequested(paths=paths))
 
     def _look_up(self, attempt: str, keys: Mapping[Step, str]) -> None:
         found: dict[Step, Commit] = {}
@@ -351,7 +378,7 @@ class Leasing:
             commits = self._store.commits(keys.values())
             found = {step: commits[key] for step, key in keys.items() if key in commits}
         finally:
-            self._put(("commits", (attempt, found)))
+            self._put(CommitsFound(attempt=attempt, commits=found))
 
     def _tell_wanted(self) -> None:
         self._check_presence()

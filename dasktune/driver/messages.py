@@ -8,7 +8,8 @@ from concurrent import futures
 
 from distributed import Client
 
-from dasktune.cluster.workers import Put
+from dasktune.graph.events import SaveMissed
+from dasktune.worker.messages import PredictionAnswer
 from dasktune.worker.plugin import predicting
 
 SETTLE_SECONDS = 5.0
@@ -25,10 +26,12 @@ class Messages:
     run
         Name of the run.
     put
-        Takes what comes of them, as (kind, content): ``late`` and ``predicted``.
+        Takes what workers could not do.
     """
 
-    def __init__(self, client: Client, run: str, put: Put) -> None:
+    def __init__(
+        self, client: Client, run: str, put: Callable[[SaveMissed | PredictionAnswer], None]
+    ) -> None:
         self._client = client
         self._run = run
         self._put = put
@@ -39,36 +42,36 @@ class Messages:
     ) -> None:
         """Send a save-point, or a stop, to an attempt.
 
-        ``("late", (attempt, save_at))`` follows if the attempt was at its save-point before.
+        `SaveMissed` follows if the attempt was at its save-point before.
         """
 
-        def hear(answer: object) -> None:
+        def receive(answer: object) -> None:
             if save_at is not None and answer != "ok":
-                self._put(("late", (attempt, save_at)))
+                self._put(SaveMissed(attempt=attempt, step=save_at))
 
         message = {"op": self._run, "attempt": attempt, "save_at": save_at}
         message["stop_at"] = -1 if stop_at is None else stop_at
-        self._send(worker, message, hear)
+        self._send(worker, message, receive)
 
     def predict(self, worker: str, number: int, question: bytes) -> None:
         """Send a question to a worker, which says its answer later, as all that it says.
 
-        ``("predicted", (number, worker, None))`` follows if the worker does not take it.
+        A `PredictionAnswer` without an answer follows if the worker does not take it.
         """
 
-        def hear(answer: object) -> None:
+        def receive(answer: object) -> None:
             if answer != "ok":
-                self._put(("predicted", (number, worker, None)))
+                self._put(PredictionAnswer(worker=worker, number=number, answer=None))
 
         message = {"op": predicting(self._run), "number": number, "question": question}
-        self._send(worker, message, hear)
+        self._send(worker, message, receive)
 
     def settle(self) -> None:
         """Wait until workers have answered: who has left the run knows no message of it."""
         futures.wait(list(self._sent), SETTLE_SECONDS)
 
     def _send(
-        self, worker: str, message: Mapping[str, object], hear: Callable[[object], None]
+        self, worker: str, message: Mapping[str, object], receive: Callable[[object], None]
     ) -> None:
         """Send a message; its answer is heard in Dask's event loop."""
         scheduler, loop = self._client.scheduler, self._client.loop
@@ -82,7 +85,7 @@ class Messages:
                 )
             except OSError:
                 answers = {}  # the scheduler is gone
-            hear(answers.get(worker))
+            receive(answers.get(worker))
 
         sent = asyncio.run_coroutine_threadsafe(send(), loop.asyncio_loop)  # type: ignore[attr-defined]
         self._sent.add(sent)

@@ -6,7 +6,7 @@ import logging
 import math
 import pickle
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from dasktune.algos.curves.curve import Prediction, Predictor, Question
 from dasktune.engine.outcome import RunPrediction
 from dasktune.errors import ConfigurationError
 from dasktune.trainer.code import dumps_by_value
+from dasktune.worker.messages import PredictionAnswer
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class Predictions:
     Parameters
     ----------
     ask
-        See `Ask`. What comes of it is given to `take`.
+        See `Ask`. The answers are given to `receive`.
     """
 
     def __init__(self, ask: Ask) -> None:
@@ -98,21 +99,10 @@ class Predictions:
                 load[worker] += 1
                 self._ask(worker, number, one.question)
 
-    def take(
-        self, number: int, worker: str, answer: object, now: float
+    def receive(
+        self, message: PredictionAnswer, now: float
     ) -> tuple[int, Prediction | None] | None:
-        """Take in what a worker answered.
-
-        Parameters
-        ----------
-        number
-            Of the question.
-        worker
-            Who answered.
-        answer
-            The prediction as JSON; a text says why there is none; None that it did not answer.
-        now
-            Seconds.
+        """Take in the answer of a worker at a time in seconds.
 
         Returns
         -------
@@ -120,6 +110,7 @@ class Predictions:
             The trial and its prediction, None where it cannot be made; None if another worker
             will be asked, or the question is not open any more.
         """
+        number, worker, answer = message.number, message.worker, message.answer
         if answer is not None:
             self._stuck.discard(worker)
         one = self._open.get(number)
@@ -129,8 +120,11 @@ class Predictions:
             one.worker, one.since = None, now
             return None
         del self._open[number]
-        if isinstance(answer, dict):
-            return one.order.trial, Prediction.from_json(answer)
+        if isinstance(answer, Mapping):
+            try:
+                return one.order.trial, Prediction.from_json(answer)
+            except (LookupError, TypeError, ValueError) as error:
+                answer = f"its worker sent no prediction: {error!r}"
         why = "no worker answers" if answer is None else answer
         logger.warning("trial %d cannot be predicted: %s", one.order.trial, why)
         return one.order.trial, None

@@ -33,8 +33,6 @@ logger = logging.getLogger(__name__)
 USED_SECONDS = 60.0
 """How often the database is told which states were used."""
 
-_OF_COMMIT = ("key", "step", "digest", "nbytes", "seconds")
-
 
 @dataclass(slots=True)
 class Tally:
@@ -149,25 +147,44 @@ class Recorder:
             for step, key, metrics in reports
         )
 
-    def checkpoint(self, node: Node, message: Mapping[str, Any]) -> None:
-        """Take a commit at or above a node, as its worker reported it."""
-        self.tally.nbytes += message["nbytes"]
-        self._add_checkpoint(node, message)
+    def checkpoint(
+        self,
+        node: Node,
+        commit: Commit,
+        *,
+        hold_up: float | None = None,
+        latency: float | None = None,
+    ) -> None:
+        """Take a commit at or above a node that this run has made.
 
-    def _add_checkpoint(self, node: Node, message: Mapping[str, Any]) -> None:
+        Parameters
+        ----------
+        hold_up, latency
+            Seconds for which training waited, and until the state was durable.
+        """
+        self.tally.nbytes += commit.nbytes
+        self._add_checkpoint(node, commit, hold_up, latency)
+
+    def _add_checkpoint(
+        self,
+        node: Node,
+        commit: Commit,
+        hold_up: float | None = None,
+        latency: float | None = None,
+    ) -> None:
         self._batch.checkpoints.append(
             CheckpointRow(
-                key=message["key"],
+                key=commit.key,
                 root=self._root_of(node),
-                step=message["step"],
-                attempt=message["by"],
-                digest=message["digest"],
-                nbytes=message["nbytes"],
-                seconds=message["seconds"],
+                step=commit.step,
+                attempt=commit.attempt,
+                digest=commit.digest,
+                nbytes=commit.nbytes,
+                seconds=commit.seconds,
                 created=time.time(),
                 study_id=self._study_id,
-                hold_up=message.get("hold_up"),
-                latency=message.get("latency"),
+                hold_up=hold_up,
+                latency=latency,
             )
         )
 
@@ -175,8 +192,7 @@ class Recorder:
         """Take a commit of someone else at or above a node, with the metrics in it."""
         reports = [(step, node.key_at(step), metrics) for step, metrics in commit.reports]
         self.metrics(node, reports)
-        message = {name: getattr(commit, name) for name in _OF_COMMIT}
-        self._add_checkpoint(node, {**message, "by": commit.attempt})
+        self._add_checkpoint(node, commit)
 
     def forget(self, key: str) -> None:
         """Take note that a checkpoint does not exist after all."""
@@ -229,15 +245,14 @@ class Recorder:
         if row is not None and row.start < step < row.stop:
             self._batch.stages.append(replace(row, steps=step - row.start))
 
-    def suspended(self, message: Mapping[str, Any]) -> None:
-        """Take note of what it took to put an attempt's state aside, as its worker told it."""
-        attempt = message["attempt"]
+    def suspended(self, attempt: str, seconds: float, nbytes: int | None) -> None:
+        """Record how long it took to put an attempt's state aside, and its bytes."""
         for rows in (self._stages, self._ended):
             if attempt in rows:
                 rows[attempt] = replace(
                     rows[attempt],
-                    suspend_seconds=message["suspend_seconds"],
-                    snapshot_bytes=message["snapshot_bytes"],
+                    suspend_seconds=seconds,
+                    snapshot_bytes=nbytes,
                 )
         if attempt in self._ended:  # else it is written with its end
             self._batch.stages.append(self._ended[attempt])

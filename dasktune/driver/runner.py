@@ -12,23 +12,30 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import assert_never
 
 from distributed import Client
 
 from dasktune.cluster.workers import WORKERS_SECONDS, Pool
 from dasktune.driver.attempts import Flights
-from dasktune.driver.connection import Connection
+from dasktune.driver.connection import AttemptFinished, ClusterMessage, Connection
 from dasktune.driver.heartbeat import Signs
-from dasktune.driver.leases import Leasing
+from dasktune.driver.leases import (
+    CommitsFound,
+    LeaseAnswered,
+    LeaseChanged,
+    LeaseMessage,
+    Leasing,
+    SavesRequested,
+)
 from dasktune.driver.predictions import Predictions
 from dasktune.driver.recorder import Recorder
 from dasktune.driver.retention.evict import Keeper
 from dasktune.driver.scaling import slowest_step, usable_slots
-from dasktune.driver.shared_stages import MESSAGES, Sharing
+from dasktune.driver.shared_stages import Sharing
 from dasktune.engine.engine import Engine
 from dasktune.engine.limits import Meter
 from dasktune.engine.outcome import Order, Outcome, RunPrediction, with_save_points
@@ -43,13 +50,15 @@ from dasktune.graph.events import (
     Tick,
     WorkerJoined,
     WorkerLeaving,
+    WorkerLost,
 )
 from dasktune.graph.plan import Node
 from dasktune.logs import about
-from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.files.retry import Patience
 from dasktune.types import Metrics, Step
 from dasktune.worker.job import JobPlan
+from dasktune.worker.messages import LeaveAnnounced, PredictionAnswer, StageMessages
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +76,10 @@ LOOK_UP = Patience(seconds=5.0, request=5.0)
 
 FLUSH_SECONDS = 0.1
 """How long records that no decision rests on may wait to be written."""
+
+
+InboxMessage = ClusterMessage | LeaseMessage | Tick
+"""All that the driver's loop receives from other threads and processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +151,7 @@ class DaskRunner:
         self._outcomes: list[Outcome] = []
         self._callback_error: Exception | None = None
         self._steps_before = engine.view.steps_executed
-        self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[InboxMessage] = queue.SimpleQueue()
         self._leaving: set[str] = set()
         self._orders: list[Order] = []
         self._store = CheckpointStore(plan.store)
@@ -231,8 +244,8 @@ class DaskRunner:
         if not self._cluster.is_there() and not self._begin_anew():
             return
         self._sign()
-        for kind, content in self._receive():
-            self._dispatch(kind, content)
+        for message in self._next_messages():
+            self._receive(message)
         if self._flights.trouble is not None:
             raise StorageError(self._flights.trouble)
         self._ask_for_more()
@@ -245,49 +258,48 @@ class DaskRunner:
         if self._on_turn is not None:
             self._on_turn(self._snapshot())
 
-    def _receive(self) -> list[tuple[str, Any]]:
+    def _next_messages(self) -> list[InboxMessage]:
         """Wait for messages until something is due; return all that are there."""
         due = self._engine.next_tick(self._now())
         wait = POLL_SECONDS if due is None else min(POLL_SECONDS, due - self._now())
-        received = []
+        received: list[InboxMessage] = []
         try:
             received.append(self._inbox.get(timeout=max(0.001, wait)))
             while len(received) < MOST_MESSAGES:
                 received.append(self._inbox.get_nowait())
         except queue.Empty:
             pass
-        return received or [("tick", None)]
+        return received or [Tick()]
 
-    def _dispatch(self, kind: str, content: Any) -> None:
-        match kind:
-            case "messages":
-                for message in content["messages"]:
-                    self._flights.hear(message)
-            case "future":
-                self._future_done(content)
-            case "late":
-                attempt, step = content
-                self._tell(SaveMissed(attempt=attempt, step=step))
-            case "predicted":
-                self._predicted(*content)
-            case "joined":
-                self._welcome(content)
-                if self._cluster.workers.knows(content.worker):
-                    self._tell(content)
-                if content.worker in self._leaving:
-                    self._tell(WorkerLeaving(worker=content.worker))
-            case "left":
-                self._worker_left(content)
-            case "leaving":
-                logger.info("worker %s leaves", content, extra=about(worker=content))
-                self._leaving.add(content)  # may be heard of before it is known to be there
-                self._tell(WorkerLeaving(worker=content))
-            case "tick":
-                self._tell(Tick())
-            case _ if self._sharing is not None and kind in MESSAGES:
-                self._sharing.hear(kind, content)
+    def _receive(self, message: InboxMessage) -> None:
+        """Take in one message, whoever sent it."""
+        match message:
+            case StageMessages():
+                for one in message.messages:
+                    self._flights.receive(one)
+            case AttemptFinished():
+                self._future_done(message.attempt)
+            case SaveMissed() | Tick():
+                self._tell(message)
+            case PredictionAnswer():
+                self._predicted(message)
+            case WorkerJoined(worker=worker):
+                self._welcome(message)
+                if self._cluster.workers.knows(worker):
+                    self._tell(message)
+                if worker in self._leaving:
+                    self._tell(WorkerLeaving(worker=worker))
+            case WorkerLost():
+                self._worker_left(message.worker)
+            case LeaveAnnounced(worker=worker):
+                logger.info("worker %s leaves", worker, extra=about(worker=worker))
+                self._leaving.add(worker)  # may be heard of before it is known to be there
+                self._tell(WorkerLeaving(worker=worker))
+            case LeaseAnswered() | LeaseChanged() | CommitsFound() | SavesRequested():
+                if self._sharing is not None:
+                    self._sharing.receive(message)
             case _:
-                raise InternalError(f"unknown message {kind!r}")
+                assert_never(message)
 
     def _make_room(self) -> None:
         """Let states go that the store has no room for."""
@@ -335,11 +347,11 @@ class DaskRunner:
                 self._take(self._engine.predicted(trial, None, now))
             self._predictions.send(self._engine.view.slots, now)
 
-    def _predicted(self, number: int, worker: str, answer: object) -> None:
+    def _predicted(self, message: PredictionAnswer) -> None:
         """Take in a prediction; what comes while the run is drained is asked for again later."""
         if self._is_draining:
             return
-        found = self._predictions.take(number, worker, answer, self._now())
+        found = self._predictions.receive(message, self._now())
         if found is not None:
             self._take(self._engine.predicted(*found, self._now()))
 
@@ -428,13 +440,13 @@ class DaskRunner:
 
     def _forget_news(self) -> None:
         """Forget what the scheduler that was lost has told of workers: others may be theirs."""
-        kept = []
+        received = []
         with suppress(queue.Empty):
             while True:
-                kept.append(self._inbox.get_nowait())
-        for kind, content in kept:
-            if kind in MESSAGES:
-                self._inbox.put((kind, content))
+                received.append(self._inbox.get_nowait())
+        for message in received:
+            if isinstance(message, LeaseMessage):
+                self._inbox.put(message)
 
     def _open(self, patience: float | None = None) -> list[WorkerJoined]:
         """Get the workers ready; signs go by the client that they were made ready with."""
@@ -489,12 +501,12 @@ class DaskRunner:
         else:
             self._sharing.start(order)
 
-    def _note_saved(self, node: Node, message: Mapping[str, Any]) -> None:
+    def _note_saved(self, node: Node, attempt: str, commit: Commit) -> None:
         """Take in a state that is durable."""
         if self._keeper is not None:
-            self._keeper.saved(node, message)
+            self._keeper.saved(node, commit)
         if self._sharing is not None:
-            self._sharing.saved(message["attempt"], message["step"])
+            self._sharing.saved(attempt, commit.step)
 
     def _note_step(self, attempt: str, step: Step) -> None:
         if self._sharing is not None:
@@ -519,8 +531,8 @@ class DaskRunner:
             self._sign()
             if not self._can_save and self._flights.have_ended:
                 return  # what is not durable yet will not be
-            for kind, content in self._receive():
-                self._dispatch(kind, content)
+            for message in self._next_messages():
+                self._receive(message)
             self._make_room()
             self._carry_out()
             self._cluster.hear_of_futures()

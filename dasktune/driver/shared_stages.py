@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import assert_never
 
-from dasktune.driver.leases import Leasing
+from dasktune.driver.leases import (
+    CommitsFound,
+    LeaseAnswered,
+    LeaseChanged,
+    LeaseMessage,
+    Leasing,
+    SavesRequested,
+)
 from dasktune.driver.recorder import Recorder
 from dasktune.driver.save_requests import Wishes
 from dasktune.engine.trials import TrialRecord
@@ -28,9 +35,6 @@ from dasktune.storage.leases import Lease, SaveRequest
 from dasktune.types import Step
 
 logger = logging.getLogger(__name__)
-
-MESSAGES = frozenset({"leased", "lease", "commits", "wishes"})
-"""Kinds of messages that `Sharing.hear` takes."""
 
 
 @dataclass(slots=True)
@@ -161,17 +165,19 @@ class Sharing:
 
     # ------------------------------------------------------------ messages
 
-    def hear(self, kind: str, content: Any) -> None:
-        """Take in one message of the leasing."""
-        match kind:
-            case "leased":
-                self._answered(*content)
-            case "lease":
-                self._changed(*content)
-            case "commits":
-                self._looked_up(*content)
+    def receive(self, message: LeaseMessage) -> None:
+        """Take in one message of the leases."""
+        match message:
+            case LeaseAnswered():
+                self._answered(message.attempt, message.other)
+            case LeaseChanged():
+                self._changed(message.attempt, message.lease)
+            case CommitsFound():
+                self._looked_up(message.attempt, message.commits)
+            case SavesRequested():
+                self._wished(message.paths)
             case _:
-                self._wished(content)
+                assert_never(message)
 
     def _answered(self, attempt: str, other: Lease | None) -> None:
         """Take in whether a lease was taken."""
@@ -218,7 +224,7 @@ class Sharing:
         keys = {step: order.node.key_at(step) for step in sorted(steps - waiting.found)}
         self._leasing.look_up(attempt, keys)
 
-    def _looked_up(self, attempt: str, commits: dict[Step, Commit]) -> None:
+    def _looked_up(self, attempt: str, commits: Mapping[Step, Commit]) -> None:
         """Take in states of others; let the dispatcher go on from there when that is all."""
         waiting = self._waiting.get(attempt)
         if waiting is None or attempt not in self._view.attempts:
@@ -254,7 +260,7 @@ class Sharing:
         except (ConfigurationError, LookupError, RecursionError, TypeError, ValueError):
             return order.start  # anyone may have written it
 
-    def _wished(self, wishes: list[tuple[str, SaveRequest]]) -> None:
+    def _wished(self, wishes: Iterable[tuple[str, SaveRequest]]) -> None:
         """Take in what others want, also of what runs already."""
         paths = self._view.plan.paths.values()
         within = max((path.leaf.stop for path in paths), default=0)

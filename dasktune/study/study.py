@@ -33,7 +33,7 @@ from dasktune.graph.tree import StageTree, build_stage_tree
 from dasktune.results.keep import kept_elsewhere
 from dasktune.results.summary import savings_line
 from dasktune.storage import layout
-from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StudyRow
 from dasktune.study.additions import StudyAdditions
@@ -622,9 +622,9 @@ class Study(StudyAdditions):
         states = TrialStates(self.store, self.plan, training, keep)
         return states.at(number, chosen_step(self.records, number, step))
 
-    def _keep_state(self, node: Node, message: Mapping[str, Any]) -> None:
+    def _keep_state(self, node: Node, commit: Commit) -> None:
         recorder = self._recorder()
-        recorder.checkpoint(node, message)
+        recorder.checkpoint(node, commit)
         recorder.flush()
 
     def export(

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 DEVICE = "cpu"
 """Where states are trained again."""
 
-Keep = Callable[[Node, Mapping[str, Any]], None]
+Keep = Callable[[Node, Commit], None]
 """Takes note of a state that was saved at or above a node, as a worker tells it."""
 
 
@@ -180,17 +180,7 @@ class TrialStates:
                 self._store.discard(key, attempt=found.attempt)
             attempt = f"again-{uuid4().hex[:16]}"
             winner = self._store.save(snapshot, key=key, attempt=attempt, **commit)
-            self._keep(
-                node,
-                {
-                    "key": key,
-                    "step": winner.step,
-                    "by": winner.attempt,
-                    "digest": winner.digest,
-                    "nbytes": winner.nbytes,
-                    "seconds": winner.seconds,
-                },
-            )
+            self._keep(node, winner)
         except StorageError as error:
             logger.warning("the state that was trained again is not saved: %s", error)
             return None

@@ -4,7 +4,7 @@ A `StageHost` lives in a worker process as long as the study does. It keeps the 
 the last stage warm, takes save-points and stops from other threads, and writes states to
 the store behind training. It knows no Dask: `dasktune.worker.plugin` connects it.
 
-Everything it has to say goes through one function, `emit`, as lists of plain dicts.
+Everything it has to say goes through one function, `emit`, as lists of messages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from dasktune.errors import (
     CorruptCheckpointError,
@@ -27,13 +26,23 @@ from dasktune.storage.buffers import Buffer, empty
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import Snapshot, encode
 from dasktune.trainer.lifecycle import TrainerRun
-from dasktune.types import Metrics, Step, Value
+from dasktune.types import Step, Value
 from dasktune.worker.errors_in_words import in_words, sendable, spoils_process, where
 from dasktune.worker.job import Job, StageSpec
+from dasktune.worker.messages import (
+    StageEnded,
+    StageFailed,
+    StageMessage,
+    StageProgress,
+    StageStarted,
+    StageStatus,
+    StateMeasured,
+    StateSaved,
+    StepMetrics,
+    StoreFailed,
+)
 
-Message = dict[str, Any]
-Found = TypeVar("Found")
-Emit = Callable[[list[Message]], None]
+Emit = Callable[[list[StageMessage]], None]
 
 FLUSH_SECONDS = 0.05
 """Progress is sent in batches of this age."""
@@ -107,7 +116,7 @@ class Lineage:
         """Whether another attempt's different state was committed under one of its keys."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Write:
     """A snapshot on its way to the store, with all that its commit says."""
 
@@ -116,7 +125,7 @@ class _Write:
     attempt: str
     key: str
     step: Step
-    reports: list[tuple[Step, str, Metrics]]
+    reports: list[StepMetrics]
     paces: list[float]
     seconds: float
     began: float
@@ -200,7 +209,7 @@ class StageHost:
         self._writes.put(None)
         self._writer.join(max(0.0, deadline - time.monotonic()))
 
-    def run(self, spec: StageSpec) -> Message:
+    def run(self, spec: StageSpec) -> StageEnded:
         """Train one stage; return a receipt. Errors of user code come back as data."""
         control = self.control(spec.attempt)
         if control is None:
@@ -254,7 +263,7 @@ class StageHost:
         with self._written:
             self._written.wait_for(lambda: not self._unwritten, timeout)
 
-    def skip(self, spec: StageSpec) -> Message:
+    def skip(self, spec: StageSpec) -> StageEnded:
         """Return the receipt of a stage whose predecessor did not get to its end."""
         with self._lock:
             self._forget(spec.attempt)
@@ -334,7 +343,7 @@ class StageHost:
                 message = sendable(str(error))
                 if not isinstance(error, StorageError):
                     message = f"{type(error).__name__}: {message}"
-                self.emit([{"kind": "storage", "attempt": write.attempt, "message": message}])
+                self.emit([StoreFailed(attempt=write.attempt, message=message)])
             finally:
                 key, nbytes = write.key, write.snapshot.nbytes
                 spare = write.snapshot.data if nbytes <= SPARE_BYTES else None
@@ -370,26 +379,25 @@ class StageHost:
             reports = [(s, key, theirs[s]) for s, key, _ in write.reports if s in theirs]
         self.emit(
             [
-                {
-                    "kind": "saved",
-                    "attempt": attempt,
-                    "step": write.step,
-                    "key": write.key,
-                    "by": commit.attempt,
-                    "digest": commit.digest,
-                    "nbytes": commit.nbytes,
-                    "reported": [step for step, _, _ in reports],
-                    "paces": [] if lineage.is_lost else write.paces,
-                    "differs": lineage.is_lost,
-                    "replaced": reports if lineage.is_lost else [],
-                    "seconds": write.seconds,
-                    "hold_up": write.hold_up,
-                    "latency": time.monotonic() - write.began,
-                    "suspend_seconds": None
+                StateSaved(
+                    attempt=attempt,
+                    step=write.step,
+                    key=write.key,
+                    by=commit.attempt,
+                    digest=commit.digest,
+                    nbytes=commit.nbytes,
+                    seconds=write.seconds,
+                    reported=tuple(step for step, _, _ in reports),
+                    replaced=tuple(reports) if lineage.is_lost else (),
+                    paces=() if lineage.is_lost else tuple(write.paces),
+                    differs=lineage.is_lost,
+                    hold_up=write.hold_up,
+                    latency=time.monotonic() - write.began,
+                    suspend_seconds=None
                     if write.suspended is None
                     else time.monotonic() - write.suspended,
-                    "snapshot_bytes": write.snapshot.stored_nbytes,
-                }
+                    snapshot_bytes=write.snapshot.stored_nbytes,
+                )
             ]
         )
 
@@ -405,12 +413,10 @@ class _StageRun:
         self.sequences = {name: sequence_from_json(one) for name, one in spec.sequences.items()}
         self.chain = Chain(spec.chain[0], bytes.fromhex(spec.chain[1]), spec.chain[2])
         self.seconds = 0.0
-        self._outbox: list[Message] = [
-            {"kind": "started", "attempt": spec.attempt, "at": time.time()}
-        ]
+        self._outbox: list[StageMessage] = [StageStarted(attempt=spec.attempt, at=time.time())]
         self._flushed = time.monotonic()
-        self._unsent: list[tuple[Step, str, Metrics]] = []
-        self._unsaved: list[tuple[Step, str, Metrics]] = []
+        self._unsent: list[StepMetrics] = []
+        self._unsaved: list[StepMetrics] = []
         self._paces: list[float] = []
         """What a step took on average up to each of those reports, since the one before."""
         self._measured = spec.start, 0.0
@@ -420,7 +426,7 @@ class _StageRun:
         self._saved_seconds = 0.0
         self._hold_up = 0.0
 
-    def train(self) -> Message:
+    def train(self) -> StageEnded:
         """Train from the stage's start to its end, or to where it is told to stop."""
         spec, host = self.spec, self.host
         if self.control.passes(self.step)[1]:
@@ -440,7 +446,7 @@ class _StageRun:
         self._start_seconds = 0.0 if lineage.is_warm else self._saved_at - began
         if spec.start == spec.stop:
             return self._evaluate_only(lineage)
-        status = "trained"
+        status: StageStatus = "trained"
         for values, encoded in self._values():
             began = host.step_began = time.monotonic()
             lineage.run.advance(values)
@@ -506,30 +512,29 @@ class _StageRun:
         self._hold_up = self._saved_at - began
         self.host.write(
             _Write(
-                lineage,
-                snapshot,
-                self.spec.attempt,
-                self.chain.key,
-                self.step,
-                self._unsaved,
-                self._paces,
-                self.seconds - self._saved_seconds,
-                began,
-                self._hold_up,
-                suspended,
+                lineage=lineage,
+                snapshot=snapshot,
+                attempt=self.spec.attempt,
+                key=self.chain.key,
+                step=self.step,
+                reports=self._unsaved,
+                paces=self._paces,
+                seconds=self.seconds - self._saved_seconds,
+                began=began,
+                hold_up=self._hold_up,
+                suspended=suspended,
             )
         )
         self._unsaved, self._paces, self._saved_seconds = [], [], self.seconds
 
-    def _evaluate_only(self, lineage: Lineage) -> Message:
+    def _evaluate_only(self, lineage: Lineage) -> StageEnded:
         """Measure a state that exists: its metrics are all that is missing."""
         key = self.chain.key
         self.host.step_began = time.monotonic()
         report = (self.step, key, lineage.run.evaluate())
         self._unsent.append(report)
         self._flush()
-        message = {"kind": "saved", "attempt": self.spec.attempt, "step": self.step, "key": key}
-        self._outbox.append({**message, "by": None, "reported": [self.step], "replaced": []})
+        self._outbox.append(StateMeasured(attempt=self.spec.attempt, step=self.step, key=key))
         self.host.keep_warm(lineage)
         return self._end("trained")
 
@@ -544,54 +549,52 @@ class _StageRun:
             The stack of the training thread.
         """
         self.control.stop(None)
-        receipt = _receipt(self.spec.attempt, self.step, "failed")
-        receipt["kind"] = "failed"
-        receipt["message"] = (
+        message = (
             f"a step must end within {seconds:g} s, the one after step {self.step} has not "
             "(Timeouts.step_seconds)"
         )
-        receipt["traceback"] = f"{where}\n{receipt['message']}"
-        self.host.emit([receipt])
+        self.host.emit([self._failed({"message": message, "traceback": f"{where}\n{message}"})])
 
-    def failure(self, error: BaseException) -> Message:
+    def failure(self, error: BaseException) -> StageEnded:
         """Return the receipt of a stage whose trainer raised."""
         attempt, words = self.spec.attempt, in_words(error)
         if isinstance(error, InternalError | StorageError):
             text = sendable(str(error))
-            self._outbox.append({"kind": "storage", "attempt": attempt, "message": text})
+            self._outbox.append(StoreFailed(attempt=attempt, message=text))
         self._flush()
-        receipt = _receipt(attempt, self.step, "failed")
-        self._outbox.append({**receipt, "kind": "failed", **words})
+        self._outbox.append(self._failed(words))
         self._flush()
-        return receipt
+        return _receipt(attempt, self.step, "failed")
 
-    def _end(self, status: str) -> Message:
-        receipt = _receipt(self.spec.attempt, self.step, status)
-        receipt |= {"seconds": self.seconds, "start_seconds": self._start_seconds}
-        receipt["evaluate_seconds"] = self._evaluating
+    def _failed(self, words: Mapping[str, str]) -> StageFailed:
+        return StageFailed(attempt=self.spec.attempt, step=self.step, at=time.time(), **words)
+
+    def _end(self, status: StageStatus) -> StageEnded:
+        receipt = StageEnded(
+            attempt=self.spec.attempt,
+            step=self.step,
+            status=status,
+            at=time.time(),
+            seconds=self.seconds,
+            evaluate_seconds=self._evaluating,
+            start_seconds=self._start_seconds,
+        )
         self._flush(receipt)
         return receipt
 
-    def _flush(self, last: Message | None = None) -> None:
+    def _flush(self, last: StageMessage | None = None) -> None:
         """Send what has happened since the last time."""
         if self._unsent or self._outbox or last is not None:
             messages, self._outbox = self._outbox, []
             if self._unsent:
-                reports, self._unsent = self._unsent, []
-                message = {"kind": "progress", "attempt": self.spec.attempt, "step": self.step}
-                messages.append({**message, "reports": reports})
+                reports, self._unsent = tuple(self._unsent), []
+                attempt = self.spec.attempt
+                messages.append(StageProgress(attempt=attempt, step=self.step, reports=reports))
             if last is not None:
                 messages.append(last)
             self.host.emit(messages)
         self._flushed = time.monotonic()
 
 
-def _receipt(attempt: str, step: Step, status: str) -> Message:
-    return {
-        "kind": "ended",
-        "attempt": attempt,
-        "step": step,
-        "status": status,
-        "seconds": 0.0,
-        "at": time.time(),
-    }
+def _receipt(attempt: str, step: Step, status: StageStatus) -> StageEnded:
+    return StageEnded(attempt=attempt, step=step, status=status, at=time.time())

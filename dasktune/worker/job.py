@@ -28,7 +28,7 @@ class JobPlan:
     code
         The user's trainer.
     config, store, report_every
-        See `dasktune.worker.host.Job`.
+        See `Job`.
     seed
         The study's; repeats of a configuration add to it.
     needs

@@ -23,6 +23,14 @@ from distributed.threadpoolexecutor import ThreadPoolExecutor
 
 from dasktune.trainer.isolation import give_own_generator
 from dasktune.worker.job import PROCESS, JobPlan, StageSpec, open_job
+from dasktune.worker.messages import (
+    LeaveAnnounced,
+    PredictionAnswer,
+    StageMessage,
+    StageMessages,
+    WorkerMessage,
+    to_wire,
+)
 
 TOPIC = "dasktune"
 NO_PLUGIN = "the plugin is not there"
@@ -113,10 +121,10 @@ class StagePlugin(WorkerPlugin):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _say_it_leaves(self) -> None:
+    def _announce_leave(self) -> None:
         """Let the driver send nothing more here, and blame nobody for the loss."""
         self.is_leaving = True
-        self._say(leaving=True)
+        self._send(LeaveAnnounced(worker=self._worker.address))
 
     async def _watch(self, seconds: float) -> None:
         """Replace this process when a step takes longer than so many seconds.
@@ -133,7 +141,7 @@ class StagePlugin(WorkerPlugin):
         """Say, before anything else is said, that this process ends; let it end."""
         if not self.is_replaced:
             self.is_replaced = True
-            self._say_it_leaves()
+            self._announce_leave()
             self._loop.call_soon_threadsafe(self._begin_to_be_replaced)
 
     def _begin_to_be_replaced(self) -> None:
@@ -157,7 +165,7 @@ class StagePlugin(WorkerPlugin):
     async def _leave(self) -> None:
         """Say that this worker will be gone; close it once it has had nothing to do for a bit."""
         worker, idle_since = self._worker, time.monotonic()
-        self._say_it_leaves()
+        self._announce_leave()
         while time.monotonic() - idle_since < LEAVE_SECONDS:
             await asyncio.sleep(LEAVE_SECONDS / 10)
             if any(plugin.is_busy for plugin in worker.plugins.values() if _is_stage(plugin)):
@@ -188,7 +196,7 @@ class StagePlugin(WorkerPlugin):
         if self.problem is None and not self._is_closed:
             self._is_closed = True
             if not self.is_leaving:
-                self._say_it_leaves()
+                self._announce_leave()
             await asyncio.to_thread(self.host.close, _close_seconds())
 
     def transition(self, key: object, start: str, finish: str, **_: object) -> None:
@@ -197,13 +205,12 @@ class StagePlugin(WorkerPlugin):
         if released and self.problem is None and is_stage_key(key, self.plan.run):
             self.host.abandon(key[-1])  # type: ignore[index]
 
-    def _emit(self, messages: list[dict[str, Any]]) -> None:
-        self._say(messages=messages)
+    def _emit(self, messages: list[StageMessage]) -> None:
+        self._send(StageMessages(worker=self._worker.address, messages=tuple(messages)))
 
-    def _say(self, **content: object) -> None:
-        """Let the driver hear of something; from any thread."""
-        worker = self._worker
-        worker.log_event(TOPIC, {"run": self.plan.run, "worker": worker.address, **content})
+    def _send(self, message: WorkerMessage) -> None:
+        """Send a message to the driver; from any thread."""
+        self._worker.log_event(TOPIC, {"run": self.plan.run, "message": to_wire(message)})
 
     async def _control(self, attempt: str, save_at: int | None, stop_at: int | None) -> str:
         """Take a save-point or a stop; called by the driver through the scheduler."""
@@ -230,7 +237,8 @@ class StagePlugin(WorkerPlugin):
             return
         answer = _answer_or_why(question)
         if not self._is_closed:
-            self._say(predicted=(number, answer))
+            worker = self._worker.address
+            self._send(PredictionAnswer(worker=worker, number=number, answer=answer))
 
 
 def _answer_or_why(question: bytes) -> dict[str, object] | str:
@@ -326,15 +334,17 @@ def prefix_of(run: str) -> str:
     return run.rpartition("-")[0] + ":stage"
 
 
-def run_stage(run: str, spec: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> object:
-    """Train one stage on the worker that calls this; return a receipt.
+def run_stage(
+    run: str, spec: Mapping[str, Any], before: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Train one stage on the worker that calls this; return its receipt as plain data.
 
     Parameters
     ----------
     run
         Name of the driver's run.
     spec
-        Fields of a `dasktune.worker.host.StageSpec`.
+        Fields of a `dasktune.worker.job.StageSpec`.
     before
         Receipt of the stage that this one carries on from on the same worker.
     """
@@ -343,7 +353,7 @@ def run_stage(run: str, spec: Mapping[str, Any], before: Mapping[str, Any] | Non
     came_to_its_end = before is None or (
         before["status"] == "trained" and before["step"] == stage.start
     )
-    return plugin.host.run(stage) if came_to_its_end else plugin.host.skip(stage)
+    return to_wire(plugin.host.run(stage) if came_to_its_end else plugin.host.skip(stage))
 
 
 def greet(run: str, dask_worker: Worker) -> dict[str, object]:

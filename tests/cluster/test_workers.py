@@ -17,7 +17,7 @@ import dasktune
 from dasktune.cluster import workers as clusters
 from dasktune.cluster.workers import Workers
 from dasktune.errors import ClusterError
-from dasktune.graph.events import WorkerJoined
+from dasktune.graph.events import WorkerJoined, WorkerLost
 from dasktune.trainer import Trainer
 from dasktune.trainer.code import pack
 from dasktune.worker import plugin
@@ -78,7 +78,7 @@ def open_workers(client: Client, plan: JobPlan, inbox: queue.SimpleQueue[Any]) -
     return Workers(client, plan, inbox.put)
 
 
-def news(workers: Workers, inbox: queue.SimpleQueue[Any]) -> tuple[str, Any]:
+def news(workers: Workers, inbox: queue.SimpleQueue[Any]) -> Any:
     """Return what is heard next, as a runner does: it also looks around now and then."""
     for _ in range(60):
         workers.look_around()
@@ -105,13 +105,13 @@ def test_workers_that_are_there_and_that_come_are_told_of(
     first = workers.open(lambda event: None)
     assert [type(one) for one in first] == [WorkerJoined]
     cluster.scale(2)
-    kind, joined = news(workers, inbox)
-    assert kind == "joined"
+    joined = news(workers, inbox)
+    assert isinstance(joined, WorkerJoined)
     assert {first[0].worker, joined.worker} == set(client.scheduler_info()["workers"])
     assert plugins_of(client) == {plan.run}
     cluster.scale(1)
-    kind, address = news(workers, inbox)
-    assert (kind, address) in [("left", first[0].worker), ("left", joined.worker)]
+    left = news(workers, inbox)
+    assert left in [WorkerLost(worker=first[0].worker), WorkerLost(worker=joined.worker)]
     workers.close()
     assert plugins_of(client) == set()
 
@@ -138,7 +138,7 @@ def test_where_dasks_profiler_may_stop_python_for_ever_it_does_not_run(
     workers = open_workers(client, plan, inbox)
     workers.open(lambda event: None)
     cluster.scale(2)  # the plugin comes to the one while it runs, to the other before it starts
-    assert news(workers, inbox)[0] == "joined"
+    assert isinstance(news(workers, inbox), WorkerJoined)
     for worker in cluster.workers.values():
         callbacks = worker.periodic_callbacks
         running = {name for name, one in callbacks.items() if one.is_running()}
@@ -159,14 +159,14 @@ def test_news_that_were_lost_are_made_up_for(
     client.wait_for_workers(2)
     workers.look_around()
     workers.look_around()
-    kind, joined = inbox.get(timeout=30)
-    assert kind == "joined"
+    joined = inbox.get(timeout=30)
+    assert isinstance(joined, WorkerJoined)
     assert joined.worker != first.worker
     cluster.scale(0)
     cluster.sync(cluster._correct_state)
     workers.look_around()
     left = {inbox.get(timeout=30) for _ in range(2)}
-    assert left == {("left", first.worker), ("left", joined.worker)}
+    assert left == {WorkerLost(worker=first.worker), WorkerLost(worker=joined.worker)}
     assert inbox.empty()
     workers.close()
 
@@ -184,8 +184,9 @@ def test_a_worker_that_is_not_ready_yet_is_greeted_again(
     assert inbox.empty()
     monkeypatch.setattr(workers, "_ask", ready)
     workers.look_around()
-    kind, joined = inbox.get(timeout=30)
-    assert (kind, joined.worker) == ("joined", first.worker)
+    joined = inbox.get(timeout=30)
+    assert isinstance(joined, WorkerJoined)
+    assert joined.worker == first.worker
     workers.close()
 
 

@@ -7,6 +7,7 @@ from dasktune.driver.attempts import DURABLE_SECONDS
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.save_policy import SavePolicy
 from dasktune.space import Space
+from dasktune.worker.messages import StateSaved
 from tests.torture.driver import Driver, World
 from tests.torture.ways import State
 from tests.torture.workers import Worker
@@ -46,7 +47,7 @@ def known(driver: Driver) -> tuple[set[int], set[int]]:
 def test_all_states_are_looked_up_whose_messages_do_not_come() -> None:
     driver, worker = trained()
     for message in worker.outbox:
-        if message["kind"] != "saved":
+        if not isinstance(message, StateSaved):
             driver.hear(message)
     assert known(driver) == (set(), set())
     driver.world.now += DURABLE_SECONDS

@@ -7,11 +7,18 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from dasktune.driver.leases import LEASE_SECONDS, PATIENCE, Leasing
+from dasktune.driver.leases import (
+    LEASE_SECONDS,
+    PATIENCE,
+    CommitsFound,
+    LeaseAnswered,
+    LeaseChanged,
+    LeaseMessage,
+    Leasing,
+)
 from dasktune.sequences import Constant
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
@@ -25,7 +32,7 @@ class Driver:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.now = folder, 1000.0
-        self.inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self.inbox: queue.SimpleQueue[LeaseMessage] = queue.SimpleQueue()
         store = CheckpointStore(str(folder))
         self.leases = Leases(store.files)
         self.leasing = Leasing(store, "study", self.inbox.put, clock=lambda: self.now)
@@ -34,7 +41,7 @@ class Driver:
         rate = {"lr": Constant(0.1)}
         return self.leasing.lease(key=KEY, root=ROOT, sequences=rate, start=0, stop=10)
 
-    def hear(self) -> tuple[str, Any]:
+    def receive(self) -> LeaseMessage:
         return self.inbox.get(timeout=10)
 
     def there(self) -> Lease | None:
@@ -43,7 +50,7 @@ class Driver:
     def settle(self) -> None:
         """Wait until all that was asked for is done."""
         self.leasing.look_up("last", {})
-        assert self.hear() == ("commits", ("last", {}))
+        assert self.receive() == CommitsFound(attempt="last", commits={})
 
 
 @pytest.fixture
@@ -56,7 +63,7 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
 def test_the_next_attempt_at_the_same_steps_keeps_the_lease(driver: Driver) -> None:
     for attempt in ("lost", "next"):
         driver.leasing.ask(attempt, driver.lease())
-        assert driver.hear() == ("leased", (attempt, None))
+        assert driver.receive() == LeaseAnswered(attempt=attempt, other=None)
     driver.leasing.release("lost", 4)
     driver.settle()
     held = driver.there()
@@ -72,7 +79,7 @@ def test_the_next_attempt_at_the_same_steps_keeps_the_lease(driver: Driver) -> N
 
 def test_a_driver_that_was_suspended_leaves_the_next_ones_lease_alone(driver: Driver) -> None:
     driver.leasing.ask("mine", driver.lease())
-    driver.hear()
+    driver.receive()
     driver.now += LEASE_SECONDS + 1
     theirs = replace(driver.lease(), study="other", holder="h2")
     driver.leases.write(theirs)
@@ -94,14 +101,14 @@ def test_a_lease_in_a_store_that_does_not_answer_comes_to_its_end(driver: Driver
     shutil.rmtree(folder)
     folder.write_text("no folder")
     driver.now += LEASE_SECONDS + 1
-    assert driver.hear() == ("lease", ("mine", replace(theirs, is_done=True)))
+    assert driver.receive() == LeaseChanged(attempt="mine", lease=replace(theirs, is_done=True))
 
 
 def test_whatever_fails_the_next_question_is_answered(driver: Driver) -> None:
     driver.leasing.look_up("odd", None)  # type: ignore[arg-type]
-    assert driver.hear() == ("commits", ("odd", {}))
+    assert driver.receive() == CommitsFound(attempt="odd", commits={})
     driver.leasing.ask("mine", driver.lease())
-    assert driver.hear() == ("leased", ("mine", None))
+    assert driver.receive() == LeaseAnswered(attempt="mine", other=None)
 
 
 def test_a_store_that_has_just_failed_is_done_without_for_as_long_as_it_is_waited_for(
@@ -111,13 +118,13 @@ def test_a_store_that_has_just_failed_is_done_without_for_as_long_as_it_is_waite
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.write_text("no folder")
     driver.leasing.ask("first", driver.lease())
-    assert driver.hear() == ("leased", ("first", None))
+    assert driver.receive() == LeaseAnswered(attempt="first", other=None)
     driver.settle()
     folder.unlink()
     driver.leasing.ask("second", driver.lease())
-    assert driver.hear() == ("leased", ("second", None))
+    assert driver.receive() == LeaseAnswered(attempt="second", other=None)
     assert driver.there() is None, "many that ask would each wait as long"
     driver.now += PATIENCE.seconds
     driver.leasing.ask("third", driver.lease())
-    assert driver.hear() == ("leased", ("third", None))
+    assert driver.receive() == LeaseAnswered(attempt="third", other=None)
     assert driver.there() is not None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Mapping
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from dasktune.algos.curves import Curve, Persistence, Prediction, Question
 from dasktune.driver.predictions import ANSWER_SECONDS, MOST_TRIES, RETRY_SECONDS, Predictions
 from dasktune.engine.outcome import RunPrediction
 from dasktune.errors import ConfigurationError
+from dasktune.worker.messages import PredictionAnswer
 from dasktune.worker.plugin import answer_to
 
 QUESTION = Question(
@@ -44,9 +47,10 @@ class Asked:
         return self.sent[before:]
 
     def take(
-        self, number: int, worker: str, answer: object, at: float = 0.0
+        self, number: int, worker: str, answer: Mapping[str, Any] | str | None, at: float = 0.0
     ) -> tuple[int, Prediction | None] | None:
-        return self.predictions.take(number, worker, answer, at)
+        message = PredictionAnswer(worker=worker, number=number, answer=answer)
+        return self.predictions.receive(message, at)
 
 
 def test_a_question_is_sent_once_and_its_answer_is_that_of_the_trial() -> None:

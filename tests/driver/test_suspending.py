@@ -21,6 +21,7 @@ from dasktune.storage.database.schema import StageRow
 from dasktune.study.study import Study
 from dasktune.worker.host import StageHost
 from dasktune.worker.job import Job, StageSpec
+from dasktune.worker.messages import StageMessage, StateSaved
 
 SIZE = 100
 SEQUENCES = {"lr": Constant(0.1)}
@@ -64,9 +65,9 @@ def may_train() -> None:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> tuple[StageHost, list[dict[str, Any]]]:
+def host(tmp_path: Path) -> tuple[StageHost, list[StageMessage]]:
     """Return what trains stages, and the list of what it says."""
-    said: list[dict[str, Any]] = []
+    said: list[StageMessage] = []
     job = Job(trainer_class=Waiting, config={}, device="cpu", store=str(tmp_path), report_every=1)
     return StageHost(job, said.extend), said
 
@@ -84,26 +85,26 @@ def stage(stop: int, saves: tuple[int, ...] = ()) -> StageSpec:
     )
 
 
-def saved(said: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+def saved(said: list[StageMessage]) -> dict[int, StateSaved]:
     """Return the messages of durable states by step."""
-    return {one["step"]: one for one in said if one["kind"] == "saved"}
+    return {one.step: one for one in said if isinstance(one, StateSaved)}
 
 
 def test_only_the_end_of_a_stage_suspends_and_from_its_last_step_on(
-    host: tuple[StageHost, list[dict[str, Any]]],
+    host: tuple[StageHost, list[StageMessage]],
 ) -> None:
     began = time.monotonic()
     host[0].run(stage(3, saves=(1,)))
     host[0].close(30)
     passed = time.monotonic() - began
     states = saved(host[1])
-    assert states[1]["suspend_seconds"] is None
-    assert states[3]["latency"] <= states[3]["suspend_seconds"] <= passed
+    assert states[1].suspend_seconds is None
+    assert states[3].latency <= states[3].suspend_seconds <= passed
 
 
 @pytest.mark.parametrize("steps_ahead", [None, 1])
 def test_a_stage_that_is_stopped_suspends_from_the_order_on(
-    host: tuple[StageHost, list[dict[str, Any]]], steps_ahead: int | None
+    host: tuple[StageHost, list[StageMessage]], steps_ahead: int | None
 ) -> None:
     """The step that runs has to end first: that is part of it."""
     MAY_TRAIN.clear()
@@ -119,12 +120,12 @@ def test_a_stage_that_is_stopped_suspends_from_the_order_on(
     training.join(30)
     host[0].close(30)
     (message,) = saved(host[1]).values()
-    assert message["step"] == 1
-    assert message["suspend_seconds"] > waited + message["latency"]
+    assert message.step == 1
+    assert message.suspend_seconds > waited + message.latency
 
 
 def test_an_order_for_a_later_step_is_part_of_no_suspension(
-    host: tuple[StageHost, list[dict[str, Any]]],
+    host: tuple[StageHost, list[StageMessage]],
 ) -> None:
     control = host[0].control("first")
     assert control is not None
@@ -133,18 +134,18 @@ def test_an_order_for_a_later_step_is_part_of_no_suspension(
     host[0].run(stage(5))
     host[0].close(30)
     (message,) = saved(host[1]).values()
-    assert (message["step"], control.ordered) == (4, None)
+    assert (message.step, control.ordered) == (4, None)
 
 
 def test_a_state_of_numbers_alone_has_its_bytes_counted(
-    host: tuple[StageHost, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+    host: tuple[StageHost, list[StageMessage]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = {"total": list(range(10_000))}
     monkeypatch.setattr(Waiting, "state_dict", lambda self: numbers)
     host[0].run(stage(1))
     host[0].close(30)
     (message,) = saved(host[1]).values()
-    assert message["snapshot_bytes"] > len(json.dumps(numbers, separators=(",", ":")))
+    assert message.snapshot_bytes > len(json.dumps(numbers, separators=(",", ":")))
 
 
 def row(seconds: float | None, nbytes: int | None) -> StageRow:

@@ -14,6 +14,7 @@ from dasktune.graph.keys import Chain
 from dasktune.sequences import Constant
 from dasktune.worker.host import StageHost
 from dasktune.worker.job import Job, StageSpec
+from dasktune.worker.messages import StageFailed, StageMessage, to_wire
 
 
 class Failing(dt.Trainer):
@@ -47,7 +48,7 @@ class Failing(dt.Trainer):
     ids=["NUL", "an escape", "much", "half a pair"],
 )
 def test_every_failure_can_be_sent(path: str, tmp_path: Path) -> None:
-    said: list[dict[str, Any]] = []
+    messages: list[StageMessage] = []
     job = Job(
         trainer_class=Failing,
         config={"path": path},
@@ -55,7 +56,7 @@ def test_every_failure_can_be_sent(path: str, tmp_path: Path) -> None:
         store=str(tmp_path),
         report_every=1,
     )
-    host = StageHost(job, said.extend)
+    host = StageHost(job, messages.extend)
     chain = Chain("aa" * 16)
     receipt = host.run(
         StageSpec(
@@ -69,8 +70,8 @@ def test_every_failure_can_be_sent(path: str, tmp_path: Path) -> None:
         )
     )
     host.close(5.0)
-    (failed,) = [one for one in said if one["kind"] == "failed"]
-    assert "cannot read" in failed["message"]
-    assert len(failed["message"]) <= 500
-    for message in (*said, receipt):
-        msgpack.packb(message)
+    (failed,) = [message for message in messages if isinstance(message, StageFailed)]
+    assert "cannot read" in failed.message
+    assert len(failed.message) <= 500
+    for message in (*messages, receipt):
+        msgpack.packb(to_wire(message))

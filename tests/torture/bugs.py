@@ -20,6 +20,7 @@ from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import Ended, Saved
 from dasktune.graph.frontier import Frontier
 from dasktune.graph.plan import Node, SearchPlan
+from dasktune.worker.messages import StageMessage, StageProgress
 from tests.torture.world import Store
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -99,21 +100,21 @@ def a_split_loses_checkpoints(patch: pytest.MonkeyPatch) -> None:
 
 def a_dead_worker_still_makes_progress(patch: pytest.MonkeyPatch) -> None:
     """What was lost is kept, and counted on when its late messages come."""
-    lose, hear, lost = Flights.lose, Flights.hear, {}
+    lose, receive, lost = Flights.lose, Flights.receive, {}
 
-    def remembers(self: Flights, worker: str) -> list[str]:
+    def remembers(self: Flights, worker: str, **options: bool) -> list[str]:
         flights = dict(self._flights)
-        gone = lose(self, worker)
+        gone = lose(self, worker, **options)
         lost.update({attempt: flights[attempt] for attempt in gone if attempt in flights})
         return gone
 
-    def hears(self: Flights, message: Any) -> None:
-        hear(self, message)
-        if message["attempt"] in lost and message["kind"] == "progress":
+    def counts(self: Flights, message: StageMessage) -> None:
+        receive(self, message)
+        if message.attempt in lost and isinstance(message, StageProgress):
             self._view._dispatcher.steps_executed += 1
 
     patch.setattr(Flights, "lose", remembers)
-    patch.setattr(Flights, "hear", hears)
+    patch.setattr(Flights, "receive", counts)
 
 
 def a_stopped_trial_is_not_withdrawn(patch: pytest.MonkeyPatch) -> None:

@@ -36,9 +36,10 @@ from dasktune.graph.view import RunView
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
 from dasktune.types import Objective, Step
+from dasktune.worker.messages import StageEnded, StageMessage
 from tests.torture.books import Books, Told, check
 from tests.torture.ways import ROOT, Ways
-from tests.torture.workers import Message, Worker
+from tests.torture.workers import Worker
 from tests.torture.world import Ledger, Notes, Store
 
 OBJECTIVE = Objective.single("loss", "minimize")
@@ -135,7 +136,7 @@ class Driver:
             now=lambda: world.now,
             see=lambda metrics: None,
             on_step=lambda attempt, step: None,
-            on_saved=lambda node, message: None,
+            on_saved=lambda node, attempt, commit: None,
         )
 
     def begin(self) -> None:
@@ -161,21 +162,19 @@ class Driver:
 
     # ---------------------------------------------------------------------- hearing
 
-    def hear(self, message: Message) -> None:
+    def hear(self, message: StageMessage) -> None:
         """Take in what a worker says."""
-        if message["kind"] == "ended":
-            self._seconds[message["attempt"]] = message["seconds"]
-        self.flights.hear(message)
+        if isinstance(message, StageEnded):
+            self._seconds[message.attempt] = message.seconds
+        self.flights.receive(message)
 
-    def hear_receipt(self, receipt: Message) -> None:
+    def hear_receipt(self, receipt: StageEnded) -> None:
         """Take in what Dask says of the end of an attempt."""
-        attempt = receipt["attempt"]
+        attempt = receipt.attempt
         order = self._submitted.pop(attempt, None)
         if order is None or self.flights.order_of(attempt) is None:
             return
-        self._seconds[attempt] = receipt["seconds"]
-        if receipt["status"] == "failed":
-            receipt = {**receipt, "status": "lost"}
+        self._seconds[attempt] = receipt.seconds
         self.flights.end(attempt, receipt)
 
     def hear_late(self, attempt: str, step: Step) -> None:
@@ -279,7 +278,7 @@ class Driver:
         node = order.node
         reports = [(at, node.key_at(at), metrics) for at, metrics in commit.reports]
         self.notes.metrics(node, reports)
-        self.notes.checkpoint(node, {"key": commit.key, "step": step})
+        self.notes.checkpoint(node, commit)
         self.tell(Progress(attempt=attempt, step=step))
         self.tell(Found(node=node, step=step, reports=commit.reports))
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from dasktune.engine.event_log import replay
 from dasktune.graph.events import RunStage, WorkerJoined
 from dasktune.types import Step
+from dasktune.worker.messages import StageEnded
 from tests.torture.books import check
 from tests.torture.driver import OBJECTIVE, Driver, World
 from tests.torture.scenario import FAULTS, ORDERLY, Scenario
@@ -240,8 +241,8 @@ class Torture:
         if worker is None or not worker.receipts:
             return
         # Dask tells after the worker did, unless a fault makes it the other way round.
-        attempt = worker.receipts[0]["attempt"]
-        if not any(one["attempt"] == attempt for one in worker.outbox):
+        attempt = worker.receipts[0].attempt
+        if not any(message.attempt == attempt for message in worker.outbox):
             self.driver.hear_receipt(worker.receipts.popleft())
 
     def _turn(self) -> None:
@@ -382,8 +383,8 @@ class Torture:
         worker.jobs = [job for job in worker.jobs if job.began]
         for order in lost:
             worker.forget(order.attempt)
-            receipt = {"attempt": order.attempt, "step": order.start, "status": "lost"}
-            self.driver.hear_receipt({**receipt, "kind": "ended", "seconds": 0.0, "at": 0.0})
+            receipt = StageEnded(attempt=order.attempt, step=order.start, status="lost", at=0.0)
+            self.driver.hear_receipt(receipt)
 
     def _repeat(self) -> None:
         worker = self._victim()

@@ -10,15 +10,23 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from dasktune.graph.events import RunStage, SavePoint, StopStage
-from dasktune.types import Metrics, Step
+from dasktune.types import Step
+from dasktune.worker.messages import (
+    StageEnded,
+    StageFailed,
+    StageMessage,
+    StageProgress,
+    StageStarted,
+    StageStatus,
+    StateMeasured,
+    StateSaved,
+    StepMetrics,
+)
 from tests.torture.ways import State, Way, metrics_of
 from tests.torture.world import Store
 
-Message = dict[str, Any]
-Report = tuple[Step, str, Metrics]
 Raises = Callable[[State], bool]
 """Whether the trainer raises, or its process dies, where it should get to a state."""
 
@@ -31,8 +39,8 @@ class Job:
     way: Way
     position: Step
     began: bool = False
-    unsaved: list[Report] = field(default_factory=list)
-    unsent: list[Report] = field(default_factory=list)
+    unsaved: list[StepMetrics] = field(default_factory=list)
+    unsent: list[StepMetrics] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -51,7 +59,7 @@ class Write:
     step: Step
     key: str
     state: State
-    reports: list[Report]
+    reports: list[StepMetrics]
 
 
 class Worker:
@@ -75,8 +83,8 @@ class Worker:
         self.name = name
         self.inbox: list[RunStage | SavePoint | StopStage] = []
         self.jobs: list[Job] = []
-        self.outbox: deque[Message] = deque()
-        self.receipts: deque[Message] = deque()
+        self.outbox: deque[StageMessage] = deque()
+        self.receipts: deque[StageEnded] = deque()
         self.late: list[tuple[str, Step]] = []
         self.writes: deque[Write] = deque()
         self.asleep = 0
@@ -152,18 +160,16 @@ class Worker:
             reports=tuple([(step, metrics) for step, _, metrics in write.reports]),
         )
         self.outbox.append(
-            {
-                "kind": "saved",
-                "attempt": write.attempt,
-                "step": write.step,
-                "key": write.key,
-                "by": commit.attempt,
-                "digest": commit.digest,
-                "nbytes": 1,
-                "reported": [step for step, _, _ in write.reports],
-                "replaced": [],
-                "seconds": 0.0,
-            }
+            StateSaved(
+                attempt=write.attempt,
+                step=write.step,
+                key=write.key,
+                by=commit.attempt,
+                digest=commit.digest,
+                nbytes=1,
+                seconds=0.0,
+                reported=tuple(step for step, _, _ in write.reports),
+            )
         )
 
     def speak(self) -> None:
@@ -193,7 +199,7 @@ class Worker:
             self._end(job, "skipped")
             return
         job.began = True
-        self.outbox.append({"kind": "started", "attempt": order.attempt, "at": 0.0})
+        self.outbox.append(StageStarted(attempt=order.attempt, at=0.0))
         if self._control(order.attempt).stop_at is not None and self._is_at_stop(job):
             self._end(job, "stopped")
             return
@@ -222,17 +228,7 @@ class Worker:
         report = (step, job.order.node.key_at(step), metrics_of(state))
         job.unsent.append(report)
         self._flush(job)
-        self.outbox.append(
-            {
-                "kind": "saved",
-                "attempt": attempt,
-                "step": step,
-                "key": report[1],
-                "by": None,
-                "reported": [step],
-                "replaced": [],
-            }
-        )
+        self.outbox.append(StateMeasured(attempt=attempt, step=step, key=report[1]))
         self._end(job, "trained")
 
     def _train(self, job: Job) -> None:
@@ -244,11 +240,12 @@ class Worker:
         if self._raises(state):
             self._warm = None
             self._flush(job)
-            message = {"attempt": order.attempt, "step": job.position, "seconds": 0.0, "at": 0.0}
-            text = {"message": "boom", "traceback": ""}
-            self.outbox.append({"kind": "failed", **message, **text})
+            attempt, step = order.attempt, job.position
+            self.outbox.append(
+                StageFailed(attempt=attempt, step=step, at=0.0, message="boom", traceback="")
+            )
             self._leave(job, "failed")
-            self.receipts.append({**message, "kind": "ended", "status": "failed"})
+            self.receipts.append(StageEnded(attempt=attempt, step=step, status="failed", at=0.0))
             return
         job.position += 1
         self._warm = state
@@ -275,21 +272,16 @@ class Worker:
 
     def _flush(self, job: Job) -> None:
         if job.unsent:
-            message = {"attempt": job.order.attempt, "step": job.position, "reports": job.unsent}
-            self.outbox.append({"kind": "progress", **message})
+            attempt, step, reports = job.order.attempt, job.position, tuple(job.unsent)
+            self.outbox.append(StageProgress(attempt=attempt, step=step, reports=reports))
             job.unsent = []
 
-    def _end(self, job: Job, status: str) -> None:
+    def _end(self, job: Job, status: StageStatus) -> None:
         self._flush(job)
         seconds = float(job.position - job.order.start)
-        receipt = {
-            "kind": "ended",
-            "attempt": job.order.attempt,
-            "step": job.position,
-            "status": status,
-            "seconds": seconds,
-            "at": 0.0,
-        }
+        receipt = StageEnded(
+            attempt=job.order.attempt, step=job.position, status=status, at=0.0, seconds=seconds
+        )
         self._leave(job, status)
         self.outbox.append(receipt)
         self.receipts.append(receipt)

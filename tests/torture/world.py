@@ -155,7 +155,7 @@ class Notes:
         """Make durable what was gathered; return it."""
         for node, commit in self._take_found():
             self.metrics(node, [(at, node.key_at(at), found) for at, found in commit.reports])
-            self.checkpoint(node, {"key": commit.key, "step": commit.step})
+            self.checkpoint(node, commit)
         batch, self.batch, self.holds_decisions = self.batch, Batch(), False
         self._ledger.write(batch)
         return batch
@@ -170,9 +170,16 @@ class Notes:
         root = self._root_of(node)
         self.batch.metrics.extend((root, Row(key, step, metrics)) for step, key, metrics in reports)
 
-    def checkpoint(self, node: Node, message: Mapping[str, Any]) -> None:
+    def checkpoint(
+        self,
+        node: Node,
+        commit: Commit,
+        *,
+        hold_up: float | None = None,
+        latency: float | None = None,
+    ) -> None:
         """Take a commit."""
-        row = Row(message["key"], message["step"], {})
+        row = Row(commit.key, commit.step, {})
         self.batch.checkpoints.append((self._root_of(node), row))
 
     def forget(self, key: str) -> None:

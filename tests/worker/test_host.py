@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -19,6 +19,18 @@ from dasktune.storage.codec import encode
 from dasktune.worker import host as worker
 from dasktune.worker.host import PENDING_WRITES, Control, StageHost
 from dasktune.worker.job import Job, StageSpec
+from dasktune.worker.messages import (
+    StageEnded,
+    StageFailed,
+    StageMessage,
+    StageProgress,
+    StageStarted,
+    StateMeasured,
+    StateSaved,
+    StoreFailed,
+)
+
+Sent = TypeVar("Sent")
 
 SEQUENCES = {"lr": Constant(1)}
 ROOT = "aa" * 16
@@ -64,7 +76,7 @@ class Bench:
             store=str(folder),
             report_every=1,
         )
-        self.said: list[dict[str, Any]] = []
+        self.said: list[StageMessage] = []
         self.host = StageHost(job, self.said.extend)
         self.store = self.host.store
 
@@ -83,8 +95,8 @@ class Bench:
     def run(self, attempt: str, start: int, stop: int, saves: tuple[int, ...] = ()) -> Any:
         return self.host.run(self.spec(attempt, start, stop, saves))
 
-    def heard(self, kind: str) -> list[dict[str, Any]]:
-        return [message for message in self.said if message["kind"] == kind]
+    def heard(self, kind: type[Sent]) -> list[Sent]:
+        return [message for message in self.said if isinstance(message, kind)]
 
     def saved_steps(self) -> list[int]:
         """Return the steps whose states are in the store, once all were written."""
@@ -126,37 +138,37 @@ def hook(bench: Bench, step: int, act: Callable[[], object]) -> None:
 def test_a_stage_says_what_happens_in_order(bench: Bench) -> None:
     receipt = bench.run("a1", 0, 3, saves=(1,))
     assert bench.saved_steps() == [1, 3]
-    assert (receipt["status"], receipt["step"]) == ("trained", 3)
-    assert {message["attempt"] for message in bench.said} == {"a1"}
-    assert bench.said[0]["kind"] == "started"
-    reports = [report for message in bench.heard("progress") for report in message["reports"]]
+    assert (receipt.status, receipt.step) == ("trained", 3)
+    assert {message.attempt for message in bench.said} == {"a1"}
+    assert isinstance(bench.said[0], StageStarted)
+    reports = [report for message in bench.heard(StageProgress) for report in message.reports]
     keys = [chain_at(step).key for step in (1, 2, 3)]
     assert reports == [
         (step, key, {"done": step}) for step, key in zip((1, 2, 3), keys, strict=True)
     ]
-    first, last = bench.heard("saved")
-    assert (first["step"], first["reported"]) == (1, [1])
-    assert (last["step"], last["reported"]) == (3, [2, 3])
-    assert bench.said.index(bench.heard("progress")[-1]) < bench.said.index(last)
+    first, last = bench.heard(StateSaved)
+    assert (first.step, first.reported) == (1, (1,))
+    assert (last.step, last.reported) == (3, (2, 3))
+    assert bench.said.index(bench.heard(StageProgress)[-1]) < bench.said.index(last)
     for message in (first, last):
-        commit = bench.store.commit_of(message["key"])
-        assert (message["by"], message["digest"]) == ("a1", commit.digest)
-        assert message["replaced"] == []
-    assert bench.store.commit_of(last["key"]).parent == first["digest"]
-    assert bench.heard("ended") == [receipt]
+        commit = bench.store.commit_of(message.key)
+        assert (message.by, message.digest) == ("a1", commit.digest)
+        assert message.replaced == ()
+    assert bench.store.commit_of(last.key).parent == first.digest
+    assert bench.heard(StageEnded) == [receipt]
 
 
 def test_a_stage_says_what_its_steps_its_start_and_its_saves_took(bench: Bench) -> None:
     built, warm = bench.run("a1", 0, 3, saves=(1,)), bench.run("a2", 3, 4)
     assert bench.saved_steps() == [1, 3, 4]
-    assert built["start_seconds"] > 0
-    assert warm["start_seconds"] == 0, "the worker held its trainer already"
-    assert [len(one["paces"]) for one in bench.heard("saved")] == [1, 2, 1]
-    first, second, third = (one["paces"] for one in bench.heard("saved"))
+    assert built.start_seconds > 0
+    assert warm.start_seconds == 0, "the worker held its trainer already"
+    assert [len(one.paces) for one in bench.heard(StateSaved)] == [1, 2, 1]
+    first, second, third = (one.paces for one in bench.heard(StateSaved))
     # Evaluation is part of a step's time, but not of what its configuration's speed is.
-    assert sum(first + second) >= built["seconds"] > 0
-    assert sum(third) >= warm["seconds"] > 0
-    assert all(0 < one["hold_up"] <= one["latency"] for one in bench.heard("saved"))
+    assert sum(first + second) >= built.seconds > 0
+    assert sum(third) >= warm.seconds > 0
+    assert all(0 < one.hold_up <= one.latency for one in bench.heard(StateSaved))
 
 
 def test_the_next_stage_goes_on_with_the_same_trainer(bench: Bench) -> None:
@@ -172,17 +184,19 @@ def test_the_next_stage_goes_on_with_the_same_trainer(bench: Bench) -> None:
 def test_a_stage_without_steps_only_measures(bench: Bench) -> None:
     bench.run("a1", 0, 2)
     receipt = bench.run("b1", 2, 2)
-    assert receipt["status"] == "trained"
+    assert receipt.status == "trained"
     assert bench.saved_steps() == [2]
-    started, progress, saved, ended = (one for one in bench.said if one["attempt"] == "b1")
-    assert progress["reports"] == [(2, chain_at(2).key, {"done": 2})]
-    assert (saved["kind"], saved["by"], saved["reported"]) == ("saved", None, [2])
-    assert (started["kind"], ended) == ("started", receipt)
+    started, progress, saved, ended = (one for one in bench.said if one.attempt == "b1")
+    assert isinstance(progress, StageProgress)
+    assert progress.reports == ((2, chain_at(2).key, {"done": 2}),)
+    assert saved == StateMeasured(attempt="b1", step=2, key=chain_at(2).key)
+    assert isinstance(started, StageStarted)
+    assert ended == receipt
 
 
 def test_a_stage_is_skipped_if_the_one_before_did_not_get_there(bench: Bench) -> None:
     receipt = bench.host.skip(bench.spec("b1", 3, 5))
-    assert (receipt["status"], receipt["step"]) == ("skipped", 3)
+    assert (receipt.status, receipt.step) == ("skipped", 3)
     assert bench.said == [receipt]
     assert bench.saved_steps() == []
 
@@ -208,7 +222,7 @@ def test_a_save_point_may_come_while_the_stage_runs(bench: Bench) -> None:
 def test_a_stage_that_is_stopped_before_it_begins_does_nothing(bench: Bench) -> None:
     bench.host.control("a1").stop(None)
     receipt = bench.run("a1", 0, 4)
-    assert (receipt["status"], receipt["step"]) == ("stopped", 0)
+    assert (receipt.status, receipt.step) == ("stopped", 0)
     assert bench.trainer.builds == 0
     assert bench.saved_steps() == []
 
@@ -222,7 +236,7 @@ def test_a_stage_ends_where_it_is_told_and_is_saved_there(
 ) -> None:
     hook(bench, 2, lambda: bench.host.control("a1").stop(at))
     receipt = bench.run("a1", 0, 6)
-    assert (receipt["status"], receipt["step"]) == (status, end)
+    assert (receipt.status, receipt.step) == (status, end)
     assert bench.saved_steps() == [end]
 
 
@@ -238,17 +252,17 @@ def test_the_earlier_of_two_stops_counts() -> None:
 def test_closing_ends_the_stage_and_saves_it(bench: Bench) -> None:
     running = threading.Event()
     hook(bench, 5, running.set)
-    receipts: list[dict[str, Any]] = []
+    receipts: list[StageEnded] = []
     thread = threading.Thread(target=lambda: receipts.append(bench.run("a1", 0, 10_000_000)))
     thread.start()
     assert running.wait(PATIENCE)
     bench.host.close(PATIENCE)
     thread.join(PATIENCE)
     (receipt,) = receipts
-    assert receipt["status"] == "stopped"
-    commit = bench.store.commit_of(chain_at(receipt["step"]).key)
+    assert receipt.status == "stopped"
+    commit = bench.store.commit_of(chain_at(receipt.step).key)
     assert commit is not None
-    assert commit.step == receipt["step"] > 5
+    assert commit.step == receipt.step > 5
 
 
 # ---------------------------------------------------------------------- the store
@@ -353,13 +367,9 @@ def test_a_store_that_fails_is_said_to(bench: Bench, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(CheckpointStore, "save", fail)
     bench.run("a1", 0, 2)
     bench.host.close(PATIENCE)
-    (trouble,) = bench.heard("storage")
-    assert trouble == {
-        "kind": "storage",
-        "attempt": "a1",
-        "message": "the disk is full",
-    }
-    assert bench.heard("saved") == []
+    (trouble,) = bench.heard(StoreFailed)
+    assert trouble == StoreFailed(attempt="a1", message="the disk is full")
+    assert bench.heard(StateSaved) == []
 
 
 @pytest.mark.parametrize("is_there", [False, True])
@@ -372,10 +382,10 @@ def test_a_state_that_is_missing_or_corrupt_is_out_of_the_way(
         (commit,) = tmp_path.rglob("commit")
         commit.write_bytes(b"{}")
     receipt = bench.run("a1", 3, 5)
-    assert (receipt["status"], receipt["step"]) == ("missing", 3)
+    assert (receipt.status, receipt.step) == ("missing", 3)
     assert bench.store.commit_of(key) is None
-    assert bench.run("b1", 0, 3)["status"] == "trained"
-    assert bench.run("c1", 3, 5)["status"] == "trained"
+    assert bench.run("b1", 0, 3).status == "trained"
+    assert bench.run("c1", 3, 5).status == "trained"
     assert bench.saved_steps() == [3, 5]
 
 
@@ -386,16 +396,16 @@ def test_who_loses_a_commit_goes_on_from_the_winners_state(bench: Bench) -> None
     )
 
     def wait_for_the_news() -> None:
-        while not bench.heard("saved"):
+        while not bench.heard(StateSaved):
             threading.Event().wait(0.005)
 
     hook(bench, 3, wait_for_the_news)
     receipt = bench.run("a1", 0, 6, saves=(2,))
-    assert (receipt["status"], receipt["step"]) == ("superseded", 4)
-    (saved,) = bench.heard("saved")
-    assert (saved["by"], saved["step"]) == ("rival", 2)
-    assert saved["replaced"] == [(2, key, {"done": 200.0})], "the winner's metrics stand"
-    assert bench.run("b1", 2, 4)["status"] == "trained"
+    assert (receipt.status, receipt.step) == ("superseded", 4)
+    (saved,) = bench.heard(StateSaved)
+    assert (saved.by, saved.step) == ("rival", 2)
+    assert saved.replaced == ((2, key, {"done": 200.0}),), "the winner's metrics stand"
+    assert bench.run("b1", 2, 4).status == "trained"
     assert bench.saved_steps() == [2, 4]
     assert bench.store.load(chain_at(4).key)[0] == {"done": 202}
 
@@ -413,17 +423,17 @@ def test_states_behind_a_lost_commit_are_not_written(
 
     monkeypatch.setattr(CheckpointStore, "save", held_back)
     receipt = bench.run("a1", 0, 3, saves=(2,))
-    assert receipt["status"] == "trained", "nothing was known of a rival yet"
+    assert receipt.status == "trained", "nothing was known of a rival yet"
     trained.set()
     assert bench.saved_steps() == [2]
-    ends = [(message["status"], message["step"]) for message in bench.heard("ended")]
+    ends = [(message.status, message.step) for message in bench.heard(StageEnded)]
     assert ends == [("trained", 3), ("lost", 3)]
 
 
 def test_the_same_state_from_another_attempt_is_no_conflict(bench: Bench) -> None:
     bench.store.save(encode({"done": 2}), key=chain_at(2).key, attempt="twin", step=2)
-    assert bench.run("a1", 0, 4, saves=(2,))["status"] == "trained"
-    assert bench.run("b1", 4, 5)["status"] == "trained"
+    assert bench.run("a1", 0, 4, saves=(2,)).status == "trained"
+    assert bench.run("b1", 4, 5).status == "trained"
     assert bench.trainer.builds == 1
     assert bench.saved_steps() == [2, 4, 5]
 
@@ -438,14 +448,14 @@ def test_what_a_trainer_raises_comes_back_as_data(bench: Bench, error: BaseExcep
 
     hook(bench, 2, fail)
     receipt = bench.run("a1", 0, 5, saves=(1,))
-    assert (receipt["status"], receipt["step"]) == ("failed", 2)
-    (failed,) = bench.heard("failed")
-    assert failed["message"].startswith(type(error).__name__)
-    assert "in fail" in failed["traceback"]
-    reported = [step for one in bench.heard("progress") for step, _, _ in one["reports"]]
+    assert (receipt.status, receipt.step) == ("failed", 2)
+    (failed,) = bench.heard(StageFailed)
+    assert failed.message.startswith(type(error).__name__)
+    assert "in fail" in failed.traceback
+    reported = [step for one in bench.heard(StageProgress) for step, _, _ in one.reports]
     assert reported == [1, 2]
-    assert bench.said.index(bench.heard("progress")[-1]) < bench.said.index(failed)
+    assert bench.said.index(bench.heard(StageProgress)[-1]) < bench.said.index(failed)
     bench.trainer.before_step = Counting.before_step
-    assert bench.run("b1", 0, 3)["status"] == "trained"
+    assert bench.run("b1", 0, 3).status == "trained"
     assert bench.trainer.builds == 2, "a trainer that failed is not used again"
     assert bench.saved_steps() == [1, 3]

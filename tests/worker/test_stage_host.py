@@ -15,6 +15,7 @@ from dasktune.sequences import Constant
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.worker.host import StageHost
 from dasktune.worker.job import Job, StageSpec
+from dasktune.worker.messages import StateSaved
 
 SEQUENCES = {"lr": Constant(0.1)}
 
@@ -71,7 +72,7 @@ def test_a_state_on_its_way_to_the_store_is_waited_for(
     threading.Timer(0.1, may_write.set).start()
     second = host.run(stage("second", 3, 5))
     host.close(30)
-    assert [one["status"] for one in (first, other, second)] == ["trained"] * 3
-    assert second["step"] == 5
-    saved = [message["attempt"] for message in said if message["kind"] == "saved"]
+    assert [one.status for one in (first, other, second)] == ["trained"] * 3
+    assert second.step == 5
+    saved = [message.attempt for message in said if isinstance(message, StateSaved)]
     assert saved == ["first", "other", "second"]

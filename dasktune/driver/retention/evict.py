@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 from dasktune.driver.retention.listing import COMMIT_NBYTES, Survey, survey
 from dasktune.driver.retention.value import ENOUGH, OPEN, Worth, places_in, winners
@@ -25,7 +24,7 @@ from dasktune.errors import StorageError
 from dasktune.graph.events import Evicted, StoreCrowded
 from dasktune.graph.plan import Node, Place
 from dasktune.graph.view import RunView
-from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.database.database import Database
 from dasktune.storage.retention import Retention, State, evictions, size_text, unknown_state
 from dasktune.types import Objective
@@ -175,20 +174,20 @@ class Keeper:
         """
         self._take_survey(self._survey())
 
-    def saved(self, node: Node, message: Mapping[str, Any]) -> None:
-        """Take in a state at or above a node that was saved, as its worker reported it."""
-        key, of_tensors = message["key"], message["nbytes"]
+    def saved(self, node: Node, commit: Commit) -> None:
+        """Take in the commit of a state at or above a node."""
+        key, of_tensors = commit.key, commit.nbytes
         nbytes = of_tensors + self._overhead
         self._unfinished.pop(key, None)
         self._forget.pop(key, None)
-        leaving = self._leaving.get((key, message["by"])) or self._leaving.get((key, None))
+        leaving = self._leaving.get((key, commit.attempt)) or self._leaving.get((key, None))
         if leaving is not None:
             # It was there still when a second attempt had trained it, and is gone soon.
             leaving.is_saved_again = True
             return
-        seconds = message["seconds"]
-        self._hold(key, _Held(nbytes, message["by"], self._clock(), seconds, of_tensors))
-        self._places[key] = (node, message["step"])
+        held = _Held(nbytes, commit.attempt, self._clock(), commit.seconds, of_tensors)
+        self._hold(key, held)
+        self._places[key] = (node, commit.step)
         self._since.saved.add(key)
         self._count(nbytes)
         self._is_full = False

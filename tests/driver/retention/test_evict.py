@@ -118,8 +118,7 @@ class Scene:
         commit = self.store.save(STATE, key=key, attempt=by, step=step, seconds=1.0)
         node.checkpoints[step] = None
         if keeper is not None:
-            message = {"key": key, "nbytes": commit.nbytes, "by": commit.attempt, "step": step}
-            keeper.saved(node, {**message, "seconds": 1.0})
+            keeper.saved(node, commit)
         return key
 
     def tell(self, events: Iterable[Evicted | StoreCrowded]) -> list[tuple[Node, Step]]:
@@ -470,10 +469,9 @@ class Stored(SimulatedRunner):
 
     def _save(self, node: Node, step: Step, attempt: str) -> None:
         key = node.key_at(step)
-        commit = self.store.save(STATE, key=key, attempt=attempt, step=step)
+        commit = self.store.save(STATE, key=key, attempt=attempt, step=step, seconds=1.0)
         if self.keeper is not None:
-            message = {"key": key, "nbytes": commit.nbytes, "by": commit.attempt, "step": step}
-            self.keeper.saved(node, {**message, "seconds": 1.0})
+            self.keeper.saved(node, commit)
 
     def _check(self, gone: Evicted) -> None:
         place = gone.node.holder(gone.step), gone.step

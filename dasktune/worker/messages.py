@@ -1,0 +1,328 @@
+"""The messages from workers to the driver: frozen values here, plain data on the wire.
+
+Messages travel in events of Dask, on a topic to which anyone in the cluster may write. So
+`from_wire` checks each field, and refuses in one place what is not a message of this version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, cast, get_args
+
+from dasktune.types import Metrics, Step
+
+StepMetrics = tuple[Step, str, Metrics]
+"""The metrics at a step: (step, state key, metrics)."""
+
+StageStatus = Literal["trained", "stopped", "skipped", "superseded", "missing", "lost", "failed"]
+"""How a stage ended; see `dasktune.graph.events.Ended`. ``failed``: the trainer raised."""
+
+
+class MessageError(ValueError):
+    """A message is malformed: its sender has another version, or is no worker of dasktune."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageStarted:
+    """A worker began an attempt at a time (epoch seconds)."""
+
+    attempt: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageProgress:
+    """An attempt has trained up to `step`, and measured metrics that are not durable yet."""
+
+    attempt: str
+    step: Step
+    reports: tuple[StepMetrics, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSaved:
+    """The state of an attempt at `step` is durable, and so are its metrics since the last one.
+
+    Parameters
+    ----------
+    attempt, step, key
+        The attempt, the step, and the key of the state there.
+    by
+        The attempt whose commit stands: another one, if that was first.
+    digest, nbytes
+        Those of the commit that stands.
+    seconds
+        Training time since the last state.
+    reported
+        The steps whose metrics are durable now.
+    replaced
+        The winner's metrics at these steps, if its state differs.
+    paces
+        What one step took on average up to each of the steps in `reported`, in seconds.
+    differs
+        Whether the winner's state is another one than this attempt's.
+    hold_up, latency
+        Seconds for which training waited, and until the state was durable; None if unknown.
+    suspend_seconds
+        Seconds from the order to stop, or from the last step, until the state was durable;
+        None if training goes on.
+    snapshot_bytes
+        Bytes of the whole snapshot; None if unknown.
+    """
+
+    attempt: str
+    step: Step
+    key: str
+    by: str
+    digest: str
+    nbytes: int
+    seconds: float
+    reported: tuple[Step, ...] = ()
+    replaced: tuple[StepMetrics, ...] = ()
+    paces: tuple[float, ...] = ()
+    differs: bool = False
+    hold_up: float | None = None
+    latency: float | None = None
+    suspend_seconds: float | None = None
+    snapshot_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateMeasured:
+    """An attempt without steps has measured a state that was durable already."""
+
+    attempt: str
+    step: Step
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageEnded:
+    """Training of an attempt ended at `step`; also the receipt that Dask keeps of a stage.
+
+    Parameters
+    ----------
+    attempt, step, status
+        The attempt, and where and how it ended.
+    at
+        Epoch seconds.
+    seconds, evaluate_seconds
+        Time spent in training steps, and in their evaluation.
+    start_seconds
+        Time until the trainer was built or loaded; None if it never was.
+    """
+
+    attempt: str
+    step: Step
+    status: StageStatus
+    at: float
+    seconds: float = 0.0
+    evaluate_seconds: float = 0.0
+    start_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageFailed:
+    """The trainer of an attempt raised in the step after `step`, at a time (epoch seconds)."""
+
+    attempt: str
+    step: Step
+    at: float
+    message: str
+    traceback: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreFailed:
+    """A worker could not store a state of an attempt."""
+
+    attempt: str
+    message: str
+
+
+StageMessage = (
+    StageStarted
+    | StageProgress
+    | StateSaved
+    | StateMeasured
+    | StageEnded
+    | StageFailed
+    | StoreFailed
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMessages:
+    """Messages about stages on one worker, in the order in which things happened."""
+
+    worker: str
+    messages: tuple[StageMessage, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveAnnounced:
+    """A worker will be gone soon, and takes no more stages."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionAnswer:
+    """The answer of a worker to a question about a learning curve.
+
+    Parameters
+    ----------
+    worker, number
+        Who answers, and the number of the question.
+    answer
+        The prediction as JSON; a text says why there is none; None: the worker did not take
+        the question.
+    """
+
+    worker: str
+    number: int
+    answer: Mapping[str, Any] | str | None
+
+
+WorkerMessage = StageMessages | LeaveAnnounced | PredictionAnswer
+"""All that workers send to the driver."""
+
+_MESSAGES: Mapping[str, type] = {one.__name__: one for one in get_args(WorkerMessage)}
+_STAGE_MESSAGES: Mapping[str, type] = {one.__name__: one for one in get_args(StageMessage)}
+
+
+def to_wire(message: WorkerMessage | StageMessage) -> dict[str, Any]:
+    """Return a message as plain data."""
+    kind: type[Any] = type(message)
+    content: dict[str, Any] = {name: getattr(message, name) for name in _FIELDS[kind]}
+    if isinstance(message, StageMessages):
+        content["messages"] = [to_wire(one) for one in message.messages]
+    content["kind"] = kind.__name__
+    return content
+
+
+def from_wire(content: object) -> WorkerMessage:
+    """Return the message of a worker that plain data describe.
+
+    Raises
+    ------
+    MessageError
+        If it is malformed.
+    """
+    return cast(WorkerMessage, _read(content, _MESSAGES))
+
+
+def receipt_from_wire(content: object) -> StageEnded:
+    """Return the receipt of a stage that plain data describe.
+
+    Raises
+    ------
+    MessageError
+        If it is malformed.
+    """
+    return cast(StageEnded, _read(content, {"StageEnded": StageEnded}))
+
+
+def _read(content: object, known: Mapping[str, type]) -> object:
+    if not isinstance(content, Mapping):
+        raise MessageError(f"a message must be a mapping, got {_short(content)}")
+    kind = known.get(content["kind"]) if isinstance(content.get("kind"), str) else None
+    if kind is None:
+        names = ", ".join(sorted(known))
+        raise MessageError(f"a message must be one of {names}, got {_short(content.get('kind'))}")
+    readers = _FIELDS[kind]
+    if content.keys() != {*readers, "kind"}:
+        names = ", ".join(readers)
+        raise MessageError(f"{kind.__name__} must have {names}, got {_short(list(content))}")
+    values = {}
+    for name, read in readers.items():
+        try:
+            values[name] = read(content[name])
+        except (TypeError, ValueError) as error:
+            raise MessageError(f"{kind.__name__}.{name} must be {error}") from error
+    return kind(**values)
+
+
+def _text(value: object) -> str:
+    if type(value) is not str:
+        raise ValueError(f"a text, got {_short(value)}")
+    return value
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"a whole number >= 0, got {_short(value)}")
+    return value
+
+
+def _number(value: object) -> float:
+    if type(value) is not float and type(value) is not int:
+        raise ValueError(f"a number, got {_short(value)}")
+    return value
+
+
+def _flag(value: object) -> bool:
+    if type(value) is not bool:
+        raise ValueError(f"true or false, got {_short(value)}")
+    return value
+
+
+def _status(value: object) -> str:
+    if value not in get_args(StageStatus):
+        raise ValueError(f"one of {', '.join(get_args(StageStatus))}, got {_short(value)}")
+    return cast(str, value)
+
+
+def _metrics(value: object) -> StepMetrics:
+    if not isinstance(value, list | tuple) or len(value) != 3 or not isinstance(value[2], Mapping):
+        raise ValueError(f"a step, a key and metrics, got {_short(value)}")
+    step, key, metrics = value
+    return _count(step), _text(key), {_text(name): _number(at) for name, at in metrics.items()}
+
+
+def _answer(value: object) -> Mapping[str, Any] | str | None:
+    if value is not None and not isinstance(value, str | Mapping):
+        raise ValueError(f"a mapping, a text or nothing, got {_short(value)}")
+    return value
+
+
+def _each(read: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
+    def read_all(value: object) -> tuple[Any, ...]:
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"a list, got {_short(value)}")
+        return tuple(map(read, value))
+
+    return read_all
+
+
+def _or_none(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else read(value)
+
+
+def _short(value: object) -> str:
+    return repr(value)[:80]
+
+
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "str": _text,
+    "int": _count,
+    "Step": _count,
+    "float": _number,
+    "bool": _flag,
+    "StageStatus": _status,
+    "int | None": _or_none(_count),
+    "float | None": _or_none(_number),
+    "tuple[Step, ...]": _each(_count),
+    "tuple[float, ...]": _each(_number),
+    "tuple[StepMetrics, ...]": _each(_metrics),
+    "tuple[StageMessage, ...]": _each(lambda value: _read(value, _STAGE_MESSAGES)),
+    "Mapping[str, Any] | str | None": _answer,
+}
+"""What reads the value of a field, by the field's type as it is written above."""
+
+_FIELDS: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
+    kind: {field.name: _READERS[str(field.type)] for field in fields(kind)}
+    for kind in (*get_args(WorkerMessage), *get_args(StageMessage))
+}
+"""What reads each field of a message, by its class."""

@@ -1,0 +1,111 @@
+"""Messages of workers: what is sent is received, and what is malformed is refused."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, get_args
+
+import msgpack
+import pytest
+
+from dasktune.worker.messages import (
+    LeaveAnnounced,
+    MessageError,
+    PredictionAnswer,
+    StageEnded,
+    StageFailed,
+    StageMessage,
+    StageMessages,
+    StageProgress,
+    StageStarted,
+    StateMeasured,
+    StateSaved,
+    StoreFailed,
+    WorkerMessage,
+    from_wire,
+    receipt_from_wire,
+    to_wire,
+)
+
+STAGE_MESSAGES: list[StageMessage] = [
+    StageStarted(attempt="a1", at=1.5),
+    StageProgress(attempt="a1", step=2, reports=((1, "k1", {"loss": math.inf}), (2, "k2", {}))),
+    StateSaved(
+        attempt="a1",
+        step=2,
+        key="k2",
+        by="a0",
+        digest="d",
+        nbytes=8,
+        seconds=0.5,
+        reported=(1, 2),
+        replaced=((1, "k1", {"loss": 1.0}),),
+        paces=(0.1, 0.2),
+        differs=True,
+        latency=0.25,
+    ),
+    StateMeasured(attempt="a1", step=2, key="k2"),
+    StageEnded(attempt="a1", step=2, status="stopped", at=3.0, seconds=1.0, start_seconds=0.0),
+    StageFailed(attempt="a1", step=2, at=3.0, message="boom", traceback="..."),
+    StoreFailed(attempt="a1", message="the disk is full"),
+]
+MESSAGES: list[WorkerMessage] = [
+    StageMessages(worker="w", messages=tuple(STAGE_MESSAGES)),
+    LeaveAnnounced(worker="w"),
+    *(PredictionAnswer(worker="w", number=1, answer=one) for one in ({"after": 1}, "why", None)),
+]
+
+
+def test_messages_all_kinds_have_an_example() -> None:
+    assert {type(message) for message in STAGE_MESSAGES} == set(get_args(StageMessage))
+    assert {type(message) for message in MESSAGES} == set(get_args(WorkerMessage))
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_message_sent_and_received_is_equal(message: WorkerMessage) -> None:
+    assert from_wire(msgpack.unpackb(msgpack.packb(to_wire(message)))) == message
+
+
+def test_receipt_sent_and_received_is_equal() -> None:
+    receipt = StageEnded(attempt="a1", step=2, status="failed", at=3.0)
+    assert receipt_from_wire(to_wire(receipt)) == receipt
+    with pytest.raises(MessageError, match="must be one of StageEnded, got 'LeaveAnnounced'"):
+        receipt_from_wire(to_wire(LeaveAnnounced(worker="w")))
+
+
+STARTED = to_wire(StageStarted(attempt="a1", at=1.5))
+MALFORMED: dict[str, tuple[Any, str]] = {
+    "no mapping": ([1], "must be a mapping"),
+    "no kind": ({}, "must be one of .*, got None"),
+    "unknown kind": ({"kind": "Surprise"}, "must be one of .*, got 'Surprise'"),
+    "unhashable kind": ({"kind": ["x"]}, "must be one of"),
+    "stage message alone": (STARTED, "must be one of"),
+    "missing field": ({"kind": "LeaveAnnounced"}, r"LeaveAnnounced must have worker"),
+    "another field": ({"kind": "LeaveAnnounced", "worker": "w", "why": 1}, "must have worker"),
+    "wrong type": ({"kind": "LeaveAnnounced", "worker": 5}, "worker must be a text, got 5"),
+}
+WRONG_FIELDS: list[dict[str, Any]] = [
+    {**STARTED, "at": "now"},
+    {**STARTED, "at": True},
+    {**to_wire(STAGE_MESSAGES[1]), "step": -1},
+    {**to_wire(STAGE_MESSAGES[1]), "reports": 5},
+    {**to_wire(STAGE_MESSAGES[1]), "reports": [(1, "k1")]},
+    {**to_wire(STAGE_MESSAGES[1]), "reports": [(1, "k1", {"loss": "low"})]},
+    {**to_wire(STAGE_MESSAGES[2]), "differs": 1},
+    {**to_wire(STAGE_MESSAGES[2]), "paces": [None]},
+    {**to_wire(STAGE_MESSAGES[4]), "status": "done"},
+    {**to_wire(STAGE_MESSAGES[4]), "status": ["trained"]},
+]
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_message_malformed_is_refused(name: str) -> None:
+    content, problem = MALFORMED[name]
+    with pytest.raises(MessageError, match=problem):
+        from_wire(content)
+
+
+@pytest.mark.parametrize("content", WRONG_FIELDS, ids=str)
+def test_stage_message_malformed_is_refused(content: dict[str, Any]) -> None:
+    with pytest.raises(MessageError, match=rf"{content['kind']}\.\w+ must be"):
+        from_wire({"kind": "StageMessages", "worker": "w", "messages": [content]})
