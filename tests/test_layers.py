@@ -73,7 +73,6 @@ BRIDGES = {
     "dasktune.algos.curves.mcmc.extra": {"emcee", "importlib", "scipy"},
     "dasktune.algos.curves.network.prior_fitted": {"importlib"},
     "dasktune.algos.optuna_sampler": {"optuna", "warnings"},
-    "dasktune.algos.distributions": {"optuna"},
 }
 """What else single modules may import: to read a file of the package, to ask Optuna,
 to sample curves."""

@@ -1,21 +1,21 @@
-"""What a tuner is: all that one must do, in one page.
+"""The tuner: all that a class must do to decide what is trained, on one page.
 
 A tuner is a state machine. The engine calls it and carries out the decisions it returns:
 
 1. `Tuner.prepare` once, before everything else;
 2. `Tuner.ask` when workers have nothing to do, until it returns `Finish`;
-3. `Tuner.tell` for each report: at the end of what was asked for with `Extend`, and at the
-   steps that were named in its ``reports``; a trial's reports come in the order of their
-   steps, those of different trials in any order;
-4. `Tuner.tell_failure` for a trial that reports no more;
-5. `Tuner.tell_prediction` for what its predictor says of a trial, if it asked for that, and
-   `Tuner.tell_time` when the time has come that it wants to be told of.
+3. `Tuner.tell` for each report: at the step that an `Extend` asked for, and at the steps in
+   its ``reports``. The reports of a trial come in the order of their steps, those of
+   different trials in any order;
+4. `Tuner.tell_failure` for a trial that failed and reports no more;
+5. `Tuner.tell_prediction` for a prediction that it asked for with `Predict`, and
+   `Tuner.tell_time` when the time `Tuner.due_seconds` has come.
 
 Each returns decisions: `Register` a trial (numbered from 0, in order), `Extend` it to a
-step, `Stop` it, `Rank` it, `Predict` it, `Finish`. Not to extend a trial further is to pause
-it. The same
-calls in the same order must give the same decisions, so that the log of a study can be
-replayed: a tuner takes time, randomness and samples from nowhere but its arguments.
+step, `Stop` it, `Rank` it, `Predict` it, `Finish`. A trial that is not extended is paused.
+
+The same calls in the same order must give the same decisions, so that the event log of a
+study can be replayed: time, randomness and samples come only from the arguments.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from dasktune.types import Decision, Report, Step
 _MOST_PROBLEMS = 10
 
 Inputs = Mapping[str, object]
-"""What a tuner is given before it begins; JSON. See `Tuner.prepare`."""
+"""The inputs of a tuner before it begins; JSON. See `Tuner.prepare`."""
 
 Proposal = Mapping[str, object]
-"""What a sampler proposed; JSON. It is an input of the tuner, and kept in the log."""
+"""The proposal of a sampler; JSON. It is an input of the tuner, and stands in the event log."""
 
 
 class Tuner(ABC):
@@ -84,12 +84,12 @@ class Tuner(ABC):
     """
 
     max_steps: Step
-    """How far a trial is trained at most."""
+    """The largest step that a trial is trained to."""
 
     state: ClassVar[tuple[str, ...]] = ()
     """Names of the attributes that make up its state: JSON values, with text as keys.
 
-    A tuner that keeps its state otherwise overrides `snapshot` and `restore`.
+    A tuner with other attributes overrides `snapshot` and `restore`.
     """
 
     trains_in_full: ClassVar[bool] = False
@@ -99,69 +99,70 @@ class Tuner(ABC):
     """Whether it can be used with more than one objective."""
 
     timed: ClassVar[bool] = False
-    """Whether it decides by time: reports then say what `dasktune.types.Now` holds."""
+    """Whether it decides by time: its reports then have a `dasktune.types.Now`."""
 
     def prepare(self, inputs: Inputs) -> None:
-        """Take what is known before the start.
+        """Receive the inputs that are known before the start.
 
         Parameters
         ----------
         inputs
             ``earlier``: finished trials of other tuners, each with ``point``, ``step`` and
-            ``losses``; ``queued``: points that a user wants to be tried first. Missing
-            where there is nothing. For a timed tuner ``directions``, those of the objectives.
+            ``losses``; ``queued``: points that a user wants to be tried first. Either may be
+            missing. A timed tuner also gets ``directions``, one for each objective.
         """
 
     @abstractmethod
     def ask(self, capacity: int) -> list[Decision]:
         """Return decisions when `capacity` workers have nothing to do.
 
-        One that returns nothing must change nothing.
+        A call that returns no decision must change nothing.
         """
 
     @abstractmethod
     def tell(self, report: Report) -> list[Decision]:
-        """Return what follows from a report."""
+        """Return the decisions after a report."""
 
     @abstractmethod
     def tell_failure(self, trial: int) -> list[Decision]:
-        """Return what follows from the failure of a trial, which reports no more."""
+        """Return the decisions after the failure of a trial, which reports no more."""
 
     @abstractmethod
     def identity(self) -> dict[str, object]:
         """Return class and arguments as JSON: equal for tuners that decide alike."""
 
-    # What tuners do that predict learning curves, or decide by time.
+    # For tuners that predict learning curves, or decide by time.
 
     def question(self, trial: int) -> Question:
-        """Return what is to be predicted of a trial for which `Predict` was decided."""
+        """Return the question to the predictor after a `Predict` for a trial."""
         raise InternalError(f"{type(self).__name__} predicts nothing, asked for trial {trial}")
 
     def tell_prediction(self, trial: int, prediction: Prediction | None) -> list[Decision]:
-        """Return what follows from a prediction; None is one that could not be made.
+        """Return the decisions after a prediction; None if none could be made.
 
-        It may be late: the trial may have been trained further since, to its end even. It does
-        not come for a trial that was stopped or failed. What is open when a run is interrupted
-        is asked again by the next one; None is told of a trial that has ended by then.
+        A prediction may be late: meanwhile its trial may have been trained further, even to
+        its end. None comes for a trial that was stopped or failed. Questions that are open
+        when a run is interrupted are asked again by the next run; for a trial that has ended
+        by then, the answer is None.
         """
         return []
 
     @property
     def due_seconds(self) -> float | None:
-        """When it wants to be told of the time next, in seconds as in `Now`; None if never."""
+        """The next time at which `tell_time` is called, in seconds as in `Now`; None for never."""
         return None
 
     def tell_time(self, seconds: float) -> list[Decision]:
-        """Return what follows from the time's having come; `due_seconds` must move on."""
+        """Return the decisions when `due_seconds` has come; it must be later afterwards."""
         return []
 
     def snapshot(self) -> dict[str, object]:
         """Return the state as JSON."""
-        found: dict[str, object] = json.loads(json.dumps({n: getattr(self, n) for n in self.state}))
-        return found
+        state: dict[str, object] = json.loads(json.dumps({n: getattr(self, n) for n in self.state}))
+        return state
 
     def restore(self, snapshot: Mapping[str, object]) -> None:
-        """Take over the state that a tuner of the same identity had."""
+        """Continue with the snapshot of a tuner of the same identity."""
         if snapshot.keys() != set(self.state):
             raise ConfigurationError(
                 f"a snapshot of {type(self).__name__} must have {', '.join(self.state)}, "
@@ -177,66 +178,64 @@ class Tuner(ABC):
 
     @property
     def most_queued(self) -> int:
-        """How many ``queued`` points it takes at most."""
+        """The largest number of ``queued`` points that it takes."""
         return 0
 
     @property
     def to_begin(self) -> int | None:
-        """How many trials it would still begin for workers that are free; None if it is unknown."""
+        """The number of trials that it would still begin for free workers; None if unknown."""
         return None
 
-    # What tuners with a sampler, or a number of trials that may grow, do beyond that.
+    # For tuners with a sampler, or with a number of trials that may grow.
 
     @property
     def configurations(self) -> tuple[Configuration, ...] | None:
-        """What will be tried, as far as that is known before the start; None if it is not."""
+        """The configurations that will be tried; None if they are unknown before the start."""
         return None
 
     def take_proposals(self) -> list[Proposal]:
-        """Return what was proposed by a sampler in the last call, for the log."""
+        """Return the proposals of a sampler in the last call, for the event log."""
         return []
 
     def feed_proposals(self, proposals: Iterable[Proposal]) -> None:
-        """Give, before a call is replayed, what was proposed in it the first time."""
+        """Receive the proposals that a call had the first time, before it is replayed."""
 
     def widened_from(self, identity: Mapping[str, object]) -> Tuner | None:
-        """Return this tuner with the number of trials that `identity` has.
+        """Return this tuner with the number of trials in `identity`.
 
-        None if it is not the same but for that number. `widen` then makes the one into the
-        other if that has more, also after its end.
+        None if the two differ in more than that number. `widen` then raises the number to
+        that of this tuner, also after the end.
         """
         return None
 
     def widen(self, trials: int) -> list[Decision]:
-        """Go on with more trials: `trials` in all."""
+        """Return the decisions that raise the number of trials to `trials`."""
         raise ConfigurationError(f"{type(self).__name__} cannot be given more trials")
 
 
 def known_configurations(tuner: Tuner) -> tuple[Configuration, ...]:
-    """Return what a tuner will try.
+    """Return the configurations that a tuner will try.
 
     Raises
     ------
     ConfigurationError
-        If that is not known before it runs.
+        If they are unknown before it runs.
     """
-    found = tuner.configurations
-    if found is None:
-        raise ConfigurationError(
-            f"what {type(tuner).__name__} tries must be known before it runs, got one whose "
-            f"sampler proposes as it goes: at most {tuner.max_steps:,} steps a trial"
-        )
-    return found
+    if (configurations := tuner.configurations) is not None:
+        return configurations
+    raise ConfigurationError(
+        f"the configurations of {type(tuner).__name__} must be known before it runs, got a "
+        f"sampler that proposes them one by one: at most {tuner.max_steps:,} steps a trial"
+    )
 
 
 def check_horizon(configurations: Iterable[Configuration], max_steps: Step) -> None:
-    """Refuse sequences that have no value somewhere before `max_steps`.
+    """Refuse sequences without a value at some step before `max_steps`.
 
     Raises
     ------
     ConfigurationError
-        With every such sequence and the name of its hyper-parameter, as far as a person
-        wants to read.
+        With these sequences and the names of their hyper-parameters, 10 at most.
     """
     seen: set[tuple[str, Sequence]] = set()
     problems: list[str] = []
@@ -254,7 +253,7 @@ def _horizon_problems(sequence: Sequence, max_steps: Step) -> tuple[str, ...]:
     if sequence.end is not None and sequence.end < max_steps:
         return (f"{sequence!r} ends at step {sequence.end}, max_steps is {max_steps}",)
     try:
-        # What can overflow grows: the last value speaks for those before it.
+        # A sequence overflows only by growing: if its last value exists, all do.
         sequence(max_steps - 1)
     except ConfigurationError as error:
         return error.problems

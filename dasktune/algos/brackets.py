@@ -1,95 +1,81 @@
-"""What asynchronous successive halving has in common, by promotion and by stopping."""
+"""The base of asynchronous successive halving, by promotion and by stopping."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import ClassVar
 
 from dasktune.algos.rung import Rung
 from dasktune.algos.rungs import Bracket, Halving
-from dasktune.algos.sampled import SampledTuner
-from dasktune.errors import ConfigurationError
+from dasktune.algos.sampled import Budget, SampledTuner
+from dasktune.algos.state import Readers
 from dasktune.sequences.values import Arguments
 from dasktune.space.define_by_run import AnySpace, Definition
-from dasktune.types import Decision, Extend, Finish, Register, Step
+from dasktune.types import Decision, Extend, Finish, Step
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class OpenBracket:
-    """A bracket at work.
+    """A bracket in which trials are trained.
 
     Parameters
     ----------
     steps
         Its rungs.
     width
-        How many trials are to begin in it.
-    rungs
-        Who has reported at which; the top rung promotes nobody and is not kept.
+        The number of trials that are to begin in it.
     filled
-        How many trials have begun in it.
+        The number of trials that have begun in it.
+    rungs
+        The reports at each rung but the top one, which promotes no trial.
     """
 
     steps: tuple[Step, ...]
     width: int
+    filled: int
     rungs: tuple[Rung, ...]
-    filled: int = 0
-
-    @classmethod
-    def begun(cls, bracket: Bracket, eta: int) -> OpenBracket:
-        """Return a bracket that nobody is in."""
-        rungs = tuple(Rung(eta) for _ in bracket.steps[:-1])
-        return cls(steps=bracket.steps, width=bracket.width, rungs=rungs)
-
-    def to_json(self) -> dict[str, object]:
-        """Return it as JSON."""
-        return {
-            "steps": list(self.steps),
-            "width": self.width,
-            "filled": self.filled,
-            "rungs": [rung.to_json() for rung in self.rungs],
-        }
-
-    @classmethod
-    def from_json(cls, found: Any, eta: int) -> OpenBracket:
-        """Return the bracket that was written so."""
-        match found:
-            case {
-                "steps": [*steps],
-                "width": int(width),
-                "filled": int(filled),
-                "rungs": [*rungs],
-            } if len(rungs) == len(steps) - 1:
-                kept = tuple(Rung.from_json(eta, arrivals) for arrivals in rungs)
-                return cls(steps=tuple(steps), width=width, rungs=kept, filled=filled)
-        raise ConfigurationError(f"not a bracket: {found!r}")
 
 
 class BracketTuner(SampledTuner):
-    """Splits its trials over brackets, and lets its kind say what a report leads to.
+    """Splits its trials over brackets; its kind decides after each report.
 
     Parameters
     ----------
-    space
-        What to draw from.
+    space, seed, sampler
+        As for `dasktune.algos.sampled.SampledTuner`.
     trials
-        n: how many configurations to try.
+        n: number of configurations to try. They are split over the brackets so that each
+        bracket gets the same total of training; a new trial goes to the bracket that lags
+        most behind its share.
     max_steps
-        R: how far the best are trained. None, with `min_steps`, for the infinite horizon.
+        R: the step that the best are trained to. None, with `min_steps`, lets them go as far
+        as `trials` can reach, ``min_steps * eta**floor(log_eta(trials))``: the infinite
+        horizon. That stays the limit when trials are added.
     min_steps
-        r: how far every trial is trained at least.
+        r: the step that every trial is trained to at least. If None, `max_steps` is divided by
+        `eta` to at most five rungs, and the lowest are left out while a bracket has too few
+        trials for one to reach `max_steps`.
     eta
-        One of this many is promoted.
+        One of `eta` trials is promoted.
     brackets
         ``"standard"`` (0, 1 and 2), ``"aggressive"`` (0), ``"conservative"`` (all), or
-        their numbers.
-    seed
-        Decides what is drawn.
-    sampler
-        Proposes configurations; None draws at random.
+        their numbers. Bracket s begins at rung s; missing ones are left out.
+
+    Raises
+    ------
+    ConfigurationError
+        If a number is too small, `min_steps` is above `max_steps`, or there are too few
+        trials for `min_steps`: all at once, with the number that is enough.
     """
+
+    state: ClassVar[tuple[str, ...]] = ("brackets", "open")
+    options: Halving
+    brackets: tuple[OpenBracket, ...]
+    open: dict[int, tuple[int, int]]
+    """By trial under way: its bracket and its next rung."""
 
     def __init__(
         self,
@@ -104,7 +90,7 @@ class BracketTuner(SampledTuner):
         sampler: object = None,
     ) -> None:
         check = Arguments(type(self).__name__)
-        self.halving = Halving.checked(
+        halving = Halving.checked(
             check,
             trials=trials,
             max_steps=max_steps,
@@ -113,92 +99,76 @@ class BracketTuner(SampledTuner):
             brackets=brackets,
         )
         if max_steps is None:
-            # The horizon follows from the trials; where they are wrong, any number will do.
-            max_steps = 1 if check.problems else self.halving.layout(trials)[0].steps[-1]
-        super().__init__(
-            space,
-            trials=trials,
-            max_steps=max_steps,
-            seed=seed,
-            sampler=sampler,
-            check=check,
-            more=self.halving.to_json(),
-        )
+            # The horizon follows from the trials; if those are wrong, any number will do.
+            max_steps = 1 if check.problems else halving.layout(trials)[0].steps[-1]
+        budget = Budget.checked(check, trials, max_steps, seed)
+        super().__init__(space, budget, halving, sampler=sampler, check=check)
 
-    # --------------------------------------------------------------- what kinds must do
+    # ------------------------------------------------------------------- for kinds to define
 
     @abstractmethod
     def launch(self, trial: int, bracket: OpenBracket) -> Extend:
-        """Return how far a new trial is trained, and where it reports."""
+        """Return how far a new trial is trained, and the steps of its reports."""
 
     def layout(self) -> tuple[Bracket, ...]:
-        """Return the brackets it begins with."""
-        return self.halving.layout(self.trials)
+        """Return the brackets before the first trial."""
+        return self.options.layout(self.trials)
 
     def place(self, trial: int) -> int:
         """Return the bracket of the next trial: the one that lags most behind its share."""
         # In whole numbers: how many of the first trial + 1 it should have, times the trials.
-        lags = [(trial + 1) * one.width - one.filled * self.trials for one in self.brackets]
+        lags = [(trial + 1) * each.width - each.filled * self.trials for each in self.brackets]
         return lags.index(max(lags))
 
-    # ------------------------------------------------------------------- what they share
+    # ----------------------------------------------------------------- shared by both kinds
 
     def begin(self) -> None:
-        """Nobody is in any bracket yet."""
-        self._take_brackets(
-            OpenBracket.begun(bracket, self.halving.eta) for bracket in self.layout()
+        """Begin with empty brackets."""
+        self.brackets = tuple(
+            OpenBracket(
+                steps=bracket.steps,
+                width=bracket.width,
+                filled=0,
+                rungs=tuple(Rung(self.options.eta) for _ in bracket.steps[:-1]),
+            )
+            for bracket in self.layout()
         )
-        self.open: dict[int, tuple[int, int]] = {}
+        self.open = {}
+
+    def derive(self) -> None:
+        """Set `max_steps`, which depends on the trials at the infinite horizon."""
+        self.max_steps = self.brackets[0].steps[-1]
+
+    @property
+    def readers(self) -> Readers:
+        """The reader of rungs."""
+        return {Rung: partial(Rung.from_json, self.options.eta)}
 
     def ask(self, capacity: int) -> list[Decision]:
         """Return all trials the first time, or one for each free worker if a sampler learns."""
         count = min(self.left, capacity) if self.source.learns else self.left
-        registers: list[Register] = []
-        extends: list[Extend] = []
+        registers: list[Decision] = []
+        extends: list[Decision] = []
         for _ in range(count):
-            at = self.place(self.registered)
-            drawn = self.draw()
-            self.brackets[at].filled += 1
-            self.open[drawn.trial] = (at, 0)
-            registers.append(drawn)
-            extends.append(self.launch(drawn.trial, self.brackets[at]))
+            place = self.place(self.registered)
+            register = self.draw()
+            self.brackets[place].filled += 1
+            self.open[register.trial] = (place, 0)
+            registers.append(register)
+            extends.append(self.launch(register.trial, self.brackets[place]))
         return [*registers, *extends]
 
-    def failed(self, trial: int) -> list[Decision]:
-        """Return `Finish` if this was the last; it keeps its places in the rungs."""
+    def on_failure(self, trial: int) -> list[Decision]:
+        """Return `Finish` after the last trial; the failed one keeps its places in the rungs."""
         return [] if self.open.pop(trial, None) is None else self.ending()
 
     def ending(self) -> list[Decision]:
-        """Return `Finish` once nothing is under way and nothing is left to draw."""
+        """Return `Finish` if no trial is under way and none is left to draw."""
         return [] if self.open or self.left else [Finish()]
 
     def grow(self, trials: int) -> list[Decision]:
         """Widen the brackets, by the formula that split the first trials, and fill them."""
-        now = [Bracket(steps=one.steps, width=one.width) for one in self.brackets]
-        for bracket, wider in zip(self.brackets, self.halving.more(now, trials), strict=True):
+        now = [Bracket(steps=each.steps, width=each.width) for each in self.brackets]
+        for bracket, wider in zip(self.brackets, self.options.more(now, trials), strict=True):
             bracket.width = wider.width
         return self.ask(0)
-
-    def state_json(self) -> dict[str, object]:
-        """Return the brackets, and for each trial under way its bracket and next rung."""
-        return {
-            "brackets": [bracket.to_json() for bracket in self.brackets],
-            "open": [[trial, at, level] for trial, (at, level) in self.open.items()],
-        }
-
-    def take_state_json(self, state: Mapping[str, object]) -> None:
-        """Take over such a state."""
-        found: Any = state
-        match found:
-            case {"brackets": [_, *_] as brackets, "open": [*under_way]}:
-                self._take_brackets(
-                    OpenBracket.from_json(one, self.halving.eta) for one in brackets
-                )
-                self.open = {trial: (at, level) for trial, at, level in under_way}
-            case _:
-                raise ConfigurationError(f"not the state of this tuner: {state!r}")
-
-    def _take_brackets(self, brackets: Iterable[OpenBracket]) -> None:
-        self.brackets = tuple(brackets)
-        # All brackets end at one step; without a given one, it depends on the trials.
-        self.max_steps = self.brackets[0].steps[-1]

@@ -1,27 +1,30 @@
-"""Tuners of trials that are known from the start, each trained in full."""
+"""Tuners of configurations that are known from the start, each trained in full."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from dasktune.algos.base import Tuner, check_horizon
+from dasktune.algos.state import set_state, state_to_json
 from dasktune.errors import ConfigurationError, InternalError
+from dasktune.sequences import Sequence, as_sequence
+from dasktune.sequences.values import whole
 from dasktune.space import Configuration
-from dasktune.types import Decision, Extend, Finish, Register, Report, Step
+from dasktune.types import Decision, Extend, Finish, Register, Report, Step, Value
 
 
 class FixedTrials(Tuner):
     """Trains a number of configurations, known from the start, to `max_steps`.
 
-    All are registered at the first `ask`, so that it is known where they part before the
-    first step is trained.
+    All are registered at the first `ask`, so that the search plan knows where they part
+    before the first step is trained.
 
     Parameters
     ----------
     configurations
         One per trial.
     max_steps
-        How far each is trained.
+        The step that each is trained to.
 
     Raises
     ------
@@ -31,6 +34,9 @@ class FixedTrials(Tuner):
 
     trains_in_full = True
     several_objectives = True
+    state = ("_asked", "_open")
+    _asked: bool
+    _open: set[int]
 
     def __init__(self, configurations: Iterable[Configuration], max_steps: Step) -> None:
         self._configurations = tuple(configurations)
@@ -48,7 +54,7 @@ class FixedTrials(Tuner):
 
     @property
     def to_begin(self) -> int:
-        """Nothing once it was asked."""
+        """All trials before the first `ask`, none after it."""
         return 0 if self._asked else len(self.configurations)
 
     def ask(self, capacity: int) -> list[Decision]:
@@ -56,43 +62,67 @@ class FixedTrials(Tuner):
         if self._asked:
             return []
         self._asked = True
-        return list(self._everything())
-
-    def tell(self, report: Report) -> list[Decision]:
-        """Return `Finish` when this was the last trial to arrive at `max_steps`."""
-        return self._close(report.trial) if report.step >= self.max_steps else []
-
-    def tell_failure(self, trial: int) -> list[Decision]:
-        """Return `Finish` when all the others have arrived."""
-        return self._close(trial)
-
-    def snapshot(self) -> dict[str, object]:
-        """Return whether it was asked, and the trials that are still open."""
-        return {"asked": self._asked, "open": sorted(self._open)}
-
-    def restore(self, snapshot: Mapping[str, object]) -> None:
-        """Take over the state that a tuner of the same identity had."""
-        asked, opened = snapshot.get("asked"), snapshot.get("open")
-        numbers = set(opened) if isinstance(opened, list) else {-1}
-        if not isinstance(asked, bool) or not numbers <= set(range(len(self.configurations))):
-            raise ConfigurationError(f"not a snapshot of this tuner: {snapshot!r}")
-        self._asked, self._open = asked, numbers
-
-    def _everything(self) -> Iterator[Decision]:
-        for trial, configuration in enumerate(self.configurations):
-            yield Register(
+        registers = [
+            Register(
                 trial=trial,
                 sequences=configuration.sequences,
                 max_steps=self.max_steps,
                 params=configuration.params,
             )
-        for trial in range(len(self.configurations)):
-            yield Extend(trial=trial, until=self.max_steps)
+            for trial, configuration in enumerate(self.configurations)
+        ]
+        return [*registers, *(Extend(trial=r.trial, until=self.max_steps) for r in registers)]
 
-    def _close(self, trial: int) -> list[Decision]:
+    def tell(self, report: Report) -> list[Decision]:
+        """Return `Finish` when the last trial arrives at `max_steps`."""
+        return self.tell_failure(report.trial) if report.step >= self.max_steps else []
+
+    def tell_failure(self, trial: int) -> list[Decision]:
+        """Return `Finish` when all other trials have ended."""
         if not self._asked or not 0 <= trial < len(self.configurations):
             raise InternalError(f"trial {trial} was never registered")
         if trial not in self._open:
             return []
         self._open.remove(trial)
         return [] if self._open else [Finish()]
+
+    def snapshot(self) -> dict[str, object]:
+        """Return whether trials were registered, and the numbers of those that are open."""
+        return state_to_json(self, self.state)
+
+    def restore(self, snapshot: Mapping[str, object]) -> None:
+        """Continue with the snapshot of a tuner of the same identity."""
+        set_state(self, self.state, snapshot, {})
+        if self._open - set(range(len(self.configurations))):
+            raise ConfigurationError(f"not the state of this tuner: {snapshot!r}")
+
+
+class SingleTrial(FixedTrials):
+    """Trains one configuration: the tuner of `Study.evaluate`.
+
+    Parameters
+    ----------
+    hp
+        Values and sequences by name.
+    max_steps
+        The step that it is trained to.
+    """
+
+    def __init__(self, hp: Mapping[str, object], max_steps: Step) -> None:
+        sequences = {name: as_sequence(value) for name, value in hp.items()}
+        params = {name: _shown(sequence) for name, sequence in sequences.items()}
+        configuration = Configuration(params=params, sequences=sequences)
+        super().__init__([configuration], whole("steps", max_steps, at_least=1))
+
+    def identity(self) -> dict[str, object]:
+        """Return the configuration and the step that it is trained to."""
+        sequences = self.configurations[0].sequences
+        return {
+            "tuner": "evaluate",
+            "hp": {name: sequence.to_json() for name, sequence in sequences.items()},
+            "max_steps": self.max_steps,
+        }
+
+
+def _shown(sequence: Sequence) -> Value:
+    return sequence(0) if sequence.constant_until(0) is None else repr(sequence)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from dasktune.algos.asha import ASHA
 from dasktune.algos.rungs import Bracket, Halving
+from dasktune.algos.sampled import Budget
 from dasktune.algos.sha import halved
 from dasktune.algos.synchronous import Schedule, SynchronousTuner
-from dasktune.errors import ConfigurationError
 from dasktune.sequences.values import Arguments
 from dasktune.space.define_by_run import AnySpace, Definition
 from dasktune.types import Decision, Step
@@ -22,7 +20,7 @@ def loop(steps: tuple[Step, ...], eta: int) -> tuple[Bracket, ...]:
     steps
         The rungs of the first.
     eta
-        One of this many is promoted.
+        One of `eta` trials is promoted.
 
     References
     ----------
@@ -35,40 +33,31 @@ def loop(steps: tuple[Step, ...], eta: int) -> tuple[Bracket, ...]:
     >>> [bracket.width for bracket in loop((1, 3, 9, 27, 81), eta=3)]
     [81, 34, 15, 8, 5]
     """
-    found = [steps[at:] for at in range(len(steps))]
+    brackets = [steps[at:] for at in range(len(steps))]
     return tuple(
-        Bracket(steps=rest, width=-(-len(steps) * eta ** (len(rest) - 1) // len(rest)))
-        for rest in found
+        Bracket(steps=rungs, width=-(-len(steps) * eta ** (len(rungs) - 1) // len(rungs)))
+        for rungs in brackets
     )
 
 
 class Hyperband(SynchronousTuner):
     """Loops through brackets of SHA until `trials` have begun.
 
-    A bracket is as in `SHA`. The next one begins when there are workers that those before
-    it have no work for; after the last, which trains all its trials to `max_steps`, comes
-    the first again. The last bracket of all is cut to the trials that are left. Where they
-    are too few for one to reach `max_steps` from its base rung, they begin at the
-    first rung from which one can.
+    A bracket is as in `SHA`. The next one begins when the brackets before it leave workers
+    without work. The last bracket of a loop trains all its trials to `max_steps`; after it
+    comes the first again. The very last bracket is cut to the trials that are left. If they
+    are too few for one to reach `max_steps` from its base rung, they begin at the first rung
+    from which one can.
 
     Parameters
     ----------
-    space
-        What to draw from.
+    space, max_steps, seed, sampler
+        As for `dasktune.algos.sampled.SampledTuner`.
     trials
-        How many configurations to try in all: what ends it.
-    max_steps
-        R: how far the best are trained.
-    min_steps
-        r: how far every trial is trained at least. If None, `max_steps` is divided by `eta`
-        to at most five rungs, and the lowest are left out while `trials` do not fill the
-        first bracket.
-    eta
-        One of this many is promoted.
-    seed
-        Decides what is drawn.
-    sampler
-        Proposes configurations; None draws at random.
+        Number of configurations to try in all: it ends the tuner.
+    min_steps, eta
+        As for `dasktune.algos.brackets.BracketTuner`; the first bracket decides which rungs
+        are left out.
 
     Raises
     ------
@@ -90,6 +79,10 @@ class Hyperband(SynchronousTuner):
     ((3, 34), (9, 11), (27, 3), (81, 1))
     """
 
+    state = ("_brackets", "_rungs")
+    options: Halving
+    _rungs: tuple[Step, ...]
+
     def __init__(
         self,
         space: AnySpace | Definition,
@@ -102,28 +95,20 @@ class Hyperband(SynchronousTuner):
         sampler: object = None,
     ) -> None:
         check = Arguments(type(self).__name__)
-        check.whole("max_steps", max_steps)
-        self.halving = Halving.checked(
+        budget = Budget.checked(check, trials, max_steps, seed)
+        halving = Halving.checked(
             check, trials=trials, max_steps=max_steps, min_steps=min_steps, eta=eta
         )
-        super().__init__(
-            space,
-            trials=trials,
-            max_steps=max_steps,
-            seed=seed,
-            sampler=sampler,
-            check=check,
-            more=self.halving.to_json(),
-        )
+        super().__init__(space, budget, halving, sampler=sampler, check=check)
 
     def begin(self) -> None:
-        """No bracket has begun."""
+        """Begin without a bracket."""
         super().begin()
-        self._rungs = self.halving.layout(self.trials)[0].steps
+        self._rungs = self.options.layout(self.trials)[0].steps
 
     def schedule(self, index: int, left: int) -> Schedule:
         """Return the rungs of a bracket, cut to the trials that are left."""
-        eta, brackets = self.halving.eta, loop(self._rungs, self.halving.eta)
+        eta, brackets = self.options.eta, loop(self._rungs, self.options.eta)
         bracket = brackets[index % len(brackets)]
         bracket = Bracket(steps=bracket.steps, width=min(bracket.width, left))
         while bracket.width < bracket.needs(eta):
@@ -131,48 +116,22 @@ class Hyperband(SynchronousTuner):
         return halved(bracket.steps, bracket.width, eta)
 
     def grow(self, trials: int) -> list[Decision]:
-        """Register the further trials; they begin when workers are free."""
+        """Register the added trials; they begin when workers are free."""
         return self.ask(0)
-
-    def state_json(self) -> dict[str, object]:
-        """Return the rungs, and the brackets that have begun."""
-        return {**super().state_json(), "rungs": list(self._rungs)}
-
-    def take_state_json(self, state: Mapping[str, object]) -> None:
-        """Take over such a state."""
-        super().take_state_json(state)
-        rungs = state.get("rungs")
-        if not isinstance(rungs, list):
-            raise ConfigurationError(f"not the state of this tuner: {state!r}")
-        self._rungs = tuple(rungs)
 
 
 class AsyncHyperband(ASHA):
     """Loops through brackets of ASHA: new trials fill one after the other, again and again.
 
-    Each bracket has its number of new trials in a loop, as in `Hyperband`; after the last
-    comes the first again, and its rungs go on with all that have reported there. Promotions
-    happen in every bracket at any time, as in `ASHA`. The loop may end anywhere: a trial
-    that begins last competes with all that went before it in its bracket.
+    In a loop each bracket gets its number of new trials, as in `Hyperband`; after the last
+    bracket comes the first again, whose rungs keep all that have reported there. Promotions
+    happen in every bracket at any time, as in `ASHA`. The loop may end anywhere: the last
+    trial to begin competes with all earlier trials of its bracket.
 
     Parameters
     ----------
-    space
-        What to draw from.
-    trials
-        How many configurations to try in all: what ends it.
-    max_steps
-        R: how far the best are trained.
-    min_steps
-        r: how far every trial is trained at least. If None, `max_steps` is divided by `eta`
-        to at most five rungs, and the lowest are left out while `trials` do not fill the
-        first bracket.
-    eta
-        One of this many is promoted.
-    seed
-        Decides what is drawn.
-    sampler
-        Proposes configurations; None draws at random.
+    space, trials, max_steps, min_steps, eta, seed, sampler
+        As for `Hyperband`.
 
     Raises
     ------
@@ -216,7 +175,7 @@ class AsyncHyperband(ASHA):
 
     def layout(self) -> tuple[Bracket, ...]:
         """Return the brackets; their widths are those of one loop."""
-        return loop(self.halving.layout(self.trials)[0].steps, self.halving.eta)
+        return loop(self.options.layout(self.trials)[0].steps, self.options.eta)
 
     def place(self, trial: int) -> int:
         """Return the bracket whose turn it is in the loop."""
@@ -225,5 +184,5 @@ class AsyncHyperband(ASHA):
         return next(at for at in range(len(widths)) if position < sum(widths[: at + 1]))
 
     def grow(self, trials: int) -> list[Decision]:
-        """Go on with the loop."""
+        """Continue the loop."""
         return self.ask(0)

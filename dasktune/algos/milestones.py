@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
+from dasktune.algos.sampled import Budget, Options
 from dasktune.algos.synchronous import Schedule, SynchronousTuner
 from dasktune.sequences.values import Arguments
 from dasktune.space import Space
@@ -13,32 +15,35 @@ from dasktune.space.define_by_run import AnySpace, Definition
 from dasktune.types import Step
 
 
-class Milestones(SynchronousTuner):
-    """Trains everything to the first milestone, what is kept there to the next, and so on.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MilestonesOptions(Options):
+    """The arguments of `Milestones`; the steps of `keep` are text."""
 
-    A milestone waits for everyone. What fails, and what is NaN or infinite, is not kept:
-    fewer go on where too few are left.
+    keep: Mapping[str, int]
+
+
+class Milestones(SynchronousTuner):
+    """Trains all trials to the first milestone, the kept ones to the next, and so on.
+
+    A milestone waits for all its trials. Failed trials, and NaN and infinite values, are not
+    kept, so that fewer trials may go on.
 
     Parameters
     ----------
-    space
-        What to draw from.
+    space, seed, sampler
+        As for `dasktune.algos.sampled.SampledTuner`.
     keep
-        How many trials are kept at which step; the best.
+        By step: how many of the best trials are kept there.
     max_steps
-        How far those are trained that are kept at the last milestone.
+        The step that the trials kept at the last milestone are trained to.
     trials
-        How many configurations to try; None for every one of a grid, without a sampler.
-    seed
-        Decides what is drawn.
-    sampler
-        Proposes configurations; None draws at random.
+        Number of configurations to try; None for every one of a grid, without a sampler.
 
     Raises
     ------
     ConfigurationError
         If a number is too small, a milestone is not below `max_steps`, more are kept than
-        there are, or the grid cannot be walked.
+        there are, or the space has no finite grid.
 
     References
     ----------
@@ -71,23 +76,19 @@ class Milestones(SynchronousTuner):
             trials = _grid_size(check, space, sampler)
             sampler = sampler or "grid"
         counts = _counts(check, keep)
-        last = check.whole("max_steps", max_steps)
-        trials = check.whole("trials", trials)
+        budget = Budget.checked(check, trials, max_steps, seed)
         if not check.problems:
-            _check_counts(check, counts, trials, last)
-        self._schedule = tuple(zip((*counts, last), (trials, *counts.values()), strict=True))
+            _check_counts(check, counts, budget)
+        self._schedule = tuple(
+            zip((*counts, budget.max_steps), (budget.trials, *counts.values()), strict=True)
+        )
+        options = MilestonesOptions(keep={str(step): count for step, count in counts.items()})
         super().__init__(
-            space,
-            trials=trials,
-            max_steps=last,
-            seed=seed,
-            sampler=None if check.problems else sampler,
-            check=check,
-            more={"keep": {str(step): count for step, count in counts.items()}},
+            space, budget, options, sampler=None if check.problems else sampler, check=check
         )
 
     def schedule(self, index: int, left: int) -> Schedule:
-        """Return the milestones; there is one bracket."""
+        """Return the milestones of the only bracket."""
         return self._schedule
 
 
@@ -105,19 +106,17 @@ def _counts(check: Arguments, keep: Mapping[Step, int]) -> dict[Step, int]:
     if not isinstance(keep, Mapping):
         check.add(f"keep must be a mapping of step to number, got {keep!r}")
         return {}
-    found = {
+    counts = {
         check.whole("each step of keep", step): check.whole(f"keep[{step!r}]", count)
         for step, count in keep.items()
     }
-    return dict(sorted(found.items()))
+    return dict(sorted(counts.items()))
 
 
-def _check_counts(
-    check: Arguments, counts: Mapping[Step, int], trials: int, max_steps: Step
-) -> None:
+def _check_counts(check: Arguments, counts: Mapping[Step, int], budget: Budget) -> None:
     for step in counts:
-        if step >= max_steps:
-            check.add(f"each step of keep must be < max_steps ({max_steps}), got {step}")
-    for before, kept in pairwise((trials, *counts.values())):
+        if step >= budget.max_steps:
+            check.add(f"each step of keep must be < max_steps ({budget.max_steps}), got {step}")
+    for before, kept in pairwise((budget.trials, *counts.values())):
         if kept > before:
             check.add(f"keep must not keep more than there are ({before}), got {kept}")

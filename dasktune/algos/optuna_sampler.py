@@ -1,6 +1,6 @@
 """The bridge to Optuna: any of its samplers as a source of configurations.
 
-This is the only module here that imports Optuna, and it is imported when a sampler is given.
+Only this module of `dasktune.algos` imports Optuna, and it is imported when a sampler is given.
 """
 
 from __future__ import annotations
@@ -10,10 +10,17 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
 import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 from optuna.pruners import NopPruner
 from optuna.samplers import (
     BaseSampler,
@@ -28,7 +35,6 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from dasktune.algos.base import Proposal
-from dasktune.algos.distributions import distribution_of
 from dasktune.algos.observations import RUNNING, Observations, Observed, Outcome, losses_of
 from dasktune.algos.sampler_parts import (
     digest_of,
@@ -39,7 +45,7 @@ from dasktune.algos.sampler_parts import (
     settle_seeds,
 )
 from dasktune.algos.samplers import Source
-from dasktune.errors import ConfigurationError
+from dasktune.errors import ConfigurationError, InternalError
 from dasktune.space import Choice, Configuration, Drawing, Float, Int
 from dasktune.space.define_by_run import AnySpace
 from dasktune.types import Step
@@ -383,3 +389,31 @@ def _quietly() -> Iterator[None]:
             yield
     finally:
         optuna.logging.set_verbosity(level)
+
+
+def distribution_of(document: Mapping[str, Any]) -> BaseDistribution:
+    """Return the distribution that a domain's JSON document means.
+
+    Examples
+    --------
+    >>> distribution_of({"domain": "Int", "low": 1, "high": 8, "log": True, "step": 1})
+    IntDistribution(high=8, log=True, low=1, step=1)
+    """
+    arguments = {name: value for name, value in document.items() if name != "domain"}
+    match document["domain"]:
+        case "Float":
+            return FloatDistribution(**{**arguments, "high": _last(Float(**arguments))})
+        case "Int":
+            return IntDistribution(**{**arguments, "high": _last(Int(**arguments))})
+        case "Choice":
+            return CategoricalDistribution(arguments["options"])
+        case kind:
+            raise InternalError(f"a coordinate has a domain of unknown kind {kind!r}")
+
+
+def _last(domain: Float | Int) -> Any:
+    """Return the largest point: Optuna warns of an upper bound that no step arrives at."""
+    if domain.step is None or domain.size is None:
+        return domain.high
+    last = Fraction(repr(domain.low)) + (domain.size - 1) * Fraction(repr(domain.step))
+    return type(domain.high)(last)

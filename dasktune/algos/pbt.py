@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 
 from dasktune.algos.base import check_horizon
 from dasktune.algos.pbt_explore import Exploring, fixed_coordinates
-from dasktune.algos.sampled import SampledTuner
-from dasktune.errors import ConfigurationError
+from dasktune.algos.sampled import Budget, Options, SampledTuner
 from dasktune.sequences import Sequence
 from dasktune.sequences.values import Arguments
 from dasktune.space import MOST_GRID_POINTS, Configuration
@@ -26,25 +24,25 @@ ROUNDS = 30
 """Comparisons of a member with its population unless `every` is given, as Li et al. had."""
 
 _CHILD = 1
-"""Sets the draws for a child apart from those for a trial that is sampled."""
+"""Separates the draws for a child from those for a sampled trial."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Member:
-    """A trial and its descent.
+    """A trial and its descent; in JSON a row of its fields.
 
     Attributes
     ----------
     population
-        Which.
+        The number of its population.
     point
-        The configuration it goes on with since it was born.
+        Its configuration since it was born.
     parent, born
-        The trial whose first `born` steps are its own; None and 0 for one that was sampled.
+        The trial that it shares its first `born` steps with; None and 0 for a sampled one.
     step
-        Its last report, or `born` before the first.
+        The step of its last report; `born` before the first.
     state
-        Whether it is trained, waits for slower members, or takes no more reports.
+        Whether it is trained, waits for slower members, or has no more reports.
     """
 
     population: int
@@ -54,47 +52,93 @@ class Member:
     step: Step = 0
     state: Literal["training", "waiting", "ended", "failed"] = "waiting"
 
+    @property
+    def is_living(self) -> bool:
+        """Whether it may be trained further."""
+        return self.state in ("training", "waiting")
+
+    def to_json(self) -> list[object]:
+        """Return its fields."""
+        return [getattr(self, name) for name in self.__slots__]
+
+    @classmethod
+    def from_json(cls, row: list[Any]) -> Member:
+        """Return the member of such a row."""
+        return cls(*row)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PBTOptions(Options):
+    """The arguments of `PBT`."""
+
+    population: int
+    every: Step
+    truncation: float
+    perturb: tuple[float, ...]
+    resample: float
+    fixed: frozenset[str]
+    populations: int
+    window: Step | None
+
+    def share(self, count: int) -> int:
+        """Return how many of `count` are the top, and the bottom; exact for 0.2 of 5."""
+        return int(Fraction(repr(self.truncation)) * count)
+
+    def check(self, check: Arguments, trials: object) -> None:
+        """Add to `check` the problems of options that are each of the right type."""
+        if not 0 < self.truncation <= 0.5:
+            check.add(f"truncation must be > 0 and <= 0.5, got {self.truncation}")
+        elif self.share(self.population) == 0:
+            check.add(
+                f"population must be >= {math.ceil(1 / self.truncation)} with truncation "
+                f"{self.truncation}, got {self.population}"
+            )
+        if not self.perturb or any(factor <= 0 or factor == 1 for factor in self.perturb):
+            check.add(f"perturb must be factors > 0 other than 1, got {list(self.perturb)}")
+        if not 0 <= self.resample <= 1:
+            check.add(f"resample must be >= 0 and <= 1, got {self.resample}")
+        if self.window is not None and self.window < self.every:
+            check.add(f"window must be >= every, which is {self.every}, got {self.window}")
+        if isinstance(trials, int) and trials < self.population:
+            check.add(f"trials must be >= population, which is {self.population}, got {trials}")
+
 
 class PBT(SampledTuner):
     """Population based training with truncation selection.
 
-    A population is sampled; its members report at every multiple of `every`, and no member
+    A population is sampled. Its members report at every multiple of `every`, and no member
     waits for another (but see `window`). Members are compared at equal steps: of the m that
     have reported at step n so far, the best and the worst ``floor(truncation * m)`` are the
-    top and the bottom there, looked at with each report; so nobody is replaced before
-    ``1 / truncation`` have come to n. Who comes first is not spared: a member that turns out
-    to be at the bottom of the step of its last report is stopped, also while it is trained
-    further, and a new trial, its child, takes its place. A donor is drawn from the top. The
-    child has the donor's hyper-parameters up to step n, which makes it the donor's state
-    there, and from n on those of the donor's configuration after a change: each coordinate is
-    drawn again with probability `resample`, else perturbed (see
-    `dasktune.algos.pbt_explore.Exploring`). A schedule is not begun anew: the child follows its
-    new one from step n on. A child's first report is at ``n + every``.
+    top and the bottom of n. They are looked at with each report, so that no member is
+    replaced before ``1 / truncation`` have reported at n. A member in the bottom at the step of
+    its last report is stopped, even while it is trained further, and a new trial, its child,
+    takes its place. A donor is drawn from the top. The child has the donor's hyper-parameters
+    up to step n, and therefore its state there. From n on it has those of the donor's
+    configuration after a change: each coordinate is drawn again with probability `resample`,
+    else perturbed (see `dasktune.algos.pbt_explore.Exploring`). Its schedules do not begin
+    anew: they go on from step n. Its first report is at ``n + every``.
 
     An infinite loss is the worst, and never a donor's. A member that fails after a report of
-    its own is replaced like one at the bottom of its last step; a failed one is no donor.
+    its own is replaced like a member in the bottom of its last step; a failed one is no donor.
 
-    The paper's trick to sample until half of a population is better than guessing is left
-    out: it needs to be told what guessing is.
+    The paper's test whether half of a population is better than guessing is left out: it
+    needs to be told what guessing gives.
 
     A child is a trial like any other: its `sequences`, run alone, give the same model. Its
     `params` are those that it goes on with.
 
     Parameters
     ----------
-    space
-        What to draw from: a `dasktune.Space`, or a function that defines one by running. A
-        child has the hyper-parameters that its donor has: what decides which others exist
-        is never changed.
+    space, max_steps, seed
+        As for `dasktune.algos.sampled.SampledTuner`. A child has the same hyper-parameters as
+        its donor: values that decide which others exist are never changed.
     population
         Members of each population; at least ``1 / truncation``.
-    max_steps
-        How far members are trained.
     every
         Steps from one comparison to the next; None for a thirtieth of `max_steps`.
     trials
-        How many trials there may be in all, children included. After the last one nobody is
-        replaced. None: as many as there can be, one a member and comparison.
+        The largest number of trials, children included; after the last one no member is
+        replaced. None: as many as there can be, one for each member and comparison.
     truncation
         Share of the members that is the bottom, and the top; at most 1/2.
     perturb
@@ -102,19 +146,17 @@ class PBT(SampledTuner):
     resample
         Probability that a coordinate is drawn again rather than perturbed.
     fixed
-        Names of hyper-parameters and coordinates (of what is suggested, if a function
-        defines the space) that children inherit unchanged. Whatever changes the shape of
-        the model belongs here: a state cannot be loaded into another.
+        Names of hyper-parameters and coordinates (of suggestions, if a function defines the
+        space) that children inherit unchanged. Values that change the shape of the model
+        belong here: a state cannot be loaded into a model of another shape.
     populations
-        How many populations are trained. The next one is sampled when a worker would have
-        nothing to do otherwise; where work is scarce, earlier populations go first.
+        The number of populations. The next one is sampled when a worker would otherwise have
+        nothing to do; where workers are scarce, earlier populations go first.
     window
         Steps that a member may be ahead of the slowest living one of its population: it
-        waits before it would be further. At least `every`; None for no limit.
-    seed
-        Decides what is drawn; it has nothing to do with the seed of the training.
+        waits rather than be further ahead. At least `every`; None for no limit.
     sampler
-        Proposes the members that are sampled; None draws at random. It hears of no child.
+        Proposes the members that are sampled; None draws at random. It is told of no child.
 
     Raises
     ------
@@ -130,6 +172,13 @@ class PBT(SampledTuner):
     """
 
     growing = False
+    state = ("_populations", "_members", "_ranked")
+    options: PBTOptions
+    _populations: int
+    """The number of populations that have begun."""
+    _members: list[Member]
+    _ranked: dict[tuple[int, Step], list[tuple[float, int]]]
+    """By population and step: (loss, trial) from the best to the worst."""
 
     def __init__(
         self,
@@ -150,121 +199,100 @@ class PBT(SampledTuner):
     ) -> None:
         check = Arguments(type(self).__name__)
         space = space_of(space)
-        # It is for the base to say what is wrong with `max_steps`.
-        steps = Arguments("").whole("max_steps", max_steps)
-        self.every = check.whole("every", max(1, steps // ROUNDS) if every is None else every)
-        self.population = check.whole("population", population)
-        self.populations = check.whole("populations", populations)
-        self.window = None if window is None else check.whole("window", window)
-        self.truncation = check.real("truncation", truncation)
-        self.perturb = tuple(check.real("perturb", factor) for factor in perturb)
-        self.resample = check.real("resample", resample)
-        self.fixed = fixed_coordinates(space, fixed)
-        if trials is None:
-            most = self.population * self.populations * math.ceil(steps / self.every)
-            trials = min(most, MOST_GRID_POINTS)
-        if not check.problems:
-            self._check(check, trials)
-        super().__init__(
-            space,
-            trials=trials,
-            max_steps=max_steps,
-            seed=seed,
-            sampler=sampler,
-            check=check,
-            more={
-                "population": self.population,
-                "every": self.every,
-                "truncation": self.truncation,
-                "perturb": list(self.perturb),
-                "resample": self.resample,
-                "fixed": sorted(self.fixed),
-                "populations": self.populations,
-                "window": self.window,
-            },
+        budget = Budget.checked(check, 1 if trials is None else trials, max_steps, seed)
+        every = max(1, budget.max_steps // ROUNDS) if every is None else every
+        options = PBTOptions(
+            population=check.whole("population", population),
+            every=check.whole("every", every),
+            truncation=check.real("truncation", truncation),
+            perturb=tuple(check.real("perturb", factor) for factor in perturb),
+            resample=check.real("resample", resample),
+            fixed=fixed_coordinates(space, fixed),
+            populations=check.whole("populations", populations),
+            window=None if window is None else check.whole("window", window),
         )
+        if trials is None:
+            rounds = math.ceil(budget.max_steps / options.every)
+            most = options.population * options.populations * rounds
+            budget = replace(budget, trials=min(most, MOST_GRID_POINTS))
+        if not check.problems:
+            options.check(check, budget.trials)
+        super().__init__(space, budget, options, sampler=sampler, check=check)
 
-    def _check(self, check: Arguments, trials: int) -> None:
-        if not 0 < self.truncation <= 0.5:
-            check.add(f"truncation must be > 0 and <= 0.5, got {self.truncation}")
-        elif self._share(self.population) == 0:
-            check.add(
-                f"population must be >= {math.ceil(1 / self.truncation)} with truncation "
-                f"{self.truncation}, got {self.population}"
-            )
-        if not self.perturb or any(factor <= 0 or factor == 1 for factor in self.perturb):
-            check.add(f"perturb must be factors > 0 other than 1, got {list(self.perturb)}")
-        if not 0 <= self.resample <= 1:
-            check.add(f"resample must be >= 0 and <= 1, got {self.resample}")
-        if self.window is not None and self.window < self.every:
-            check.add(f"window must be >= every, which is {self.every}, got {self.window}")
-        if isinstance(trials, int) and trials < self.population:
-            check.add(f"trials must be >= population, which is {self.population}, got {trials}")
-
-    # ------------------------------------------------------------------- what a kind must do
+    # --------------------------------------------------------------- the protocol of tuners
 
     def begin(self) -> None:
-        """There is no population yet."""
-        self._members: list[Member] = []
+        """Begin without a population."""
+        self._populations = 0
+        self._members = []
+        self._ranked = {}
+
+    def derive(self) -> None:
+        """Set the living members and their sequences, which follow from the points."""
+        self._living: list[set[int]] = [set() for _ in range(self._populations)]
         self._sequences: list[Mapping[str, Sequence]] = []
-        self._living: list[set[int]] = []
-        # By population and step: (loss, trial) from the best to the worst.
-        self._ranked: dict[tuple[int, Step], list[tuple[float, int]]] = defaultdict(list)
+        for trial, member in enumerate(self._members):
+            own = self.space.at(member.point)
+            is_sampled = member.parent is None
+            self._sequences.append(own.sequences if is_sampled else self._inherited(member, own))
+            if member.is_living:
+                self._living[member.population].add(trial)
 
     @property
     def configurations(self) -> None:
-        """None: what children try depends on losses."""
+        """None: the configurations of children depend on losses."""
         return None
 
     @property
     def most_queued(self) -> int:
-        """As many queued points as there are members that are sampled."""
-        return min(self.trials, self.population * self.populations)
+        """As many queued points as sampled members."""
+        return min(self.trials, self.options.population * self.options.populations)
 
     def ask(self, capacity: int) -> list[Decision]:
-        """Return a new population, the first or one for workers that have nothing to do."""
+        """Return a new population: the first, or one for workers that have nothing to do."""
         if self._all_begun or (self._living and not capacity):
             return []
-        number = len(self._living)
+        number = self._populations
+        self._populations += 1
         self._living.append(set())
-        found: list[Decision] = []
-        for _ in range(self.population):
+        registers: list[Decision] = []
+        for _ in range(self.options.population):
             drawn = self.draw()
             member = Member(population=number, point=drawn.point)
             self._add(member, self.space.at(drawn.point).sequences)
-            found.append(drawn)
-        return [*found, *self._go_on(number)]
+            registers.append(drawn)
+        return [*registers, *self._go_on(number)]
 
     def tell(self, report: Report) -> list[Decision]:
-        """Return what follows from a report; a sampler hears only of what it proposed."""
-        return super().tell(report) if self._is_sampled(report.trial) else self.told(report)
+        """Return the decisions after a report; the sampler gets those of sampled members."""
+        return super().tell(report) if self._is_sampled(report.trial) else self.on_report(report)
 
     def tell_failure(self, trial: int) -> list[Decision]:
-        """Return what follows from a failure; a sampler hears only of what it proposed."""
-        return super().tell_failure(trial) if self._is_sampled(trial) else self.failed(trial)
+        """Return the decisions after a failure; the sampler gets those of sampled members."""
+        return super().tell_failure(trial) if self._is_sampled(trial) else self.on_failure(trial)
 
-    def told(self, report: Report) -> list[Decision]:
-        """Let the member go on, and put children in the places of those at the bottom."""
+    def on_report(self, report: Report) -> list[Decision]:
+        """Extend the member, and put children in the places of those in the bottom."""
         trial, member = report.trial, self._members[report.trial]
         if member.state != "training":
             return []
         member.step, member.state = report.step, "waiting"
-        insort(self._ranked[member.population, report.step], (report.loss, trial))
+        insort(self._ranked_at(member), (report.loss, trial))
         if report.step >= self.max_steps:
             self._end(trial, "ended")
             return self._go_on(member.population)
-        found: list[Decision] = []
-        for bottom in self._bottom(member.population, report.step):
+        decisions: list[Decision] = []
+        for bottom in self._bottom(member):
             child = self._child_at(self._members[bottom])
             if child is not None:
                 self._end(bottom, "ended")
-                found += [Stop(trial=bottom), child]
-        return [*found, *self._go_on(member.population)]
+                decisions += [Stop(trial=bottom), child]
+        return [*decisions, *self._go_on(member.population)]
 
-    def failed(self, trial: int) -> list[Decision]:
-        """Put a child in the place of a member that has come further than it began."""
+    def on_failure(self, trial: int) -> list[Decision]:
+        """Put a child in the place of a member that has reported since its birth."""
         member = self._members[trial]
-        if member.state not in ("training", "waiting"):
+        if not member.is_living:
             return []
         self._end(trial, "failed")
         child = self._child_at(member) if member.step > member.born else None
@@ -274,21 +302,25 @@ class PBT(SampledTuner):
 
     @property
     def _all_begun(self) -> bool:
-        return len(self._living) == self.populations or self.left < self.population
+        options = self.options
+        return self._populations == options.populations or self.left < options.population
 
     def _is_sampled(self, trial: int) -> bool:
         return self._members[trial].parent is None
 
-    def _share(self, count: int) -> int:
-        """Return how many of `count` are the top, and the bottom; exact for 0.2 of 5."""
-        return int(Fraction(repr(self.truncation)) * count)
+    def _ranked_at(self, member: Member) -> list[tuple[float, int]]:
+        """Return (loss, trial) of all that have reported at the step of a member."""
+        return self._ranked.setdefault((member.population, member.step), [])
 
-    def _bottom(self, population: int, step: Step) -> list[int]:
-        """Return the living members at the bottom of a step that have not come further."""
-        ranked = self._ranked[population, step]
-        worst = ranked[len(ranked) - self._share(len(ranked)) :]
-        living = self._living[population]
-        return [one for _, one in worst if one in living and self._members[one].step == step]
+    def _bottom(self, member: Member) -> list[int]:
+        """Return the living members in the bottom of a member's step that are still there."""
+        ranked = self._ranked_at(member)
+        worst = [trial for _, trial in ranked[len(ranked) - self.options.share(len(ranked)) :]]
+        return [
+            trial
+            for trial in worst
+            if self._members[trial].is_living and self._members[trial].step == member.step
+        ]
 
     def _add(self, member: Member, sequences: Mapping[str, Sequence]) -> None:
         self._living[member.population].add(len(self._members))
@@ -301,27 +333,27 @@ class PBT(SampledTuner):
         self._living[member.population].remove(trial)
 
     def _go_on(self, population: int) -> list[Decision]:
-        """Extend every member that waits and need not any more; finish if none is left."""
-        living = sorted(self._living[population], key=lambda one: (self._members[one].step, one))
-        found: list[Decision] = []
-        for trial in living:
+        """Extend the members that need not wait any longer; finish if none is left."""
+        living = sorted((self._members[trial].step, trial) for trial in self._living[population])
+        decisions: list[Decision] = []
+        for step, trial in living:
             member = self._members[trial]
-            until = min(member.step + self.every, self.max_steps)
-            slowest = self._members[living[0]].step
-            in_window = self.window is None or until <= slowest + self.window
+            until = min(step + self.options.every, self.max_steps)
+            window = self.options.window
+            in_window = window is None or until <= living[0][0] + window
             if member.state == "waiting" and in_window:
                 member.state = "training"
-                found.append(Extend(trial=trial, until=until, priority=float(-population)))
+                decisions.append(Extend(trial=trial, until=until, priority=float(-population)))
         if self._all_begun and not any(self._living):
-            found.append(Finish())
-        return found
+            decisions.append(Finish())
+        return decisions
 
     def _child_at(self, member: Member) -> Register | None:
-        """Return the child that takes a member's place at its step; None if there can be none."""
-        ranked = self._ranked[member.population, member.step]
+        """Return the child that replaces a member at its step; None without a donor or trial."""
+        ranked = self._ranked.get((member.population, member.step), [])
         donors = [
             trial
-            for loss, trial in ranked[: self._share(len(ranked))]
+            for loss, trial in ranked[: self.options.share(len(ranked))]
             if loss < math.inf and self._members[trial].state != "failed"
         ]
         if not donors or not self.left:
@@ -338,82 +370,26 @@ class PBT(SampledTuner):
         )
         sequences = self._inherited(child, configuration)
         self._add(child, sequences)
-        self.registered += 1
-        return Register(
-            trial=self.registered - 1,
-            sequences=sequences,
-            max_steps=self.max_steps,
-            params=configuration.params,
-            point=configuration.point,
-            domains=configuration.domains,
-        )
+        return self.register(configuration, sequences)
 
     def _explored(self, point: Mapping[str, Value], rng: np.random.Generator) -> Configuration:
+        options = self.options
         exploring = Exploring(
-            point, rng, factors=self.perturb, resample=self.resample, fixed=self.fixed
+            point, rng, factors=options.perturb, resample=options.resample, fixed=options.fixed
         )
-        found, old = self.space.pick(exploring), self.space.at(point)
-        if found.sequences.keys() != old.sequences.keys():
+        explored, old = self.space.pick(exploring), self.space.at(point)
+        if explored.sequences.keys() != old.sequences.keys():
             return old
-        check_horizon((found,), self.max_steps)
-        return found
+        check_horizon((explored,), self.max_steps)
+        return explored
 
     def _inherited(self, child: Member, configuration: Configuration) -> dict[str, Sequence]:
         """Return the sequences of a child: its parent's, then those of its configuration."""
-        parent, n = cast(int, child.parent), child.born
+        parent, born = cast(int, child.parent), child.born
         before = self.space.at(self._members[parent].point).sequences
-        return {
-            # What did not change needs no joint: the parent goes on with it, too.
-            name: old if before[name] == new else old[:n] >> new[n:]
-            for (name, old), new in (
-                (item, configuration.sequences[item[0]]) for item in self._sequences[parent].items()
-            )
-        }
-
-    # ----------------------------------------------------------------------------- state
-
-    def state_json(self) -> dict[str, object]:
-        """Return the members and what they reported; sequences follow from the points."""
-        return {
-            "populations": len(self._living),
-            "members": [
-                [one.population, dict(one.point), one.parent, one.born, one.step, one.state]
-                for one in self._members
-            ],
-            "ranked": [
-                [*at, [[loss if loss < math.inf else None, trial] for loss, trial in ranked]]
-                for at, ranked in self._ranked.items()
-            ],
-        }
-
-    def take_state_json(self, state: Mapping[str, object]) -> None:
-        """Take over the members and what they reported."""
-        match state:
-            case {"populations": int(count), "members": list(members), "ranked": list(ranked)}:
-                self.begin()
-                self._living = [set() for _ in range(count)]
-                for one in members:
-                    self._restore_member(*one)
-                for population, step, entries in ranked:
-                    self._ranked[population, step] = [
-                        (math.inf if loss is None else loss, trial) for loss, trial in entries
-                    ]
-            case _:
-                raise ConfigurationError(f"not the state of this tuner: {state!r}")
-
-    def _restore_member(
-        self,
-        population: int,
-        point: Mapping[str, Value],
-        parent: int | None,
-        born: Step,
-        step: Step,
-        state: Literal["training", "waiting", "ended", "failed"],
-    ) -> None:
-        member = Member(
-            population=population, point=point, parent=parent, born=born, step=step, state=state
-        )
-        own = self.space.at(point)
-        self._add(member, own.sequences if parent is None else self._inherited(member, own))
-        if state in ("ended", "failed"):
-            self._living[population].remove(len(self._members) - 1)
+        sequences = {}
+        for name, old in self._sequences[parent].items():
+            new = configuration.sequences[name]
+            # An unchanged sequence needs no joint: the parent goes on with it, too.
+            sequences[name] = old if before[name] == new else old[:born] >> new[born:]
+        return sequences

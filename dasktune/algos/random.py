@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from dasktune.algos.independent import IndependentTrials
-from dasktune.errors import ConfigurationError
-from dasktune.types import Decision, Extend, Register, Report
+from dasktune.algos.sampled import Budget, IndependentTrials
+from dasktune.sequences.values import Arguments
+from dasktune.space.define_by_run import AnySpace, Definition
+from dasktune.types import Decision, Extend, Report, Step
 
 
 class Random(IndependentTrials):
     """Trains `trials` configurations of a space to `max_steps`, drawn at random.
 
-    With a `sampler` they are what it proposes, one for each worker at a time if it learns.
-    One configuration may come more than once; training it again costs nothing.
+    With a `sampler` it trains the configurations that the sampler proposes. The same
+    configuration may come more than once; training it again costs nothing.
 
     Parameters
     ----------
-    space
-        What to draw from.
-    trials
-        How many configurations to draw.
-    max_steps
-        How far each trial is trained.
-    seed
-        Decides what is drawn; it has nothing to do with the seed of the training.
-    sampler
-        Proposes configurations; None draws at random.
+    space, trials, max_steps, seed, sampler
+        As for `dasktune.algos.sampled.SampledTuner`.
 
     Raises
     ------
@@ -41,21 +32,23 @@ class Random(IndependentTrials):
     trains_in_full = True
     several_objectives = True
 
-    def request(self, trial: Register) -> Extend:
-        """Return that it is trained in full."""
-        return Extend(trial=trial.trial, until=self.max_steps)
+    def __init__(
+        self,
+        space: AnySpace | Definition,
+        *,
+        trials: int,
+        max_steps: Step,
+        seed: int = 0,
+        sampler: object = None,
+    ) -> None:
+        check = Arguments(type(self).__name__)
+        budget = Budget.checked(check, trials, max_steps, seed)
+        super().__init__(space, budget, sampler=sampler, check=check)
 
-    def told(self, report: Report) -> list[Decision]:
-        """Return `Finish` when this was the last trial to arrive at `max_steps`."""
-        return self.failed(report.trial) if report.step >= self.max_steps else []
+    def request(self, trial: int) -> Extend:
+        """Extend a trial to `max_steps`."""
+        return Extend(trial=trial, until=self.max_steps)
 
-    def state_json(self) -> dict[str, object]:
-        """Return the trials that are under way."""
-        return {"open": sorted(self.open)}
-
-    def take_state_json(self, state: Mapping[str, object]) -> None:
-        """Take over the trials that are under way."""
-        found = state.get("open")
-        if not isinstance(found, list) or not set(found) <= set(range(self.registered)):
-            raise ConfigurationError(f"not the state of this tuner: {state!r}")
-        self.open = set(found)
+    def on_report(self, report: Report) -> list[Decision]:
+        """Return `Finish` when the last trial arrives at `max_steps`."""
+        return self.on_failure(report.trial) if report.step >= self.max_steps else []

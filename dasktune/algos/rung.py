@@ -1,4 +1,4 @@
-"""One asynchronous rung: who of those that have reported belongs to the best."""
+"""One asynchronous rung: which of the trials that have reported are among the best."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from heapq import heappop, heappush, heappushpop
 
 
 class Rung:
-    """Ranks what has reported, and says with each arrival who is to be promoted.
+    """Ranks the trials that have reported, and names a trial to promote with each arrival.
 
     The top are the ``floor(n / eta)`` smallest losses of the n that have reported; of equal
-    ones the earlier. Whoever enters the top for the first time is promoted then and there,
-    and at each arrival that is one at most: either the top grows by one place, or the
-    newcomer takes a place in it. An infinite loss ranks last, and is never promoted
-    even where it has a place in the top.
+    losses the earlier. A trial is promoted when it enters the top for the first time, which
+    is at most one trial at each arrival: either the top grows by one place, or the newcomer
+    takes a place in it. An infinite loss ranks last, and is never promoted, even where it
+    has a place in the top.
 
     Parameters
     ----------
     eta
-        One of this many is promoted.
+        One of `eta` trials is promoted.
 
     References
     ----------
@@ -42,7 +42,7 @@ class Rung:
         self._rest: list[tuple[float, int, int, bool]] = []
 
     def __len__(self) -> int:
-        """Return how many have reported."""
+        """Return the number of trials that have reported."""
         return len(self._top) + len(self._rest)
 
     @property
@@ -51,19 +51,14 @@ class Rung:
         return -self._top[0][0] if self._top else self._rest[0][0]
 
     def record(self, loss: float, trial: int) -> int | None:
-        """Take in a report, in O(log n).
+        """Add a report, in O(log n); return the trial to promote now, if there is one.
 
         Parameters
         ----------
         loss
-            Smaller is better; plus infinity for what is not finite.
+            Smaller is better; infinite for a value that is not finite.
         trial
-            Whose; none may report twice.
-
-        Returns
-        -------
-        int or None
-            The trial that is to be promoted now.
+            Its number; a trial reports once.
         """
         arrival = len(self)
         lowest = heappushpop(self._top, (-loss, -arrival, trial)) if self._top else None
@@ -88,8 +83,8 @@ class Rung:
 
     @classmethod
     def from_json(cls, eta: int, arrivals: Iterable[tuple[int, float | None]]) -> Rung:
-        """Return the rung at which these have arrived in this order."""
-        found = cls(eta)
+        """Return the rung at which these trials have arrived in this order."""
+        rung = cls(eta)
         for trial, loss in arrivals:
-            found.record(math.inf if loss is None else loss, trial)
-        return found
+            rung.record(math.inf if loss is None else loss, trial)
+        return rung

@@ -1,4 +1,4 @@
-"""Rungs and brackets of successive halving: how far trials go, and how many begin where.
+"""Rungs and brackets of successive halving: the steps, and the number of trials at each.
 
 All is integer or rational arithmetic. A logarithm in floating point loses a rung at exact
 powers, such as 243 at eta 3 and 1000 at eta 10.
@@ -12,6 +12,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Final
 
+from dasktune.algos.sampled import Options
 from dasktune.errors import ConfigurationError, unknown
 from dasktune.sequences.values import Arguments
 from dasktune.types import Step
@@ -24,27 +25,27 @@ BRACKET_SETS: Final[dict[str, tuple[int, ...] | None]] = {
     "aggressive": (0,),
     "conservative": None,
 }
-"""Brackets by the name of their set; None stands for all there are."""
+"""Brackets by the name of their set; None for all."""
 
 
 def rungs(
     max_steps: Step, min_steps: Step | None = None, eta: int = 4, most: int = MOST_RUNGS
 ) -> tuple[Step, ...]:
-    """Return the steps at which trials are compared, ascending, `max_steps` the last.
+    """Return the steps at which trials are compared, ascending, the last one `max_steps`.
 
-    With `min_steps` they are that times the powers of `eta`, as far as they are below
-    `max_steps`. Without, `max_steps` is divided by `eta` again and again and rounded down.
+    With `min_steps` they are `min_steps` times the powers of `eta` below `max_steps`. Without,
+    `max_steps` is divided by `eta` again and again and rounded down.
 
     Parameters
     ----------
     max_steps
-        R: how far the best are trained.
+        R: the step that the best are trained to.
     min_steps
-        r: how far every trial is trained.
+        r: the step that every trial is trained to.
     eta
-        One of this many is promoted.
+        One of `eta` trials is promoted.
     most
-        Rungs at most, where there is no `min_steps`.
+        The largest number of rungs without `min_steps`.
 
     Raises
     ------
@@ -66,11 +67,11 @@ def rungs(
     eta = check.whole("eta", eta, at_least=2)
     most = check.whole("most", most)
     check.refuse()
-    found = [max_steps]
     if lowest is None:
-        while found[-1] >= eta and len(found) < most:
-            found.append(found[-1] // eta)
-        return tuple(reversed(found))
+        steps = [max_steps]
+        while steps[-1] >= eta and len(steps) < most:
+            steps.append(steps[-1] // eta)
+        return tuple(reversed(steps))
     powers = []
     while lowest < max_steps:
         powers.append(lowest)
@@ -79,7 +80,7 @@ def rungs(
 
 
 def reachable(trials: int, min_steps: Step, eta: int) -> tuple[Step, ...]:
-    """Return the rungs that `trials` can reach where nothing else limits them.
+    """Return the rungs that so many trials can reach without another limit.
 
     They are ``r * eta**i`` for all ``eta**i <= trials``.
 
@@ -93,17 +94,17 @@ def reachable(trials: int, min_steps: Step, eta: int) -> tuple[Step, ...]:
     >>> reachable(100, min_steps=2, eta=4)
     (2, 8, 32, 128)
     """
-    found, power = [min_steps], eta
+    steps, power = [min_steps], eta
     while power <= trials:
-        found.append(min_steps * power)
+        steps.append(min_steps * power)
         power *= eta
-    return tuple(found)
+    return tuple(steps)
 
 
 def weight(count: int, eta: int) -> Fraction:
-    """Return the share of a bracket with `count` rungs, in proportion to those of others.
+    """Return the weight of a bracket with `count` rungs when trials are split over brackets.
 
-    It is the inverse of what a trial of the bracket costs on average, as part of R:
+    It is the inverse of the average cost of a trial in the bracket, as a part of R:
     ``count / eta**(count - 1)``.
 
     References
@@ -127,18 +128,18 @@ def allocate(trials: int, weights: Iterable[Fraction | float]) -> tuple[int, ...
     >>> allocate(1000, [256 / 5, 64 / 4, 16 / 3])
     (706, 221, 73)
     """
-    exact = [Fraction(one) for one in weights]
-    quotas = [trials * one / sum(exact) for one in exact]
-    found = [int(quota) for quota in quotas]
-    places = sorted(range(len(found)), key=lambda place: found[place] - quotas[place])
-    for place in places[: trials - sum(found)]:
-        found[place] += 1
-    return tuple(found)
+    exact = [Fraction(weight) for weight in weights]
+    quotas = [trials * weight / sum(exact) for weight in exact]
+    shares = [int(quota) for quota in quotas]
+    places = sorted(range(len(shares)), key=lambda place: shares[place] - quotas[place])
+    for place in places[: trials - sum(shares)]:
+        shares[place] += 1
+    return tuple(shares)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bracket:
-    """A bracket: its rungs, and how many trials begin in it.
+    """A bracket: its rungs, and the number of trials that begin in it.
 
     Parameters
     ----------
@@ -152,31 +153,32 @@ class Bracket:
     width: int
 
     def needs(self, eta: int) -> int:
-        """Return how wide it must be for one of its trials to reach the top rung."""
+        """Return the width with which one of its trials reaches the top rung."""
         needed: int = eta ** (len(self.steps) - 1)
         return needed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Halving:
-    """What a tuner of this family is asked for, beside the number of trials.
+class Halving(Options):
+    """The arguments of a tuner of this family, beside the number of trials.
 
     Parameters
     ----------
     max_steps
-        R; None where nothing but the number of trials limits how far they go.
+        R; None if only the number of trials limits how far they go.
     min_steps
-        r; None where R says it.
+        r; None if it follows from R.
     eta
-        One of this many is promoted.
-    indices
-        The brackets that trials are split over, as far as they exist; None for all.
+        One of `eta` trials is promoted.
+    brackets
+        The numbers of the brackets that trials are split over; missing ones are left out.
+        None for all.
     """
 
     max_steps: Step | None
     min_steps: Step | None
     eta: int
-    indices: tuple[int, ...] | None = (0,)
+    brackets: tuple[int, ...] | None = (0,)
 
     @classmethod
     def checked(
@@ -189,7 +191,7 @@ class Halving:
         eta: int,
         brackets: str | Iterable[int] = "aggressive",
     ) -> Halving:
-        """Return it with its arguments checked; what is wrong with them goes to `check`."""
+        """Return it with its arguments checked; `check` keeps the problems."""
         lowest, highest = None, None
         if max_steps is not None:
             lowest, highest = _range(check, min_steps, max_steps)
@@ -199,58 +201,49 @@ class Halving:
             check.add("max_steps must be given, or min_steps, got neither")
         trials = check.whole("trials", trials)
         eta = check.whole("eta", eta, at_least=2)
-        indices = _indices(check, brackets)
-        found = cls(max_steps=highest, min_steps=lowest, eta=eta, indices=indices)
+        numbers = _numbers(check, brackets)
+        halving = cls(max_steps=highest, min_steps=lowest, eta=eta, brackets=numbers)
         if not check.problems:
             try:
-                found.layout(trials)
+                halving.layout(trials)
             except ConfigurationError as error:
                 for problem in error.problems:
                     check.add(problem)
-        return found
+        return halving
 
     def layout(self, trials: int) -> tuple[Bracket, ...]:
-        """Return the brackets that `trials` are split over.
+        """Return the brackets that so many trials are split over.
 
         Each must be wide enough for one of its trials to reach `max_steps`. Without
-        `min_steps` the lowest rungs are left out until that is so.
+        `min_steps` the lowest rungs are left out until it is.
 
         Raises
         ------
         ConfigurationError
-            If there are too few trials for `min_steps`, with the number that is enough, or no
-            bracket of those wanted exists.
+            If there are too few trials for `min_steps`, with the number that is enough, or
+            none of the brackets exists.
         """
         if self.max_steps is None:
             return self._split(trials, reachable(trials, self.min_steps or 1, self.eta))
         steps = rungs(self.max_steps, self.min_steps, self.eta)
         while True:
-            found = self._split(trials, steps)
-            if self._are_wide(found):
-                return found
+            brackets = self._split(trials, steps)
+            if self._are_wide(brackets):
+                return brackets
             if self.min_steps is not None:
                 raise ConfigurationError(self._too_few(trials, steps))
             steps = steps[1:]
 
     def more(self, brackets: Sequence[Bracket], trials: int) -> tuple[Bracket, ...]:
-        """Return `brackets` widened by `trials` that are split as the first were."""
+        """Return the brackets with `trials` more, which are split like the first."""
         shares = self._shares(brackets, trials)
         return tuple(
             Bracket(steps=bracket.steps, width=bracket.width + share)
             for bracket, share in zip(brackets, shares, strict=True)
         )
 
-    def to_json(self) -> dict[str, object]:
-        """Return it as JSON, for the identity of a tuner."""
-        return {
-            "max_steps": self.max_steps,
-            "min_steps": self.min_steps,
-            "eta": self.eta,
-            "brackets": None if self.indices is None else list(self.indices),
-        }
-
     def _split(self, trials: int, steps: tuple[Step, ...]) -> tuple[Bracket, ...]:
-        wanted = range(len(steps)) if self.indices is None else self.indices
+        wanted = range(len(steps)) if self.brackets is None else self.brackets
         empty = [Bracket(steps=steps[at:], width=0) for at in wanted if at < len(steps)]
         if not empty:
             raise ConfigurationError(
@@ -259,16 +252,16 @@ class Halving:
         return self.more(empty, trials)
 
     def _shares(self, brackets: Sequence[Bracket], trials: int) -> tuple[int, ...]:
-        return allocate(trials, [weight(len(one.steps), self.eta) for one in brackets])
+        return allocate(trials, [weight(len(bracket.steps), self.eta) for bracket in brackets])
 
     def _are_wide(self, brackets: Iterable[Bracket]) -> bool:
         return all(bracket.width >= bracket.needs(self.eta) for bracket in brackets)
 
     def _too_few(self, trials: int, steps: tuple[Step, ...]) -> str:
-        """Return the refusal, with the number of trials from which on there are enough."""
+        """Return the problem, with the least number of trials that is enough."""
         counts = [len(bracket.steps) for bracket in self._split(trials, steps)]
-        # A share is n * eta**(k - 1) / k / (sum of weights) for k rungs: at least what the
-        # bracket needs as soon as n reaches k times the sum. Rounding may want one less.
+        # A share is n * eta**(k - 1) / k / (sum of weights) for k rungs: at least the width that
+        # the bracket needs as soon as n reaches k times the sum. Rounding may need fewer.
         enough = ceil(max(counts) * sum(weight(count, self.eta) for count in counts))
         while self._are_wide(self._split(enough - 1, steps)):
             enough -= 1
@@ -279,7 +272,6 @@ class Halving:
 
 
 def _range(check: Arguments, min_steps: Step | None, max_steps: Step) -> tuple[Step | None, Step]:
-    """Check the two numbers, and that they are in order."""
     before = len(check.problems)
     lowest = None if min_steps is None else check.whole("min_steps", min_steps)
     highest = check.whole("max_steps", max_steps)
@@ -288,7 +280,7 @@ def _range(check: Arguments, min_steps: Step | None, max_steps: Step) -> tuple[S
     return lowest, highest
 
 
-def _indices(check: Arguments, brackets: str | Iterable[int]) -> tuple[int, ...] | None:
+def _numbers(check: Arguments, brackets: str | Iterable[int]) -> tuple[int, ...] | None:
     if isinstance(brackets, str):
         if brackets not in BRACKET_SETS:
             check.add(unknown("bracket set", brackets, BRACKET_SETS))
@@ -296,13 +288,13 @@ def _indices(check: Arguments, brackets: str | Iterable[int]) -> tuple[int, ...]
     if not isinstance(brackets, Iterable):
         check.add(f"brackets must be the name of a set or a list of ints, got {brackets!r}")
         return None
-    came = tuple(brackets)
-    found = tuple(check.whole("each of brackets", one, at_least=0) for one in came)
-    if not found:
+    given = tuple(brackets)
+    numbers = tuple(check.whole("each of brackets", number, at_least=0) for number in given)
+    if not numbers:
         check.add("brackets must be at least one, got none")
-    if len(set(found)) < len(found):
-        check.add(f"brackets must be distinct, got {list(came)}")
-    return tuple(sorted(found))
+    if len(set(numbers)) < len(numbers):
+        check.add(f"brackets must be distinct, got {list(given)}")
+    return tuple(sorted(numbers))
 
 
 def _listed(steps: Iterable[Step]) -> str:

@@ -1,4 +1,4 @@
-"""What tuners have in common that try a number of configurations of a space."""
+"""The base of all tuners that draw configurations from a space."""
 
 from __future__ import annotations
 
@@ -7,78 +7,119 @@ import json
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from typing import ClassVar, Self
 
 import numpy as np
 
 from dasktune.algos.base import Inputs, Proposal, Tuner, check_horizon
+from dasktune.algos.curves.curve import Predictor
 from dasktune.algos.samplers import RandomSource, Source, grid_source
+from dasktune.algos.state import Readers, set_state, state_to_json, to_json, types_of
 from dasktune.errors import ConfigurationError, InternalError, unknown
 from dasktune.sequences.values import Arguments
 from dasktune.space import MOST_GRID_POINTS, Configuration, Drawing
 from dasktune.space.define_by_run import AnySpace, Definition, space_of
-from dasktune.types import Decision, Register, Report, Step, Value
+from dasktune.types import Decision, Extend, Finish, Register, Report, Sequences, Step, Value
 
 CHECKED = 1000
-"""Configurations that are drawn and looked at before anything runs."""
+"""Configurations that are drawn and checked before anything runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """The arguments that every tuner with a space has.
+
+    Parameters
+    ----------
+    trials
+        Number of configurations to try.
+    max_steps
+        The largest step that a trial is trained to.
+    seed
+        Decides the draws.
+    """
+
+    trials: int
+    max_steps: Step
+    seed: int
+
+    @classmethod
+    def checked(cls, check: Arguments, trials: object, max_steps: object, seed: object) -> Budget:
+        """Return the budget; `check` keeps the problems, and harmless numbers take their place."""
+        return cls(
+            trials=check.whole("trials", trials),
+            max_steps=check.whole("max_steps", max_steps),
+            seed=check.whole("seed", seed, at_least=0),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The own arguments of a kind of tuner; their names and values are part of its identity."""
+
+    def identity(self) -> dict[str, object]:
+        """Return the values by name, as JSON."""
+        hints = types_of(type(self))
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {
+            name: value.identity() if isinstance(value, Predictor) else to_json(hints[name], value)
+            for name, value in values.items()
+        }
 
 
 class SampledTuner(Tuner):
-    """Draws `trials` configurations, and leaves to its kind what becomes of them.
+    """Draws configurations from a space, and lets its kind decide how far each is trained.
 
-    A kind sets what its own arguments are, calls this constructor, and implements `begin`,
-    `ask`, `told`, `failed`, `state_json`, `take_state_json` and, if it can, `grow`.
+    A kind checks its own arguments, calls this constructor, and implements `begin`, `ask`,
+    `on_report`, `on_failure` and, if more trials can be added, `grow`. The attributes that
+    `state` names, without an underscore at the front, are its snapshot; see
+    `dasktune.algos.state` for how their types are written.
+
+    All kinds share these arguments:
 
     Parameters
     ----------
     space
-        What to draw from: a `dasktune.Space`, or a function that defines one by running
-        (see `dasktune.space.DefinedByRun`).
+        A `dasktune.Space`, or a function that defines one by running (see
+        `dasktune.space.DefinedByRun`).
     trials
-        How many configurations to try.
+        Number of configurations to try.
     max_steps
-        How far each is trained at most.
+        The largest step that a trial is trained to.
     seed
-        Decides what is drawn; it has nothing to do with the seed of the training.
+        Decides which configurations are drawn. The seed of the training is the study's.
     sampler
-        Proposes configurations: any sampler of Optuna, or a `dasktune.algos.samplers.Source`;
-        ``"grid"`` takes each configuration of a grid once, None draws at random.
-    check
-        What was found wrong with the kind's own arguments so far.
-    more
-        The kind's own arguments, for the identity: JSON values by name.
+        Proposes configurations: any sampler of Optuna, or a `dasktune.algos.samplers.Source`.
+        A sampler that learns proposes one for each free worker at a time. ``"grid"`` takes
+        each configuration of a grid once, None draws at random.
 
     Raises
     ------
     ConfigurationError
-        If a number is too small or a sequence ends before `max_steps`: all at once. If the
-        space or the sampler is none.
+        If a number is out of its range or a sequence ends before `max_steps`: all at once. If
+        the space or the sampler is none.
     """
 
     growing: ClassVar[bool] = True
-    """Whether it can go on with more trials."""
+    """Whether trials can be added to it."""
 
     def __init__(
         self,
         space: AnySpace | Definition,
+        budget: Budget,
+        options: Options | None = None,
         *,
-        trials: int,
-        max_steps: Step,
-        seed: int = 0,
-        sampler: object = None,
-        check: Arguments | None = None,
-        more: Mapping[str, object] | None = None,
+        sampler: object,
+        check: Arguments,
     ) -> None:
-        check = check or Arguments(type(self).__name__)
-        self.trials = check.whole("trials", trials)
-        self.seed = check.whole("seed", seed, at_least=0)
-        self.max_steps = check.whole("max_steps", max_steps)
-        if not check.problems and self.trials > MOST_GRID_POINTS:
-            check.add(f"trials must be <= {MOST_GRID_POINTS:,}, got {self.trials:,}")
+        if not check.problems and budget.trials > MOST_GRID_POINTS:
+            check.add(f"trials must be <= {MOST_GRID_POINTS:,}, got {budget.trials:,}")
         check.refuse()
+        self.trials, self.max_steps, self.seed = budget.trials, budget.max_steps, budget.seed
+        self.options = options or Options()
         self.space = space_of(space)
         self.source = source_of(self.space, sampler, self.seed)
-        self._more = dict(more or {})
         self._queue: deque[object] = deque()
         self._fed: deque[Proposal] = deque()
         self._proposed: list[Proposal] = []
@@ -87,38 +128,39 @@ class SampledTuner(Tuner):
             raise ConfigurationError(
                 f"trials must be <= {self.source.most:,}, the size of the grid, got {self.trials:,}"
             )
-        looked_at = min(self.trials, CHECKED)
-        known = self.source.known(looked_at) or RandomSource(self.space, self.seed).known(looked_at)
+        count = min(self.trials, CHECKED)
+        known = self.source.known(count) or RandomSource(self.space, self.seed).known(count)
         check_horizon(known, self.max_steps)
         self.begin()
+        self.derive()
 
-    # --------------------------------------------------------------- what kinds must do
+    # ------------------------------------------------------------------- for kinds to define
 
     @abstractmethod
     def begin(self) -> None:
-        """Set the state to that before the first `ask`, as the arguments want it."""
+        """Set the state before the first `ask`."""
+
+    def derive(self) -> None:
+        """Set the attributes that follow from a state which was just begun or read."""
+
+    @property
+    def readers(self) -> Readers:
+        """The readers of parts of the state that need the arguments of the tuner."""
+        return {}
 
     @abstractmethod
-    def told(self, report: Report) -> list[Decision]:
-        """Return what follows from a report; the source knows of it already."""
+    def on_report(self, report: Report) -> list[Decision]:
+        """Return the decisions after a report, which the source has observed."""
 
     @abstractmethod
-    def failed(self, trial: int) -> list[Decision]:
-        """Return what follows from a failure; the source knows of it already."""
+    def on_failure(self, trial: int) -> list[Decision]:
+        """Return the decisions after a failure, which the source has observed."""
 
     def grow(self, trials: int) -> list[Decision]:
-        """Return what follows from `trials` further trials, counted in `trials` already."""
+        """Return the decisions after `trials` trials were added to `trials`."""
         raise ConfigurationError(f"{type(self).__name__} cannot be given more trials")
 
-    @abstractmethod
-    def state_json(self) -> dict[str, object]:
-        """Return the kind's own state as JSON."""
-
-    @abstractmethod
-    def take_state_json(self, state: Mapping[str, object]) -> None:
-        """Take over such a state."""
-
-    # ------------------------------------------------------------------ what it has for them
+    # --------------------------------------------------------------------- for kinds to call
 
     @property
     def learns(self) -> bool:
@@ -127,17 +169,17 @@ class SampledTuner(Tuner):
 
     @property
     def most_queued(self) -> int:
-        """As many queued points as there are trials; none if a grid says what is tried."""
+        """As many queued points as trials; none if a grid gives the configurations."""
         return self.trials if self.source.most is None else 0
 
     @property
     def left(self) -> int:
-        """How many trials have not been drawn yet."""
+        """The number of trials that have not been drawn yet."""
         return self.trials - self.registered
 
     @property
     def to_begin(self) -> int:
-        """What is left: the rest is under way."""
+        """The trials that are left: all others have begun."""
         return self.left
 
     def draw(self) -> Register:
@@ -154,20 +196,26 @@ class SampledTuner(Tuner):
         check_horizon((configuration,), self.max_steps)
         if self.source.logged:
             self._proposed.append(proposal)
+        return self.register(configuration)
+
+    def register(
+        self, configuration: Configuration, sequences: Sequences | None = None
+    ) -> Register:
+        """Return the next trial, of this configuration; `sequences` take the place of its own."""
         self.registered += 1
         return Register(
-            trial=trial,
-            sequences=configuration.sequences,
+            trial=self.registered - 1,
+            sequences=sequences or configuration.sequences,
             max_steps=self.max_steps,
             params=configuration.params,
             point=configuration.point,
             domains=configuration.domains,
         )
 
-    # ----------------------------------------------------------------- what a tuner must do
+    # --------------------------------------------------------------- the protocol of tuners
 
     def prepare(self, inputs: Inputs) -> None:
-        """Take queued points, and give the source what has been learned before."""
+        """Queue the points of a user, and give earlier trials to the source."""
         queued, earlier = inputs.get("queued", ()), inputs.get("earlier", ())
         if not isinstance(queued, Iterable) or not isinstance(earlier, Iterable):
             raise InternalError(f"inputs must hold lists, got {inputs!r}")
@@ -175,11 +223,11 @@ class SampledTuner(Tuner):
             self._queue.extend(map(self._checked, queued))
         if isinstance(objectives := inputs.get("objectives"), int):
             self.source.expect(objectives)
-        for one in earlier:
-            self.source.earlier(one["point"], one["step"], tuple(one["losses"]))
+        for trial in earlier:
+            self.source.earlier(trial["point"], trial["step"], tuple(trial["losses"]))
 
     def _checked(self, point: Mapping[str, Value]) -> Mapping[str, Value]:
-        """Refuse a queued point that cannot be: it would stop the study each time it comes up."""
+        """Refuse a queued point outside the space: it would stop the study in every run."""
         try:
             self.space.at(point, otherwise=Drawing(np.random.default_rng(self.seed)))
         except ConfigurationError as error:
@@ -190,27 +238,27 @@ class SampledTuner(Tuner):
         return point
 
     def tell(self, report: Report) -> list[Decision]:
-        """Return what follows from a report."""
+        """Return the decisions after a report."""
         self.source.observe(report.trial, report.step, report.losses)
-        return self.told(report)
+        return self.on_report(report)
 
     def tell_failure(self, trial: int) -> list[Decision]:
-        """Return what follows from the failure of a trial."""
+        """Return the decisions after the failure of a trial."""
         self.source.fail(trial)
-        return self.failed(trial)
+        return self.on_failure(trial)
 
     @property
     def configurations(self) -> tuple[Configuration, ...] | None:
-        """What will be tried; None if a sampler proposes it."""
+        """The configurations that will be tried; None if a sampler proposes them one by one."""
         return self.source.known(self.trials)
 
     def take_proposals(self) -> list[Proposal]:
-        """Return what the sampler proposed in the last call."""
+        """Return the proposals of the sampler in the last call."""
         proposed, self._proposed = self._proposed, []
         return proposed
 
     def feed_proposals(self, proposals: Iterable[Proposal]) -> None:
-        """Give, before a call is replayed, what was proposed in it the first time."""
+        """Receive the proposals that a call had the first time, before it is replayed."""
         self._fed.extend(proposals)
 
     def identity(self) -> dict[str, object]:
@@ -222,7 +270,7 @@ class SampledTuner(Tuner):
             "max_steps": self.max_steps,
             "seed": self.seed,
             "sampler": self.source.identity(),
-            **self._more,
+            **self.options.identity(),
         }
 
     def snapshot(self) -> dict[str, object]:
@@ -232,11 +280,11 @@ class SampledTuner(Tuner):
             "registered": self.registered,
             "queue": list(self._queue),
             "source": self.source.snapshot(),
-            "state": self.state_json(),
+            "state": state_to_json(self, self.state),
         }
 
     def restore(self, snapshot: Mapping[str, object]) -> None:
-        """Take over the state that a tuner of the same identity had."""
+        """Continue with the snapshot of a tuner of the same identity."""
         match snapshot:
             case {
                 "trials": int(trials),
@@ -247,24 +295,26 @@ class SampledTuner(Tuner):
             }:
                 self.trials, self.registered, self._queue = trials, registered, deque(queue)
                 self.source.restore(source)
-                self.take_state_json(state)
+                set_state(self, self.state, state, self.readers)
+                self.derive()
             case _:
                 raise ConfigurationError(f"not a snapshot of this tuner: {snapshot!r}")
 
     def widened_from(self, identity: Mapping[str, object]) -> Self | None:
-        """Return this tuner with the number of trials that `identity` has, if it is that one."""
-        mine, trials = json.loads(json.dumps(self.identity())), identity.get("trials")
+        """Return this tuner with the number of trials in `identity`; None if more differs."""
+        own, trials = json.loads(json.dumps(self.identity())), identity.get("trials")
         if not self.growing or not isinstance(trials, int):
             return None
-        if {**mine, "trials": trials} != identity:
+        if {**own, "trials": trials} != identity:
             return None
-        found = copy.deepcopy(self)
-        found.trials = trials
-        found.begin()
-        return found
+        narrow = copy.deepcopy(self)
+        narrow.trials = trials
+        narrow.begin()
+        narrow.derive()
+        return narrow
 
     def widen(self, trials: int) -> list[Decision]:
-        """Go on with `trials` in all."""
+        """Return the decisions that raise the number of trials to `trials`."""
         more = trials - self.trials
         if more < 1:
             raise ConfigurationError(f"trials must be > {self.trials} to widen, got {trials}")
@@ -272,18 +322,61 @@ class SampledTuner(Tuner):
         return self.grow(more)
 
 
+class IndependentTrials(SampledTuner):
+    """Extends each trial once, to its end, and finishes after the last of them.
+
+    A kind implements `request`, and calls `on_failure` for a trial that has ended.
+    """
+
+    state: ClassVar[tuple[str, ...]] = ("open",)
+    open: set[int]
+    """The trials that have begun and not ended."""
+
+    @abstractmethod
+    def request(self, trial: int) -> Extend:
+        """Return how far a new trial is trained, and the steps of its reports."""
+
+    def begin(self) -> None:
+        """Begin with no open trial."""
+        self.open = set()
+
+    def derive(self) -> None:
+        """Refuse open trials that have not begun."""
+        if self.open - set(range(self.registered)):
+            raise ConfigurationError(f"not the state of this tuner: open trials {self.open}")
+
+    def ask(self, capacity: int) -> list[Decision]:
+        """Return all trials the first time, or one for each free worker if a sampler learns."""
+        count = min(self.left, capacity) if self.source.learns else self.left
+        drawn = [self.draw() for _ in range(count)]
+        numbers = [register.trial for register in drawn]
+        self.open.update(numbers)
+        return [*drawn, *map(self.request, numbers)]
+
+    def on_failure(self, trial: int) -> list[Decision]:
+        """Return `Finish` when all other trials have ended."""
+        if trial not in self.open:
+            return []
+        self.open.remove(trial)
+        return [] if self.open or self.left else [Finish()]
+
+    def grow(self, trials: int) -> list[Decision]:
+        """Draw the added trials, unless a sampler learns: then they wait for free workers."""
+        return self.ask(0)
+
+
 def source_of(space: AnySpace, sampler: object, seed: int) -> Source:
-    """Return where a tuner's configurations come from.
+    """Return the source of a tuner's configurations.
 
     Parameters
     ----------
     space
-        What to propose from.
+        The space to propose from.
     sampler
-        One of Optuna's, or a `Source` as it is; ``"grid"`` takes the grid of the space,
-        None draws at random.
+        A sampler of Optuna, or a `Source`; ``"grid"`` takes the grid of the space, None draws
+        at random.
     seed
-        Decides what is drawn.
+        Decides the draws.
 
     Raises
     ------

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from dasktune.algos.rungs import Halving
+from dasktune.algos.sampled import Budget, Options
 from dasktune.algos.synchronous import Schedule, SynchronousTuner
 from dasktune.sequences.values import Arguments
 from dasktune.space.define_by_run import AnySpace, Definition
@@ -27,35 +29,37 @@ def halved(steps: tuple[Step, ...], width: int, eta: int) -> Schedule:
     return tuple((step, width // eta**level) for level, step in enumerate(steps))
 
 
-class SHA(SynchronousTuner):
-    """Trains all trials a little, and of each rung the best ``1/eta`` to the next one.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SHAOptions(Options):
+    """The arguments of `SHA`; `trials` are those of one bracket."""
 
-    A rung waits for everyone in it. What fails counts as the last of its rung, and what is
-    NaN or infinite is never promoted: fewer go on where too few are left. With several
-    `brackets` a further one begins whenever there are workers that have nothing to do.
+    max_steps: Step
+    min_steps: Step | None
+    eta: int
+    trials: int
+    s: int
+    brackets: int
+
+
+class SHA(SynchronousTuner):
+    """Trains all trials a little, and the best ``1/eta`` of each rung to the next one.
+
+    A rung waits for all its trials. A failed trial counts as the last of its rung; NaN and
+    infinite values are never promoted, so that fewer trials may go on. With several
+    `brackets`, a further one begins whenever workers have nothing to do.
 
     Parameters
     ----------
-    space
-        What to draw from.
+    space, max_steps, seed, sampler
+        As for `dasktune.algos.sampled.SampledTuner`.
     trials
-        n: how many configurations begin in a bracket.
-    max_steps
-        R: how far the best are trained.
-    min_steps
-        r: how far every trial is trained at least. If None, `max_steps` is divided by `eta`
-        to at most five rungs, and the lowest are left out while `trials` are too few for
-        one to reach `max_steps`.
-    eta
-        One of this many is promoted.
+        n: number of configurations that begin in a bracket.
+    min_steps, eta
+        As for `dasktune.algos.brackets.BracketTuner`.
     s
-        The minimum early-stopping rate: rungs that are left out from the bottom.
+        The minimum early-stopping rate: the number of rungs left out from the bottom.
     brackets
-        How many brackets of `trials` are run, each for itself.
-    seed
-        Decides what is drawn.
-    sampler
-        Proposes configurations; None draws at random.
+        The number of brackets, each with `trials` configurations of its own.
 
     Raises
     ------
@@ -77,6 +81,7 @@ class SHA(SynchronousTuner):
     """
 
     growing: ClassVar[bool] = False
+    options: SHAOptions
 
     def __init__(
         self,
@@ -92,31 +97,25 @@ class SHA(SynchronousTuner):
         sampler: object = None,
     ) -> None:
         check = Arguments(type(self).__name__)
-        check.whole("max_steps", max_steps)
+        budget = Budget.checked(check, trials, max_steps, seed)
         rate = check.whole("s", s, at_least=0)
-        count = check.whole("brackets", brackets)
         halving = Halving.checked(
-            check,
-            trials=trials,
-            max_steps=max_steps,
-            min_steps=min_steps,
-            eta=eta,
-            brackets=[rate],
+            check, trials=trials, max_steps=max_steps, min_steps=min_steps, eta=eta, brackets=[rate]
         )
-        width = check.whole("trials", trials)
+        options = SHAOptions(
+            max_steps=budget.max_steps,
+            min_steps=halving.min_steps,
+            eta=halving.eta,
+            trials=budget.trials,
+            s=rate,
+            brackets=check.whole("brackets", brackets),
+        )
         if not check.problems:
-            (only,) = halving.layout(width)
-            self._schedule = halved(only.steps, width, halving.eta)
-        super().__init__(
-            space,
-            trials=width * count,
-            max_steps=max_steps,
-            seed=seed,
-            sampler=sampler,
-            check=check,
-            more={**halving.to_json(), "trials": width, "s": rate, "brackets": count},
-        )
+            (bracket,) = halving.layout(budget.trials)
+            self._schedule = halved(bracket.steps, budget.trials, halving.eta)
+        budget = replace(budget, trials=budget.trials * options.brackets)
+        super().__init__(space, budget, options, sampler=sampler, check=check)
 
     def schedule(self, index: int, left: int) -> Schedule:
-        """Return the rungs: those of every bracket."""
+        """Return the rungs, which are the same in every bracket."""
         return self._schedule

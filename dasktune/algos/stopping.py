@@ -1,161 +1,139 @@
-"""Stopping rules: every trial is trained in full unless its reports on the way say otherwise."""
+"""Stopping rules: every trial is trained in full unless its reports on the way stop it.
+
+The last part holds the range of a metric, as users give it and as scores have it.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
 from bisect import insort
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any
 
-from dasktune.algos.independent import IndependentTrials
-from dasktune.errors import ConfigurationError
+from dasktune.algos.base import Inputs
+from dasktune.algos.sampled import Budget, IndependentTrials, Options
+from dasktune.errors import InternalError
 from dasktune.sequences.values import Arguments
 from dasktune.space.define_by_run import AnySpace, Definition
-from dasktune.types import Decision, Extend, Rank, Register, Report, Step, Stop
+from dasktune.types import Decision, Direction, Extend, Rank, Report, Step, Stop
 
 REPORTS = 20
 """Reports of a trial unless `every` is given."""
 
 
-class StoppingTuner(IndependentTrials):
-    """Trains `trials` configurations to `max_steps` and stops those that a rule gives up.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoppingOptions(Options):
+    """The arguments that all stopping tuners have: see `StoppingTuner`."""
 
-    A kind implements `forget`, `stops`, `rule_json` and `take_rule_json`.
+    every: Step
+    grace: Step
+
+
+def reports_of(
+    check: Arguments, budget: Budget, every: Step | None, grace: Step | None, reports: int = REPORTS
+) -> dict[str, Step]:
+    """Return `every` and `grace` as they are checked; without `every` a trial has `reports`."""
+    steps = check.whole("every", max(1, budget.max_steps // reports) if every is None else every)
+    return {"every": steps, "grace": check.whole("grace", steps if grace is None else grace)}
+
+
+class StoppingTuner(IndependentTrials):
+    """Trains `trials` configurations to `max_steps`, and stops a trial when its rule says so.
+
+    A kind implements `new_rule` and `stops`, and annotates `rule` with its own dataclass.
 
     Parameters
     ----------
-    space, trials, max_steps, seed, sampler, check, more
+    space, trials, max_steps, seed, sampler
         As for `dasktune.algos.sampled.SampledTuner`.
     every
         Steps from one report to the next; None for a twentieth of `max_steps`.
     grace
         First step at which a trial may be stopped; None for its first report.
-
-    Raises
-    ------
-    ConfigurationError
-        If a number is too small or a sequence ends before `max_steps`.
     """
 
-    def __init__(
-        self,
-        space: AnySpace | Definition,
-        *,
-        trials: int,
-        max_steps: Step,
-        every: Step | None,
-        grace: Step | None,
-        seed: int,
-        sampler: object,
-        check: Arguments,
-        more: Mapping[str, object],
-    ) -> None:
-        # It is for the base to say what is wrong with `max_steps`.
-        steps = Arguments("").whole("max_steps", max_steps)
-        self.every = check.whole("every", max(1, steps // REPORTS) if every is None else every)
-        self.grace = check.whole("grace", self.every if grace is None else grace)
-        super().__init__(
-            space,
-            trials=trials,
-            max_steps=max_steps,
-            seed=seed,
-            sampler=sampler,
-            check=check,
-            more={"every": self.every, "grace": self.grace, **more},
-        )
-
-    # --------------------------------------------------------------- what kinds must do
+    state = ("open", "rule")
+    options: StoppingOptions
+    rule: Any
+    """The memory of the rule."""
 
     @abstractmethod
-    def forget(self) -> None:
-        """Set what the rule knows to nothing."""
+    def new_rule(self) -> Any:
+        """Return the memory of the rule before the first report."""
 
     @abstractmethod
     def stops(self, report: Report) -> bool:
-        """Take in a report, and return whether its trial should be stopped there."""
-
-    @abstractmethod
-    def rule_json(self) -> dict[str, object]:
-        """Return what the rule knows as JSON."""
-
-    @abstractmethod
-    def take_rule_json(self, state: Mapping[str, object]) -> None:
-        """Take over what the rule knew; it knows nothing yet."""
-
-    # ------------------------------------------------------------- what a tuner must do
+        """Count a report, and return whether its trial should be stopped there."""
 
     def begin(self) -> None:
-        """Nothing is open yet, and nothing known."""
+        """Begin with no open trial and no report."""
         super().begin()
-        self.forget()
+        self.rule = self.new_rule()
 
-    def told(self, report: Report) -> list[Decision]:
-        """Return `Stop` if the rule gives the trial up; `Finish` after the last trial."""
+    def on_report(self, report: Report) -> list[Decision]:
+        """Return `Stop` if the rule says so; `Finish` after the last trial."""
         if report.trial not in self.open:
             return []
         stops = self.stops(report)
         if report.step >= self.max_steps:
-            return self.failed(report.trial)
-        if not stops or report.step < self.grace:
-            # Its model is at hand: it goes on before another one begins.
+            return self.on_failure(report.trial)
+        if not stops or report.step < self.options.grace:
+            # Its worker still holds the model: it goes on before another trial begins.
             return [Rank(trial=report.trial, priority=report.step)]
-        return [Stop(trial=report.trial), *self.failed(report.trial)]
+        return [Stop(trial=report.trial), *self.on_failure(report.trial)]
 
-    def state_json(self) -> dict[str, object]:
-        """Return the trials that are under way, and what the rule knows."""
-        return {"open": sorted(self.open), "rule": self.rule_json()}
+    def request(self, trial: int) -> Extend:
+        """Extend a trial to `max_steps`, with a report after every `every` steps."""
+        reports = tuple(range(self.options.every, self.max_steps, self.options.every))
+        return Extend(trial=trial, until=self.max_steps, reports=reports)
 
-    def take_state_json(self, state: Mapping[str, object]) -> None:
-        """Take over the trials that are under way, and what the rule knew."""
-        match state:
-            case {"open": list(opened), "rule": dict(rule)} if set(opened) <= set(
-                range(self.registered)
-            ):
-                self.begin()
-                self.open = set(opened)
-                self.take_rule_json(rule)
-            case _:
-                raise ConfigurationError(f"not the state of this tuner: {state!r}")
 
-    def request(self, trial: Register) -> Extend:
-        """Return that it is trained in full, and looked at every so often."""
-        reports = tuple(range(self.every, self.max_steps, self.every))
-        return Extend(trial=trial.trial, until=self.max_steps, reports=reports)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PercentileOptions(StoppingOptions):
+    """The arguments of `PercentileStopping`."""
+
+    percentile: float
+    min_trials: int
+
+
+@dataclass(frozen=True, slots=True)
+class LossesSoFar:
+    """The memory of `PercentileStopping`.
+
+    Parameters
+    ----------
+    losses
+        By trial: the number, the mean and the least of its losses.
+    averages
+        By step: the running averages of all trials there, ascending.
+    """
+
+    losses: dict[int, tuple[int, float, float]] = field(default_factory=dict)
+    averages: dict[Step, list[float]] = field(default_factory=dict)
 
 
 class PercentileStopping(StoppingTuner):
     """Stops a trial whose best loss is worse than a percentile of the others' averages.
 
     A trial that reports at step s is compared with the others that have reported there, if
-    they are at least `min_trials`: with the percentile of their running averages, the mean
-    of a trial's losses up to s. It is stopped if its own best loss up to s is strictly worse.
-    Trials that were stopped or failed count at the steps that they reported. An infinite
-    loss makes the average infinite, and its own trial is stopped there, whatever its best.
+    they are at least `min_trials`. Its own best loss up to s is compared with the percentile
+    of their running averages, where a running average is the mean of a trial's losses up to
+    s. The trial is stopped if its best is strictly worse. Trials that were stopped or failed
+    count at the steps that they reported. An infinite loss makes the average infinite, and
+    its own trial is stopped there, whatever its best.
 
     Parameters
     ----------
-    space
-        What to draw from: a `dasktune.Space`, or a function that defines one by running.
-    trials
-        How many configurations to draw.
-    max_steps
-        How far a trial is trained that is not stopped.
+    space, trials, max_steps, every, grace, seed, sampler
+        As for `StoppingTuner`.
     percentile
-        Of the losses, above 0 and below 100, interpolated linearly: with 25 a trial must be
-        better than all but the best quarter of averages.
-    every
-        Steps from one report to the next; None for a twentieth of `max_steps`.
-    grace
-        First step at which a trial may be stopped; None for its first report.
+        Above 0 and below 100, interpolated linearly: with 25 a trial must be better than all
+        but the best quarter of averages.
     min_trials
-        How many others must have reported at a step before any is stopped there.
-    seed
-        Decides what is drawn; it has nothing to do with the seed of the training.
-    sampler
-        Proposes configurations, one for each worker at a time if it learns; None draws at
-        random.
+        How many others must have reported at a step before a trial is stopped there.
 
     Raises
     ------
@@ -165,9 +143,12 @@ class PercentileStopping(StoppingTuner):
     References
     ----------
     Golovin et al., "Google Vizier: A Service for Black-Box Optimization", section 3.2.2, for
-    the median. There only completed trials are compared with, which stops nobody while all
-    run side by side; Ray Tune's median rule compares with all that have come as far.
+    the median. It compares only with completed trials, which stops nothing while all run side
+    by side; Ray Tune's median rule compares with all that have come as far.
     """
+
+    options: PercentileOptions
+    rule: LossesSoFar
 
     def __init__(
         self,
@@ -183,76 +164,45 @@ class PercentileStopping(StoppingTuner):
         sampler: object = None,
     ) -> None:
         check = Arguments(type(self).__name__)
-        self.percentile = check.real("percentile", percentile)
-        self.min_trials = check.whole("min_trials", min_trials)
-        if not 0 < self.percentile < 100:
-            check.add(f"percentile must be > 0 and < 100, got {percentile}")
-        super().__init__(
-            space,
-            trials=trials,
-            max_steps=max_steps,
-            every=every,
-            grace=grace,
-            seed=seed,
-            sampler=sampler,
-            check=check,
-            more={"percentile": self.percentile, "min_trials": self.min_trials},
+        budget = Budget.checked(check, trials, max_steps, seed)
+        options = PercentileOptions(
+            **reports_of(check, budget, every, grace),
+            percentile=check.real("percentile", percentile),
+            min_trials=check.whole("min_trials", min_trials),
         )
+        if not 0 < options.percentile < 100:
+            check.add(f"percentile must be > 0 and < 100, got {percentile}")
+        super().__init__(space, budget, options, sampler=sampler, check=check)
 
-    def forget(self) -> None:
-        """No trial has reported."""
-        # By trial: number, mean and least of its losses. By step: means, ascending.
-        self._losses: dict[int, tuple[int, float, float]] = {}
-        self._averages: dict[Step, list[float]] = defaultdict(list)
+    def new_rule(self) -> LossesSoFar:
+        """Return the memory before the first report."""
+        return LossesSoFar()
 
     def stops(self, report: Report) -> bool:
         """Return whether the trial's best is worse than the percentile of the others."""
-        count, mean, best = self._losses.get(report.trial, (0, 0.0, math.inf))
+        count, mean, best = self.rule.losses.get(report.trial, (0, 0.0, math.inf))
         count, best = count + 1, min(best, report.loss)
         if mean < math.inf:
-            # Exact for equal losses: a sum's rounding must not make one worse than itself.
+            # Exact for equal losses: the rounding of a sum must not make one worse than itself.
             mean += (report.loss - mean) / count
-        self._losses[report.trial] = count, mean, best
-        others = self._averages[report.step]
-        worse = len(others) >= self.min_trials and (
-            report.loss == math.inf or best > percentile_of(others, self.percentile)
+        self.rule.losses[report.trial] = count, mean, best
+        others = self.rule.averages.setdefault(report.step, [])
+        is_worse = len(others) >= self.options.min_trials and (
+            report.loss == math.inf or best > percentile_of(others, self.options.percentile)
         )
         insort(others, mean)
-        return worse
-
-    def rule_json(self) -> dict[str, object]:
-        """Return the losses by trial and the averages by step."""
-        return {
-            "losses": [[trial, *map(_finite, found)] for trial, found in self._losses.items()],
-            "averages": [[step, list(map(_finite, a))] for step, a in self._averages.items()],
-        }
-
-    def take_rule_json(self, state: Mapping[str, object]) -> None:
-        """Take over the losses by trial and the averages by step."""
-        match state:
-            case {"losses": list(losses), "averages": list(averages)}:
-                for trial, count, mean, best in losses:
-                    self._losses[trial] = count, _loss(mean), _loss(best)
-                for step, found in averages:
-                    self._averages[step] = list(map(_loss, found))
-            case _:
-                raise ConfigurationError(f"not the state of this tuner: {state!r}")
+        return is_worse
 
 
 class MedianStopping(PercentileStopping):
     """Stops a trial whose best loss is worse than the median of the others' running averages.
 
-    It is `PercentileStopping` with the percentile 50: see there for the rule.
+    It is `PercentileStopping` with the percentile 50.
 
     Parameters
     ----------
     space, trials, max_steps, every, grace, min_trials, seed, sampler
         As for `PercentileStopping`.
-
-    Raises
-    ------
-    ConfigurationError
-        If a number is out of its range or a sequence ends before `max_steps`.
 
     References
     ----------
@@ -283,40 +233,45 @@ class MedianStopping(PercentileStopping):
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatienceOptions(StoppingOptions):
+    """The arguments of `PatienceStopping`."""
+
+    patience: Step
+    min_delta: float
+
+
+@dataclass(frozen=True, slots=True)
+class BestSoFar:
+    """The memory of `PatienceStopping`: by trial its best loss, and the step of it."""
+
+    best: dict[int, tuple[float, Step]] = field(default_factory=dict)
+
+
 class PatienceStopping(StoppingTuner):
     """Stops a trial whose loss has not become better for `patience` steps.
 
-    Better is lower than the best so far by more than `min_delta`; the first finite loss is
-    better than nothing, and a trial that has none for `patience` steps is stopped. Other
-    trials do not matter.
+    A loss is better if it is lower than the best so far by more than `min_delta`. The first
+    finite loss is better than none, and a trial without one for `patience` steps is stopped.
+    Other trials do not matter.
 
     Parameters
     ----------
-    space
-        What to draw from: a `dasktune.Space`, or a function that defines one by running.
-    trials
-        How many configurations to draw.
-    max_steps
-        How far a trial is trained that is not stopped.
+    space, trials, max_steps, every, grace, seed, sampler
+        As for `StoppingTuner`.
     patience
         Steps.
     min_delta
         By how much a loss must be lower to count; at least 0.
-    every
-        Steps from one report to the next; None for a twentieth of `max_steps`.
-    grace
-        First step at which a trial may be stopped; None for its first report.
-    seed
-        Decides what is drawn; it has nothing to do with the seed of the training.
-    sampler
-        Proposes configurations, one for each worker at a time if it learns; None draws at
-        random.
 
     Raises
     ------
     ConfigurationError
         If a number is out of its range or a sequence ends before `max_steps`.
     """
+
+    options: PatienceOptions
+    rule: BestSoFar
 
     def __init__(
         self,
@@ -332,49 +287,31 @@ class PatienceStopping(StoppingTuner):
         sampler: object = None,
     ) -> None:
         check = Arguments(type(self).__name__)
-        self.patience = check.whole("patience", patience)
-        self.min_delta = check.real("min_delta", min_delta)
-        if self.min_delta < 0:
-            check.add(f"min_delta must be >= 0, got {min_delta}")
-        super().__init__(
-            space,
-            trials=trials,
-            max_steps=max_steps,
-            every=every,
-            grace=grace,
-            seed=seed,
-            sampler=sampler,
-            check=check,
-            more={"patience": self.patience, "min_delta": self.min_delta},
+        budget = Budget.checked(check, trials, max_steps, seed)
+        options = PatienceOptions(
+            **reports_of(check, budget, every, grace),
+            patience=check.whole("patience", patience),
+            min_delta=check.real("min_delta", min_delta),
         )
+        if options.min_delta < 0:
+            check.add(f"min_delta must be >= 0, got {min_delta}")
+        super().__init__(space, budget, options, sampler=sampler, check=check)
 
-    def forget(self) -> None:
-        """No trial has reported."""
-        self._best: dict[int, tuple[float, Step]] = {}
+    def new_rule(self) -> BestSoFar:
+        """Return the memory before the first report."""
+        return BestSoFar()
 
     def stops(self, report: Report) -> bool:
         """Return whether the last progress was `patience` steps ago."""
-        best, step = self._best.get(report.trial, (math.inf, 0))
-        if report.loss < best - self.min_delta:
+        best, step = self.rule.best.get(report.trial, (math.inf, 0))
+        if report.loss < best - self.options.min_delta:
             best, step = report.loss, report.step
-        self._best[report.trial] = best, step
-        return report.step - step >= self.patience
-
-    def rule_json(self) -> dict[str, object]:
-        """Return the best loss of each trial, and where it was."""
-        return {"best": [[trial, _finite(loss), at] for trial, (loss, at) in self._best.items()]}
-
-    def take_rule_json(self, state: Mapping[str, object]) -> None:
-        """Take over the best loss of each trial, and where it was."""
-        match state:
-            case {"best": list(best)}:
-                self._best = {trial: (_loss(loss), step) for trial, loss, step in best}
-            case _:
-                raise ConfigurationError(f"not the state of this tuner: {state!r}")
+        self.rule.best[report.trial] = best, step
+        return report.step - step >= self.options.patience
 
 
 def percentile_of(ascending: list[float], percentile: float) -> float:
-    """Return a percentile of sorted numbers, interpolated linearly; infinite ones may be last.
+    """Return a percentile of sorted numbers, interpolated linearly; the last may be infinite.
 
     Examples
     --------
@@ -386,9 +323,92 @@ def percentile_of(ascending: list[float], percentile: float) -> float:
     return low if low == high else low + (high - low) * float(place % 1)
 
 
-def _finite(loss: float) -> float | None:
-    return loss if math.isfinite(loss) else None
+# ------------------------------------------------------------------------ the range of a metric
+
+Bounds = tuple[float, float]
+"""The lowest and the highest value that a metric can have."""
 
 
-def _loss(found: float | None) -> float:
-    return math.inf if found is None else found
+def checked_bounds(check: Arguments, bounds: object) -> Bounds | None:
+    """Return the bounds of a user, in the unit of the metric; `check` keeps the problems."""
+    match bounds:
+        case None:
+            return None
+        case (int() | float() as low, int() | float() as high) if -math.inf < low < high < math.inf:
+            return float(low), float(high)
+        case _:
+            check.add(f"bounds must be (low, high), finite and low < high, got {bounds!r}")
+            return None
+
+
+def checked_sides(check: Arguments, bounds: object) -> tuple[float | None, float | None]:
+    """Return the bounds of a user, of which either may be None; `check` keeps the problems."""
+    match bounds:
+        case None | (None, None):
+            return None, None
+        case (int() | float() as low, None) if math.isfinite(low):
+            return float(low), None
+        case (None, int() | float() as high) if math.isfinite(high):
+            return None, float(high)
+        case _:
+            return checked_bounds(check, bounds) or (None, None)
+
+
+def beyond_bounds(
+    value: float, low: float | None, high: float | None, *, metric: str, where: str
+) -> Iterator[str]:
+    """Yield the problem of a finite value beyond the bounds, if it is beyond them.
+
+    Examples
+    --------
+    >>> list(beyond_bounds(40.0, 0.0, None, metric="loss", where=" at step 1"))
+    []
+    >>> list(beyond_bounds(40.0, 0.0, 1.0, metric="accuracy", where=" at step 1"))
+    ['bounds must hold all values of accuracy, 0 to 1, got 40 at step 1']
+    """
+    least, most = -math.inf if low is None else low, math.inf if high is None else high
+    if math.isfinite(value) and not least <= value <= most:
+        yield (
+            f"bounds must hold all values of {metric}, {least:g} to {most:g}, got "
+            f"{value:.10g}{where}"
+        )
+
+
+def score_bounds(bounds: Bounds | None, inputs: Inputs) -> Bounds | None:
+    """Return the bounds as scores, of which larger ones are better.
+
+    Parameters
+    ----------
+    bounds
+        The bounds of the metric.
+    inputs
+        As for `dasktune.algos.base.Tuner.prepare`, with the ``directions`` of a timed tuner.
+
+    Examples
+    --------
+    >>> score_bounds((0.5, 2.5), {"directions": ["minimize"]})
+    (-2.5, -0.5)
+    """
+    if bounds is None:
+        return None
+    match inputs:
+        case {"directions": [str(first), *_]}:
+            low, high = bounds
+            return bounds if Direction(first) is Direction.MAXIMIZE else (-high, -low)
+        case _:
+            raise InternalError(f"bounds need the direction of the metric, got {inputs!r}")
+
+
+def share_of(score: float, bounds: Bounds) -> float:
+    """Return where a score lies between its bounds: 0 at the worst, 1 at the best.
+
+    Min-max normalisation [Rasley et al., "HyperDrive", section 6.3]; a score beyond a bound
+    counts as the bound.
+
+    Examples
+    --------
+    >>> share_of(-100.0, (-500.0, 300.0)), share_of(-900.0, (-500.0, 300.0))
+    (0.5, 0.0)
+    """
+    low, high = bounds
+    return (min(max(score, low), high) - low) / (high - low)

@@ -9,38 +9,22 @@ from dasktune.types import Decision, Extend, Rank, Report, Stop
 
 
 class StoppingASHA(BracketTuner):
-    """Trains every trial towards `max_steps`, and stops it at the first rung it falls behind.
+    """Trains every trial towards `max_steps`, and stops it at the first rung where it is behind.
 
-    This is how several other tools run ASHA; `ASHA` is the algorithm as it was published. A
-    trial here is never paused, so nothing has to be resumed, and it gets no second chance.
+    Several other tools run ASHA like this; `ASHA` is the algorithm as it was published. A
+    trial here is never paused, so that none is resumed, and it gets no second chance.
 
     At a rung a trial goes on if its loss is not larger than the k-th smallest of the n
     losses that are recorded there, its own included, with ``k = max(1, floor(n / eta))``.
     So the first to arrive goes on, until eta have arrived only the best so far does, and
-    equal losses fare alike. An infinite loss, which also stands for NaN, never goes on. A
-    report that skips rungs is recorded at each of them, and judged at the last. Nothing is
-    stopped at `max_steps`. What has failed or was stopped keeps its places.
+    equal losses have equal fates. An infinite loss, which also stands for NaN, never goes on.
+    A report that skips rungs is recorded at each of them, and judged at the last. At
+    `max_steps` no trial is stopped. Failed and stopped trials keep their places.
 
     Parameters
     ----------
-    space
-        What to draw from.
-    trials
-        n: how many configurations to try, split over the brackets as in `ASHA`.
-    max_steps
-        R: how far a trial is trained at most; None, with `min_steps` given, for as far as
-        `trials` can reach, as in `ASHA`.
-    min_steps
-        r: how far every trial is trained at least; None as in `ASHA`.
-    eta
-        One of this many goes on.
-    brackets
-        ``"standard"`` (0, 1 and 2), ``"aggressive"`` (0), ``"conservative"`` (all), or
-        their numbers. Bracket s judges from rung s on.
-    seed
-        Decides what is drawn.
-    sampler
-        Proposes configurations; None draws at random.
+    space, trials, max_steps, min_steps, eta, brackets, seed, sampler
+        As for `dasktune.algos.brackets.BracketTuner`; bracket s judges from rung s on.
 
     Raises
     ------
@@ -61,14 +45,14 @@ class StoppingASHA(BracketTuner):
     """
 
     def launch(self, trial: int, bracket: OpenBracket) -> Extend:
-        """Return that it is trained to the end and reports at each rung before."""
-        until, looks = bracket.steps[-1], bracket.steps[:-1]
-        return Extend(trial=trial, until=until, reports=looks, priority=-trial)
+        """Extend a trial to the end, with a report at each rung before."""
+        until, reports = bracket.steps[-1], bracket.steps[:-1]
+        return Extend(trial=trial, until=until, reports=reports, priority=-trial)
 
-    def told(self, report: Report) -> list[Decision]:
+    def on_report(self, report: Report) -> list[Decision]:
         """Return `Stop` if the trial is not among the best at the last rung it has passed."""
-        at, level = self.open.get(report.trial, (0, 0))
-        bracket = self.brackets[at]
+        place, level = self.open.get(report.trial, (0, 0))
+        bracket = self.brackets[place]
         if report.trial not in self.open or report.step < bracket.steps[level]:
             return []
         while level < len(bracket.rungs) and bracket.steps[level] <= report.step:
@@ -78,8 +62,8 @@ class StoppingASHA(BracketTuner):
             del self.open[report.trial]
             return self.ending()
         if report.loss < math.inf and report.loss <= bracket.rungs[level - 1].cutoff:
-            self.open[report.trial] = (at, level)
-            # Its model is at hand: it goes on before another one begins.
+            self.open[report.trial] = (place, level)
+            # Its worker still holds the model: it goes on before another trial begins.
             return [Rank(trial=report.trial, priority=level)]
         del self.open[report.trial]
         return [Stop(trial=report.trial), *self.ending()]

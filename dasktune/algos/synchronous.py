@@ -1,37 +1,35 @@
-"""Synchronous promotion: a rung is decided when everyone in it has reported or failed."""
+"""Synchronous promotion: a rung is decided when every trial in it has reported or failed."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import ClassVar
 
 from dasktune.algos.sampled import SampledTuner
-from dasktune.errors import ConfigurationError
-from dasktune.types import Decision, Extend, Finish, Register, Report, Step
+from dasktune.types import Decision, Extend, Finish, Report, Step
 
 Schedule = tuple[tuple[Step, int], ...]
-"""Of one bracket: at each rung the step, and how many trials are trained to it."""
+"""Of one bracket: the step of each rung, and the number of trials trained to it."""
 
 
 @dataclass(slots=True)
-class Heat:
-    """A bracket at work.
+class RunningBracket:
+    """A bracket that has begun.
 
     Parameters
     ----------
     schedule
         Its rungs.
     filled
-        How many trials have begun in it.
+        The number of trials that have begun in it.
     level
-        The rung that is under way; the number of rungs when all is done.
+        The rung under way; the number of rungs at the end.
     running
-        Trials on their way to it.
+        Trials on their way to that rung.
     losses
-        Of those that have arrived, as far as they can be promoted.
+        By trial that has arrived there, if it can be promoted.
     """
 
     schedule: Schedule
@@ -42,28 +40,28 @@ class Heat:
 
     @property
     def room(self) -> int:
-        """How many trials are still to begin in it."""
+        """The number of trials that are still to begin in it."""
         return self.schedule[0][1] - self.filled
 
     @property
-    def done(self) -> bool:
-        """Whether nothing is left to be trained."""
+    def has_ended(self) -> bool:
+        """Whether all its rungs are decided."""
         return self.level == len(self.schedule)
 
     def enter(self, trial: int) -> Extend:
-        """Let a new trial begin, and return how far it is trained."""
+        """Add a new trial, and return how far it is trained."""
         self.filled += 1
         self.running.add(trial)
         return Extend(trial=trial, until=self.schedule[0][0])
 
     def promote(self) -> list[Decision]:
-        """Return who goes on, best first, once the rung is complete; of equals the elder."""
-        if self.running or self.room or self.done:
+        """Return the promotions once the rung is complete, best first; of equals the elder."""
+        if self.running or self.room or self.has_ended:
             return []
         ranked = sorted((loss, trial) for trial, loss in self.losses.items())
         self.losses.clear()
         self.level += 1
-        if self.done or not ranked:
+        if self.has_ended or not ranked:
             self.level = len(self.schedule)
             return []
         step, width = self.schedule[self.level]
@@ -71,45 +69,18 @@ class Heat:
         self.running.update(best)
         return [Extend(trial=trial, until=step, priority=self.level) for trial in best]
 
-    def to_json(self) -> dict[str, object]:
-        """Return it as JSON."""
-        return {
-            "schedule": [list(rung) for rung in self.schedule],
-            "filled": self.filled,
-            "level": self.level,
-            "running": sorted(self.running),
-            "losses": [list(pair) for pair in self.losses.items()],
-        }
-
-    @classmethod
-    def from_json(cls, found: Any) -> Heat:
-        """Return the bracket that was written so."""
-        match found:
-            case {
-                "schedule": [_, *_] as schedule,
-                "filled": int(filled),
-                "level": int(level),
-                "running": [*running],
-                "losses": [*losses],
-            }:
-                return cls(
-                    schedule=tuple((step, width) for step, width in schedule),
-                    filled=filled,
-                    level=level,
-                    running=set(running),
-                    losses=dict(losses),
-                )
-        raise ConfigurationError(f"not a bracket: {found!r}")
-
 
 class SynchronousTuner(SampledTuner):
-    """Runs brackets one after the other, each rung of a bracket at once.
+    """Runs brackets one after the other, and decides each rung of a bracket at once.
 
-    A bracket begins when there are workers that those before it have no work for. Whoever
-    fails, or whose loss is infinite, is not promoted; equal losses rank by the number of
-    the trial, so that what is trained does not depend on who arrives first. A kind says
-    with `schedule` what its brackets are.
+    A bracket begins when the brackets before it leave workers without work. A trial that
+    fails, or whose loss is infinite, is not promoted. Equal losses rank by the number of the
+    trial, so that the order of arrival does not decide which are trained. A kind implements
+    `schedule`.
     """
+
+    state: ClassVar[tuple[str, ...]] = ("_brackets",)
+    _brackets: list[RunningBracket]
 
     @abstractmethod
     def schedule(self, index: int, left: int) -> Schedule:
@@ -120,90 +91,78 @@ class SynchronousTuner(SampledTuner):
         index
             Its number, from 0.
         left
-            How many trials are left for it and all that come later.
+            The number of trials that are left for it and all later brackets.
         """
 
     def begin(self) -> None:
-        """No bracket has begun."""
-        self._take_heats(())
+        """Begin without a bracket."""
+        self._brackets = []
+
+    def derive(self) -> None:
+        """Set the bracket of each trial: trials begin in the order of their numbers."""
+        self._homes = [
+            number for number, bracket in enumerate(self._brackets) for _ in range(bracket.filled)
+        ]
 
     def ask(self, capacity: int) -> list[Decision]:
         """Return new brackets until `capacity` trials have begun in them.
 
-        Unless a sampler learns, all trials are registered the first time, and a bracket
-        begins as a whole; if it does, only as many begin as there are workers.
+        If a sampler learns, only as many trials begin as there are workers. If not, all
+        trials are registered the first time, and a bracket begins as a whole.
         """
         learns = self.source.learns
-        registers: list[Register] = [] if learns else [self.draw() for _ in range(self.left)]
-        extends: list[Extend] = []
-        wanted = capacity if learns or self._heats else max(capacity, 1)
+        registers: list[Decision] = [] if learns else [self.draw() for _ in range(self.left)]
+        extends: list[Decision] = []
+        wanted = capacity if learns or self._brackets else max(capacity, 1)
         while wanted > 0 and len(self._homes) < self.trials:
-            heat = self._filling()
-            count = min(heat.room, wanted) if learns else heat.room
+            bracket = self._filling()
+            count = min(bracket.room, wanted) if learns else bracket.room
             registers += [self.draw() for _ in range(count)] if learns else []
-            extends += [self._enter(heat) for _ in range(count)]
+            extends += [self._enter(bracket) for _ in range(count)]
             wanted -= count
         return [*registers, *extends]
 
-    def told(self, report: Report) -> list[Decision]:
-        """Return the promotions if this completes a rung."""
-        heat = self._heat_of(report.trial)
-        if heat is None or report.trial not in heat.running:
+    def on_report(self, report: Report) -> list[Decision]:
+        """Return the promotions if this report completes a rung."""
+        bracket = self._bracket_of(report.trial)
+        if bracket is None or report.trial not in bracket.running:
             return []
-        if report.step < heat.schedule[heat.level][0]:
+        if report.step < bracket.schedule[bracket.level][0]:
             return []
-        heat.running.remove(report.trial)
+        bracket.running.remove(report.trial)
         if report.loss < math.inf:
-            heat.losses[report.trial] = report.loss
-        return self._after(heat)
+            bracket.losses[report.trial] = report.loss
+        return self._after(bracket)
 
-    def failed(self, trial: int) -> list[Decision]:
-        """Return the promotions if this completes a rung; it has no part in them."""
-        heat = self._heat_of(trial)
-        if heat is None:
+    def on_failure(self, trial: int) -> list[Decision]:
+        """Return the promotions of other trials if this failure completes a rung."""
+        bracket = self._bracket_of(trial)
+        if bracket is None:
             return []
-        heat.losses.pop(trial, None)
-        if trial not in heat.running:
+        bracket.losses.pop(trial, None)
+        if trial not in bracket.running:
             return []
-        heat.running.remove(trial)
-        return self._after(heat)
+        bracket.running.remove(trial)
+        return self._after(bracket)
 
-    def state_json(self) -> dict[str, object]:
-        """Return the brackets that have begun."""
-        return {"brackets": [heat.to_json() for heat in self._heats]}
-
-    def take_state_json(self, state: Mapping[str, object]) -> None:
-        """Take over such a state."""
-        found: Any = state
-        match found:
-            case {"brackets": [*heats]}:
-                self._take_heats(Heat.from_json(heat) for heat in heats)
-            case _:
-                raise ConfigurationError(f"not the state of this tuner: {state!r}")
-
-    def _take_heats(self, heats: Iterable[Heat]) -> None:
-        self._heats = list(heats)
-        # Trials begin in the order of their numbers, and so the brackets are told by them.
-        self._homes = [at for at, heat in enumerate(self._heats) for _ in range(heat.filled)]
-
-    def _filling(self) -> Heat:
-        """Return the bracket that the next trial begins in."""
-        if not self._heats or not self._heats[-1].room:
+    def _filling(self) -> RunningBracket:
+        """Return the bracket in which the next trial begins."""
+        if not self._brackets or not self._brackets[-1].room:
             left = self.trials - len(self._homes)
-            self._heats.append(Heat(schedule=self.schedule(len(self._heats), left)))
-        return self._heats[-1]
+            self._brackets.append(RunningBracket(self.schedule(len(self._brackets), left)))
+        return self._brackets[-1]
 
-    def _enter(self, heat: Heat) -> Extend:
+    def _enter(self, bracket: RunningBracket) -> Extend:
         trial = len(self._homes)
-        self._homes.append(len(self._heats) - 1)
-        return heat.enter(trial)
+        self._homes.append(len(self._brackets) - 1)
+        return bracket.enter(trial)
 
-    def _heat_of(self, trial: int) -> Heat | None:
-        return self._heats[self._homes[trial]] if trial < len(self._homes) else None
+    def _bracket_of(self, trial: int) -> RunningBracket | None:
+        return self._brackets[self._homes[trial]] if trial < len(self._homes) else None
 
-    def _after(self, heat: Heat) -> list[Decision]:
-        """Return what follows when one trial less is on the way to the rung."""
-        promoted = heat.promote()
-        if promoted or len(self._homes) < self.trials or not all(one.done for one in self._heats):
+    def _after(self, bracket: RunningBracket) -> list[Decision]:
+        """Return the decisions after a trial has left the ones on their way to a rung."""
+        promoted = bracket.promote()
+        if promoted or len(self._homes) < self.trials:
             return promoted
-        return [Finish()]
+        return [Finish()] if all(each.has_ended for each in self._brackets) else []

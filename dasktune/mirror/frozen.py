@@ -17,7 +17,7 @@ from optuna.distributions import (
 from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as OptunaState
 
-from dasktune.algos.distributions import distribution_of
+from dasktune.algos.optuna_sampler import distribution_of
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import InternalError
 from dasktune.space import Float, Int

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
-from dasktune.algos.bounds import beyond_bounds
 from dasktune.algos.curves import Branch, Curve, Prediction, Predictor, predictor_of
 from dasktune.algos.curves.curve import MOST_SIBLINGS, future_steps
 from dasktune.algos.curves.observed import rates_of
 from dasktune.algos.pop.allocation import Chances
+from dasktune.algos.stopping import beyond_bounds
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError, refuse, unknown
 from dasktune.graph.plan import Node, SearchPlan

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from dasktune.algos.base import Tuner, known_configurations
-from dasktune.algos.single import SingleTrial
+from dasktune.algos.fixed import SingleTrial
 from dasktune.driver.history import Place
 from dasktune.driver.interrupt import interruptible
 from dasktune.driver.recorder import Recorder

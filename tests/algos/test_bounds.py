@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dasktune.algos.bounds import checked_bounds, score_bounds, share_of
+from dasktune.algos.stopping import checked_bounds, score_bounds, share_of
 from dasktune.errors import InternalError
 from dasktune.sequences.values import Arguments
 

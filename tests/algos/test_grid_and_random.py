@@ -91,7 +91,7 @@ def test_reports_of_strangers_are_a_bug() -> None:
 
 def test_a_strange_snapshot_is_refused() -> None:
     for state in ({}, {"asked": True, "open": [6]}, {"asked": 1, "open": [0]}):
-        with pytest.raises(ConfigurationError, match="not a snapshot"):
+        with pytest.raises(ConfigurationError, match="not the state"):
             make_grid().restore(state)
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import dasktune as dt
 from dasktune.algos.base import Tuner
+from dasktune.algos.fixed import SingleTrial
 from dasktune.algos.pbt import PBT
 from dasktune.algos.samplers import RandomSource
-from dasktune.algos.single import SingleTrial
 from dasktune.errors import ConfigurationError
 from dasktune.graph.cost import cost_of
 from dasktune.sequences import Constant, Exponential, Joined, Linear, Sequence

@@ -75,4 +75,4 @@ def test_the_weights_at_the_peak_are_those_that_played_best(page: Any) -> None:
 
 
 def test_the_pop_of_the_page_looks_at_100_episodes(page: Any) -> None:
-    assert (page.pop.window, page.pop.every) == (25, 12)
+    assert (page.pop.options.window, page.pop.options.every) == (25, 12)

@@ -23,7 +23,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial
 
 from dasktune.algos import Grid
-from dasktune.algos.distributions import distribution_of
+from dasktune.algos.optuna_sampler import distribution_of
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError, StorageError
 from dasktune.graph.plan import SearchPlan

@@ -14,8 +14,8 @@ import pytest
 from dasktune.algos import Grid, Random, Tuner
 from dasktune.algos.base import Inputs, Proposal
 from dasktune.algos.curves import Curve, Persistence, Prediction, Question
+from dasktune.algos.fixed import SingleTrial
 from dasktune.algos.samplers import RandomSource
-from dasktune.algos.single import SingleTrial
 from dasktune.sequences import Constant, Exponential, Warmup
 from dasktune.space import Configuration, Float, Int, Space
 from dasktune.testing import ConformanceError, TunerConformance

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any, Final
@@ -29,6 +30,8 @@ class ObservedCurves:
     """
 
     def __init__(self) -> None:
+        self.best = -math.inf
+        """The best score of all trials."""
         self._steps: dict[int, list[Step]] = {}
         self._scores: dict[int, list[float]] = {}
         self._rates: dict[int, tuple[tuple[Step, float], ...]] = {}
@@ -49,6 +52,7 @@ class ObservedCurves:
         """Take in a score, finite or not; steps of a trial ascend."""
         self._steps[trial].append(step)
         self._scores[trial].append(score)
+        self.best = max(self.best, score)
 
     def steps(self, trial: int) -> list[Step]:
         """Return the steps that a trial has reported at."""
@@ -117,6 +121,7 @@ class ObservedCurves:
             trial = one["trial"]
             found._steps[trial] = list(one["steps"])
             found._scores[trial] = list(map(float, one["scores"]))
+            found.best = max([found.best, *found._scores[trial]])
             found._rates[trial] = tuple((step, rate) for step, rate in one["rates"])
             found._pieces[trial] = {
                 name: tuple((step, text) for step, text in pieces)

@@ -23,7 +23,7 @@ class Chances:
     Parameters
     ----------
     after
-        The last step that it rests on.
+        The last step that the prediction rests on.
     steps
         Future steps.
     reached
@@ -69,7 +69,7 @@ class Chances:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """What POP expects of a trial.
+    """The expectation of POP for a trial.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def expectation(
     max_steps
         How far it may be trained.
     step_seconds
-        What a step takes: Epoch_i.
+        Seconds of a step: Epoch_i.
     left_seconds
         T_max - T_pass; infinite if there is no T_max.
 
@@ -105,7 +105,7 @@ def expectation(
     -----
     M_i = (T_max - T_pass) / Epoch_i; p is the sum of p_m for m = 1 to M_i, and ERT_i the sum of
     m p_m, times Epoch_i [eq. 3]. A trial that has come further since its prediction has not
-    reached the target in the steps between: what is left to it is by that much surer.
+    reached the target in the steps between: the chances of the other steps grow accordingly.
     """
     most = max_steps - step
     if step_seconds > 0 and left_seconds < math.inf:
@@ -115,7 +115,7 @@ def expectation(
     left = 1 - before
     confidence = (chances.by(until) - before) / left if left > 0 else 0.0
     passed, more = step - chances.after, chances.expected_steps(until)
-    # Those of the sum that lie behind are taken out, and what is ahead is counted from here.
+    # Leave out the steps of the sum that lie behind, and count those ahead from here.
     more -= chances.expected_steps(step) + passed * (chances.by(until) - before)
     ahead = max(0.0, more) / left if left > 0 else 0.0
     return Expectation(
@@ -140,7 +140,7 @@ class Division:
 
 
 def divide(confidences: Iterable[float], slots: int, per_trial: int = 1) -> Division:
-    """Return the division of the slots that gives promising trials most [section 3.2].
+    """Return the division that gives promising trials most slots [section 3.2].
 
     For each confidence p: S_desired(p) = N_satisfying(p) k, S_deserved(p) = S p, and S_effective
     is the lesser. The p that maximises it is the threshold: the largest one where several do.
@@ -161,7 +161,7 @@ def divide(confidences: Iterable[float], slots: int, per_trial: int = 1) -> Divi
     """
     best = Division(threshold=math.inf, slots=0)
     for count, confidence in enumerate(sorted(confidences, reverse=True), 1):
-        # Of equal ones the last counts them all: it desires no less.
+        # Of equal confidences the last counts them all: it desires no less.
         effective = min(count * per_trial, slots * confidence)
         if effective > best.slots:
             best = Division(threshold=confidence, slots=effective)

@@ -1,4 +1,4 @@
-"""What a study is to reach: a target, by when, and what else ends it."""
+"""The goal of a study: a target, its time, and the metrics that end it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from dasktune.algos.bounds import checked_sides
+from dasktune.algos.stopping import checked_sides
 from dasktune.sequences.values import Arguments
 from dasktune.types import Direction, Metrics
 
@@ -23,7 +23,7 @@ Range = tuple[float | None, float | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """What is to be reached, in scores: larger is better, whatever the metric's direction.
+    """A target and its limits, as scores: larger is better, whatever the metric's direction.
 
     Parameters
     ----------
@@ -42,26 +42,23 @@ class Goal:
 
     @property
     def kills_the_best(self) -> bool:
-        """Whether a trial would be ended that has just reached the target."""
+        """Whether `kill` would end a trial that has just reached the target."""
         return self.kill is not None and self.target is not None and self.kill >= self.target
 
     def turned(self, direction: Direction) -> Goal:
-        """Return the goal in scores of one that was given in a metric of that direction."""
+        """Return the goal as scores; this one is in the unit of a metric of that direction."""
         if direction is Direction.MAXIMIZE:
             return self
-        target, kill = (None if one is None else -one for one in (self.target, self.kill))
-        low, high = (None if one is None else -one for one in (self.high, self.low))
+        given = (self.target, self.kill, self.high, self.low)
+        target, kill, low, high = (None if value is None else -value for value in given)
         return replace(self, target=target, low=low, high=high, kill=kill)
 
 
 def goal_of(check: Arguments, target: object, bounds: object, kill: object) -> Goal:
-    """Return the goal that arguments describe, in the metric's own unit.
-
-    What is wrong with them is added to `check`.
-    """
+    """Return the goal of these arguments, in the metric's own unit; `check` keeps problems."""
     values = [
-        None if one is None else check.real(name, one)
-        for name, one in (("target", target), ("kill", kill))
+        None if value is None else check.real(name, value)
+        for name, value in (("target", target), ("kill", kill))
     ]
     low, high = checked_sides(check, bounds)
     for name, value in zip(("target", "kill"), values, strict=True):
@@ -75,7 +72,7 @@ def goal_of(check: Arguments, target: object, bounds: object, kill: object) -> G
 def seconds_in(check: Arguments, name: str, time: object) -> float:
     """Return a time in seconds: a number, or a text such as "90s", "30min", "8h" or "1.5d".
 
-    What is wrong with it is added to `check`. None is for ever.
+    `check` keeps the problems. None is for ever.
 
     Examples
     --------
@@ -86,8 +83,8 @@ def seconds_in(check: Arguments, name: str, time: object) -> float:
         return math.inf
     number = time
     if isinstance(time, str):
-        found = re.fullmatch(rf"\s*(\d+(?:\.\d*)?)\s*({'|'.join(UNITS)})\s*", time)
-        number = float(found[1]) * UNITS[found[2]] if found else None
+        text = re.fullmatch(rf"\s*(\d+(?:\.\d*)?)\s*({'|'.join(UNITS)})\s*", time)
+        number = float(text[1]) * UNITS[text[2]] if text else None
     is_number = isinstance(number, int | float) and not isinstance(number, bool)
     if is_number and 0 < number <= LONGEST:  # type: ignore[operator]
         return float(number)  # type: ignore[arg-type]
@@ -97,25 +94,25 @@ def seconds_in(check: Arguments, name: str, time: object) -> float:
 
 
 def ranges_in(check: Arguments, name: str, ranges: object) -> dict[str, Range]:
-    """Return ranges of metrics by name; what is wrong with them is added to `check`."""
+    """Return ranges of metrics by name; `check` keeps the problems."""
     if ranges is None:
         return {}
     if not isinstance(ranges, Mapping):
         check.add(f"{name} must be ranges of metrics by name, got {ranges!r}")
         return {}
-    found: dict[str, Range] = {}
-    for metric, one in ranges.items():
-        match one:
+    checked: dict[str, Range] = {}
+    for metric, given in ranges.items():
+        match given:
             case (int() | float() | None as least, int() | float() | None as most) if _is_range(
                 least, most
             ):
-                found[str(metric)] = (least, most)
+                checked[str(metric)] = (least, most)
             case _:
                 check.add(
                     f"{name}: {metric} must be (least, most), None where there is no bound but "
-                    f"not twice, got {one!r}"
+                    f"not twice, got {given!r}"
                 )
-    return found
+    return checked
 
 
 def _is_range(least: float | None, most: float | None) -> bool:
@@ -126,7 +123,7 @@ def _is_range(least: float | None, most: float | None) -> bool:
 
 
 def within_ranges(metrics: Metrics, ranges: Mapping[str, Range]) -> bool:
-    """Whether all metrics lie in their ranges, both ends included.
+    """Return whether all metrics lie in their ranges, both ends included.
 
     Examples
     --------

@@ -4,116 +4,128 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
 
 from dasktune.algos.base import Inputs
-from dasktune.algos.bounds import beyond_bounds
 from dasktune.algos.curves.curve import Prediction, Predictor, Question, future_steps
 from dasktune.algos.curves.named import checked_predictor
 from dasktune.algos.curves.observed import ObservedCurves
 from dasktune.algos.pop.active import BEHIND, Active, Label
 from dasktune.algos.pop.allocation import Expectation, divide
-from dasktune.algos.pop.goal import goal_of, ranges_in, seconds_in, within_ranges
-from dasktune.algos.sampled import SampledTuner
+from dasktune.algos.pop.goal import Range, goal_of, ranges_in, seconds_in, within_ranges
+from dasktune.algos.sampled import Budget, Options, SampledTuner
+from dasktune.algos.stopping import beyond_bounds
 from dasktune.errors import ConfigurationError, InternalError, refuse, unknown
 from dasktune.sequences.values import Arguments
 from dasktune.space.define_by_run import AnySpace, Definition
-from dasktune.types import (
-    Decision,
-    Direction,
-    Extend,
-    Finish,
-    Predict,
-    Rank,
-    Register,
-    Report,
-    Step,
-    Stop,
-)
+from dasktune.types import Decision, Direction, Extend, Finish, Predict, Rank, Report, Step, Stop
 
 BOUNDARIES = 20
 """Evaluation boundaries of a trial unless `every` is given [section 5.3: 5 to 10% of it]."""
 
 RERANKED = 0.05
-"""By how much a confidence must change for a promising trial's priority to be changed."""
+"""By how much a confidence must change before a promising trial's priority is changed."""
 
 REVALUED = 0.1
-"""By how much the worth of a poor trial must change for its place to be changed."""
+"""By how much the value of a poor trial must change before its place is changed."""
 
 GAIN = 0.01
-"""What counts as better where there is no target: this part of the range that was seen."""
+"""The least improvement without a target, as a part of the range of scores so far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class POPOptions(Options):
+    """The arguments of `POP`; `within` is in seconds, infinite for ever."""
+
+    target: float | None
+    within: float
+    every: Step
+    bounds: Range
+    kill: float | None
+    least: float
+    dynamic: float | None
+    window: int
+    ends_when: Mapping[str, Range]
+    barrier: bool
+    ends_poor: bool
+    predictor: Predictor
+
+    def check(self, check: Arguments, max_steps: Step) -> None:
+        """Add to `check` the problems of the options that are out of their range."""
+        for name, value in (("every", self.every), ("window", self.window)):
+            if value > max_steps:
+                check.add(f"{name} must be <= max_steps, {max_steps}, got {value}")
+        if not 0 <= self.least < 1:
+            check.add(f"least must be >= 0 and < 1, got {self.least}")
+        if self.dynamic is not None and self.dynamic <= 0:
+            check.add(f"dynamic must be > 0, got {self.dynamic}")
 
 
 class POP(SampledTuner):
     """Reaches a target soon: trains what will probably get there, and tries the rest in turn.
 
     At each boundary a trial's learning curve is extrapolated: how probably, and when, will it
-    reach the target in the time that is left? The more confident that is for some trials, the
-    more slots they hold: they are *promising*. The others are *opportunistic*: they are
-    suspended at each boundary, so that they share the other slots in turn. *Poor* ones, which
-    will hardly get there, stand behind all others, or are ended.
+    reach the target in the time that is left? The higher this confidence is for some trials,
+    the more slots they hold: they are *promising*. The others are *opportunistic*: they are
+    suspended at each boundary, so that they share the other slots in turn. *Poor* trials,
+    which will hardly get there, stand behind all others, or are ended.
 
     Predictions are computed on the cluster beside the training, which never waits for them:
-    what comes late is used when it comes.
+    a late one is used when it comes.
 
     Parameters
     ----------
-    space
-        What to draw from: a `dasktune.Space`, or a function that defines one by running.
+    space, trials, max_steps
+        As for `dasktune.algos.sampled.SampledTuner`.
     target
         Value of the metric to reach, in its own unit: above or below by the study's direction.
-        None looks for the best there is `within` the time: what is to be reached is then a bit
+        None looks for the best value `within` the time: the target is then always a bit
         better than the best so far.
     within
         T_max: seconds, or "90s", "30min", "8h", "2d". The tuner ends then. None is for ever.
-    trials
-        How many configurations to draw.
-    max_steps
-        How far each is trained at most.
     every
         Steps between boundaries; None for a twentieth of `max_steps`, rounded up.
     bounds
-        ``(low, high)``: the range that the metric can have, as far as it is known; None where
-        there is no bound, such as ``(0, None)`` for a loss. Predictions keep to it.
+        ``(low, high)``: the range of the metric, as far as it is known; None where there is no
+        bound, such as ``(0, None)`` for a loss. Predictions stay within it.
     kill
         A trial whose metric, or its mean over the `window`, is worse than this at a boundary is
-        ended: what one that learns nothing has, in the metric's own unit.
+        ended: the value of a trial that learns nothing, in the metric's own unit.
     least
         A trial whose confidence is lower than this is poor.
     dynamic
         By how much the target is raised each time it has been reached, in the metric's own
         unit; None ends the study then.
     window
-        The target is reached by the mean over so many of a trial's last measurements: a task
-        of reinforcement learning is solved only when it stays solved. What is predicted is the
-        curve as it was measured: a mean would lag behind it.
+        The target is reached by the mean over this number of a trial's last measurements: a
+        task of reinforcement learning is solved only when it stays solved. Predictions are of
+        the curve as it was measured: a mean would lag behind it.
     ends_when
         Ranges of metrics ``{"reward": (200, None), "crashes": (None, 0.1)}``: the study ends
         when one report lies in all of them. For more than that, override `is_done`.
     barrier
-        Suspend all trials at each boundary, and decide what goes on when all are there and
+        Suspend all trials at each boundary, and decide which go on when all are there and
         predicted.
     ends_poor
         Whether a poor trial is ended for good, as in the paper. If not, it stands behind all
-        others: only when nothing else is left, the poor trial goes on whose predicted median
-        comes nearest to the target. What may have been ended wrongly is not lost then, and
-        nothing is trained for it as long as there is anything better.
+        others: only if no other trial is left, the poor trial goes on whose predicted median
+        comes nearest to the target. A trial that was judged wrongly is not lost then, and no
+        training is spent on it as long as there is a better one.
     predictor
         Predicts curves: one of `dasktune.algos.curves`, also by its name, or one of your own;
         None for `PriorFitted`.
     seed
-        Decides what is drawn; it has nothing to do with the seed of the training.
+        Decides the draws of the sampler and of the predictor.
     sampler
-        Proposes configurations; one that learns is asked for one more at each boundary. None
-        draws at random.
+        As for `SampledTuner`; a sampler that learns is asked for one trial at each boundary.
 
     Raises
     ------
     ConfigurationError
         If a number is out of its range, a target or threshold outside the bounds, or a
-        sequence ends before `max_steps`: all at once. When the study begins, if what has
-        reached the target would be killed. At the first report, if its metric is outside the
-        bounds or one of `ends_when` is not there.
+        sequence ends before `max_steps`: all at once. When the study begins, if `kill` would
+        end a trial that has reached the target. At the first report, if its metric is outside
+        the bounds or one of `ends_when` is missing.
 
     References
     ----------
@@ -122,6 +134,23 @@ class POP(SampledTuner):
     """
 
     timed = True
+    state = (
+        *("curves", "_active", "_turns", "_workers", "_seconds", "_target"),
+        *("_best", "_worst", "_round", "_over", "_direction"),
+    )
+    options: POPOptions
+    curves: ObservedCurves
+    _active: dict[int, Active]
+    _turns: int
+    _workers: int
+    _seconds: float
+    _target: float | None
+    _best: float | None
+    _worst: float | None
+    _round: set[int]
+    """With barriers, the trials that are trained to the next one."""
+    _over: bool
+    _direction: Direction
 
     def __init__(
         self,
@@ -145,86 +174,72 @@ class POP(SampledTuner):
         sampler: object = None,
     ) -> None:
         check = Arguments("POP")
-        steps = Arguments("").whole("max_steps", max_steps)
-        self.every = check.whole("every", math.ceil(steps / BOUNDARIES) if every is None else every)
-        self.window = check.whole("window", window)
-        for name, value in (("every", self.every), ("window", self.window)):
-            if value > steps:
-                check.add(f"{name} must be <= max_steps, {steps}, got {value}")
-        self.within_seconds = seconds_in(check, "within", within)
-        self.least = check.real("least", least)
-        if not 0 <= self.least < 1:
-            check.add(f"least must be >= 0 and < 1, got {least}")
-        self.dynamic = None if dynamic is None else check.real("dynamic", dynamic)
-        if self.dynamic is not None and self.dynamic <= 0:
-            check.add(f"dynamic must be > 0, got {dynamic}")
+        budget = Budget.checked(check, trials, max_steps, seed)
+        every = math.ceil(budget.max_steps / BOUNDARIES) if every is None else every
         self._given = goal_of(check, target, bounds, kill)
-        self.ends_when = ranges_in(check, "ends_when", ends_when)
-        self.predictor = checked_predictor(check, predictor)
-        self.barrier, self.ends_poor = bool(barrier), bool(ends_poor)
-        self.goal = self._given
-        super().__init__(
-            space,
-            trials=trials,
-            max_steps=max_steps,
-            seed=seed,
-            sampler=sampler,
-            check=check,
-            more={
-                "target": self._given.target,
-                "within": None if self.within_seconds == math.inf else self.within_seconds,
-                "every": self.every,
-                "bounds": [self._given.low, self._given.high],
-                "kill": self._given.kill,
-                "least": self.least,
-                "dynamic": self.dynamic,
-                "window": self.window,
-                "ends_when": {name: list(one) for name, one in self.ends_when.items()},
-                "barrier": self.barrier,
-                "ends_poor": self.ends_poor,
-                "predictor": self.predictor.identity(),
-            },
+        options = POPOptions(
+            target=self._given.target,
+            within=seconds_in(check, "within", within),
+            every=check.whole("every", every),
+            bounds=(self._given.low, self._given.high),
+            kill=self._given.kill,
+            least=check.real("least", least),
+            dynamic=None if dynamic is None else check.real("dynamic", dynamic),
+            window=check.whole("window", window),
+            ends_when=ranges_in(check, "ends_when", ends_when),
+            barrier=bool(barrier),
+            ends_poor=bool(ends_poor),
+            predictor=checked_predictor(check, predictor),
         )
+        options.check(check, budget.max_steps)
+        self.goal = self._given
+        super().__init__(space, budget, options, sampler=sampler, check=check)
 
-    # ------------------------------------------------------------------ what it thinks
+    # ------------------------------------------------------------------- what users may read
 
     @property
     def standing(self) -> dict[int, tuple[Label, Expectation | None]]:
-        """What it holds of each trial that may go on, and expects of it, if that was predicted."""
-        return {trial: (one.label, one.expected) for trial, one in sorted(self._active.items())}
+        """By trial that may go on: its label, and what POP expects of it after a prediction."""
+        return {trial: (each.label, each.expected) for trial, each in sorted(self._active.items())}
 
     @property
     def target(self) -> float | None:
-        """The score to reach now: larger is better; None while there is nothing to compare."""
+        """The score to reach now, larger is better; None before there is one to compare with."""
         if self._target is not None:
             return self._target
         return None if self._best is None else self._better(self._best)
 
     def is_done(self, report: Report) -> bool:
-        """Return whether a report ends the study: one that `ends_when` asks for.
+        """Return whether a report ends the study, by `ends_when`.
 
         It may be overridden.
         """
-        return bool(self.ends_when) and within_ranges(report.metrics, self.ends_when)
+        ranges = self.options.ends_when
+        return bool(ranges) and within_ranges(report.metrics, ranges)
 
-    # ------------------------------------------------------------- what a kind must do
+    # --------------------------------------------------------------- the protocol of tuners
 
     def begin(self) -> None:
-        """Nothing is drawn yet, and nothing known."""
+        """Begin without a trial."""
         self.curves = ObservedCurves()
         self._direction = Direction.MAXIMIZE
-        self._active: dict[int, Active] = {}
+        self._active = {}
         self._turns = 0
         self._workers = 1
         self._seconds = 0.0
         self._target = self.goal.target
-        self._best: float | None = None
-        self._worst: float | None = None
-        self._round: set[int] = set()
-        self._is_over = False
+        self._best = self._worst = None
+        self._round = set()
+        self._over = False
+
+    def derive(self) -> None:
+        """Set the goal, and what is expected of each trial."""
+        self.goal = self._given.turned(self._direction)
+        for active in self._active.values():
+            self._look_at(active)
 
     def prepare(self, inputs: Inputs) -> None:
-        """Take the direction of the metric: targets are given in its own unit."""
+        """Receive the inputs; the direction of the metric turns the goal."""
         super().prepare(inputs)
         match inputs.get("directions"):
             case [str(first), *_]:
@@ -240,86 +255,89 @@ class POP(SampledTuner):
 
     def ask(self, capacity: int) -> list[Decision]:
         """Return all trials the first time, or one for each free worker if a sampler learns."""
-        if self._is_over:
+        if self._over:
             return []
         if not self.registered:
             self._workers = max(1, capacity)
-        if self.barrier and self.registered:
+        if self.options.barrier and self.registered:
             return self._next_round()
         count = min(self.left, capacity) if self.source.learns else self.left
         drawn = self._draw_some(count)
-        return [*drawn, *self._next_round()] if self.barrier else drawn
+        return [*drawn, *self._next_round()] if self.options.barrier else drawn
 
     def _draw_some(self, count: int) -> list[Decision]:
-        found: list[Decision] = []
-        for _ in range(count):
-            trial = self.draw()
+        drawn = [self.draw() for _ in range(count)]
+        for trial in drawn:
             self.curves.register(trial)
-            self._active[trial.trial] = Active(turn=self._next_turn())
-            found.append(trial)
-        if not self.barrier:
-            begun = [one.trial for one in found if isinstance(one, Register)]
-            found += [self._wait_in_turn(trial) for trial in begun]
-        return found
+            self._active[trial.trial] = Active(trial=trial.trial, turn=self._next_turn())
+        if self.options.barrier:
+            return [*drawn]
+        return [*drawn, *(self._wait_in_turn(trial.trial) for trial in drawn)]
 
     def grow(self, trials: int) -> list[Decision]:
-        """Go on with all that may still be trained, and with further trials.
+        """Continue with all trials that may still be trained, and with the added ones.
 
         Raises
         ------
         ConfigurationError
             If its time is over.
         """
-        if self._seconds >= self.within_seconds:
+        within = self.options.within
+        if self._seconds >= within:
             raise ConfigurationError(
-                f"a POP whose time is over cannot be given more trials; within was "
-                f"{self.within_seconds:g} s"
+                f"a POP whose time is over cannot be given more trials; within was {within:g} s"
             )
-        self._is_over = False
+        self._over = False
         self._round.clear()
         for active in self._active.values():
-            active.is_asked = False
+            active.asked = False
             active.label = Label.OPPORTUNISTIC
-        again = [] if self.barrier else [self._wait_in_turn(trial) for trial in self._active]
+        barrier = self.options.barrier
+        again = [] if barrier else [self._wait_in_turn(trial) for trial in self._active]
         drawn = self._draw_some(0 if self.source.learns else self.left)
-        return [*again, *drawn, *(self._next_round() if self.barrier else [])]
+        return [*again, *drawn, *(self._next_round() if barrier else [])]
 
-    def told(self, report: Report) -> list[Decision]:
-        """Return what follows from a report at a boundary."""
+    def on_report(self, report: Report) -> list[Decision]:
+        """Return the decisions after a report at a boundary."""
         active = self._active.get(report.trial)
         if active is None or report.now is None:
             return []
         if self._best is None:
-            refuse(self._strange(report))
+            refuse(self._first_problems(report))
         self._round.discard(report.trial)
         self._seconds, self._workers = report.now.seconds, report.now.workers
         active.step, active.step_seconds = report.step, report.now.step_seconds
         scores = [(step, -losses[0]) for step, losses in report.now.between]
         reached = self._observe(report.trial, [*scores, (report.step, -report.loss)])
         if self.is_done(report):
-            return self._over("a report was what it was to end with")
+            return self._finish("a report was what it was to end with")
         if reached and not self._raise_target():
-            return self._over(f"the target was reached after {self._seconds:,.1f} s")
+            return self._finish(f"the target was reached after {self._seconds:,.1f} s")
         if report.step >= self.max_steps:
             del self._active[report.trial]
             return self._go_on([])
-        last = self.curves.scores(report.trial)[-self.window :]
-        score = sum(last) / len(last)
+        score = self._mean(report.trial)
         if not math.isfinite(score) or (self.goal.kill is not None and score < self.goal.kill):
-            return self._end(report.trial)
-        found: list[Decision] = []
-        if self.source.learns and active.label is not Label.PROMISING and not self.barrier:
-            found += self._draw_some(min(1, self.left))
-        if not active.is_asked:
-            active.is_asked = True
-            found.append(Predict(trial=report.trial))
-        if active.until <= report.step and not self.barrier:
-            active.turn = self._next_turn()
-            found.append(self._wait_in_turn(report.trial))
-        return self._go_on(found)
+            del self._active[report.trial]
+            return self._go_on([Stop(trial=report.trial)])
+        return self._go_on(self._at_boundary(active))
 
-    def failed(self, trial: int) -> list[Decision]:
-        """Return what follows from a failure."""
+    def _at_boundary(self, active: Active) -> list[Decision]:
+        """Return the decisions for a trial that goes on after a boundary."""
+        decisions: list[Decision] = []
+        barrier = self.options.barrier
+        if self.source.learns and active.label is not Label.PROMISING and not barrier:
+            decisions += self._draw_some(min(1, self.left))
+        if not active.asked:
+            active.asked = True
+            decisions.append(Predict(trial=active.trial))
+        if active.until <= active.step and not barrier:
+            active.turn = self._next_turn()
+            decisions.append(self._wait_in_turn(active.trial))
+        return decisions
+
+    def on_failure(self, trial: int) -> list[Decision]:
+        """Return the decisions after a failure."""
         self._round.discard(trial)
         return self._go_on([]) if self._active.pop(trial, None) is not None else []
 
@@ -327,43 +345,48 @@ class POP(SampledTuner):
         """Return the question how the trial's curve goes on."""
         low, high = self.goal.low, self.goal.high
         curve = self.curves.curve(trial, max_steps=self.max_steps, low=low, high=high)
-        steps = future_steps(curve.last_step, self.max_steps, self.every)
-        return Question(predictor=self.predictor, curve=curve, steps=steps, seed=self.seed + trial)
+        steps = future_steps(curve.last_step, self.max_steps, self.options.every)
+        predictor = self.options.predictor
+        return Question(predictor=predictor, curve=curve, steps=steps, seed=self.seed + trial)
 
     def tell_prediction(self, trial: int, prediction: Prediction | None) -> list[Decision]:
-        """Return what follows from a prediction, however late."""
+        """Return the decisions after a prediction, however late."""
         active = self._active.get(trial)
         if active is None:
             return []
-        active.is_asked = False
-        found: list[Decision] = []
+        active.asked = False
+        again: list[Decision] = []
         if prediction is not None:
             active.learn(prediction)
-            if prediction.after < active.step and not self.barrier:
-                active.is_asked = True
-                found.append(Predict(trial=trial))
-        return self._go_on(found)
+            if prediction.after < active.step and not self.options.barrier:
+                active.asked = True
+                again.append(Predict(trial=trial))
+        return self._go_on(again)
 
     @property
     def due_seconds(self) -> float | None:
         """The end of its time."""
-        return None if self._is_over or self.within_seconds == math.inf else self.within_seconds
+        return None if self._over or self.options.within == math.inf else self.options.within
 
     def tell_time(self, seconds: float) -> list[Decision]:
-        """End: the time is over."""
+        """Finish: the time is over."""
         self._seconds = seconds
-        return self._over(f"its {self.within_seconds:,.10g} s are over")
+        return self._finish(f"its {self.options.within:,.10g} s are over")
 
     # ------------------------------------------------------------------------- the goal
 
+    def _mean(self, trial: int) -> float:
+        """Return the mean over the window of a trial's last scores."""
+        last = self.curves.scores(trial)[-self.options.window :]
+        return sum(last) / len(last)
+
     def _observe(self, trial: int, scores: Iterable[tuple[Step, float]]) -> bool:
-        """Take in scores; return whether one of them reaches the target."""
+        """Observe scores; return whether one of them reaches the target."""
         reached = False
         for step, score in scores:
             self.curves.observe(trial, step, score)
-            last = self.curves.scores(trial)[-self.window :]
-            mean = sum(last) / len(last)
-            if len(last) < self.window or not math.isfinite(mean):
+            mean = self._mean(trial)
+            if len(self.curves.scores(trial)) < self.options.window or not math.isfinite(mean):
                 continue
             self._best = mean if self._best is None else max(self._best, mean)
             self._worst = mean if self._worst is None else min(self._worst, mean)
@@ -371,87 +394,91 @@ class POP(SampledTuner):
         return reached
 
     def _raise_target(self) -> bool:
-        """Go for more, if that is wanted; return whether it is."""
-        if self.dynamic is None or self._best is None or self._target is None:
+        """Raise the target if it is dynamic; return whether the study goes on for it."""
+        dynamic = self.options.dynamic
+        if dynamic is None or self._best is None or self._target is None:
             return False
-        rises = math.floor((self._best - self._target) / self.dynamic) + 1
-        raised = self._target + rises * self.dynamic
+        rises = math.floor((self._best - self._target) / dynamic) + 1
+        raised = self._target + rises * dynamic
         if raised <= self._best:
-            return False  # it is too little to be told from nothing
+            return False  # rounding swallows so small a rise
         self._target = raised
         return self.goal.high is None or raised <= self.goal.high
 
     def _better(self, best: float) -> float:
-        """Return what counts as better than the best so far: never what cannot be."""
+        """Return the least score that counts as better than the best so far, within the bounds."""
         worst = best if self._worst is None else self._worst
-        gain = GAIN * (best - worst) if self.dynamic is None else self.dynamic
-        high = self.goal.high
+        dynamic, high = self.options.dynamic, self.goal.high
+        gain = GAIN * (best - worst) if dynamic is None else dynamic
         return best + gain if high is None else min(best + gain, (best + max(best, high)) / 2)
 
-    def _strange(self, report: Report) -> Iterator[str]:
-        """Say what the first report shows to be wrong with what was given."""
+    def _first_problems(self, report: Report) -> Iterator[str]:
+        """Yield the arguments that the first report contradicts."""
         value = (-report.loss if self._direction is Direction.MAXIMIZE else report.loss) + 0.0
-        low, high = self._given.low, self._given.high
         where = f" at step {report.step} of trial {report.trial}"
-        yield from beyond_bounds(value, low, high, metric="the metric", where=where)
-        for name in self.ends_when.keys() - report.metrics.keys():
+        yield from beyond_bounds(value, *self.options.bounds, metric="the metric", where=where)
+        for name in self.options.ends_when.keys() - report.metrics.keys():
             yield f"ends_when: {unknown('metric', name, report.metrics)}"
 
-    def _over(self, why: str) -> list[Decision]:
-        self._is_over = True
+    def _finish(self, why: str) -> list[Decision]:
+        self._over = True
         values = ", ".join(
-            f"{name} {one if self._direction is Direction.MAXIMIZE else 0.0 - one:.6g}"
-            for name, one in (("target", self._target), ("best", self._best))
-            if one is not None
+            f"{name} {score if self._direction is Direction.MAXIMIZE else 0.0 - score:.6g}"
+            for name, score in (("target", self._target), ("best", self._best))
+            if score is not None
         )
         return [Finish(reason=f"{why} ({values or 'nothing was reported'})")]
 
     # --------------------------------------------------------------------- the division
 
-    def _go_on(self, found: list[Decision]) -> list[Decision]:
-        """Return decisions, and what the division of the slots says now."""
-        every = [*found, *self._divide()]
+    def _go_on(self, decisions: list[Decision]) -> list[Decision]:
+        """Return the decisions, and those after a new division of the slots."""
+        decisions = [*decisions, *self._divide()]
         if not self._active and not self.left:
-            return [*every, *self._over("no trial is left to go on")]
-        return [*every, *self._next_round()] if self.barrier else every
+            return [*decisions, *self._finish("no trial is left to go on")]
+        return [*decisions, *self._next_round()] if self.options.barrier else decisions
 
     def _divide(self) -> list[Decision]:
-        """Label every trial anew, and decide what that changes."""
+        """Label every trial anew, and return the decisions that change with it."""
         for active in self._active.values():
             self._look_at(active)
         known = {
-            trial: one.expected for trial, one in self._active.items() if one.expected is not None
+            trial: each.expected
+            for trial, each in self._active.items()
+            if each.expected is not None
         }
-        hopeful = {trial: one for trial, one in known.items() if one.confidence >= self.least}
-        division = divide((one.confidence for one in hopeful.values()), self._workers)
+        least = self.options.least
+        hopeful = {trial: each for trial, each in known.items() if each.confidence >= least}
+        division = divide((each.confidence for each in hopeful.values()), self._workers)
         slots = math.floor(division.slots + 0.5)
         order = sorted(
-            (trial for trial, one in hopeful.items() if one.confidence >= division.threshold),
+            (trial for trial, each in hopeful.items() if each.confidence >= division.threshold),
             key=lambda trial: (-known[trial].confidence, known[trial].remaining_seconds, trial),
         )
         promising = set(order[:slots])
-        found: list[Decision] = []
+        decisions: list[Decision] = []
         for trial in list(self._active):
             if trial in promising:
-                found += self._promote(trial, known[trial].confidence)
+                decisions += self._promote(trial, known[trial].confidence)
             elif trial in known and trial not in hopeful:
-                found += self._give_up(trial)
+                decisions += self._give_up(trial)
             else:
-                found += self._demote(trial)
-        return found
+                decisions += self._demote(trial)
+        return decisions
 
     def _look_at(self, active: Active) -> None:
-        active.look(self.target, self.max_steps, self.within_seconds - self._seconds)
+        active.look(self.target, self.max_steps, self.options.within - self._seconds)
 
     def _promote(self, trial: int, confidence: float) -> list[Decision]:
-        """Let a promising trial hold a slot: with priority p, and on through its boundaries."""
+        """Give a promising trial a slot: with priority p, and on through its boundaries."""
         active = self._active[trial]
-        was, active.label = active.label, Label.PROMISING
-        if self.barrier:
+        before, active.label = active.label, Label.PROMISING
+        if self.options.barrier:
             return []
-        if was is not Label.PROMISING:
+        if before is not Label.PROMISING:
             active.ranked, active.until = confidence, self.max_steps
-            reports = tuple(range(active.boundary(self.every), self.max_steps, self.every))
+            every = self.options.every
+            reports = tuple(range(active.boundary(every), self.max_steps, every))
             priority = 1 + confidence
             return [Extend(trial=trial, until=active.until, priority=priority, reports=reports)]
         if abs(confidence - active.ranked) < RERANKED:
@@ -460,40 +487,35 @@ class POP(SampledTuner):
         return [Rank(trial=trial, priority=1 + confidence)]
 
     def _demote(self, trial: int) -> list[Decision]:
-        """Let a trial wait for its turn, if it did not."""
+        """Make a trial opportunistic: it waits for its turn, if it did not already."""
         active = self._active[trial]
-        was, active.label = active.label, Label.OPPORTUNISTIC
-        if self.barrier or was is Label.OPPORTUNISTIC:
+        before, active.label = active.label, Label.OPPORTUNISTIC
+        if self.options.barrier or before is Label.OPPORTUNISTIC:
             return []
         active.turn = self._next_turn()
         return [self._wait_in_turn(trial)]
 
     def _give_up(self, trial: int) -> list[Decision]:
-        """End a poor trial, or let it wait behind all others."""
+        """End a poor trial, or put it behind all others."""
         active = self._active[trial]
-        if self.ends_poor:
+        if self.options.ends_poor:
             del self._active[trial]
             self._round.discard(trial)
             return [Stop(trial=trial)]
-        was, active.label = active.label, Label.POOR
-        if self.barrier:
+        before, active.label = active.label, Label.POOR
+        if self.options.barrier:
             return []
-        if was is not Label.POOR:
+        if before is not Label.POOR:
             return [self._wait_in_turn(trial)]
-        worth = active.worth
-        if abs(worth - active.ranked) <= REVALUED:
+        if abs(active.worth - active.ranked) <= REVALUED:
             return []
-        active.ranked = worth
-        return [Rank(trial=trial, priority=worth - BEHIND)]
-
-    def _end(self, trial: int) -> list[Decision]:
-        del self._active[trial]
-        return self._go_on([Stop(trial=trial)])
+        active.ranked = active.worth
+        return [Rank(trial=trial, priority=active.ranked - BEHIND)]
 
     def _wait_in_turn(self, trial: int) -> Extend:
-        """Ask for a trial's next part, to be trained when it is its turn."""
+        """Return the request for a trial's next part, to be trained in its turn."""
         active = self._active[trial]
-        active.until = min(active.boundary(self.every), self.max_steps)
+        active.until = min(active.boundary(self.options.every), self.max_steps)
         priority = -float(active.turn)
         if active.label is Label.POOR:
             active.ranked = active.worth
@@ -505,55 +527,20 @@ class POP(SampledTuner):
         return self._turns
 
     def _next_round(self) -> list[Decision]:
-        """Return what goes on after a barrier, once all are there and predicted."""
-        if self._round or any(one.is_asked for one in self._active.values()):
+        """Return the trials that go on after a barrier, once all are there and predicted."""
+        if self._round or any(active.asked for active in self._active.values()):
             return []
-        found: list[Decision] = []
-        if self.source.learns and any(one.step for one in self._active.values()):
-            found += self._draw_some(min(self.left, self._workers))
-        rank = {Label.PROMISING: 0, Label.OPPORTUNISTIC: 1, Label.POOR: 2}
-        order = sorted(self._active, key=lambda one: self._urgency(self._active[one], rank))
-        for trial in order[: self._workers]:
-            self._active[trial].turn = self._next_turn()
-            self._round.add(trial)
-            found.append(self._wait_in_turn(trial))
-        return found
+        decisions: list[Decision] = []
+        if self.source.learns and any(active.step for active in self._active.values()):
+            decisions += self._draw_some(min(self.left, self._workers))
+        order = sorted(self._active.values(), key=_urgency)
+        for active in order[: self._workers]:
+            active.turn = self._next_turn()
+            self._round.add(active.trial)
+            decisions.append(self._wait_in_turn(active.trial))
+        return decisions
 
-    def _urgency(self, active: Active, rank: Mapping[Label, int]) -> tuple[int, float, int]:
-        confidence = active.confidence if active.label is Label.PROMISING else 0.0
-        return rank[active.label], -confidence, active.turn
 
-    # ------------------------------------------------------------------------ snapshots
-
-    def state_json(self) -> dict[str, object]:
-        """Return the trials under way, their curves and predictions, and the goal."""
-        return {
-            "curves": self.curves.to_json(),
-            "active": [{"trial": trial, **one.to_json()} for trial, one in self._active.items()],
-            "turns": self._turns,
-            "workers": self._workers,
-            "seconds": self._seconds,
-            "target": self._target,
-            "best": self._best,
-            "worst": self._worst,
-            "round": sorted(self._round),
-            "over": self._is_over,
-            "direction": self._direction.value,
-        }
-
-    def take_state_json(self, state: Mapping[str, Any]) -> None:
-        """Take over such a state."""
-        try:
-            self.begin()
-            self._direction = Direction(state["direction"])
-            self.goal = self._given.turned(self._direction)
-            self.curves = ObservedCurves.from_json(state["curves"])
-            self._active = {one["trial"]: Active.from_json(one) for one in state["active"]}
-            self._turns, self._workers = state["turns"], state["workers"]
-            self._seconds, self._target = state["seconds"], state["target"]
-            self._best, self._worst = state["best"], state["worst"]
-            self._round, self._is_over = set(state["round"]), state["over"]
-        except (KeyError, TypeError, ValueError) as error:
-            raise ConfigurationError(f"not the state of this tuner: {error!r}") from error
-        for active in self._active.values():
-            self._look_at(active)
+def _urgency(active: Active) -> tuple[int, float, int]:
+    confidence = active.confidence if active.label is Label.PROMISING else 0.0
+    return list(Label).index(active.label), -confidence, active.turn

@@ -513,7 +513,7 @@ def test_all_problems_are_said_at_once() -> None:
 
 def test_times_are_read_as_people_write_them() -> None:
     times = ["90s", "30min", "8h", "1.5d", 12, 0.5, None]
-    found = [pop(lines(0.5), target=0.8, within=time).within_seconds for time in times]
+    found = [pop(lines(0.5), target=0.8, within=time).options.within for time in times]
     assert found == [90, 1800, 28800, 129600, 12, 0.5, math.inf]
 
 
