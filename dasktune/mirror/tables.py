@@ -56,7 +56,7 @@ def understands(storage: RDBStorage) -> bool:
 def contents_by_tables(storage: RDBStorage, study_id: int) -> Contents:
     """Return the contents of a study, read with a few queries, without reports of ended trials."""
     with storage.engine.connect() as connection:
-        reader = _Reader(connection, _tables(storage.engine), study_id)
+        reader = _TrialReader(connection, _tables(storage.engine), study_id)
         marks = reader.rows("trial_system_attributes", "key", "value_json")
         numbers = {number: json.loads(text) for number, name, text in marks if name == NUMBER}
         params = reader.rows("trial_params", "param_name", "distribution_json")
@@ -69,7 +69,7 @@ def contents_by_tables(storage: RDBStorage, study_id: int) -> Contents:
     )
 
 
-class _Reader:
+class _TrialReader:
     """Reads the rows of the trials of a study."""
 
     def __init__(

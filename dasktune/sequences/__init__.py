@@ -1,7 +1,7 @@
 """Hyper-parameters as functions of the step: values that can be compared, joined and stored.
 
-A sequence is called with a step; ``seq[:n]`` ends it, ``seq[n:]`` is what comes after that;
-``a >> b`` goes on with `b` where `a` ends.
+Call a sequence with a step. ``seq[:n]`` has its first `n` steps, ``seq[n:]`` the steps after
+them; ``a >> b`` continues with `b` where `a` ends.
 
 >>> lr = Warmup(5, 0.1) >> Exponential(0.1, gamma=0.95)
 >>> lr(4), lr(5), lr.end

@@ -1,4 +1,4 @@
-"""Where two sequences part: the question that merging trials asks again and again."""
+"""The first difference of two sequences, which merging computes for many pairs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from dasktune.types import Step, ValueFunction
 def first_difference(a: ValueFunction, b: ValueFunction, start: Step, stop: Step) -> Step:
     """Return the first step in ``[start, stop)`` at which `a` and `b` differ, else `stop`.
 
-    They differ where their values are unequal or of different type; ``-0.0`` equals
-    ``0.0``. What is written alike is not computed, and a run in which both are constant
-    costs one comparison; so only two different formulas that keep giving equal values
-    are followed step by step.
+    They differ where their values are unequal or of different type; ``-0.0`` equals ``0.0``.
+    Equal formulas are equal without computing values, and a run in which both are constant
+    costs one comparison. Only two different formulas with equal values are compared step by step.
 
     Raises
     ------
@@ -41,25 +40,25 @@ def first_difference(a: ValueFunction, b: ValueFunction, start: Step, stop: Step
         second, second_origin, second_end = b.leaf_at(step)
         limit = min(end for end in (first_end, second_end, stop) if end is not None)
         if first_origin != second_origin or first != second:
-            found = _followed((first, first_origin), (second, second_origin), step, limit)
-            if found < limit:
-                return found
+            parting = _first_unequal((first, first_origin), (second, second_origin), step, limit)
+            if parting < limit:
+                return parting
         step = limit
     return step
 
 
-def _followed(
-    mine: tuple[ValueFunction, Step], yours: tuple[ValueFunction, Step], step: Step, limit: Step
+def _first_unequal(
+    left: tuple[ValueFunction, Step], right: tuple[ValueFunction, Step], step: Step, limit: Step
 ) -> Step:
-    """Return where two parts, each given with its start, differ first; else `limit`."""
-    (first, first_origin), (second, second_origin) = mine, yours
+    """Return the first step at which two parts, given with their starts, differ; else `limit`."""
+    (first, first_origin), (second, second_origin) = left, right
     while step < limit:
         if not same(first(step - first_origin), second(step - second_origin)):
             return step
         after = limit
-        for leaf, origin in (mine, yours):
+        for leaf, origin in (left, right):
             change = leaf.constant_until(step - origin)
             after = after if change is None else min(after, origin + change)
-        # The first change of either: until then both are what they are here.
+        # Up to the first change of either, both keep the values that were just compared.
         step = after
     return limit

@@ -1,7 +1,7 @@
-"""The algebra of sequences: what one is, cutting it (``seq[:n]``, ``seq[n:]``), ``a >> b``.
+"""The algebra of sequences: values, cuts (``seq[:n]``, ``seq[n:]``) and joins (``a >> b``).
 
-A sequence is a value: two that are written alike are equal, have one hash and one JSON
-document. Its canonical text is its `repr`, which evaluates back to it.
+A sequence is a value: sequences with the same text are equal, and have one hash and one JSON
+document. The text is the `repr`, and evaluating it gives the sequence again.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _BARS = "▁▂▃▄▅▆▇█"
 class Sequence(ABC):
     """A hyper-parameter as a pure function of the step.
 
-    Calling it gives the value at one step, `values` those at many by the very same scalar
-    formula. Steps count from 0; asking beyond the end is an error.
+    A call gives the value at one step; `values` gives the values at many, computed by the same
+    scalar formula. Steps count from 0; a step beyond the end is an error.
     """
 
     __slots__ = ("_text",)
 
     positional: ClassVar[int] = 1
-    """How many arguments `repr` writes without their names."""
+    """Number of arguments that `repr` writes without their names."""
 
     listed: ClassVar[frozenset[str]] = frozenset()
-    """The arguments that are lists themselves."""
+    """The names of arguments that are lists."""
 
     @property
     def end(self) -> int | None:
-        """Number of steps it is defined for; None if it never ends."""
+        """Number of its steps; None for a sequence without an end."""
         return None
 
     @abstractmethod
@@ -45,34 +45,33 @@ class Sequence(ABC):
 
     @abstractmethod
     def constant_until(self, step: Step) -> int | None:
-        """Return the first later step at which the value may differ; None if never.
+        """Return the first later step at which the value may differ, or None.
 
         The answer comes from the form of the sequence, not from computed values, and
         never lies beyond `end`.
         """
 
     def boundaries(self, start: Step, stop: Step) -> tuple[Step, ...]:
-        """Return the steps strictly between `start` and `stop` that divide it in pieces.
+        """Return the steps strictly between `start` and `stop` at which a new piece begins.
 
-        These are the changes of piecewise constant values and the joints of ``>>``: the
-        steps at which trials are likely to part. A value that changes at every step has
-        none.
+        These are the changes of piecewise constant values and the joints of ``>>``. Trials are
+        likely to part there. A value that changes at every step has no pieces.
         """
         return ()
 
     def leaf_at(self, step: Step) -> tuple[Sequence, Step, int | None]:
-        """Return the family member that rules at `step`, the step it counts from, its end.
+        """Return the family member that gives the value at `step`, its first step, and its end.
 
-        The step that it counts from is before 0 where its own first steps were cut off.
+        The first step is negative if the first steps of the member were cut off.
         """
         return self, 0, self.end
 
     def leaves(self) -> tuple[Sequence, ...]:
-        """Return what it is joined of, in order; itself if it is not joined."""
+        """Return the joined pieces in order; a single sequence is its only piece."""
         return (self,)
 
     def arguments(self) -> dict[str, object]:
-        """Return the arguments that construct it, by name."""
+        """Return the constructor's arguments by name."""
         return {item.name: getattr(self, item.name) for item in fields(self) if item.init}  # type: ignore[arg-type]
 
     def __call__(self, step: Step) -> Value:
@@ -103,17 +102,17 @@ class Sequence(ABC):
             As for a call.
         """
         start, stop = whole("start", start, at_least=0), whole("stop", stop, at_least=0)
-        found: list[Value] = []
+        values: list[Value] = []
         step = start
         while step < stop:
             change = self.constant_until(self._checked(step))
             after = stop if change is None else min(change, stop)
-            found += [self(step)] * (after - step)
+            values += [self(step)] * (after - step)
             step = after
-        return found
+        return values
 
     def __rshift__(self, other: object) -> Sequence:
-        """Return the sequence that goes on with `other`, from its step 0, where this ends.
+        """Return the sequence that continues with `other`, from its step 0, after the end of this.
 
         Raises
         ------
@@ -123,10 +122,9 @@ class Sequence(ABC):
         return Joined((*self.leaves(), *as_sequence(other).leaves()))
 
     def __getitem__(self, key: slice) -> Sequence:
-        """Return ``self[:n]``, its first `n` steps, or ``self[n:]``, all that come after them.
+        """Return the first `n` steps, ``self[:n]``, or the steps after them, ``self[n:]``.
 
-        ``self[:n] >> self[n:]`` has the values of ``self``, and is compared with it without
-        computing any.
+        ``self[:n] >> self[n:]`` has the values of ``self``. Comparing both computes no value.
 
         Raises
         ------
@@ -151,7 +149,7 @@ class Sequence(ABC):
                 )
 
     def to_json(self) -> dict[str, object]:
-        """Return a JSON document that `sequence_from_json` turns back into it.
+        """Return the JSON document from which `sequence_from_json` makes an equal sequence.
 
         Examples
         --------
@@ -195,7 +193,7 @@ class Sequence(ABC):
         return hash(repr(self))
 
     def __repr__(self) -> str:
-        """Return the canonical text; made once, since equality and hash rest on it."""
+        """Return the canonical text; it is kept, because equality and hash use it often."""
         try:
             return self._text
         except AttributeError:
@@ -241,7 +239,7 @@ class Sequence(ABC):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Constant(Sequence):
-    """The same value at every step: ``f(t) = value``. It never ends.
+    """The same value at every step: ``f(t) = value``, without an end.
 
     Parameters
     ----------
@@ -266,7 +264,7 @@ class Constant(Sequence):
         return self.value
 
     def constant_until(self, step: Step) -> int | None:
-        """Return None: it never changes."""
+        """Return None, because the value never changes."""
         return None
 
     def _rest(self, start: Step) -> Sequence:
@@ -292,12 +290,12 @@ class Rest(Sequence):
     def __post_init__(self) -> None:
         if isinstance(self.sequence, Rest | Ended | Joined):
             raise ConfigurationError(f"only a family member can be wrapped, got {self.sequence!r}")
-        # It must have a first value.
+        # Raises unless the rest has a first value.
         self.sequence(whole("start", self.start, at_least=1))
 
     @property
     def end(self) -> int | None:
-        """Number of steps that are left; None if the member never ends."""
+        """Number of remaining steps; None for a member without an end."""
         return None if self.sequence.end is None else self.sequence.end - self.start
 
     def formula(self, step: Step) -> Value:
@@ -315,11 +313,11 @@ class Rest(Sequence):
         return tuple(step - self.start for step in inner)
 
     def leaf_at(self, step: Step) -> tuple[Sequence, Step, int | None]:
-        """Return the member, which counts from `start` steps before."""
+        """Return the member, whose first step lies `start` steps before."""
         return self.sequence, -self.start, self.end
 
     def to_json(self) -> dict[str, object]:
-        """Return a JSON document that `sequence_from_json` turns back into it."""
+        """Return the JSON document from which `sequence_from_json` makes an equal sequence."""
         return {"family": "Rest", "sequence": self.sequence.to_json(), "start": self.start}
 
     def _canonical(self) -> str:
@@ -347,25 +345,25 @@ class Ended(Sequence):
     def __post_init__(self) -> None:
         if isinstance(self.sequence, Ended | Joined):
             raise ConfigurationError(f"only a family member can be wrapped, got {self.sequence!r}")
-        # The families that can overflow grow: a last value that is finite speaks for all.
+        # Families that can overflow grow, so a finite last value means that all are finite.
         self.sequence(whole("stop", self.stop, at_least=1) - 1)
 
     @property
     def end(self) -> int:
-        """Number of steps it is defined for."""
+        """Number of its steps."""
         return self.stop
 
     def formula(self, step: Step) -> Value:
-        """Return the value of what was cut."""
+        """Return the value of the longer sequence."""
         return self.sequence.formula(step)
 
     def constant_until(self, step: Step) -> int:
-        """Return the next change of what was cut, or the end."""
+        """Return the next change of the longer sequence, or the end."""
         change = self.sequence.constant_until(step)
         return self.stop if change is None else min(change, self.stop)
 
     def boundaries(self, start: Step, stop: Step) -> tuple[Step, ...]:
-        """Return the dividing steps of what was cut, up to the end."""
+        """Return the dividing steps of the longer sequence, up to the end."""
         return self.sequence.boundaries(start, min(stop, self.stop))
 
     def leaf_at(self, step: Step) -> tuple[Sequence, Step, int | None]:
@@ -374,7 +372,7 @@ class Ended(Sequence):
         return leaf, origin, self.stop
 
     def to_json(self) -> dict[str, object]:
-        """Return a JSON document that `sequence_from_json` turns back into it."""
+        """Return the JSON document from which `sequence_from_json` makes an equal sequence."""
         return {"family": "Ended", "sequence": self.sequence.to_json(), "stop": self.stop}
 
     def _canonical(self) -> str:
@@ -391,7 +389,7 @@ class Ended(Sequence):
 class Joined(Sequence):
     """Sequences one after the other, each counting from its own step 0; written ``a >> b``.
 
-    It is flat however it was put together, and ends where its last piece does.
+    Joining joined sequences gives a flat list of pieces. The last piece decides the end.
 
     Examples
     --------
@@ -418,7 +416,7 @@ class Joined(Sequence):
 
     @property
     def end(self) -> int | None:
-        """Number of steps it is defined for; None if its last piece never ends."""
+        """Number of its steps; None if the last piece has no end."""
         last = self.pieces[-1].end
         return None if last is None else self.starts[-1] + last
 
@@ -435,16 +433,16 @@ class Joined(Sequence):
 
     def boundaries(self, start: Step, stop: Step) -> tuple[Step, ...]:
         """Return the joints and the dividing steps of the pieces."""
-        found: list[Step] = []
+        steps: list[Step] = []
         for origin, piece in zip(self.starts, self.pieces, strict=True):
             if start < origin < stop:
-                found.append(origin)
+                steps.append(origin)
             inner = piece.boundaries(max(start - origin, 0), stop - origin)
-            found.extend(origin + step for step in inner)
-        return tuple(found)
+            steps.extend(origin + step for step in inner)
+        return tuple(steps)
 
     def leaf_at(self, step: Step) -> tuple[Sequence, Step, int | None]:
-        """Return the family member at `step`, the step it counts from, and its piece's end."""
+        """Return the family member at `step`, its first step, and the end of its piece."""
         index = self._index(step)
         begun = self.starts[index]
         leaf, origin, end = self.pieces[index].leaf_at(step - begun)
@@ -455,7 +453,7 @@ class Joined(Sequence):
         return self.pieces
 
     def to_json(self) -> dict[str, object]:
-        """Return a JSON document that `sequence_from_json` turns back into it."""
+        """Return the JSON document from which `sequence_from_json` makes an equal sequence."""
         return {"family": "Joined", "pieces": [piece.to_json() for piece in self.pieces]}
 
     def _canonical(self) -> str:
@@ -477,7 +475,7 @@ class Joined(Sequence):
 
 
 def as_sequence(value: object) -> Sequence:
-    """Return `value` as a sequence: itself if it is one, else `Constant`.
+    """Return a sequence as it is, and a plain value as a `Constant`.
 
     Raises
     ------

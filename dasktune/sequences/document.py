@@ -39,12 +39,12 @@ FAMILIES: Final[Mapping[str, type[Sequence]]] = {
 
 
 def sequence_from_json(document: object) -> Sequence:
-    """Return the sequence that `Sequence.to_json` described.
+    """Return the sequence of a document that `Sequence.to_json` made.
 
     Raises
     ------
     ConfigurationError
-        If the family or an argument is unknown, one is missing, or a value is refused.
+        If the family or an argument is unknown, an argument is missing, or a value is refused.
 
     Examples
     --------

@@ -1,8 +1,8 @@
 """The families of sequences: piecewise constant ones, and ones that change at every step.
 
-``t`` is the step, counted from 0. Each formula is the one that is computed, in this order
-of operations, with Python floats; so a value is the same to the last bit wherever it is
-asked for. Only the piecewise constant families keep integers.
+``t`` is the step, counted from 0. Each formula is computed in the written order of operations
+with Python floats, so a value is the same to the last bit on every machine. Only the piecewise
+constant families keep integers.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Piecewise(Sequence):
 
     def __init__(self, values: Iterable[Value], boundaries: Iterable[Step]) -> None:
         check = Arguments("Piecewise")
-        alone = isinstance(values, str) or not isinstance(values, Iterable)
-        came = (values,) if alone else tuple(values)
-        levels = tuple(check.plain("values", came))
+        is_single = isinstance(values, str) or not isinstance(values, Iterable)
+        items = (values,) if is_single else tuple(values)
+        levels = tuple(check.plain("values", items))
         changes = check.rising("boundaries", boundaries)
         if not check.problems and len(levels) != len(changes) + 1:
             check.add(
@@ -88,18 +88,17 @@ class Piecewise(Sequence):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, init=False)
 class MultiStep(Sequence):
-    """Times `gamma` from each milestone on: ``f(t) = init * gamma**k``, k = milestones <= t.
+    """A factor at each milestone: ``f(t) = init * gamma**k``, k = number of milestones <= t.
 
-    It never ends. With an integer `init` all values are integers if every one of them is
-    whole, else all are floats.
+    It never ends. With an integer `init` the values are integers if all of them are whole,
+    otherwise floats.
 
     Parameters
     ----------
     init
         Value at step 0.
     milestones
-        Steps from which on the value is `gamma` times what it was, strictly increasing
-        from 1 on.
+        Steps at which the value is multiplied by `gamma`, strictly increasing from 1 on.
     gamma
         Factor.
 
@@ -141,10 +140,10 @@ class MultiStep(Sequence):
         return _between(self.milestones, start, stop)
 
     def _levels(self) -> tuple[int | float, ...]:
-        found = [self._level(count) for count in range(len(self.milestones) + 1)]
-        if isinstance(self.init, int) and all(value == int(value) for value in found):
-            return tuple(int(value) for value in found)
-        return tuple(float(value) for value in found)
+        levels = [self._level(count) for count in range(len(self.milestones) + 1)]
+        if isinstance(self.init, int) and all(value == int(value) for value in levels):
+            return tuple(int(value) for value in levels)
+        return tuple(float(value) for value in levels)
 
     def _level(self, count: int) -> int | float:
         try:
@@ -178,7 +177,7 @@ class Linear(_Changing):
     init, final
         Values at step 0 and at step `period`.
     period
-        Number of steps it lasts.
+        Number of steps.
 
     Examples
     --------
@@ -212,7 +211,7 @@ class Linear(_Changing):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Exponential(_Changing):
-    """Times `gamma` at every step: ``f(t) = init * gamma**t``. It never ends.
+    """A factor at every step: ``f(t) = init * gamma**t``, without an end.
 
     Parameters
     ----------
@@ -258,7 +257,7 @@ class Cosine(_Changing):
     init
         Value at step 0.
     period
-        Number of steps it lasts.
+        Number of steps.
     final
         Value it falls or rises to.
 
@@ -295,7 +294,7 @@ class Cosine(_Changing):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class WarmRestarts(_Changing):
-    """`Cosine` again and again: ``f(t) = Cosine(init, period, final)(t mod period)``.
+    """Repeated `Cosine`: ``f(t) = Cosine(init, period, final)(t mod period)``.
 
     It never ends.
 
@@ -385,7 +384,7 @@ class Warmup(_Changing):
     Parameters
     ----------
     n
-        Number of steps it lasts.
+        Number of steps.
     target
         Value it reaches at step ``n - 1``.
 

@@ -1,4 +1,4 @@
-"""What a value and an argument of a sequence may be: plain, finite, and of one type."""
+"""Checks of the values and arguments of sequences: plain, finite, and of one type."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ _PLAIN = (int, float, bool, str, type(None))
 def plain(value: object) -> Value:
     """Return `value` as a plain Python value.
 
-    NumPy scalars (and other zero-dimensional arrays) are converted, so that equal values
-    are equal wherever they came from; ``-0.0`` becomes ``0.0`` for the same reason.
+    NumPy scalars and other zero-dimensional arrays are converted, so that equal values compare
+    equal whatever their source; ``-0.0`` becomes ``0.0`` for the same reason.
 
     Raises
     ------
     ConfigurationError
-        If it is no int, float, bool, str or None, or not finite, or text that cannot be sent.
+        If it is of another type than int, float, bool, str or None, is NaN or infinite, or is
+        text with surrogates, which cannot be encoded.
 
     Examples
     --------
@@ -66,15 +67,15 @@ def number(name: str, value: object) -> int | float:
     Raises
     ------
     ConfigurationError
-        If it is anything else; a bool is no number.
+        If it is anything else, for example a bool.
     """
     try:
-        found = plain(value)
+        checked = plain(value)
     except ConfigurationError:
-        found = None
-    if isinstance(found, bool) or not isinstance(found, int | float):
+        checked = None
+    if isinstance(checked, bool) or not isinstance(checked, int | float):
         raise ConfigurationError(f"{name} must be a finite number, got {value!r}")
-    return found
+    return checked
 
 
 def real(name: str, value: object) -> float:
@@ -97,17 +98,17 @@ def whole(name: str, value: object, *, at_least: int) -> int:
     Raises
     ------
     ConfigurationError
-        If it is no int (a bool is none) or too small.
+        If it is too small, or of another type than int, for example a bool.
     """
     try:
-        found = plain(value)
+        checked = plain(value)
     except ConfigurationError:
-        found = None
-    if type(found) is not int:
+        checked = None
+    if type(checked) is not int:
         raise ConfigurationError(f"{name} must be an int, got {value!r}")
-    if found < at_least:
+    if checked < at_least:
         raise ConfigurationError(f"{name} must be >= {at_least}, got {value!r}")
-    return found
+    return checked
 
 
 def rising(name: str, steps: Iterable[object]) -> tuple[int, ...]:
@@ -116,22 +117,21 @@ def rising(name: str, steps: Iterable[object]) -> tuple[int, ...]:
     Raises
     ------
     ConfigurationError
-        If they are not; the message shows what came.
+        If they do not increase; the message shows them.
     """
     if isinstance(steps, str | bytes) or not isinstance(steps, Iterable):
         raise ConfigurationError(f"{name} must be a list of steps, got {steps!r}")
-    came = tuple(steps)
-    found = tuple(whole(f"each of {name}", step, at_least=1) for step in came)
-    if any(later <= earlier for earlier, later in pairwise(found)):
-        raise ConfigurationError(f"{name} must be strictly increasing, got {list(found)}")
-    return found
+    checked = tuple(whole(f"each of {name}", step, at_least=1) for step in steps)
+    if any(later <= earlier for earlier, later in pairwise(checked)):
+        raise ConfigurationError(f"{name} must be strictly increasing, got {list(checked)}")
+    return checked
 
 
 class Arguments:
-    """Collects what is wrong with the arguments of a constructor, to report it at once.
+    """Checks the arguments of a constructor, and collects all problems for one error.
 
-    Each method returns the checked argument, or a harmless one while it keeps the problem
-    for `refuse`.
+    Each method returns the checked argument. If it is wrong, the method keeps the problem for
+    `refuse` and returns a harmless value.
     """
 
     def __init__(self, owner: str) -> None:
@@ -139,7 +139,7 @@ class Arguments:
         self.problems: list[str] = []
 
     def add(self, problem: str) -> None:
-        """Keep one more problem, once."""
+        """Keep a problem unless it is known."""
         text = f"{self._owner}: {problem}"
         if text not in self.problems:
             self.problems.append(text)
@@ -185,7 +185,7 @@ class Arguments:
                 self.add(f"{name}[{position}]: {error}")
 
     def refuse(self) -> None:
-        """Raise what was kept, if anything was."""
+        """Raise an error with all problems, if there are any."""
         if self.problems:
             raise ConfigurationError(*self.problems)
 

@@ -1,7 +1,7 @@
 """Search spaces: for each hyper-parameter the values and sequences that it may take.
 
-A space is walked as a grid or sampled; either way it gives `Configuration` values. It is
-itself a value, without random state.
+A grid visits all configurations of a space; sampling draws some. A space is a value without
+random state.
 
 >>> Space(lr=Float(0.1, 0.3, step=0.1), batch_size=[64, 128]).size
 6

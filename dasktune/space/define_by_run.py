@@ -1,6 +1,6 @@
-"""Define-by-run spaces: a function that asks for values as it goes, and says what they make.
+"""Define-by-run spaces: a function that suggests values and returns hyper-parameters.
 
-What is asked for may depend on what was answered before, as in Optuna's objectives.
+As in Optuna's objectives, a suggestion may depend on the values before it.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import numpy as np
 from dasktune.errors import ConfigurationError, name_problems, refuse
 from dasktune.sequences import Sequence, as_sequence
 from dasktune.space.domains import Choice, Chooser, Domain, Drawing, Float, Int
-from dasktune.space.drawing import Following, Noting
+from dasktune.space.drawing import PointChooser, RecordingChooser
 from dasktune.space.space import Configuration, Space
 from dasktune.types import Value
 
 _PROBES: Final = 8
-"""Random points at which a function is tried before it is used."""
+"""Random points at which a new function is tried."""
 
 
 class Suggesting:
-    """What a define-by-run function is given: it asks for values by name.
+    """The argument of a define-by-run function; it suggests values by name.
 
-    A name that was asked for already gives the same value again.
+    A repeated suggestion under one name gives the same value.
 
     Parameters
     ----------
     chooser
-        Settles the values.
+        Chooses the values.
     """
 
     def __init__(self, chooser: Chooser) -> None:
@@ -55,7 +55,7 @@ class Suggesting:
         """Return one of the choices: plain values, sequences, or tuples of values."""
         options = Choice(choices)
         refuse(
-            f"{name}: choices must be values, got {option!r}; ask for what it stands for"
+            f"{name}: choices must be values, got {option!r}; suggest its values instead"
             for option in options.options
             if isinstance(option, Domain)
         )
@@ -63,7 +63,7 @@ class Suggesting:
 
     @property
     def params(self) -> dict[str, Value]:
-        """What was suggested so far, for people and tables."""
+        """The values so far by name, as tables show them."""
         return {name: _plain(value) for name, (_, value) in self._asked.items()}
 
     def _suggest(self, name: str, domain: Domain) -> object:
@@ -82,27 +82,27 @@ class Suggesting:
 
 
 Definition = Callable[[Suggesting], Mapping[str, object]]
-"""A define-by-run space: returns values and sequences by hyper-parameter."""
+"""A function that defines a space: returns values and sequences by hyper-parameter."""
 
 
 class DefinedByRun:
     """A search space that a function defines by running.
 
-    It is tried at a few random points at once, so that what is wrong in it is found before
-    anything is trained. It must give the same whenever it is answered the same.
+    The constructor calls the function at a few random points, so that its errors show before any
+    training. With equal suggestions it must return equal hyper-parameters.
 
     Parameters
     ----------
     function
-        Asks for values with ``suggest_float``, ``suggest_int`` and ``suggest_categorical``,
-        which mean what Optuna's do, and returns the hyper-parameters: plain values or
+        A function that calls ``suggest_float``, ``suggest_int`` and ``suggest_categorical``,
+        with the same meaning as in Optuna, and returns the hyper-parameters: plain values or
         sequences by name.
 
     Raises
     ------
     ConfigurationError
-        If it is no function, raises, returns anything else, or asks for one name with two
-        domains; with file and line.
+        If the argument is no function, or the function raises, returns anything else, or
+        suggests one name with two domains. The message has file and line.
 
     Examples
     --------
@@ -122,12 +122,12 @@ class DefinedByRun:
         self._function = function
         self._name = getattr(function, "__qualname__", type(function).__qualname__)
         self._file, self._where = _place(function, self._name)
-        self._digest = self._tried()
+        self._digest = self._probed()
 
     def pick(self, chooser: Chooser) -> Configuration:
-        """Return the configuration whose coordinates `chooser` settles."""
-        noting = Noting(chooser)
-        suggesting = Suggesting(noting)
+        """Return the configuration with the coordinates that `chooser` chooses."""
+        recorder = RecordingChooser(chooser)
+        suggesting = Suggesting(recorder)
         try:
             returned = self._function(suggesting)
         except ConfigurationError as error:
@@ -142,38 +142,38 @@ class DefinedByRun:
         return Configuration(
             params=suggesting.params,
             sequences=self._sequences(returned),
-            point=noting.point,
-            domains=noting.domains,
+            point=recorder.point,
+            domains=recorder.domains,
         )
 
     def at(self, point: Mapping[str, Value], otherwise: Chooser | None = None) -> Configuration:
         """Return the configuration at a point, as `dasktune.space.Space.at` does."""
-        following = Following(point, otherwise)
-        found = self.pick(following)
-        following.check(found.point)
-        return found
+        following = PointChooser(point, otherwise)
+        configuration = self.pick(following)
+        following.check(configuration.point)
+        return configuration
 
     def sample(self, rng: np.random.Generator) -> Configuration:
         """Return a random configuration; each coordinate is drawn on its own."""
         return self.pick(Drawing(rng))
 
     def to_json(self) -> dict[str, object]:
-        """Return what identifies it: its name, and a digest of what it gave when tried."""
+        """Return the identity: the function's name, and a digest of its results at the probes."""
         module = getattr(self._function, "__module__", None)
         return {"function": f"{module}.{self._name}", "gives": self._digest}
 
-    def _tried(self) -> str:
-        found = []
+    def _probed(self) -> str:
+        probes = []
         for seed in range(_PROBES):
-            one = self.sample(np.random.default_rng(seed))
-            if self.at(one.point) != one:
+            probe = self.sample(np.random.default_rng(seed))
+            if self.at(probe.point) != probe:
                 raise ConfigurationError(
                     f"{self._where}: {self._name} must give the same whenever the same is "
-                    f"suggested, got two configurations for {dict(one.point)}"
+                    f"suggested, got two configurations for {dict(probe.point)}"
                 )
-            sequences = {name: sequence.to_json() for name, sequence in one.sequences.items()}
-            found.append([one.params, one.point, one.domains, sequences])
-        return blake2b(json.dumps(found).encode(), digest_size=16).hexdigest()
+            sequences = {name: sequence.to_json() for name, sequence in probe.sequences.items()}
+            probes.append([probe.params, probe.point, probe.domains, sequences])
+        return blake2b(json.dumps(probes).encode(), digest_size=16).hexdigest()
 
     def _sequences(self, returned: object) -> dict[str, Sequence]:
         if not isinstance(returned, Mapping) or not returned:
@@ -182,21 +182,21 @@ class DefinedByRun:
                 f"got {returned!r}"
             )
         problems: list[str] = []
-        found: dict[str, Sequence] = {}
+        sequences: dict[str, Sequence] = {}
         for name, value in returned.items():
             if type(name) is not str or not name:
                 problems.append(f"a name must be a string that is not empty, got {name!r}")
                 continue
             problems += name_problems("a name", name)
             try:
-                found[name] = as_sequence(value)
+                sequences[name] = as_sequence(value)
             except ConfigurationError as error:
                 problems += [f"{name}: {text}" for text in error.problems]
         refuse(f"{self._where}: {text}" for text in problems)
-        return found
+        return sequences
 
     def _line(self, trace: TracebackType | None) -> str:
-        """Return file and line in the function's file that were last at work."""
+        """Return the last line in the function's file that a traceback names."""
         where = self._where
         while trace is not None:
             if trace.tb_frame.f_code.co_filename == self._file:
@@ -206,7 +206,7 @@ class DefinedByRun:
 
 
 AnySpace = Space | DefinedByRun
-"""What configurations can be drawn from."""
+"""A space of either kind."""
 
 
 def space_of(given: Space | DefinedByRun | Definition) -> AnySpace:
@@ -215,13 +215,13 @@ def space_of(given: Space | DefinedByRun | Definition) -> AnySpace:
     Raises
     ------
     ConfigurationError
-        If it is neither, or the function is at fault.
+        If it is neither, or the function has an error.
     """
     return given if isinstance(given, Space | DefinedByRun) else DefinedByRun(given)
 
 
 def _place(function: Any, name: str) -> tuple[str, str]:
-    """Return the file of a function, and where in it the function begins."""
+    """Return the file of a function, and its first line as ``file:line``."""
     code = getattr(function, "__code__", None) or getattr(function.__call__, "__code__", None)
     file = getattr(code, "co_filename", "")
     return file, f"{file}:{code.co_firstlineno}" if code else name

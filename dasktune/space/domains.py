@@ -1,4 +1,4 @@
-"""Domains: what one hyper-parameter, or one argument of a family, may be."""
+"""Domains: the possible values of a hyper-parameter, or of an argument of a family."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from dasktune.sequences.values import Arguments, plain
 from dasktune.types import Value
 
 MOST_POINTS: Final = 2**62
-"""A domain may not have more points: so many are drawn from with one 64-bit number."""
+"""Most points of a domain; one random 64-bit number can select from so many."""
 
 
 class Chooser(Protocol):
-    """Settles the coordinates of a space one by one: at random, by a sampler, by a point.
+    """Chooses the coordinates of a space one by one: at random, by a sampler, or by a point.
 
-    A coordinate is a number that is free or a choice between options. It is called by the
-    path to it: ``lr``, ``lr.gamma`` for an argument of a family, ``optimizer.sgd.momentum``
-    for what the option ``sgd`` of ``optimizer`` brings with it.
+    A coordinate is a free number or a choice between options. Its name is the path to it:
+    ``lr``, ``lr.gamma`` for an argument of a family, ``optimizer.sgd.momentum`` for a
+    hyper-parameter of the option ``sgd`` of ``optimizer``.
     """
 
     def number(self, name: str, domain: Float | Int) -> float | int:
         """Return a point of `domain`."""
 
     def option(self, name: str, domain: Choice) -> int:
-        """Return the position of one of its options."""
+        """Return the position of an option of `domain`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Drawing:
 
 
 class Domain(ABC):
-    """What one hyper-parameter, or one argument of a family, may be."""
+    """The possible values of a hyper-parameter, or of an argument of a family."""
 
     __slots__ = ()
 
@@ -70,7 +70,7 @@ class Domain(ABC):
 
     @abstractmethod
     def choose(self, name: str, chooser: Chooser) -> object:
-        """Return the point that `chooser` settles; its coordinates' names begin with `name`."""
+        """Return the point that `chooser` chooses; names of coordinates begin with `name`."""
 
     def draw(self, rng: np.random.Generator) -> object:
         """Return a random point; each coordinate is drawn on its own."""
@@ -78,14 +78,14 @@ class Domain(ABC):
 
     @abstractmethod
     def to_json(self) -> dict[str, object]:
-        """Return what identifies it."""
+        """Return its identity as a JSON document."""
 
     def label(self) -> str:
-        """Return what no two options of a choice may have in common."""
+        """Return a text that differs between the options of a choice."""
         return json.dumps(self.to_json())
 
     def short(self) -> Value:
-        """Return what people call it as an option; two may be called the same."""
+        """Return its short name as an option; two options may have the same."""
         return self.label()
 
 
@@ -100,8 +100,8 @@ class Float(Domain):
     log
         Sample uniformly in the logarithm; needs ``low > 0`` and no `step`.
     step
-        Only ``low``, ``low + step``, ... up to `high`, computed in decimal so that they
-        read as one would write them.
+        Only ``low``, ``low + step``, ... up to `high`, computed in decimal, so that 0.3 is
+        written 0.3.
 
     Examples
     --------
@@ -136,7 +136,7 @@ class Float(Domain):
         return map(self._point, range(self.size or 0))
 
     def choose(self, name: str, chooser: Chooser) -> float:
-        """Return the chosen point; one that is the only one is no coordinate."""
+        """Return the chosen point; a domain of one point is no coordinate."""
         return self.low if self.size == 1 else float(chooser.number(name, self))
 
     def draw(self, rng: np.random.Generator) -> float:
@@ -169,7 +169,7 @@ class Float(Domain):
         return f"Float({self.low}, {self.high})"
 
     def to_json(self) -> dict[str, object]:
-        """Return what identifies it."""
+        """Return its identity as a JSON document."""
         return {
             "domain": "Float",
             "low": self.low,
@@ -229,14 +229,14 @@ class Int(Domain):
         return iter(range(self.low, self.high + 1, self.step))
 
     def choose(self, name: str, chooser: Chooser) -> int:
-        """Return the chosen point; one that is the only one is no coordinate."""
+        """Return the chosen point; a domain of one point is no coordinate."""
         return self.low if self.size == 1 else int(chooser.number(name, self))
 
     def draw(self, rng: np.random.Generator) -> int:
         """Return a random point."""
         if not self.log:
             return self.low + self.step * int(rng.integers(self.size))
-        # Half a unit on both sides, so that the outer integers are as likely as their share.
+        # Half a unit on both sides gives the outer integers their share.
         drawn = math.exp(rng.uniform(math.log(self.low - 0.5), math.log(self.high + 0.5)))
         return min(max(round(drawn), self.low), self.high)
 
@@ -257,7 +257,7 @@ class Int(Domain):
         return f"Int({self.low}, {self.high})"
 
     def to_json(self) -> dict[str, object]:
-        """Return what identifies it."""
+        """Return its identity as a JSON document."""
         return {
             "domain": "Int",
             "low": self.low,
@@ -274,13 +274,13 @@ class Choice(Domain):
     Parameters
     ----------
     options
-        Plain values, sequences, branches and other domains, none of them twice. As an
-        argument of a family also lists.
+        Plain values, sequences, branches and other domains, all different. Lists, too, for an
+        argument of a family.
 
     Attributes
     ----------
     labels
-        What each option is called where a sampler chooses: itself, if it is plain.
+        A sampler's name for each option: a plain value itself, otherwise a text.
     document
         The labels as a JSON document.
     """
@@ -291,22 +291,22 @@ class Choice(Domain):
 
     def __init__(self, options: Iterable[object]) -> None:
         check = Arguments("Choice")
-        came = listed(options)
-        found: list[object] = []
-        for position, option in enumerate(came):
+        items = listed(options)
+        checked: list[object] = []
+        for position, option in enumerate(items):
             try:
-                found.append(_option(option))
+                checked.append(_option(option))
             except ConfigurationError as error:
                 check.add(f"options[{position}]: {error}")
-        texts = [_label(option) for option in found]
+        texts = [_label(option) for option in checked]
         for text, times in Counter(texts).items():
             if times > 1:
                 check.add(f"an option may come only once, got {text} {times} times")
-        if not came:
+        if not items:
             check.add("there must be at least one option, got none")
         check.refuse()
-        object.__setattr__(self, "options", tuple(found))
-        labels = _labels(found)
+        object.__setattr__(self, "options", tuple(checked))
+        labels = _labels(checked)
         object.__setattr__(self, "labels", labels)
         object.__setattr__(self, "document", {"domain": "Choice", "options": list(labels)})
 
@@ -333,20 +333,20 @@ class Choice(Domain):
         return option.choose(f"{name}.{self.labels[position]}", chooser)
 
     def to_json(self) -> dict[str, object]:
-        """Return what identifies it."""
+        """Return its identity as a JSON document."""
         return {"domain": "Choice", "options": [_document(option) for option in self.options]}
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Family(Domain):
-    """Sequences of one family, whose arguments are searched.
+    """Sequences of one family with arguments from domains.
 
     Parameters
     ----------
     family
         A family of sequences, or a function that returns one from such arguments:
-        ``def warmed(lr): return Warmup(5, lr) >> Exponential(lr, gamma=0.95)``. It is known
-        by its name, so it must have one that it alone bears.
+        ``def warmed(lr): return Warmup(5, lr) >> Exponential(lr, gamma=0.95)``. Its name
+        identifies it, so it must have a unique name.
     arguments
         For each argument a value, a domain, or a list of choices. An argument that is a
         list itself, like `milestones`, takes one list, or a list of lists to choose from.
@@ -370,15 +370,15 @@ class Family(Domain):
         except TypeError as error:
             check.add(f"{error}, got {', '.join(arguments) or 'none'}")
         listed: frozenset[str] = getattr(family, "listed", frozenset())
-        found: list[tuple[str, Domain]] = []
+        domains: list[tuple[str, Domain]] = []
         for argument, value in arguments.items():
             try:
-                found.append((argument, _argument(value, is_list=argument in listed)))
+                domains.append((argument, _argument(value, is_list=argument in listed)))
             except ConfigurationError as error:
                 check.add(f"{argument}: {error}")
         check.refuse()
         object.__setattr__(self, "family", family)
-        object.__setattr__(self, "arguments", tuple(found))
+        object.__setattr__(self, "arguments", tuple(domains))
 
     @property
     def size(self) -> int | None:
@@ -391,7 +391,7 @@ class Family(Domain):
             yield self._make(taken)
 
     def choose(self, name: str, chooser: Chooser) -> Sequence:
-        """Return the one of the chosen arguments."""
+        """Return the sequence with the chosen arguments."""
         return self._make(
             domain.choose(f"{name}.{argument}", chooser) for argument, domain in self.arguments
         )
@@ -401,7 +401,7 @@ class Family(Domain):
         return _family_name(self.family).rpartition(".")[2]
 
     def to_json(self) -> dict[str, object]:
-        """Return what identifies it."""
+        """Return its identity as a JSON document."""
         return {
             "domain": "Family",
             "family": _family_name(self.family),
@@ -429,7 +429,7 @@ def total_size(domains: Iterable[Domain]) -> int | None:
 
 
 def listed(value: object) -> list[object]:
-    """Return the choices that `value` stands for: its items if it is a list, else itself."""
+    """Return the items of a list of choices, and any other value as the only choice."""
     if isinstance(value, Mapping | Set | bytes):
         raise ConfigurationError(f"choices must be a list, got {value!r}")
     if isinstance(value, Iterable) and not isinstance(value, str) and _is_long(value):
@@ -438,7 +438,7 @@ def listed(value: object) -> list[object]:
 
 
 def _is_long(value: object) -> bool:
-    # A zero-dimensional array calls itself iterable, but is a scalar.
+    # A zero-dimensional array has `__iter__`, but is a scalar.
     return getattr(value, "shape", None) != ()
 
 
@@ -471,19 +471,19 @@ def _label(option: object) -> str:
 
 
 def _labels(options: Iterable[object]) -> tuple[Value, ...]:
-    """Return what each option is called where a sampler chooses: itself, if it is plain."""
-    found: list[Value] = []
+    """Return a sampler's name for each option: a plain value itself, otherwise a text."""
+    labels: list[Value] = []
     taken: set[Value] = set()
     for option in options:
         label = _short(option)
-        # To a sampler 1, 1.0 and True are the same, and so they are in a set.
-        found.append(_label(option) if label in taken else label)
-        taken.add(found[-1])
-    return tuple(found)
+        # For a sampler 1, 1.0 and True are one option, as they are in a set.
+        labels.append(_label(option) if label in taken else label)
+        taken.add(labels[-1])
+    return tuple(labels)
 
 
 def _short(option: object) -> Value:
-    """Return what people call an option; two may be called the same."""
+    """Return the short name of an option; two options may have the same."""
     if isinstance(option, Domain):
         return option.short()
     return repr(option) if isinstance(option, Sequence | tuple) else plain(option)
@@ -517,5 +517,5 @@ def _check_bounds(check: Arguments, domain: Float | Int, *, unstepped: int | Non
 
 
 def _exact(number: float) -> Fraction:
-    """Return the number as it is written in decimal."""
+    """Return the exact value of the decimal text of a number."""
     return Fraction(repr(number))

@@ -1,4 +1,4 @@
-"""Choosers: settling the coordinates of a space by a given point, and taking note of them."""
+"""Choosers that follow a given point, or record the choices of another chooser."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dasktune.space.domains import Choice, Chooser, Float, Int
 from dasktune.types import Value
 
 
-class Noting:
-    """Lets another chooser settle coordinates, and takes note of what it does.
+class RecordingChooser:
+    """Records the choices of another chooser.
 
     Parameters
     ----------
     chooser
-        Who settles them.
+        The other chooser.
 
     Attributes
     ----------
@@ -29,27 +29,27 @@ class Noting:
         self.domains: dict[str, Mapping[str, object]] = {}
 
     def number(self, name: str, domain: Float | Int) -> float | int:
-        """Return what the other settles."""
+        """Return the choice of the other chooser."""
         value = self._chooser.number(name, domain)
         self.point[name], self.domains[name] = value, document_of(domain)
         return value
 
     def option(self, name: str, domain: Choice) -> int:
-        """Return what the other settles."""
+        """Return the choice of the other chooser."""
         position = self._chooser.option(name, domain)
         self.point[name], self.domains[name] = domain.labels[position], document_of(domain)
         return position
 
 
-class Following:
-    """Settles coordinates as a point says.
+class PointChooser:
+    """Chooses the coordinates of a given point.
 
     Parameters
     ----------
     point
         Values by coordinate.
     otherwise
-        Settles those that the point has not; None refuses them.
+        Chooses the coordinates that the point lacks; None refuses them.
     """
 
     def __init__(self, point: Mapping[str, Value], otherwise: Chooser | None = None) -> None:
@@ -76,7 +76,7 @@ class Following:
         raise ConfigurationError(unknown(f"option of {name!r}", value, map(str, labels)))
 
     def check(self, settled: Mapping[str, Value]) -> None:
-        """Refuse coordinates of the point that the space did not ask for."""
+        """Refuse coordinates of the point that the space does not have."""
         refuse(unknown("coordinate", name, settled) for name in self._point if name not in settled)
 
     def _other(self, name: str) -> Chooser:
@@ -87,5 +87,5 @@ class Following:
 
 
 def document_of(domain: Float | Int | Choice) -> Mapping[str, object]:
-    """Return what a coordinate may be, as JSON: of a choice only what its options are called."""
+    """Return the domain of a coordinate as JSON, with the labels of a choice."""
     return domain.document if isinstance(domain, Choice) else domain.to_json()

@@ -1,4 +1,4 @@
-"""A space: the domains of all hyper-parameters, walked as a grid or sampled."""
+"""A space: the domains of all hyper-parameters, for grids and samples."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import numpy as np
 from dasktune.errors import ConfigurationError, name_problems, refuse
 from dasktune.sequences import Constant, Sequence, as_sequence
 from dasktune.space.domains import Choice, Chooser, Domain, Drawing, listed, total_size
-from dasktune.space.drawing import Following, Noting
+from dasktune.space.drawing import PointChooser, RecordingChooser
 from dasktune.types import Value
 
 MOST_GRID_POINTS: Final = 1_000_000
-"""A larger grid is a mistake: refused before it fills the memory."""
+"""Most points of a grid; a larger grid would fill the memory and is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,15 +28,14 @@ class Configuration:
     Parameters
     ----------
     params
-        What was taken, by name, for people and tables: a plain value, or the text of a
-        sequence.
+        The hyper-parameters by name, as tables show them: plain values, or texts of sequences.
     sequences
-        The same as sequences, by name.
+        The hyper-parameters by name as sequences.
     point, domains
-        What was chosen by coordinate of the space (see `dasktune.space.Chooser`), and what
-        each coordinate may be, as JSON: empty where nobody chose, as in a grid.
+        Chosen value and domain (JSON) of each coordinate of the space; see
+        `dasktune.space.Chooser`. Empty in a grid, which has no chooser.
     seed
-        Added to the training seed of a study: how repeats differ.
+        Added to the training seed of the study; repeats differ by it.
     """
 
     params: Mapping[str, Value]
@@ -46,13 +45,13 @@ class Configuration:
     seed: int = 0
 
     def objects(self) -> dict[str, Value | Sequence]:
-        """Return plain values where they are constant, else sequences, by name."""
+        """Return the hyper-parameters by name: constants as plain values, others as sequences."""
         return {name: _plainly(sequence) for name, sequence in self.sequences.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Branched:
-    """A branch was chosen, and this configuration of its space."""
+    """A chosen branch with a configuration of its space."""
 
     name: Value | Sequence
     inner: Configuration
@@ -60,17 +59,17 @@ class _Branched:
 
 @dataclass(frozen=True, slots=True)
 class Branch(Domain):
-    """An option that brings hyper-parameters of its own with it.
+    """An option with hyper-parameters of its own.
 
-    Where it is chosen the hyper-parameter is what the branch is named by, and those of `space`
-    are there too; elsewhere they do not exist.
+    If it is chosen, the hyper-parameter has the value `name`, and the trial has the
+    hyper-parameters of `space`, too. Other trials do not have them.
 
     Parameters
     ----------
     name
-        What the hyper-parameter is then: a plain value or a sequence.
+        The value of the hyper-parameter: a plain value or a sequence.
     space
-        What comes with it.
+        The further hyper-parameters.
 
     Examples
     --------
@@ -99,21 +98,21 @@ class Branch(Domain):
         return self.space.size
 
     def points(self) -> Iterator[object]:
-        """Return it with each configuration of its space."""
+        """Return one point for each configuration of its space."""
         for inner in self.space.configurations():
             yield _Branched(name=self.name, inner=inner)
 
     def choose(self, name: str, chooser: Chooser) -> object:
-        """Return it with the chosen configuration of its space."""
+        """Return the point with the chosen configuration of its space."""
         return _Branched(name=self.name, inner=self.space.chosen(chooser, f"{name}."))
 
     def to_json(self) -> dict[str, object]:
-        """Return what identifies it."""
+        """Return its identity as a JSON document."""
         name = self.name.to_json() if isinstance(self.name, Sequence) else self.name
         return {"domain": "Branch", "name": name, "space": self.space.to_json()}
 
     def label(self) -> str:
-        """Return its name as text: it is all that the trainer sees of the choice."""
+        """Return its name as text; the trainer sees nothing else of the choice."""
         return repr(self.name) if isinstance(self.name, Sequence) else json.dumps(self.name)
 
     def short(self) -> Value:
@@ -123,18 +122,18 @@ class Branch(Domain):
 
 @dataclass(frozen=True, slots=True, init=False)
 class Space:
-    """Hyper-parameters and what each of them may be.
+    """Hyper-parameters and their domains.
 
     Parameters
     ----------
     given, named
-        By name: a plain value or a sequence (it is always that), a list of them (one of
-        it), or a domain: `Float`, `Int`, `Choice`, `Family`.
+        By name: a plain value or a sequence (a fixed hyper-parameter), a list of options, or a
+        domain: `Float`, `Int`, `Choice`, `Family`.
 
     Raises
     ------
     ConfigurationError
-        If it is empty, or with everything that is wrong in it.
+        If the space is empty or wrong; the message has all problems.
 
     Examples
     --------
@@ -207,9 +206,9 @@ class Space:
         Parameters
         ----------
         point
-            Values by coordinate, as `Configuration.point` has them.
+            Values by coordinate, as in `Configuration.point`.
         otherwise
-            Settles the coordinates that `point` has not; None demands them all.
+            Chooses the coordinates that `point` lacks; with None it must have all.
 
         Raises
         ------
@@ -225,19 +224,19 @@ class Space:
         >>> space.at({"lr.init": 0.15}).sequences
         {'lr': MultiStep(0.15, milestones=[9], gamma=0.1)}
         """
-        following = Following(point, otherwise)
-        found = self.pick(following)
-        following.check(found.point)
-        return found
+        following = PointChooser(point, otherwise)
+        configuration = self.pick(following)
+        following.check(configuration.point)
+        return configuration
 
     def pick(self, chooser: Chooser) -> Configuration:
-        """Return the configuration whose coordinates `chooser` settles."""
-        noting = Noting(chooser)
-        found = self.chosen(noting)
-        return replace(found, point=noting.point, domains=noting.domains)
+        """Return the configuration with the coordinates that `chooser` chooses."""
+        recorder = RecordingChooser(chooser)
+        configuration = self.chosen(recorder)
+        return replace(configuration, point=recorder.point, domains=recorder.domains)
 
     def chosen(self, chooser: Chooser, prefix: str = "") -> Configuration:
-        """Return the same without a note of the point, as part of a larger space."""
+        """Return the chosen configuration without its point, as part of a larger space."""
         return _merged(
             _chosen(name, domain, chooser, prefix + name) for name, domain in self.dimensions
         )
@@ -249,7 +248,7 @@ class Space:
 
 @contextmanager
 def _naming(name: str) -> Iterator[None]:
-    """Put the name of a hyper-parameter before what is said of its values."""
+    """Put the name of a hyper-parameter before each problem of its values."""
     try:
         yield
     except ConfigurationError as error:
@@ -267,7 +266,7 @@ def _chosen(name: str, domain: Domain, chooser: Chooser, coordinate: str) -> Con
 
 
 def _entry(name: str, point: object) -> Configuration:
-    """Return the part of a configuration that one point of one dimension is."""
+    """Return a point of one dimension as a part of a configuration."""
     if isinstance(point, _Branched):
         return Configuration(
             params={**_entry(name, point.name).params, **point.inner.params},
@@ -279,7 +278,7 @@ def _entry(name: str, point: object) -> Configuration:
 
 
 def _plainly(sequence: Sequence) -> Value | Sequence:
-    """Return a constant as its value, for that is what it is called by."""
+    """Return a constant as its plain value, and other sequences as they are."""
     return sequence.value if isinstance(sequence, Constant) else sequence
 
 
@@ -306,7 +305,7 @@ def _dimension(name: object, value: object) -> Domain:
 
 
 def _inner_names(domain: Domain) -> list[str]:
-    """Return the names that branches of `domain` may bring; alternatives may share them."""
+    """Return the names in the branches of a domain; alternatives may share names."""
     if isinstance(domain, Branch):
         return list(domain.space.names)
     options = domain.options if isinstance(domain, Choice) else ()

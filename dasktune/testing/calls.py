@@ -13,7 +13,7 @@ _SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class AskCall:
     """A call of `Tuner.ask` with this number of idle workers."""
 
     capacity: int
@@ -23,7 +23,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tell:
+class TellCall:
     """A call of `Tuner.tell` with this report."""
 
     report: Report
@@ -34,7 +34,7 @@ class Tell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fail:
+class FailCall:
     """A call of `Tuner.tell_failure` for this trial."""
 
     trial: int
@@ -44,7 +44,7 @@ class Fail:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Widen:
+class WidenCall:
     """A call of `Tuner.widen` to this number of trials."""
 
     trials: int
@@ -54,7 +54,7 @@ class Widen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class AnswerCall:
     """A call of `Tuner.tell_prediction` for this trial; None if the prediction failed."""
 
     trial: int
@@ -69,7 +69,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Time:
+class TimeCall:
     """A call of `Tuner.tell_time` at this time."""
 
     seconds: float
@@ -78,7 +78,7 @@ class Time:
         return f"tell_time({self.seconds:g})"
 
 
-Cause = Ask | Tell | Fail | Widen | Answer | Time
+Cause = AskCall | TellCall | FailCall | WidenCall | AnswerCall | TimeCall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,17 +158,17 @@ def perform(tuner: Tuner, cause: Cause, earlier: Iterable[Call]) -> tuple[Decisi
     """Make one call of a tuner and return its decisions; add the calls so far to its errors."""
     try:
         match cause:
-            case Ask():
+            case AskCall():
                 return tuple(tuner.ask(cause.capacity))
-            case Tell():
+            case TellCall():
                 return tuple(tuner.tell(cause.report))
-            case Fail():
+            case FailCall():
                 return tuple(tuner.tell_failure(cause.trial))
-            case Widen():
+            case WidenCall():
                 return tuple(tuner.widen(cause.trials))
-            case Answer():
+            case AnswerCall():
                 return tuple(tuner.tell_prediction(cause.trial, cause.prediction))
-            case Time():
+            case TimeCall():
                 return tuple(tuner.tell_time(cause.seconds))
     except Exception as error:
         error.add_note("\n".join([f"in {cause} after", *story(earlier)]))

@@ -17,21 +17,21 @@ import numpy as np
 from dasktune.algos.base import Inputs, Tuner
 from dasktune.algos.curves.curve import Question
 from dasktune.testing.calls import (
-    Answer,
-    Ask,
+    AnswerCall,
+    AskCall,
     Call,
     Cause,
     ConformanceError,
-    Fail,
-    Tell,
-    Time,
-    Widen,
+    FailCall,
+    TellCall,
+    TimeCall,
+    WidenCall,
     difference,
     in_words,
     perform,
 )
 from dasktune.testing.oracle import Answers, Oracle, in_full, question_of
-from dasktune.testing.rules import Trial, problem_of_decision, problem_of_registration
+from dasktune.testing.rules import GameTrial, problem_of_decision, problem_of_registration
 from dasktune.types import (
     Decision,
     Direction,
@@ -107,7 +107,7 @@ class Game:
         self.seconds = 0.0
         directions = [direction.value for direction in _OBJECTIVE.directions]
         self.inputs: Inputs = {"directions": directions, **(inputs or {})}
-        self.trials: list[Trial] = []
+        self.trials: list[GameTrial] = []
         self.calls: list[Call] = []
         self.finished = False
         self._loss, self._capacity, self._failures = loss, capacity, failures
@@ -142,7 +142,7 @@ class Game:
             If the tuner breaks a rule.
         """
         self.tuner, self.finished, self._nothing_to_ask = tuner, False, False
-        self._call(Widen(trials=trials))
+        self._call(WidenCall(trials=trials))
 
     def snapshot(self) -> str:
         """Return the tuner's state as text.
@@ -184,7 +184,7 @@ class Game:
         return due
 
     def _tell_time(self) -> None:
-        self._call(Time(seconds=self.seconds))
+        self._call(TimeCall(seconds=self.seconds))
         if not self.finished and self._due() <= self.seconds:
             self._fail(
                 f"due_seconds must move on when the time is told, {self.seconds}, "
@@ -196,7 +196,7 @@ class Game:
         question, trial = self._oracle.open.pop(number), self.trials[number]
         if self._oracle.asks_anew() and trial.step < trial.registered.max_steps:
             question = self._question(number)
-        self._call(Answer(trial=number, prediction=self._oracle.answer(question)))
+        self._call(AnswerCall(trial=number, prediction=self._oracle.answer(question)))
 
     def _question(self, trial: int) -> Question:
         question = question_of(self.tuner, trial)
@@ -204,17 +204,17 @@ class Game:
             raise ConformanceError(question, self.calls)
         return question
 
-    def _asks(self, running: list[Trial]) -> bool:
+    def _asks(self, running: list[GameTrial]) -> bool:
         return self._in_turn or not running or self._random.random() < _EAGERNESS
 
-    def _next(self, running: list[Trial]) -> Trial:
+    def _next(self, running: list[GameTrial]) -> GameTrial:
         if self._in_turn:
             return min(running, key=lambda trial: (trial.coming[0], trial.number))
         return running[self._random.integers(len(running))]
 
     def _ask(self, idle: int) -> None:
         before = self.snapshot()
-        call = self._call(Ask(capacity=idle))
+        call = self._call(AskCall(capacity=idle))
         self._nothing_to_ask = not call.decisions
         if not call.decisions and (self.snapshot() != before or call.proposals):
             self._fail(
@@ -222,26 +222,26 @@ class Game:
                 f"the state was {before} and is {self.snapshot()}"
             )
 
-    def _report(self, trial: Trial) -> None:
+    def _report(self, trial: GameTrial) -> None:
         step = trial.coming.popleft()
         self.seconds += self._pace * (1.0 if self._in_turn else float(self._clock.exponential()))
         if self._random.random() < self._failures:
             trial.failed = True
             trial.coming.clear()
             self._oracle.open.pop(trial.number, None)
-            self._call(Fail(trial=trial.number))
+            self._call(FailCall(trial=trial.number))
             return
         now = self._now(trial, step) if self.tuner.timed else None
         trial.reported.append(step)
         metrics = self._metrics(trial, step)
         losses = _OBJECTIVE.losses(metrics)
         report = Report(trial=trial.number, step=step, metrics=metrics, losses=losses, now=now)
-        self._call(Tell(report=report))
+        self._call(TellCall(report=report))
 
-    def _metrics(self, trial: Trial, step: Step) -> Mapping[str, float]:
+    def _metrics(self, trial: GameTrial, step: Step) -> Mapping[str, float]:
         return {"loss": self._loss(trial.number, step, trial.registered.sequences)}
 
-    def _now(self, trial: Trial, step: Step) -> Now:
+    def _now(self, trial: GameTrial, step: Step) -> Now:
         """Return time and speed for a timed tuner, with the steps in between for some trials."""
         every = trial.number % 3 + 1
         between = range(trial.step + 1, step, every) if every < 3 else ()
@@ -271,7 +271,7 @@ class Game:
             self._fail(problem)
         match decision:
             case Register():
-                self.trials.append(Trial(registered=decision))
+                self.trials.append(GameTrial(registered=decision))
             case Extend():
                 self.trials[decision.trial].extend(decision)
             case Stop():
@@ -396,11 +396,11 @@ def replay(
     tuner.prepare({**game.inputs, **({"directions": ["maximize"]} if mirror else {})})
     tuner = renew(tuner) if renew else tuner
     for number, call in enumerate(game.calls):
-        if isinstance(call.cause, Ask) and not call.decisions:
+        if isinstance(call.cause, AskCall) and not call.decisions:
             continue
         cause = call.cause
-        if mirror and isinstance(cause, Tell):
-            cause = Tell(report=_mirrored(cause.report))
+        if mirror and isinstance(cause, TellCall):
+            cause = TellCall(report=_mirrored(cause.report))
         if feed:
             tuner.feed_proposals(call.proposals)
         decisions = perform(tuner, cause, game.calls[:number])

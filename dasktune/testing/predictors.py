@@ -53,7 +53,7 @@ class PredictorConformance:
         raise NotImplementedError(f"{type(self).__name__} must define make(self)")
 
     def make_other(self) -> Predictor | None:
-        """Return a predictor with other arguments, or None if it has no arguments."""
+        """Return a predictor with other arguments, or None."""
         return None
 
     # ------------------------------------------------------------------- what is answered

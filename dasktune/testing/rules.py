@@ -13,7 +13,7 @@ from dasktune.types import Extend, Predict, Rank, Register, Step, Stop
 
 
 @dataclass(slots=True, kw_only=True)
-class Trial:
+class GameTrial:
     """A trial in a game.
 
     Parameters
@@ -88,7 +88,7 @@ def problem_of_registration(decision: Register, expected: int, most_steps: Step)
 
 
 def problem_of_decision(
-    decision: Extend | Stop | Rank | Predict, trial: Trial, *, is_asked: bool
+    decision: Extend | Stop | Rank | Predict, trial: GameTrial, *, is_asked: bool
 ) -> str:
     """Return the rule that a decision about a trial breaks, or an empty text.
 
@@ -108,7 +108,7 @@ def problem_of_decision(
             return ""
 
 
-def _problem_of_request(decision: Extend, trial: Trial) -> str:
+def _problem_of_request(decision: Extend, trial: GameTrial) -> str:
     if not trial.step < decision.until <= trial.registered.max_steps:
         return (
             f"trial {trial.number} is at step {trial.step}, its max_steps is "

@@ -11,10 +11,10 @@ from typing import ClassVar, NoReturn
 import numpy as np
 
 from dasktune.algos.base import Inputs, Tuner
-from dasktune.testing.calls import Call, ConformanceError, Tell, perform
+from dasktune.testing.calls import Call, ConformanceError, TellCall, perform
 from dasktune.testing.oracle import Answers
 from dasktune.testing.play import MOST_CALLS, Game, Loss, replay
-from dasktune.testing.rules import Trial
+from dasktune.testing.rules import GameTrial
 from dasktune.types import Decision, Register, Report, Sequences, Step
 
 _CAPACITIES = (1, 3, 8, 1000)
@@ -152,7 +152,7 @@ class TunerConformance:
     # -------------------------------------------------------- the same again and again
 
     def test_the_same_calls_give_the_same_decisions(self) -> None:
-        """Decisions depend on arguments and calls alone: no clock, no global random generator."""
+        """Decisions depend on arguments and calls alone, without clock and global generator."""
         for seed in self.seeds:
             game = self._game(seed, failures=0.1).run()
             replay(game, self.make(seed), f"for the same seed and calls (seed {seed})")
@@ -331,19 +331,19 @@ class TunerConformance:
 
         return renew
 
-    def _overtakings(self, game: Game) -> Iterator[tuple[Step, Trial, Trial]]:
+    def _overtakings(self, game: Game) -> Iterator[tuple[Step, GameTrial, GameTrial]]:
         """Yield `(step, trial that stayed, rival that went on)` for each such pair.
 
         Both have reported at the same steps so far; the trial that stayed reported first.
         """
-        arrived: dict[tuple[object, tuple[Step, ...]], list[Trial]] = {}
+        arrived: dict[tuple[object, tuple[Step, ...]], list[GameTrial]] = {}
         for report in _reports(game):
             trial = game.trials[report.trial]
             history = tuple(step for step in trial.reported if step <= report.step)
             group = self.rivals(game.tuner, report.trial)
             arrived.setdefault((group, history), []).append(trial)
         for (_, (*_, step)), trials in arrived.items():
-            stayed: Trial | None = None
+            stayed: GameTrial | None = None
             for trial in trials:
                 if trial.reach > step and stayed is not None:
                     yield step, stayed, trial
@@ -415,7 +415,7 @@ def _registered(decisions: Iterable[Decision]) -> list[Register]:
 
 
 def _reports(game: Game) -> Iterator[Report]:
-    return (call.cause.report for call in game.calls if isinstance(call.cause, Tell))
+    return (call.cause.report for call in game.calls if isinstance(call.cause, TellCall))
 
 
 def _points(game: Game) -> list[object]:

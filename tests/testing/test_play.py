@@ -11,7 +11,7 @@ import pytest
 from dasktune.algos import Random, Tuner
 from dasktune.space import Float, Space
 from dasktune.testing import ConformanceError, Game, play
-from dasktune.testing.calls import Ask, Call, Cause, Fail, Tell, Widen
+from dasktune.testing.calls import AskCall, Call, Cause, FailCall, TellCall, WidenCall
 from dasktune.types import Decision, Extend, Finish, Register, Report, Sequences, Step, Stop
 
 SPACE = Space(lr=Float(0.01, 1.0))
@@ -50,11 +50,12 @@ class Scripted(Tuner):
 
 
 def causes(game: Game) -> list[Cause]:
-    return [call.cause for call in game.calls if not isinstance(call.cause, Ask)]
+    return [call.cause for call in game.calls if not isinstance(call.cause, AskCall)]
 
 
 def told(game: Game) -> list[tuple[int, Step]]:
-    return [(one.report.trial, one.report.step) for one in causes(game) if isinstance(one, Tell)]
+    reports = [cause.report for cause in causes(game) if isinstance(cause, TellCall)]
+    return [(report.trial, report.step) for report in reports]
 
 
 def make_random() -> Tuner:
@@ -115,7 +116,7 @@ def test_play_stopped_trial_sends_no_report() -> None:
 
 def test_play_failure_replaces_a_report() -> None:
     game = play(make_random(), seed=0, loss=falling, failures=1.0)
-    assert sorted(one.trial for one in causes(game) if isinstance(one, Fail)) == list(range(6))
+    assert sorted(one.trial for one in causes(game) if isinstance(one, FailCall)) == list(range(6))
     assert told(game) == []
     some = play(make_random(), seed=0, loss=falling, failures=0.5)
     assert 0 < len(told(some)) < 6
@@ -123,7 +124,7 @@ def test_play_failure_replaces_a_report() -> None:
 
 def test_play_nan_metric_has_an_infinite_loss() -> None:
     game = play(make_random(), seed=0, loss=lambda trial, step, sequences: float("nan"))
-    reports = [one.report for one in causes(game) if isinstance(one, Tell)]
+    reports = [one.report for one in causes(game) if isinstance(one, TellCall)]
     assert {report.losses for report in reports} == {(float("inf"),)}
 
 
@@ -154,12 +155,13 @@ def test_conformance_error_lists_calls_and_pickles() -> None:
 
 
 def test_conformance_error_shows_the_last_60_calls() -> None:
-    calls = [Call(cause=Widen(trials=number), decisions=()) for number in range(100)]
+    calls = [Call(cause=WidenCall(trials=number), decisions=()) for number in range(100)]
     lines = str(ConformanceError("problem", calls)).splitlines()
     assert lines[:3] == ["problem", "  (40 earlier calls)", "    40 widen(40) -> nothing"]
     assert lines[-1] == "    99 widen(99) -> nothing"
 
 
+@pytest.mark.process
 def test_testing_imports_without_pytest() -> None:
     code = "import dasktune.testing, sys; sys.exit('pytest' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
