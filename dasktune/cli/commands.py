@@ -1,4 +1,4 @@
-"""The commands: what each takes, calls and prints. What is heavy is imported when one runs."""
+"""The commands and their options. Heavy modules are imported only when a command runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol
 
 import typer
 from typer.core import TyperGroup
@@ -20,7 +20,10 @@ from dasktune.cli.options import (
     MISUSED,
     AsJson,
     Config,
+    StoreFlags,
     StudyPath,
+    Target,
+    flat,
     open_study,
     print_json,
 )
@@ -41,15 +44,22 @@ if TYPE_CHECKING:
     from dasktune.algos.base import Tuner
 
 MOST_CHECKED = 6
-"""Steps that `check` trains unless told otherwise."""
+"""Default number of steps that `check` trains."""
+
+
+class Printable(Protocol):
+    """A result with a text (``str``) and a JSON document."""
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON document."""
 
 
 class Commands(TyperGroup):
-    """The group of all commands: says what went wrong in place of a traceback."""
+    """The group of all commands: prints a message instead of a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
-        with _speaking():
+        with _explained():
             return super().invoke(ctx)
 
 
@@ -75,9 +85,9 @@ def preview(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what the trials cost, before any is trained.
+    """Show the cost of the trials, before any is trained.
 
-    Of several files also what their studies cost together, and the merge rate q over all.
+    Of several files also the cost of their studies together, and the merge rate q over all.
     """
     from dasktune.cli.preview import costs_of_files, in_words, to_json
 
@@ -114,7 +124,7 @@ def check(
     total = min(MOST_CHECKED, chosen.max_steps) if total is None else total
     _check_horizon(total, chosen.max_steps)
     split = total // 2 if split is None else split
-    found = check_resume(
+    outcome = check_resume(
         study.trainer,
         chosen.sequences,
         split=split,
@@ -122,22 +132,19 @@ def check(
         config=study.config,
         seed=study.seed,
     )
-    study.record_check(found.ok, str(found))
+    study.record_check(outcome.ok, str(outcome))
     if as_json:
-        differences = [str(difference) for difference in found.differences]
-        figures = {"split": found.split, "total": found.total, "tolerance": found.tolerance}
-        print_json({"ok": found.ok, "differences": differences, "trial": trial, **figures})
+        differences = [str(difference) for difference in outcome.differences]
+        figures = {"split": outcome.split, "total": outcome.total, "tolerance": outcome.tolerance}
+        print_json({"ok": outcome.ok, "differences": differences, "trial": trial, **figures})
     else:
-        typer.echo(str(found))
-    raise typer.Exit(DONE if found.ok else FAILED)
+        typer.echo(str(outcome))
+    raise typer.Exit(DONE if outcome.ok else FAILED)
 
 
 @app.command()
 def status(
-    target: Annotated[
-        str,
-        typer.Argument(help="Study file, storage folder or URL, or a database's file or URL."),
-    ],
+    target: Target,
     study: Annotated[str | None, typer.Option(help="Only the study of this name.")] = None,
     every: Annotated[
         float | None,
@@ -149,18 +156,18 @@ def status(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say how studies stand: what runs, failed and is waited for, and whether the driver lives.
+    """Show the run status of studies: what runs, failed and waits, and whether the driver lives.
 
     Reads the database alone, and changes nothing: from any terminal, while they run or later.
     """
     from dasktune.cli.status import read
 
     def text() -> str:
-        found = read(target, study, config or ())
+        studies = read(target, study, config or ())
         if as_json:
             indent = 2 if every is None else None
-            return json.dumps([one.to_json() for one in found], indent=indent)
-        return "\n".join(one.in_words(verbose=verbose) for one in found) or "no studies"
+            return json.dumps([status.to_json() for status in studies], indent=indent)
+        return "\n".join(status.in_words(verbose=verbose) for status in studies) or "no studies"
 
     if every is None:
         typer.echo(text())
@@ -187,49 +194,34 @@ def migrate(
 
 
 @app.command()
+@flat
 def ls(
-    target: Annotated[
-        str,
-        typer.Argument(help="Study file, storage folder or URL, or a database's file or URL."),
-    ],
+    target: Target,
+    *,
     checkpoints: Annotated[
         bool, typer.Option("--checkpoints", help="Single checkpoints in place of studies.")
     ] = False,
     sort: Annotated[str, typer.Option(help="By study, size, cost or age.")] = "study",
     limit: Annotated[int | None, typer.Option(min=1, help="Show at most so many.")] = None,
     study: Annotated[str | None, typer.Option(help="Only the study of this name.")] = None,
-    storage: Annotated[
-        str | None, typer.Option(metavar="URL", help="The store of a database.")
-    ] = None,
-    database: Annotated[
-        str | None, typer.Option(metavar="URL", help="The database of a store.")
-    ] = None,
-    config: Config = None,
+    stores: StoreFlags,
     as_json: AsJson = False,
 ) -> None:
-    """Say what is stored, what it took to train, and which studies it serves.
+    """List the stored checkpoints, what they took to train, and which studies they serve.
 
     Reads store and database, and changes nothing.
     """
-    from dasktune.cli.ls import View, places_of, read
+    from dasktune.cli.ls import View, read
 
     view = View(checkpoints=checkpoints, sort=sort, limit=limit)
-    places = places_of(
-        target, storage=storage, database=database, study=study, settings=config or ()
-    )
-    found = read(places, view)
-    if as_json:
-        print_json(found.to_json())
-    else:
-        typer.echo(str(found))
+    _print(read(stores.places(target, study), view), as_json=as_json)
 
 
 @app.command()
+@flat
 def gc(
-    target: Annotated[
-        str,
-        typer.Argument(help="Study file, storage folder or URL, or a database's file or URL."),
-    ],
+    target: Target,
+    *,
     budget: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Most bytes that stay, such as 20GB.")
     ] = None,
@@ -242,31 +234,21 @@ def gc(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would go or stay, and why.")
     ] = False,
-    storage: Annotated[
-        str | None, typer.Option(metavar="URL", help="The store of a database.")
-    ] = None,
-    database: Annotated[
-        str | None, typer.Option(metavar="URL", help="The database of a store.")
-    ] = None,
-    config: Config = None,
+    stores: StoreFlags,
     as_json: AsJson = False,
 ) -> None:
-    """Bring a store under a budget, and remove what is nobody's.
+    """Bring a store under a budget, and remove what no study needs.
 
     Dead uploads, commits without data and leases that ended long ago go in any case. It may
     run while studies do. Exit code 1 if the store is over the budget still.
     """
     from dasktune.cli.gc import collect, request_of
-    from dasktune.cli.ls import places_of
 
-    places = places_of(target, storage=storage, database=database, settings=config or ())
+    places = stores.places(target)
     request = request_of(places, budget=budget, keep=keep, grace=grace, removes=not dry_run)
-    found = collect(request)
-    if as_json:
-        print_json(found.to_json())
-    else:
-        typer.echo(str(found))
-    raise typer.Exit(DONE if found.is_done else FAILED)
+    collected = collect(request)
+    _print(collected, as_json=as_json)
+    raise typer.Exit(DONE if collected.is_done else FAILED)
 
 
 @app.command()
@@ -294,11 +276,7 @@ def export(
     from dasktune.cli.export import export_state
 
     study, _ = open_study(file, config)
-    found = export_state(study, trial, out, step=step, only=only)
-    if as_json:
-        print_json(found.to_json())
-    else:
-        typer.echo(str(found))
+    _print(export_state(study, trial, out, step=step, only=only), as_json=as_json)
 
 
 @app.command()
@@ -332,14 +310,15 @@ def replay(
     from dasktune.engine.event_log import in_words
 
     study, tuner = open_study(file, config)
-    found = study.replay(tuner)
-    records = study.log(tuner) if log else []
+    result = study.replay(tuner)
+    events = study.log(tuner) if log else []
     if as_json:
-        head = {"identical": found.identical, "calls": found.calls, "difference": found.difference}
-        print_json({**head, "log": records} if log else head)
+        names = ("identical", "calls", "difference")
+        head = {name: getattr(result, name) for name in names}
+        print_json({**head, "log": events} if log else head)
     else:
-        typer.echo("\n".join([*map(in_words, records), str(found)]))
-    raise typer.Exit(DONE if found.identical else FAILED)
+        typer.echo("\n".join([*map(in_words, events), str(result)]))
+    raise typer.Exit(DONE if result.identical else FAILED)
 
 
 app.command()(doctor)
@@ -356,12 +335,12 @@ def main() -> None:
 
 
 def _trial(tuner: Tuner, number: int) -> Register:
-    """Return one of the trials that a tuner registers at first."""
-    found = [one for one in tuner.ask(1) if isinstance(one, Register)]
-    for one in found:
-        if one.trial == number:
-            return one
-    raise ConfigurationError(f"trial must be one of 0 to {len(found) - 1}, got {number}")
+    """Return one of the trials that a tuner registers in its first answer."""
+    trials = [decision for decision in tuner.ask(1) if isinstance(decision, Register)]
+    for trial in trials:
+        if trial.trial == number:
+            return trial
+    raise ConfigurationError(f"trial must be one of 0 to {len(trials) - 1}, got {number}")
 
 
 def _check_horizon(total: Step, max_steps: Step) -> None:
@@ -370,8 +349,8 @@ def _check_horizon(total: Step, max_steps: Step) -> None:
 
 
 @contextmanager
-def _speaking() -> Iterator[None]:
-    """Turn errors that are not our bugs into their text and an exit code."""
+def _explained() -> Iterator[None]:
+    """Turn errors that are no bugs of dasktune into their text and an exit code."""
     try:
         yield
     except InternalError:
@@ -382,6 +361,13 @@ def _speaking() -> Iterator[None]:
         _refuse(error.traceback or str(error), FAILED)
     except DasktuneError as error:
         _refuse("\n".join([str(error), *getattr(error, "__notes__", ())]), FAILED)
+
+
+def _print(result: Printable, *, as_json: bool) -> None:
+    if as_json:
+        print_json(result.to_json())
+    else:
+        typer.echo(str(result))
 
 
 def _refuse(text: str, code: int) -> NoReturn:

@@ -1,8 +1,8 @@
-"""A trial's model as a file, and what is said of it."""
+"""The command ``export``: write the model of a trial to a file."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What was written.
+    """A file with the state of a trial.
 
     Parameters
     ----------
     path
-        Where it is.
+        The file.
     trial, step
-        Whose state it is, and after how many steps.
+        The trial, and the number of steps that it was trained.
     nbytes
-        Size of the file.
+        Size of the file, in bytes.
     """
 
     path: Path
@@ -35,29 +35,18 @@ class Exported:
     nbytes: int
 
     def to_json(self) -> dict[str, object]:
-        """Return it as a JSON document."""
-        return {
-            "path": str(self.path),
-            "trial": self.trial,
-            "step": self.step,
-            "nbytes": self.nbytes,
-        }
+        """Return a JSON document."""
+        return {**asdict(self), "path": str(self.path)}
 
     def __str__(self) -> str:
-        what = f"trial {self.trial} after {count(self.step, 'step')}"
-        return f"{self.path}: {what}, {size_text(self.nbytes)}"
+        steps = count(self.step, "step")
+        return f"{self.path}: trial {self.trial} after {steps}, {size_text(self.nbytes)}"
 
 
 def export_state(
     study: Study, trial: int | None, path: Path, *, step: Step | None, only: str | None
 ) -> Exported:
-    """Write the state of a trial (`dasktune.study.study.Study.export`); say what was written.
-
-    Parameters
-    ----------
-    trial
-        Which one; the best one if None.
-    """
+    """Write the state of a trial, the best one if None, and return what was written."""
     number = study.best_trial.number if trial is None else trial
     chosen = chosen_step(study.records, number, step)
     written = study.export(number, path, step=chosen, only=only)

@@ -1,8 +1,7 @@
-"""The command ``fingerprint``: what decides whether states are found again, and what changed."""
+"""The command ``fingerprint``: show a trainer's fingerprint, and compare it with others."""
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from dasktune.cli.options import AsJson, Config, StudyPath, print_json
 from dasktune.errors import ConfigurationError, unknown
 
 if TYPE_CHECKING:
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """How a fingerprint differs from another one.
+    """The difference between a fingerprint and another one.
 
     Parameters
     ----------
     other
-        What it was compared with.
+        The name of the other one.
     is_same
-        Whether states of one are found by the other.
+        Whether a study with one fingerprint uses the states of the other.
     differs
-        The parts that differ, in words; None if the other one kept none.
+        The parts that differ, in words; None if the parts of the other one were not stored.
     """
 
     other: str
@@ -46,7 +46,7 @@ class Comparison:
 
 
 class _Other(NamedTuple):
-    """What a fingerprint is compared with."""
+    """A fingerprint to compare with."""
 
     name: str
     digest: str
@@ -55,9 +55,7 @@ class _Other(NamedTuple):
 
 
 def fingerprint(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Python file that defines study and tuner.")
-    ],
+    file: StudyPath,
     against: Annotated[
         str | None,
         typer.Option(
@@ -67,38 +65,31 @@ def fingerprint(
         ),
     ] = None,
     study: Annotated[str | None, typer.Option(help="Compare with the study of this name.")] = None,
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--config",
-            metavar="KEY=VALUE",
-            help="Argument for the file's study() and tuner(), as JSON or text. May be repeated.",
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    config: Config = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Say what counts as the same trainer, what does not count, and what has changed.
+    """Show what counts as the same trainer, what does not count, and what has changed.
 
     Runs the file and, if it has one, the trainer's fingerprint_data; trains nothing, and
     neither makes nor changes a study.
     """
     settings = config or ()
-    study_config, found = _read(file, settings)
+    study_config, own = _read(file, settings)
     others = _others(study_config, against, study, settings)
-    compared = [_compared(found, study_config.seed, other) for other in others]
+    compared = [_compared(own, study_config.seed, other) for other in others]
     if as_json:
         document = {
-            "fingerprint": found.digest,
+            "fingerprint": own.digest,
             "study": study_config.name,
             "seed": study_config.seed,
-            "parts": dict(found.parts),
-            "gaps": dict(found.gaps),
-            "packages": _versions(found.packages),
-            "compared": [asdict(one) for one in compared],
+            "parts": dict(own.parts),
+            "gaps": dict(own.gaps),
+            "packages": _versions(own.packages),
+            "compared": [asdict(comparison) for comparison in compared],
         }
-        typer.echo(json.dumps(document, indent=2))
+        print_json(document)
     else:
-        typer.echo("\n".join(_lines(found, study_config, compared)))
+        typer.echo("\n".join(_lines(own, study_config, compared)))
 
 
 def _read(file: Path, settings: Sequence[str]) -> tuple[StudyConfig, Fingerprint]:
@@ -109,21 +100,21 @@ def _read(file: Path, settings: Sequence[str]) -> tuple[StudyConfig, Fingerprint
     config = config_of(lambda: load(file, settings).study())
     if config is None:
         raise ConfigurationError(f"{file} must call create_study, or nothing says what it trains")
-    found = config.fingerprint()
-    if found is None:
+    own = config.fingerprint()
+    if own is None:
         raise ConfigurationError(f"{file}: study {config.name!r} has no trainer, so no fingerprint")
-    return config, found
+    return config, own
 
 
 def _others(
     config: StudyConfig, against: str | None, study: str | None, settings: Sequence[str]
 ) -> list[_Other]:
-    """Return what a fingerprint is to be compared with; none if there is nothing yet."""
+    """Return the fingerprints to compare with."""
     if against is not None and against.endswith(".py"):
         if study is not None:
             raise ConfigurationError(f"--study is for a storage or database, got {against!r}")
-        theirs, found = _read(Path(against), settings)
-        return [_Other(against, found.digest, found.parts, theirs.seed)]
+        there, other = _read(Path(against), settings)
+        return [_Other(against, other.digest, other.parts, there.seed)]
     url = config.database_url if against is None else _database_of(against)
     database = _opened(url, must_exist=against is not None)
     if database is None:
@@ -136,33 +127,33 @@ def _others(
         raise ConfigurationError(unknown("study", study, specs))
     name = study or (config.name if against is None or config.name in specs else None)
     return [
-        _Other(f"study {one!r}", spec["fingerprint"], spec.get("parts"), spec["seed"])
-        for one, spec in specs.items()
-        if name in (None, one)
+        _Other(f"study {known!r}", spec["fingerprint"], spec.get("parts"), spec["seed"])
+        for known, spec in specs.items()
+        if name in (None, known)
     ]
 
 
-def _compared(found: Fingerprint, seed: int, other: _Other) -> Comparison:
+def _compared(own: Fingerprint, seed: int, other: _Other) -> Comparison:
     from dasktune.trainer.fingerprint.fingerprint import differing
 
     seeds = [] if seed == other.seed else [f"seed ({other.seed}, here {seed})"]
-    if found.digest == other.digest:
+    if own.digest == other.digest:
         return Comparison(other=other.name, is_same=not seeds, differs=seeds)
-    differs = [*differing(other.parts, found.parts), *seeds] if other.parts else None
+    differs = [*differing(other.parts, own.parts), *seeds] if other.parts else None
     return Comparison(other=other.name, is_same=False, differs=differs)
 
 
 def _database_of(target: str) -> str:
     from dasktune.cli.ls import places_of
 
-    found = places_of(target).database
-    if found is None:
+    database = places_of(target).database
+    if database is None:
         raise ConfigurationError(f"--against must have a database beside it, got {target!r}")
-    return found
+    return database
 
 
 def _opened(url: str, *, must_exist: bool) -> Database | None:
-    """Return a database; None if it is not there and need not be."""
+    """Return the open database; None if it is missing and `must_exist` is false."""
     from dasktune.storage.database.database import Database
 
     path = Path(url.removeprefix("sqlite:///"))
@@ -170,30 +161,28 @@ def _opened(url: str, *, must_exist: bool) -> Database | None:
     return None if is_missing and not must_exist else Database(url, create=False)
 
 
-def _lines(
-    found: Fingerprint, config: StudyConfig, compared: Sequence[Comparison]
-) -> Iterable[str]:
+def _lines(own: Fingerprint, config: StudyConfig, compared: Sequence[Comparison]) -> Iterable[str]:
     from dasktune.trainer.environment import environment
 
-    yield found.digest
-    width = max(map(len, found.parts), default=0)
-    yield from (f"  {name:{width}}  {part}" for name, part in found.parts.items())
+    yield own.digest
+    width = max(map(len, own.parts), default=0)
+    yield from (f"  {name:{width}}  {part}" for name, part in own.parts.items())
     yield f"seed {config.seed}: part of each state's key beside this"
-    if found.gaps:
+    if own.gaps:
         yield "not covered:"
-        yield from (f"  {name}: {why}" for name, why in found.gaps.items())
+        yield from (f"  {name}: {why}" for name, why in own.gaps.items())
     yield "not covered, the versions found here:"
     recorded = environment("any")
-    for name, version in _versions(found.packages).items():
+    for name, version in _versions(own.packages).items():
         known = "recorded with each checkpoint" if name in recorded else "recorded nowhere"
         yield f"  {name} {version or '(no version)'}: {known}"
-    yield from (f"compared with {one}" for one in compared)
+    yield from (f"compared with {comparison}" for comparison in compared)
     if not compared:
         yield f"study {config.name!r} has not been created yet"
 
 
 def _versions(packages: Iterable[str]) -> dict[str, str | None]:
-    """Return the installed versions by import name, that of Python included."""
+    """Return the installed versions by import name, with the version of Python."""
     names = sorted({*packages, "dasktune"})
     return {"python": platform.python_version(), **{name: _version(name) for name in names}}
 
@@ -202,7 +191,7 @@ def _version(name: str) -> str | None:
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
-        # Some packages are installed under another name than they are imported by.
+        # A distribution may have another name than its module.
         for distribution in metadata.packages_distributions().get(name, ()):
             return metadata.version(distribution)
     return None

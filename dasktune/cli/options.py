@@ -1,23 +1,43 @@
-"""What all commands keep to: the arguments that many take, exit codes, JSON."""
+"""Arguments and options that several commands share, exit codes, and how a study is opened.
+
+An option group is a frozen dataclass whose fields are annotated with `typer.Option`. A command
+takes a whole group as one parameter: `flat` gives it an option for each field.
+"""
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
+from dasktune.errors import ConfigurationError, unknown
+
 if TYPE_CHECKING:
     from dasktune.algos.base import Tuner
+    from dasktune.cli.ls import Places
+    from dasktune.results.results import StudyResults
     from dasktune.study.study import Study
+
+Group = TypeVar("Group")
 
 DONE, FAILED, MISUSED, STOPPED = 0, 1, 2, 130
 """Exit codes."""
 
+# --------------------------------------------------------------------------- single options
+
 StudyPath = Annotated[
     Path, typer.Argument(metavar="FILE", help="Python file that defines study and tuner.")
+]
+Target = Annotated[
+    str,
+    typer.Argument(help="Study file, storage folder or URL, or a database's file or URL."),
 ]
 Config = Annotated[
     list[str] | None,
@@ -28,24 +48,253 @@ Config = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Pem = Annotated[str | None, typer.Option(metavar="PEM", help="For tls://, as for dask worker.")]
+SlurmText = Annotated[str | None, typer.Option(help="With --slurm: as for sbatch.")]
+
+# ---------------------------------------------------------------------------- option groups
 
 
-def print_json(document: object) -> None:
-    """Print a document."""
-    typer.echo(json.dumps(document, indent=2))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFlags:
+    """The cluster that runs a study: fields of `dasktune.cli.target.Place`."""
+
+    workers: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Worker processes on this host; with --slurm also as 2-8."),
+    ] = None
+    gpus_per_worker: Annotated[
+        float | None,
+        typer.Option(min=0, help="GPUs that each worker has for itself, or its share such as 0.5."),
+    ] = None
+    scheduler: Annotated[
+        str | None, typer.Option(metavar="URL", help="Run on this Dask cluster, tls://host:port.")
+    ] = None
+    scheduler_file: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Run on the one that has written this.")
+    ] = None
+    tls_ca: Pem = None
+    tls_cert: Pem = None
+    tls_key: Pem = None
+    insecure: Annotated[
+        bool | None,
+        typer.Option("--insecure", help="Use tcp:// although others could run code there."),
+    ] = None
+    slurm: Annotated[
+        bool | None,
+        typer.Option("--slurm/--no-slurm", help="Run in jobs of SLURM."),
+    ] = None
 
 
-def picture_problems(path: Path | None) -> list[str]:
-    """Return why a picture cannot be written to what ``--plot`` names; None asks for none."""
-    if path is None or (path.suffix == ".svg" and path.parent.is_dir() and not path.is_dir()):
-        return []
-    return [f"--plot must be an .svg in a folder that exists, got {str(path)!r}"]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmFlags:
+    """The workers' jobs: fields of `dasktune.slurm.SlurmOptions`."""
+
+    partition: SlurmText = None
+    account: SlurmText = None
+    qos: SlurmText = None
+    walltime: Annotated[
+        str | None, typer.Option(metavar="TIME", help="With --slurm: of each job, 4:00:00.")
+    ] = None
+    cpus_per_worker: Annotated[
+        int | None, typer.Option(min=1, help="With --slurm: cores of each job.")
+    ] = None
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="With --slurm: memory of each job, 16GB.")
+    ] = None
+    interface: Annotated[
+        str | None, typer.Option(help="With --slurm: network interface, such as ib0.")
+    ] = None
+    directives: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--directive", help="With --slurm: further option of sbatch. May be repeated."
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeoutFlags:
+    """Longest times of a run's parts, in seconds: fields of `dasktune.cli.target.Place`."""
+
+    step_timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Longest time of one step; its worker is replaced."),
+    ] = None
+    silence_timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="A worker silent for so long counts as lost."),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFlags:
+    """The log of a run: fields of `dasktune.cli.target.Place`."""
+
+    log_file: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Append to this what happens.")
+    ] = None
+    log_format: Annotated[str | None, typer.Option(help="text, or json: an object a line.")] = None
+    log_level: Annotated[
+        str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR, and what is graver.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitFlags:
+    """The limits of a run: the fields of `dasktune.Limits`."""
+
+    target: Annotated[
+        float | None, typer.Option(help="End once the (first) metric is as good as this.")
+    ] = None
+    seconds: Annotated[
+        float | None, typer.Option(help="End after so much time, all runs together.")
+    ] = None
+    worker_seconds: Annotated[
+        float | None, typer.Option(help="End after so much time of all workers together.")
+    ] = None
+    steps: Annotated[int | None, typer.Option(help="End after so many trained steps.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreFlags:
+    """The store and the database of a command's target, and the config of its study file."""
+
+    storage: Annotated[str | None, typer.Option(metavar="URL", help="The store of a database.")] = (
+        None
+    )
+    database: Annotated[
+        str | None, typer.Option(metavar="URL", help="The database of a store.")
+    ] = None
+    config: Config = None
+
+    def places(self, target: str, study: str | None = None) -> Places:
+        """Return the store, the database and the study that a target means."""
+        from dasktune.cli.ls import places_of
+
+        return places_of(
+            target,
+            storage=self.storage,
+            database=self.database,
+            study=study,
+            settings=self.config or (),
+        )
+
+
+def flat(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with an option for each field of its option groups.
+
+    Typer makes a command's options from the signature of its function. The function that this
+    returns has a flat signature; it builds the groups from its arguments and calls `command`.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups = {
+        name: kind for name, kind in hints.items() if isinstance(kind, type) and is_dataclass(kind)
+    }
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command).parameters.values():
+        if (group := groups.get(parameter.name)) is not None:
+            parameters += _parameters_of(group)
+        else:
+            hint = hints[parameter.name]
+            parameters.append(
+                parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hint)
+            )
+
+    @wraps(command)
+    def call(**given: Any) -> None:
+        own = {field.name for kind in groups.values() for field in fields(kind)}
+        made: dict[str, Any] = {name: group_of(kind, given) for name, kind in groups.items()}
+        command(**made, **{name: value for name, value in given.items() if name not in own})
+
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {each.name: each.annotation for each in parameters}
+    return call
+
+
+def group_of(kind: type[Group], values: Mapping[str, Any]) -> Group:
+    """Return an option group from the values of a command's flat options."""
+    return kind(**{field.name: values[field.name] for field in fields(kind)})  # type: ignore[arg-type]
+
+
+def given(*groups: Any) -> dict[str, Any]:
+    """Return the options of groups that the command line names, by field."""
+    values = {field.name: getattr(group, field.name) for group in groups for field in fields(group)}
+    return {name: value for name, value in values.items() if value is not None and value != []}
+
+
+def _parameters_of(group: type) -> Iterator[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    for field in fields(group):
+        yield inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=hints[field.name],
+        )
+
+
+# --------------------------------------------------------------------------------- studies
 
 
 def open_study(file: Path, config: Sequence[str] | None) -> tuple[Study, Tuner]:
-    """Return a file's study and tuner; the tuner first, since it makes nothing."""
+    """Return the study and the tuner of a study file.
+
+    The tuner is made first: if that fails, no study has been created yet.
+    """
     from dasktune.cli.study_file import load
 
     loaded = load(file, config or ())
     tuner = loaded.tuner()
     return loaded.study(), tuner
+
+
+@contextmanager
+def open_results(places: Places) -> Iterator[StudyResults]:
+    """Open the results of one study, read-only, and close them at the end.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no database or no study in it, or `places` names none of several studies.
+    """
+    from dasktune.graph.attempts import DispatchOptions
+    from dasktune.results.results import StudyResults
+    from dasktune.storage.checkpoints import CheckpointStore
+    from dasktune.storage.database.database import Database
+
+    if places.database is None:
+        raise ConfigurationError(f"{places.store} has no database; say where it is: --database")
+    database = Database(places.database, create=False)
+    try:
+        rows = {row.name: row for row in database.studies()}
+        row = rows[_chosen(places.study, rows)]
+        options = DispatchOptions(merge=bool(row.spec.get("merge")))
+        yield StudyResults(row, database, CheckpointStore(places.store), options)
+    finally:
+        database.close()
+
+
+def _chosen(name: str | None, known: Collection[str]) -> str:
+    """Return the name of the study to open; without a name, the only study."""
+    if not known:
+        raise ConfigurationError("the database holds no study")
+    if name is None and len(known) > 1:
+        raise ConfigurationError(f"--study must be one of {', '.join(sorted(known))}")
+    if name is not None and name not in known:
+        raise ConfigurationError(unknown("study", name, known))
+    return next(iter(known)) if name is None else name
+
+
+# ---------------------------------------------------------------------------------- output
+
+
+def print_json(document: object) -> None:
+    """Print a JSON document."""
+    typer.echo(json.dumps(document, indent=2))
+
+
+def picture_problems(path: Path | None) -> list[str]:
+    """Return the problems of the path that ``--plot`` gives, if any."""
+    if path is None or (path.suffix == ".svg" and path.parent.is_dir() and not path.is_dir()):
+        return []
+    return [f"--plot must be an .svg in a folder that exists, got {str(path)!r}"]

@@ -1,13 +1,21 @@
-"""The command ``predict``: what a trial will come to, and how sure that is."""
+"""The command ``predict``: the future values of a trial's metric, with their uncertainty."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dasktune.cli.options import AsJson, Config, picture_problems, print_json
+from dasktune.cli.options import (
+    AsJson,
+    StoreFlags,
+    flat,
+    open_results,
+    picture_problems,
+    print_json,
+)
 from dasktune.errors import refuse
 
 if TYPE_CHECKING:
@@ -15,9 +23,61 @@ if TYPE_CHECKING:
     from dasktune.results.results import StudyResults
 
 LEAST_CHANCE = 0.05
-"""With a smaller probability nothing is said of when a target is reached."""
+"""The text gives the expected time to a target only from this probability on."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionFlags:
+    """The arguments of `dasktune.results.results.StudyResults.predict`."""
+
+    step: Annotated[
+        list[int] | None,
+        typer.Option(
+            metavar="N",
+            help="A future step, also beyond the trial's end; if none is given, those up to there. "
+            "May be repeated.",
+        ),
+    ] = None
+    low: Annotated[
+        float | None,
+        typer.Option(
+            metavar="VALUE",
+            help="The lowest value that the metric can have, such as 0 for a loss: no prediction "
+            "goes below it.",
+        ),
+    ] = None
+    high: Annotated[
+        float | None,
+        typer.Option(metavar="VALUE", help="The highest one, such as 1 for an accuracy."),
+    ] = None
+    rate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The hyper-parameter that is the learning rate, if not lr or learning_rate: "
+            "how it goes on is taken into account.",
+        ),
+    ] = None
+    predictor: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Who predicts: PriorFitted, if none is named, Persistence or CurveEnsemble.",
+        ),
+    ] = None
+
+    def predict(self, results: StudyResults, trial: int) -> Outlook:
+        """Return the prediction for a trial."""
+        return results.predict(
+            trial,
+            steps=sorted(set(self.step)) if self.step else None,
+            predictor=self.predictor,
+            bounds=(self.low, self.high),
+            rate=self.rate,
+        )
+
+
+@flat
 def predict(
     target: Annotated[
         str,
@@ -26,6 +86,7 @@ def predict(
         ),
     ],
     trial: Annotated[int, typer.Option(metavar="N", help="Which trial.")],
+    *,
     reach: Annotated[
         float | None,
         typer.Option(
@@ -35,88 +96,36 @@ def predict(
             "the trial's tuner, if that has one.",
         ),
     ] = None,
-    step: Annotated[
-        list[int] | None,
-        typer.Option(
-            metavar="N",
-            help="A future step, also beyond the trial's end; if none is given, those up to there. "
-            "May be repeated.",
-        ),
-    ] = None,
-    low: Annotated[
-        float | None,
-        typer.Option(
-            metavar="VALUE",
-            help="The lowest value that the metric can have, such as 0 for a loss: no prediction "
-            "goes below it.",
-        ),
-    ] = None,
-    high: Annotated[
-        float | None,
-        typer.Option(metavar="VALUE", help="The highest one, such as 1 for an accuracy."),
-    ] = None,
-    rate: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The hyper-parameter that is the learning rate, if not lr or learning_rate: "
-            "how it goes on is taken into account.",
-        ),
-    ] = None,
-    predictor: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Who predicts: PriorFitted, if none is named, Persistence or CurveEnsemble.",
-        ),
-    ] = None,
+    flags: PredictionFlags,
     plot: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Also draw the fan, as SVG.")
     ] = None,
     study: Annotated[str | None, typer.Option(help="The study of this name.")] = None,
-    storage: Annotated[
-        str | None, typer.Option(metavar="URL", help="The store of a database.")
-    ] = None,
-    database: Annotated[
-        str | None, typer.Option(metavar="URL", help="The database of a store.")
-    ] = None,
-    config: Config = None,
+    stores: StoreFlags,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a trial will come to, and how sure that is.
+    """Predict the metric of a trial, and how sure that is.
 
     Rests on all that was measured on its way, by whatever trial, and on those that begin alike.
     Reads store and database, and changes nothing: also while the study runs.
     """
-    from dasktune.cli.ls import places_of
-    from dasktune.cli.reading import one_study
-
     refuse(picture_problems(plot))
-    places = places_of(
-        target, storage=storage, database=database, study=study, settings=config or ()
-    )
-    with one_study(places) as results:
-        found = results.predict(
-            trial,
-            steps=sorted(set(step)) if step else None,
-            predictor=predictor,
-            bounds=(low, high),
-            rate=rate,
-        )
+    with open_results(stores.places(target, study)) as results:
+        prediction = flags.predict(results, trial)
         reach = _target_of(results, trial) if reach is None else reach
-    document = found.to_json(reach)
+    document = prediction.to_json(reach)
     if plot is not None:
         from dasktune.report.fan import draw_fan
 
-        draw_fan(found, target=reach).save(plot)
+        draw_fan(prediction, target=reach).save(plot)
     if as_json:
         print_json(document)
     else:
-        typer.echo(in_words(found, reach))
+        typer.echo(in_words(prediction, reach))
 
 
 def in_words(outlook: Outlook, target: float | None) -> str:
-    """Return an outlook as people read it: a table of the fan, and what is said of a target."""
+    """Return a prediction as text: a table of the fan, and the chance to reach a target."""
     from dasktune.cli.results import shown, table
     from dasktune.report.formats import printable
     from dasktune.results.prediction import INTERVALS
@@ -127,9 +136,9 @@ def in_words(outlook: Outlook, target: float | None) -> str:
         f"trial {outlook.trial}: {printable(outlook.metric)} {shown(value)} at step {step:,} of "
         f"{outlook.curve.max_steps:,} ({outlook.direction.value})"
     ]
-    header = ["step", "median", *(f"{one:.0%}" for one in INTERVALS)]
+    header = ["step", "median", *(f"{part:.0%}" for part in INTERVALS)]
     columns = [
-        [f"{low:.4g} to {high:.4g}" for low, high in outlook.interval(one)] for one in INTERVALS
+        [f"{low:.4g} to {high:.4g}" for low, high in outlook.interval(part)] for part in INTERVALS
     ]
     rows = [
         [f"{at:,}", f"{median:.4g}", *cells]
@@ -145,7 +154,7 @@ def in_words(outlook: Outlook, target: float | None) -> str:
 
 
 def of_target(outlook: Outlook, target: float) -> str:
-    """Return in words whether a trial reaches a target, and when if that is likely enough."""
+    """Return a sentence on whether a trial reaches a target, and when if that is likely."""
     from dasktune.cli.results import shown
     from dasktune.report.formats import count, duration
 
@@ -164,6 +173,6 @@ def of_target(outlook: Outlook, target: float) -> str:
 
 
 def _target_of(results: StudyResults, trial: int) -> float | None:
-    """Return the target that a trial's tuner was given; None if it has none."""
-    found = results.tuners[results.records[trial].tuner].get("target")
-    return float(found) if isinstance(found, int | float) else None
+    """Return the target of a trial's tuner, if it has one."""
+    target = results.tuners[results.records[trial].tuner].get("target")
+    return float(target) if isinstance(target, int | float) else None

@@ -1,4 +1,4 @@
-"""What the command ``preview`` prints: the costs of the studies of some files."""
+"""The output of the command ``preview``: the costs of the studies of some files."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def costs_of_files(
 ) -> tuple[Costs, bool]:
     """Return the costs of files' studies, and whether all of them train every trial in full.
 
-    Which studies share states is told by their fingerprints and seeds; of a single study
-    nothing has to be known but its trials.
+    Fingerprints and seeds decide which studies share states. A single study needs only its
+    trials.
 
     Raises
     ------
@@ -36,14 +36,14 @@ def costs_of_files(
         tuner = load(file, settings).tuner()
         known = known_configurations(tuner)
         in_full = in_full and tuner.trains_in_full
-        trials = tuple((one.sequences, tuner.max_steps) for one in known)
-        seeds = tuple(seed + one.seed for one in known)
+        trials = tuple((each.sequences, tuner.max_steps) for each in known)
+        seeds = tuple(seed + each.seed for each in known)
         studies.append(StudyTrials(trials=trials, seeds=seeds, fingerprint=fingerprint))
     return costs_of(studies, workers=workers), in_full
 
 
 def in_words(files: Sequence[Path], costs: Costs) -> str:
-    """Return what is printed for people."""
+    """Return the costs as text."""
     if len(costs.studies) == 1:
         return str(costs.studies[0])
     each = [f"{file}\n{_indented(cost)}" for file, cost in zip(files, costs.studies, strict=True)]
@@ -51,7 +51,7 @@ def in_words(files: Sequence[Path], costs: Costs) -> str:
 
 
 def to_json(files: Sequence[Path], costs: Costs) -> dict[str, object]:
-    """Return what is printed for programs: a file's figures, or those of all with each."""
+    """Return the costs as a JSON document: of the only file, or of all and of each."""
     each = [{name: getattr(cost, name) for name in FIELDS} for cost in costs.studies]
     if len(each) == 1:
         return each[0]
@@ -72,7 +72,7 @@ def _origin(file: Path, settings: Sequence[str]) -> tuple[str, int]:
         raise ConfigurationError(f"{file} must call create_study, or nothing says what it trains")
     fingerprint = config.fingerprint()
     # A study without a trainer shares nothing.
-    return (fingerprint.digest if fingerprint is not None else str(file)), config.seed
+    return (str(file) if fingerprint is None else fingerprint.digest), config.seed
 
 
 def _indented(cost: Cost) -> str:

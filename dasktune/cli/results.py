@@ -1,4 +1,4 @@
-"""What a run prints at its end: the best trials, what failed, what was saved."""
+"""The results that a run prints at its end: best trials, failed trials, saved steps."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ MOST_TRIALS = 5
 """Rows of the table of the best trials."""
 
 MOST_FAILURES = 10
-"""Failed trials that are named; the report has them all."""
-
+"""Failed trials in the text; the report has them all."""
 
 WIDEST = 24
-"""Letters of a hyper-parameter in that table; the best trial's are shown in full."""
+"""Letters of a value in that table; the best trial is also shown in full."""
 
 
 def failed(trials: Iterable[Trial]) -> list[Trial]:
@@ -41,11 +40,11 @@ def ranking(trials: Iterable[Trial], direction: Direction) -> list[Trial]:
         and trial.value is not None
         and math.isfinite(trial.value)
     ]
-    return [trial for _, _, trial in sorted(ranked, key=lambda one: one[:2])]
+    return [trial for _, _, trial in sorted(ranked, key=lambda row: row[:2])]
 
 
 def as_text(study: Study, trials: Sequence[Trial]) -> str:
-    """Return the results of a study as people read them."""
+    """Return the results of a study as text."""
     if len(study.objective.metrics) > 1:
         best = _front(study)
     else:
@@ -59,9 +58,9 @@ def as_text(study: Study, trials: Sequence[Trial]) -> str:
 
 
 def as_json(study: Study, trials: Sequence[Trial], report: Path | None) -> dict[str, object]:
-    """Return the results of a study as programs read them."""
+    """Return the results of a study as a JSON document."""
     several = len(study.objective.metrics) > 1
-    directions = [one.value for one in study.objective.directions]
+    directions = [direction.value for direction in study.objective.directions]
     return {
         "study": study.name,
         "metric": list(study.objective.metrics) if several else study.metric,
@@ -113,7 +112,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
 
 
 def shown(value: object) -> str:
-    """Return a value as it is shown: floats with six digits, text that no terminal obeys."""
+    """Return a value as text: floats with six digits, without control characters."""
     return f"{value:.6g}" if isinstance(value, float) else printable(str(value))
 
 
@@ -129,24 +128,24 @@ def _best(study: Study, ranked: Sequence[Trial]) -> list[str]:
         return lines
     header = ["trial", study.metric, "steps", "state", *best.params]
     rows = [
-        [one.number, one.value, one.steps, one.state.value]
-        + [_cut(shown(one.params.get(name, ""))) for name in best.params]
-        for one in ranked[:MOST_TRIALS]
+        [trial.number, trial.value, trial.steps, trial.state.value]
+        + [_cut(shown(trial.params.get(name, ""))) for name in best.params]
+        for trial in ranked[:MOST_TRIALS]
     ]
     return [*lines, "", *table(header, rows), ""]
 
 
 def _front(study: Study) -> list[str]:
-    """Return the trials that no other one beats in every metric."""
+    """Return a table of the Pareto front: no other trial beats these in every metric."""
     front = study.best_trials
     if not front:
         return ["no trial has finite values"]
     metrics = study.objective.metrics
     header = ["trial", *metrics, "steps", "state", *front[0].params]
     rows = [
-        [one.number, *(one.values or ()), one.steps, one.state.value]
-        + [_cut(shown(one.params.get(name, ""))) for name in front[0].params]
-        for one in front[:MOST_TRIALS]
+        [trial.number, *(trial.values or ()), trial.steps, trial.state.value]
+        + [_cut(shown(trial.params.get(name, ""))) for name in front[0].params]
+        for trial in front[:MOST_TRIALS]
     ]
     of = f"the first {MOST_TRIALS} of " if len(front) > MOST_TRIALS else ""
     heading = f"{of}{len(front)} trials that no other beats in {' and '.join(metrics)}:"

@@ -1,21 +1,20 @@
-"""The command ``simulate``: tuners side by side on recorded curves."""
+"""The command ``simulate``: compare tuners on recorded curves."""
 
 from __future__ import annotations
 
 import inspect
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dasktune.cli.options import picture_problems
+from dasktune.cli.options import AsJson, flat, picture_problems, print_json
 from dasktune.errors import ConfigurationError, refuse, unknown
-from dasktune.types import Step
+from dasktune.types import Objective, Step
 
 if TYPE_CHECKING:
     from dasktune.algos.base import Tuner
@@ -27,21 +26,54 @@ if TYPE_CHECKING:
     from dasktune.traces.trace import Trace
 
 MOST_LINES = 5
-"""Tuners that a picture can tell apart."""
+"""Most tuners in one picture: more lines cannot be told apart."""
 
 WORKERS = 8
-"""Simulated workers unless some are given."""
+"""Default number of simulated workers."""
 
 FIGURES = ("best", "seconds_to", "steps_to", "seconds", "steps", "completed")
-"""What is told of each tuner: attributes of `dasktune.simulate.comparison.Repeat`."""
+"""Figures printed for each tuner: attributes of `dasktune.simulate.comparison.Repeat`."""
 
 TIMES = ("reached", "mean", "median", "quartiles", "times the first (mean / median)")
-"""What is told of the time to a target."""
+"""Columns on the time to a target."""
 
 MUCH = 0.1
-"""The part of a time from which on it is said how much of it is not training."""
+"""The share of the time before the first step from which on the text mentions it."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """The conditions of the simulated runs, the same for all tuners."""
+
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="End each run when so many were trained.")
+    ] = None
+    orders: Annotated[
+        int, typer.Option(min=1, help="Random orders of the configurations, the same for all.")
+    ] = 5
+    seed: Annotated[int, typer.Option(min=0, help="Of the first order, and its tuner.")] = 0
+    straggling: Annotated[
+        float, typer.Option(min=0, help="Standard deviation of z: a job takes 1+|z| as long.")
+    ] = 0.0
+    drop: Annotated[
+        float, typer.Option(min=0, help="Probability that a job is dropped in a second.")
+    ] = 0.0
+    from_scratch: Annotated[
+        bool,
+        typer.Option("--from-scratch", help="Promoted trials train again from step 0."),
+    ] = False
+    no_overheads: Annotated[
+        bool,
+        typer.Option("--no-overheads", help="Only steps take time: no start, load or save does."),
+    ] = False
+
+    def to_json(self) -> dict[str, object]:
+        """Return the conditions as a part of the command's JSON document."""
+        names = ("straggling", "drop", "steps", "from_scratch", "orders", "seed")
+        return {name: getattr(self, name) for name in names}
+
+
+@flat
 def simulate(
     trace: Annotated[
         Path, typer.Argument(metavar="TRACE", help="Recorded curves: .zarr, .zarr.zip or .npz.")
@@ -54,6 +86,7 @@ def simulate(
             "May be repeated.",
         ),
     ],
+    *,
     metric: Annotated[
         str | None, typer.Option(help="The one that was optimised, or the only one, if not given.")
     ] = None,
@@ -77,28 +110,8 @@ def simulate(
             "one of its own."
         ),
     ] = None,
-    steps: Annotated[
-        int | None, typer.Option(min=1, help="End each run when so many were trained.")
-    ] = None,
-    orders: Annotated[
-        int, typer.Option(min=1, help="Random orders of the configurations, the same for all.")
-    ] = 5,
-    seed: Annotated[int, typer.Option(min=0, help="Of the first order, and its tuner.")] = 0,
-    straggling: Annotated[
-        float, typer.Option(min=0, help="Standard deviation of z: a job takes 1+|z| as long.")
-    ] = 0.0,
-    drop: Annotated[
-        float, typer.Option(min=0, help="Probability that a job is dropped in a second.")
-    ] = 0.0,
-    from_scratch: Annotated[
-        bool,
-        typer.Option("--from-scratch", help="Promoted trials train again from step 0."),
-    ] = False,
-    no_overheads: Annotated[
-        bool,
-        typer.Option("--no-overheads", help="Only steps take time: no start, load or save does."),
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    conditions: Conditions,
+    as_json: AsJson = False,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -112,58 +125,78 @@ def simulate(
     finds, over random orders of the configurations: trial number i is the same one for all
     tuners. Times are virtual.
     """
-    from dasktune.engine.limits import Limits
-    from dasktune.simulate.comparison import compare
     from dasktune.traces.timing import Overheads
     from dasktune.traces.trace import Trace
 
     capacities = list(dict.fromkeys(workers or [WORKERS]))
     refuse(_problems(plot, tuner, target, capacities))
     curves = Trace.load(trace)
-    if no_overheads:
+    if conditions.no_overheads:
         curves = replace(curves, overheads=Overheads())
     objective = curves.objective(metric, direction)
+    tuners = _tuners(tuner, curves, trials=trials, max_steps=max_steps, target=target)
+    results = _compared(tuners, curves, objective, conditions, target=target, workers=capacities)
     (metric,), (towards,) = objective.metrics, objective.directions
-    found = compare(
-        _tuners(tuner, curves, trials=trials, max_steps=max_steps, target=target),
-        curves,
-        repeats=orders,
-        target=target,
-        seed=seed,
-        metric=metric,
-        direction=towards,
-        workers=capacities,
-        straggling=straggling,
-        drop=drop,
-        resume=not from_scratch,
-        limits=Limits(steps=steps),
-    )
     if plot is not None:
-        _draw(found, metric, target).save(plot)
+        _draw(results, metric, target).save(plot)
     if as_json:
-        conditions = {"workers": capacities, "straggling": straggling, "drop": drop}
-        conditions |= {"steps": steps, "from_scratch": from_scratch, "orders": orders, "seed": seed}
-        conditions |= {"overheads": curves.overheads.to_json()}
-        head = {"trace": str(trace), "metric": metric, "direction": towards.value, "target": target}
-        tuners = [_document(one, _first(found, one), target) for one in found]
-        typer.echo(json.dumps({**head, **conditions, "tuners": tuners}, indent=2))
+        head: dict[str, object] = {
+            "trace": str(trace),
+            "metric": metric,
+            "direction": towards.value,
+            "target": target,
+        }
+        head |= {"workers": capacities, **conditions.to_json()}
+        head |= {"overheads": curves.overheads.to_json()}
+        rows = [_document(row, _first(results, row), target) for row in results]
+        print_json({**head, "tuners": rows})
     else:
-        lines = [*_text(found, metric, target), *_start(curves.overheads, found, target)]
+        lines = [*_text(results, metric, target), *_start(curves.overheads, results, target)]
         typer.echo("\n".join(lines))
+
+
+def _compared(
+    tuners: Mapping[str, Callable[[int], Tuner]],
+    curves: Trace,
+    objective: Objective,
+    conditions: Conditions,
+    *,
+    target: float | None,
+    workers: Sequence[int],
+) -> Sequence[Compared]:
+    """Return the results of simulated runs of all tuners."""
+    from dasktune.engine.limits import Limits
+    from dasktune.simulate.comparison import compare
+
+    (metric,), (direction,) = objective.metrics, objective.directions
+    return compare(
+        tuners,
+        curves,
+        repeats=conditions.orders,
+        target=target,
+        seed=conditions.seed,
+        metric=metric,
+        direction=direction,
+        workers=workers,
+        straggling=conditions.straggling,
+        drop=conditions.drop,
+        resume=not conditions.from_scratch,
+        limits=Limits(steps=conditions.steps),
+    )
 
 
 def _problems(
     plot: Path | None, tuners: Sequence[str], target: float | None, workers: Sequence[int]
 ) -> list[str]:
-    """Return what is wrong with arguments that are used only when all has been simulated."""
-    found = []
+    """Return the problems of arguments that are first used after the simulation."""
+    problems = []
     if target is not None and not math.isfinite(target):
-        found.append(f"--target must be finite, got {target}")
+        problems.append(f"--target must be finite, got {target}")
     if plot is not None and len(tuners) > MOST_LINES:
-        found.append(f"--plot must have at most {MOST_LINES} tuners, got {len(tuners)}")
+        problems.append(f"--plot must have at most {MOST_LINES} tuners, got {len(tuners)}")
     if plot is not None and target is None and len(workers) > 1:
-        found.append("--plot of several --workers must have a --target: it draws the time to it")
-    return [*found, *picture_problems(plot)]
+        problems.append("--plot of several --workers must have a --target: it draws the time to it")
+    return [*problems, *picture_problems(plot)]
 
 
 # -------------------------------------------------------------------------------- tuners
@@ -177,12 +210,12 @@ def _tuners(
     max_steps: Step | None,
     target: float | None,
 ) -> dict[str, Callable[[int], Tuner]]:
-    """Return by the text of each tuner what makes it for a seed.
+    """Return a function for each tuner, by its text, that makes the tuner for a seed.
 
     Raises
     ------
     ConfigurationError
-        If a name or an argument is unknown, one is missing, or a text came twice: all at once.
+        If a name or an argument is unknown or missing, or a text occurs twice: all at once.
     """
     given = {
         "space": trace.space(),
@@ -190,18 +223,18 @@ def _tuners(
         "trials": len(trace.configurations) if trials is None else trials,
         "max_steps": trace.steps if max_steps is None else max_steps,
     }
-    found: dict[str, Callable[[int], Tuner]] = {}
+    makers: dict[str, Callable[[int], Tuner]] = {}
     problems: list[str] = []
     for text in texts:
         try:
-            if text in found:
+            if text in makers:
                 problems.append(f"a tuner may come only once, got {text!r} again")
-            found[text] = partial(_make, trace, *_parsed(text, given))
-            found[text](0)  # what is wrong with the last is said before the first runs
+            makers[text] = partial(_make, trace, *_parsed(text, given))
+            makers[text](0)  # so that no simulation starts if the last tuner is refused
         except ConfigurationError as error:
             problems += error.problems
     refuse(problems)
-    return found
+    return makers
 
 
 def _parsed(text: str, given: Mapping[str, Any]) -> tuple[type[Tuner], dict[str, Any]]:
@@ -211,7 +244,9 @@ def _parsed(text: str, given: Mapping[str, Any]) -> tuple[type[Tuner], dict[str,
     name, *settings = text.split(":")
     known = _known_tuners()
     if name.lower() not in known:
-        raise ConfigurationError(unknown("tuner", name, (one.__name__ for one in known.values())))
+        raise ConfigurationError(
+            unknown("tuner", name, (tuner.__name__ for tuner in known.values()))
+        )
     kind = known[name.lower()]
     own = parse_config(settings)
     parameters = inspect.signature(kind).parameters
@@ -220,8 +255,8 @@ def _parsed(text: str, given: Mapping[str, Any]) -> tuple[type[Tuner], dict[str,
     arguments = {key: value for key, value in {**given, **own}.items() if key in parameters}
     refuse(
         f"{text}: {name} must be given {key}={key.upper()}"
-        for key, one in parameters.items()
-        if one.default is one.empty and key not in arguments
+        for key, parameter in parameters.items()
+        if parameter.default is parameter.empty and key not in arguments
     )
     return kind, {key: value for key, value in arguments.items() if key != "space"}
 
@@ -229,7 +264,7 @@ def _parsed(text: str, given: Mapping[str, Any]) -> tuple[type[Tuner], dict[str,
 def _make(
     trace: Trace, kind: Callable[..., Tuner], arguments: Mapping[str, Any], seed: int
 ) -> Tuner:
-    """Return a tuner that takes the configurations in the order of a seed, each once."""
+    """Return a tuner that draws each configuration once, in the order of a seed."""
     parameters = inspect.signature(kind).parameters
     space = trace.space(order=seed)
     own = {"space": space, "sampler": _in_order(space), "seed": seed}
@@ -237,7 +272,7 @@ def _make(
 
 
 def _in_order(space: Space) -> Source:
-    """Return what proposes the points of a trace's space one after the other."""
+    """Return a sampler that proposes the points of a trace's space one after the other."""
     from dasktune.algos.samplers import GivenSource
     from dasktune.space import Choice
 
@@ -262,47 +297,49 @@ def _known_tuners() -> dict[str, type[Tuner]]:
 # --------------------------------------------------------------------------------- output
 
 
-def _first(found: Sequence[Compared], one: Compared) -> Compared:
-    """Return the first tuner on as many workers."""
-    return next(other for other in found if other.workers == one.workers)
+def _first(results: Sequence[Compared], row: Compared) -> Compared:
+    """Return the first tuner with the same number of workers."""
+    return next(result for result in results if result.workers == row.workers)
 
 
-def _document(found: Compared, first: Compared, target: float | None) -> dict[str, object]:
-    mean, median = found.times(first, "seconds_to") if target is not None else (None, None)
+def _document(row: Compared, first: Compared, target: float | None) -> dict[str, object]:
+    mean, median = row.times(first, "seconds_to") if target is not None else (None, None)
     return {
-        "tuner": found.name,
-        "workers": found.workers,
-        "reached": None if target is None else found.reached,
+        "tuner": row.name,
+        "workers": row.workers,
+        "reached": None if target is None else row.reached,
         "times_first": {"mean": mean, "median": median},
-        **{name: asdict(found.spread(name)) for name in FIGURES},
+        **{name: asdict(row.spread(name)) for name in FIGURES},
     }
 
 
-def _text(found: Sequence[Compared], metric: str, target: float | None) -> Iterator[str]:
-    """Yield the lines of a table for each number of workers, and what it is about."""
+def _text(results: Sequence[Compared], metric: str, target: float | None) -> Iterator[str]:
+    """Yield a heading and the lines of a table for each number of workers."""
     from dasktune.cli.results import table
     from dasktune.report.formats import count
 
     names = {"best": f"best {metric}", "seconds": "seconds", "steps": "steps"}
     if target is not None:
         names = {"steps_to": "steps to it", "best": names["best"]}
-    for capacity in dict.fromkeys(one.workers for one in found):
-        mine = [one for one in found if one.workers == capacity]
+    for capacity in dict.fromkeys(result.workers for result in results):
+        rows = [result for result in results if result.workers == capacity]
         if target is not None:
-            orders = count(len(mine[0].repeats), "order")
+            orders = count(len(rows[0].repeats), "order")
             yield f"seconds to {metric} {target:g} on {count(capacity, 'worker')}, {orders}:"
-        elif capacity != found[0].workers or capacity != found[-1].workers:
+        elif capacity != results[0].workers or capacity != results[-1].workers:
             yield f"on {count(capacity, 'worker')}:"
         header = ["tuner", *(TIMES if target is not None else ()), *names.values()]
-        yield from table(header, [[*_row(one, mine[0], names, target)] for one in mine])
-        if capacity != found[-1].workers:
+        yield from table(header, [[*_row(row, rows[0], names, target)] for row in rows])
+        if capacity != results[-1].workers:
             yield ""
 
 
-def _start(overheads: Overheads, found: Iterable[Compared], target: float | None) -> Iterator[str]:
-    """Yield what of each time passes before the first step, where that is much of one."""
+def _start(
+    overheads: Overheads, results: Iterable[Compared], target: float | None
+) -> Iterator[str]:
+    """Yield a note on the time before the first step, if that is much of the shortest time."""
     figure = "seconds" if target is None else "seconds_to"
-    known = [time for one in found if (time := one.spread(figure).low) is not None]
+    known = [time for result in results if (time := result.spread(figure).low) is not None]
     if known and overheads.start > MUCH * min(known):
         yield (
             f"{_figure(overheads.start)} s of each time pass before the first step; "
@@ -311,19 +348,19 @@ def _start(overheads: Overheads, found: Iterable[Compared], target: float | None
 
 
 def _row(
-    one: Compared, first: Compared, names: Iterable[str], target: float | None
+    row: Compared, first: Compared, names: Iterable[str], target: float | None
 ) -> Iterator[str]:
-    yield one.name
+    yield row.name
     if target is not None:
-        spread = one.spread("seconds_to")
-        yield f"{one.reached} of {len(one.repeats)}"
+        spread = row.spread("seconds_to")
+        yield f"{row.reached} of {len(row.repeats)}"
         yield _figure(spread.mean)
         yield _shown(spread)
         yield f"{_figure(spread.q1)} to {_figure(spread.q3)}"
-        ratios = one.times(first, "seconds_to")
+        ratios = row.times(first, "seconds_to")
         yield " / ".join("-" if ratio is None else f"{ratio:.2f}" for ratio in ratios)
     for name in names:
-        yield _shown(one.spread(name))
+        yield _shown(row.spread(name))
 
 
 def _shown(spread: Spread) -> str:
@@ -335,46 +372,46 @@ def _figure(value: float | None) -> str:
     return "never" if value is None else f"{value:,.5g}" if value < 1e5 else f"{value:,.0f}"
 
 
-def _draw(found: Sequence[Compared], metric: str, target: float | None) -> Svg:
+def _draw(results: Sequence[Compared], metric: str, target: float | None) -> Svg:
     """Return a picture of the times to the target, or of the best value by time without one."""
     if target is None:
-        return _draw_best(found, metric)
+        return _draw_best(results, metric)
     from dasktune.report.times import Times, draw_times
 
     times = [
         Times(
-            name=one.name,
-            workers=one.workers,
-            seconds=tuple(repeat.seconds_to for repeat in one.repeats),
+            name=result.name,
+            workers=result.workers,
+            seconds=tuple(repeat.seconds_to for repeat in result.repeats),
         )
-        for one in found
+        for result in results
     ]
     return draw_times(times, target=f"{metric} {target:g}")
 
 
-def _draw_best(found: Sequence[Compared], metric: str) -> Svg:
+def _draw_best(results: Sequence[Compared], metric: str) -> Svg:
     """Return the best value by time: the median of each tuner, and its runs behind."""
     from dasktune.report.curves import Curve, draw_curves
 
     medians = [
         Curve(
-            points=_stairs(one.median_line(), max(run.seconds for run in one.repeats)),
-            name=one.name,
+            points=_stairs(result.median_line(), max(run.seconds for run in result.repeats)),
+            name=result.name,
         )
-        for one in found
+        for result in results
     ]
     runs = [
         Curve(
             points=_stairs([(at, value) for at, _, value in run.incumbents], run.seconds),
-            name=one.name,
+            name=result.name,
         )
-        for one in found
-        for run in one.repeats
+        for result in results
+        for run in result.repeats
     ]
     heading = f"best {metric} by virtual time"
     return draw_curves(
         medians,
-        runs if len(found[0].repeats) > 1 else [],
+        runs if len(results[0].repeats) > 1 else [],
         metric=f"best {metric}",
         heading=heading,
         across="virtual seconds",

@@ -35,16 +35,16 @@ PARTS = ("study", "tuner")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyFile:
-    """A study file that was loaded.
+    """A loaded study file.
 
     Parameters
     ----------
     path
-        Where it is.
+        The file.
     module
-        What it became.
+        The module that it became.
     config
-        Values for its functions by name.
+        Arguments for its functions, by name.
     """
 
     path: Path
@@ -64,20 +64,20 @@ class StudyFile:
         return self._make("tuner", Tuner)  # type: ignore[type-abstract]
 
     def _make(self, part: str, kind: type[Made]) -> Made:
-        found = getattr(self.module, part)
-        if _is_function(found):
-            taken = _arguments(found)
+        made = getattr(self.module, part)
+        if _is_function(made):
+            known = _arguments(made)
             given = {
-                name: value for name, value in self.config.items() if taken is None or name in taken
+                name: value for name, value in self.config.items() if known is None or name in known
             }
-            with _blaming(self.path):
-                found = found(**given)
-        if not isinstance(found, kind):
+            with _with_line(self.path):
+                made = made(**given)
+        if not isinstance(made, kind):
             raise ConfigurationError(
                 f"{self.path}: {part} must be a {kind.__name__} or a function that returns one, "
-                f"got {found!r}"
+                f"got {made!r}"
             )
-        return found
+        return made
 
 
 def load(path: Path, settings: Iterable[str] = ()) -> StudyFile:
@@ -86,9 +86,9 @@ def load(path: Path, settings: Iterable[str] = ()) -> StudyFile:
     Parameters
     ----------
     path
-        Where it is; its folder is where it may import from.
+        The file; it may import from its folder.
     settings
-        ``key=value``, the value as JSON or else taken as text.
+        ``key=value``; a value that is no JSON is text.
 
     Raises
     ------
@@ -102,10 +102,10 @@ def load(path: Path, settings: Iterable[str] = ()) -> StudyFile:
     module = _run(path.resolve())
     missing = [part for part in PARTS if not hasattr(module, part)]
     if missing:
-        found = ", ".join(_public(module)) or "nothing"
+        names = ", ".join(_public(module)) or "nothing"
         raise ConfigurationError(
             f"{path} must define study and tuner, or functions of those names; "
-            f"{' and '.join(missing)} cannot be found among {found}"
+            f"{' and '.join(missing)} cannot be found among {names}"
         )
     taken = [_arguments(getattr(module, part)) for part in PARTS]
     if None not in taken:
@@ -145,7 +145,7 @@ def _value(text: str) -> object:
 
 
 def _run(path: Path) -> ModuleType:
-    """Import a file under a name of its own; its folder comes first where it imports from."""
+    """Import a file as a module of its own; its folder comes first on the import path."""
     name = _module_name(path)
     loader = SourceFileLoader(name, str(path))
     spec = spec_from_file_location(name, path, loader=loader)
@@ -155,23 +155,23 @@ def _run(path: Path) -> ModuleType:
     folder = str(path.parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    # Where classes of the file say they come from: pickle and inspect look there.
+    # Pickle and inspect look up classes of the file under the name of its module.
     sys.modules[name] = module
-    with _blaming(path):
+    with _with_line(path):
         loader.exec_module(module)
     return module
 
 
 def _module_name(path: Path) -> str:
-    """Return the file's own name, or one that hides no other module."""
+    """Return the name of the file, or another one if it would hide a module."""
     name = "".join(letter if letter.isalnum() else "_" for letter in path.stem)
-    found = None if name in sys.stdlib_module_names else find_spec(name)
-    is_free = found is None or found.origin == str(path)
+    spec = None if name in sys.stdlib_module_names else find_spec(name)
+    is_free = spec is None or spec.origin == str(path)
     return name if is_free and name not in sys.stdlib_module_names else f"study_{name}"
 
 
 def _public(module: ModuleType) -> list[str]:
-    """Return the public names of a module but those of other modules."""
+    """Return the public names of a module, without imported modules."""
     return [
         name
         for name, value in vars(module).items()
@@ -179,24 +179,24 @@ def _public(module: ModuleType) -> list[str]:
     ]
 
 
-def _is_function(found: object) -> bool:
-    return callable(found) and not isinstance(found, type)
+def _is_function(value: object) -> bool:
+    return callable(value) and not isinstance(value, type)
 
 
-def _arguments(found: Callable[..., object]) -> frozenset[str] | None:
-    """Return the names that a function can be given; None if it takes any."""
-    if not _is_function(found):
+def _arguments(function: Callable[..., object]) -> frozenset[str] | None:
+    """Return the keyword arguments of a function; None if it takes any."""
+    if not _is_function(function):
         return frozenset()
-    parameters = inspect.signature(found).parameters.values()
-    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters):
+    parameters = inspect.signature(function).parameters.values()
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
         return None
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return frozenset(one.name for one in parameters if one.kind in by_name)
+    return frozenset(each.name for each in parameters if each.kind in by_name)
 
 
 @contextmanager
-def _blaming(path: Path) -> Iterator[None]:
-    """Say of an error in a study file where in the file it is, in place of our own frames."""
+def _with_line(path: Path) -> Iterator[None]:
+    """Raise an error of a study file again, with its line in the file."""
     try:
         yield
     except SyntaxError as error:
@@ -209,7 +209,7 @@ def _blaming(path: Path) -> Iterator[None]:
         raise ConfigurationError(redacted(f"{_place(error, path)}: {text}")) from error
     except DasktuneError:
         raise
-    # A file of the user's may raise anything, and it is theirs to mend.
+    # A user's file may raise anything, and the user has to mend it.
     except Exception as error:
         text = traceback.format_exception_only(error)[-1].strip()
         raise ConfigurationError(redacted(f"{_place(error, path)}: {text}")) from error

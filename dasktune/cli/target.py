@@ -1,4 +1,4 @@
-"""Where a study is run: what flags and ``dasktune.toml`` say of it, and a client of that place."""
+"""The place that runs a study, from flags and ``dasktune.toml``, and a client of it."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ FILES = ("scheduler_file", "tls_ca", "tls_cert", "tls_key", "log_file")
 """Options that are paths; in the table relative to its file."""
 
 ELSEWHERE = ("scheduler", "scheduler_file", "slurm")
-"""Options that say that it is not a cluster of this host."""
+"""Options that name a cluster other than a local one."""
 
 OF_THIS_HOST = ("workers", "gpus_per_worker")
-"""Options of a cluster of this host; those of SLURM's workers have a table of their own."""
+"""Options of a local cluster."""
 
 OF_SCHEDULER = ("tls_ca", "tls_cert", "tls_key", "insecure")
-"""Options that are for a scheduler that is there."""
+"""Options of the connection to a running scheduler."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a study is run, checked as far as nothing need be started for it.
+    """The place that runs a study, checked as far as possible before anything starts.
 
     Parameters
     ----------
     workers, gpus_per_worker
-        Of a local cluster; with `slurm` what its flags say.
+        The workers of a local cluster, or with `slurm` those in jobs.
     scheduler, scheduler_file
-        A cluster that is there: its URL, or the file that its scheduler has written.
+        A running cluster: its URL, or the file that its scheduler has written.
     tls_ca, tls_cert, tls_key, insecure
-        How it is talked to; see `dasktune.cluster.connect.Scheduler`.
+        The connection to it; see `dasktune.cluster.connect.Scheduler`.
     slurm
         Run in jobs of SLURM.
     step_timeout, silence_timeout
         Seconds; see `dasktune.Timeouts`.
     log_file, log_format, log_level
-        Where it is written what happens; see `dasktune.logs.configure`.
+        The log of the run; see `dasktune.logs.configure`.
 
     Raises
     ------
@@ -83,21 +83,21 @@ class Place:
 
     @property
     def is_local(self) -> bool:
-        """Whether a cluster is started on this host."""
+        """Whether the run starts a cluster on this host."""
         return not any(getattr(self, name) for name in ELSEWHERE)
 
     @property
     def local_workers(self) -> int | None:
-        """How many workers of this host there shall be, if that is said."""
+        """The number of workers of a local cluster, if given."""
         return int(self.workers) if self.is_local and self.workers is not None else None
 
     @property
     def local_gpus(self) -> float | None:
-        """How many GPUs each worker of this host has, if that is said."""
+        """The number of GPUs of each local worker, if given."""
         return self.gpus_per_worker if self.is_local else None
 
     def timeouts(self) -> Timeouts:
-        """Return how long parts of the run may say nothing."""
+        """Return the timeouts of the run."""
         from dasktune.engine.timeouts import Timeouts
 
         given = {"step_seconds": self.step_timeout, "silence_seconds": self.silence_timeout}
@@ -106,14 +106,14 @@ class Place:
     def connecting(
         self, folder: Path, flags: Mapping[str, object]
     ) -> Callable[[], AbstractContextManager[Client | None]]:
-        """Return what gives a client of the place; None where the study starts a cluster itself.
+        """Return a function that connects to the place; it gives None for a local cluster.
 
         Parameters
         ----------
         folder
-            Where ``dasktune.toml`` is.
+            The folder of ``dasktune.toml``.
         flags
-            Options for SLURM that come before those of the file.
+            Options for SLURM; they win over those of the file.
         """
         if self.slurm:
             from dasktune.slurm import slurm_client
@@ -135,16 +135,16 @@ class Place:
         return scheduler.client
 
     def slurm_options(self, folder: Path, flags: Mapping[str, object]) -> SlurmOptions:
-        """Return what jobs of SLURM ask for; takes what `connecting` does."""
+        """Return the options of SLURM jobs, from the same arguments as `connecting`."""
         from dasktune.slurm import options_for
 
-        mine = {"workers": self.workers, "gpus_per_worker": self._whole_gpus()}
-        return options_for(folder, {**mine, **flags})
+        own = {"workers": self.workers, "gpus_per_worker": self._whole_gpus()}
+        return options_for(folder, {**own, **flags})
 
     def _whole_gpus(self) -> float | None:
         """Return the GPUs as an int where they are whole: flags come as floats."""
-        given = self.gpus_per_worker
-        return int(given) if isinstance(given, float) and given.is_integer() else given
+        gpus = self.gpus_per_worker
+        return int(gpus) if isinstance(gpus, float) and gpus.is_integer() else gpus
 
     def _problems(self) -> Iterator[str]:
         named = [_flag(name) for name in ELSEWHERE if getattr(self, name)]
@@ -168,23 +168,23 @@ class Place:
 
 
 def place_of(folder: Path, flags: Mapping[str, Any]) -> Place:
-    """Return where a study file of a folder shall be run.
+    """Return the place that runs the study file of a folder.
 
     Parameters
     ----------
     folder
-        Where ``dasktune.toml`` is looked for; its table ``[run]`` has the fields of `Place`.
+        The folder of ``dasktune.toml``; its table ``[run]`` has the fields of `Place`.
     flags
-        Values that come before the file's; those that are None do not count. If they say which
-        cluster it is, all that the file says of another one does not count either.
+        Values that win over the file's; None counts as not given. If flags name a cluster, all
+        options of the file about another cluster are ignored.
 
     Raises
     ------
     ConfigurationError
-        If the file cannot be read, or what is said cannot be: all problems at once.
+        If the file cannot be read or the values are refused: all problems at once.
     """
     table = table_of(folder, TABLE)
-    known = [one.name for one in fields(Place)]
+    known = [field.name for field in fields(Place)]
     refuse(
         f"{FILE}: [{TABLE}]: {unknown('option', name, known)}"
         for name in table
@@ -201,11 +201,13 @@ def place_of(folder: Path, flags: Mapping[str, Any]) -> Place:
     except ConfigurationError as error:
         if not table:
             raise
-        raise ConfigurationError(*(f"{one} (flags and {FILE})" for one in error.problems)) from None
+        raise ConfigurationError(
+            *(f"{problem} (flags and {FILE})" for problem in error.problems)
+        ) from None
 
 
 def _of_other_places(table: Mapping[str, Any], flags: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the options of a table that are about another cluster than flags say."""
+    """Yield the options of a table that belong to another cluster than the one in `flags`."""
     if any(flags.get(name) for name in ELSEWHERE):
         yield from (*ELSEWHERE, *OF_THIS_HOST, *OF_SCHEDULER)
     elif table.get("slurm") and flags.get("slurm") is None:

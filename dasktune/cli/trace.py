@@ -1,4 +1,4 @@
-"""The command ``trace``: what a study measured, as a file that `simulate` takes."""
+"""The command ``trace``: write the measured curves of a study to a file for `simulate`."""
 
 from __future__ import annotations
 
@@ -7,31 +7,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dasktune.cli.options import AsJson, Config, print_json
+from dasktune.cli.options import AsJson, StoreFlags, Target, flat, open_results, print_json
 from dasktune.errors import refuse
 
 if TYPE_CHECKING:
     from dasktune.traces.trace import Trace
 
 
+@flat
 def trace(
-    target: Annotated[
-        str,
-        typer.Argument(help="Study file, storage folder or URL, or a database's file or URL."),
-    ],
+    target: Target,
+    *,
     out: Annotated[
         Path, typer.Option(metavar="PATH", help="Where to: .zarr, .zarr.zip or .npz.")
     ] = Path("trace.zarr"),
     study: Annotated[
         str | None, typer.Option(help="Of this name; may be left out if there is one.")
     ] = None,
-    storage: Annotated[
-        str | None, typer.Option(metavar="URL", help="The store of a database.")
-    ] = None,
-    database: Annotated[
-        str | None, typer.Option(metavar="URL", help="The database of a store.")
-    ] = None,
-    config: Config = None,
+    stores: StoreFlags,
     as_json: AsJson = False,
 ) -> None:
     """Write what a study measured, and what it took, as a trace for simulate.
@@ -40,47 +33,42 @@ def trace(
     trained, by whichever study on the store: less than in full where all ended it early. Reads
     store and database, and changes nothing, also while the study runs.
     """
-    from dasktune.cli.ls import places_of
-    from dasktune.cli.reading import one_study
     from dasktune.traces.files import target_problems
 
     refuse(f"--out: {problem}" for problem in target_problems(out))
-    places = places_of(
-        target, storage=storage, database=database, study=study, settings=config or ()
-    )
-    with one_study(places) as found:
-        made = found.trace()
-        path = made.save(out)
+    with open_results(stores.places(target, study)) as results:
+        curves = results.trace()
+        path = curves.save(out)
         if as_json:
-            print_json({"study": found.name, "path": str(path), **_figures(made)})
+            print_json({"study": results.name, "path": str(path), **_figures(curves)})
         else:
-            typer.echo(f"{path}: {_in_words(made)}, of study {found.name!r}")
+            typer.echo(f"{path}: {_in_words(curves)}, of study {results.name!r}")
             if path.suffix == ".npz":
-                typer.echo(_left_out(made))
+                typer.echo(_npz_note(curves))
 
 
-def _figures(made: Trace) -> dict[str, object]:
+def _figures(curves: Trace) -> dict[str, object]:
     return {
-        "configurations": len(made.configurations),
-        "steps": made.steps,
-        "complete": made.complete,
-        "metrics": list(made.metrics),
-        "overheads": made.overheads.to_json(),
+        "configurations": len(curves.configurations),
+        "steps": curves.steps,
+        "complete": curves.complete,
+        "metrics": list(curves.metrics),
+        "overheads": curves.overheads.to_json(),
     }
 
 
-def _left_out(made: Trace) -> str:
-    """Return what an ``.npz`` does not hold of a study's trace, and how to do without."""
-    metric, direction = next(iter(made.directions.items()))
+def _npz_note(curves: Trace) -> str:
+    """Return a note on what an ``.npz`` lacks, with the flags that replace it."""
+    metric, direction = next(iter(curves.directions.items()))
     return (
         "an .npz keeps no direction, overheads or shared steps: "
         f"simulate with --metric {metric} --direction {direction.value}"
     )
 
 
-def _in_words(made: Trace) -> str:
+def _in_words(curves: Trace) -> str:
     from dasktune.report.formats import count
 
-    configurations = count(len(made.configurations), "configuration")
-    steps, metrics = count(made.steps, "step"), ", ".join(made.metrics)
-    return f"{configurations}, {made.complete} of them with all {steps}; {metrics}"
+    configurations = count(len(curves.configurations), "configuration")
+    steps, metrics = count(curves.steps, "step"), ", ".join(curves.metrics)
+    return f"{configurations}, {curves.complete} of them with all {steps}; {metrics}"

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-from dataclasses import fields
 
 import dask
 import pytest
 from distributed import LocalCluster
 
-from dasktune.cli.doctor import doctor
-from dasktune.cli.target import Place
 from dasktune.cluster.local import LOCAL_SETTINGS
-from dasktune.slurm import SlurmOptions
 
 from .conftest import Folder
 
 pytestmark = pytest.mark.process
-
-
-def test_its_flags_are_those_that_say_where_a_study_runs() -> None:
-    """An option that ``run`` gets must be entered on one side or the other."""
-    places = {one.name for kind in (Place, SlurmOptions) for one in fields(kind)}
-    own = {"file", "config", "as_json", "seconds", "directive"}
-    flags = inspect.signature(doctor).parameters
-    assert set(flags) - own <= places
-    assert {"workers", "scheduler", "slurm", "partition", "gpus_per_worker"} <= set(flags)
 
 
 def test_a_study_that_never_ran_is_examined_and_not_made(folder: Folder) -> None:
