@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 
 from dasktune.cli.ls import Places
 from dasktune.driver.leases import STALE_SECONDS
-from dasktune.driver.retention.listing import Found, Survey, survey
-from dasktune.driver.retention.value import ENOUGH, Worth, mark
+from dasktune.driver.retention.listing import StoreListing, list_store, remove_orphan
+from dasktune.driver.retention.value import ENOUGH, StateValues, StoreValues, mark
+from dasktune.engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError, StorageError, refuse
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
@@ -25,6 +26,7 @@ from dasktune.results.results import objective_of, seeded_key_of
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
+from dasktune.storage.database.schema import StudyRow
 from dasktune.storage.leases import Lease
 from dasktune.storage.redaction import redacted
 from dasktune.storage.retention import (
@@ -35,7 +37,6 @@ from dasktune.storage.retention import (
     evictions,
     retention_problems,
     size_text,
-    unknown_state,
 )
 from dasktune.types import Step
 
@@ -44,9 +45,6 @@ THREADS = 8
 
 _SPAN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([smhd])\s*")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-UNKNOWN_SECONDS = 1.0
-"""What the training of a state took of which nobody knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,19 +260,19 @@ def collect(request: Request, now: float | None = None) -> Collected:
     database = None if request.database is None else Database(request.database, create=False)
     try:
         look = partial(
-            survey, store, database, own=(), now=now, grace=request.grace, kept=frozenset
+            list_store, store, database, own=(), now=now, grace=request.grace, kept=frozenset
         )
-        found = look()
-        # A listing takes a while: what was saved meanwhile may have come in by halves.
-        dangling = found.dangling & look().dangling if found.dangling else frozenset()
+        listing = look()
+        # A listing takes a while: one that runs during a save may show the commit without data.
+        dangling = listing.dangling & look().dangling if listing.dangling else frozenset()
         choices = [
-            *_of_checkpoints(found, database, request, now),
-            *_of_orphans(found),
+            *_checkpoint_choices(listing, database, request, now),
+            *_upload_choices(listing),
             *(
                 Choice(goes=True, kind="commit", name=key, reason="its data are gone")
                 for key in sorted(dangling)
             ),
-            *_of_leases(store, request, now),
+            *_lease_choices(store, request, now),
         ]
         choices.sort(key=lambda one: not one.goes)
         failures: list[str] = []
@@ -289,140 +287,110 @@ def collect(request: Request, now: float | None = None) -> Collected:
 # -------------------------------------------------------------------------- checkpoints
 
 
-@dataclass(frozen=True, slots=True)
-class _Use:
-    """A trial that has a state on its way."""
+class _Appraisal:
+    """The values of a store's states to all studies of a database, and why states stay."""
 
-    study: str
-    trial: int
-
-
-class _Judge:
-    """Says what the states of a store are worth to all studies of a database together."""
-
-    def __init__(self, found: Survey, request: Request, now: float) -> None:
-        self._found = found
+    def __init__(self, listing: StoreListing, request: Request, now: float) -> None:
+        self._stored = listing.checkpoints
         self._request = request
-        self._now = now
-        self.states: dict[str, State] = {}
-        self.uses: dict[str, _Use] = {}
+        self._values = StoreValues(self._stored, now=now, grace=request.grace)
+        self.users: dict[str, tuple[str, int]] = {}
+        """A study, and its first trial that has the state on its way, by key."""
         self.reasons: dict[str, str] = {}
+        """Why states stay, by key."""
+        self._now = now
 
-    def hear(self, database: Database) -> None:
-        """Take in what the studies want."""
+    def add_studies(self, database: Database) -> None:
+        """Add what the studies of a database want and keep."""
+        steps = {key: state.step for key, state in self._stored.items()}
         for row in database.studies():
-            objective = objective_of(row.spec)
-            trials = {one.number: record_of(one) for one in database.trials(row.id)}
-            options = DispatchOptions(merge=bool(row.spec.get("merge")))
-            dispatcher = Dispatcher(row.root, options, seeded_key=seeded_key_of(row))
-            for trial in trials.values():
-                if trial.was_trained_here:
-                    dispatcher.register(
-                        trial.number, trial.sequences, trial.max_steps, seed=trial.seed
-                    )
-            steps = {key: one.step for key, one in self._found.checkpoints.items()}
-            view = RunView(dispatcher)
+            trials = {trial.number: record_of(trial) for trial in database.trials(row.id)}
+            view = _view_of(row, trials.values(), database)
             places = mark(view.plan, steps)
-            _learn_speed(dispatcher, database, row.id)
             first: dict[Node, int] = {}
             for number in sorted(view.plan.paths):
                 for node in view.plan.nodes_of(number):
                     first.setdefault(node, number)
             for key, (node, _) in places.items():
-                self.uses.setdefault(key, _Use(row.name, first[node]))
-            sizes = {key: self._found.checkpoints[key].nbytes for key in places}
-            for state in Worth(view, trials, objective).states(sizes, places, ()):
-                self._add(state)
+                self.users.setdefault(key, (row.name, first[node]))
+            values = StateValues(view, trials, objective_of(row.spec))
+            for state in self._values.add(values, places):
                 if state.chance >= ENOUGH:
                     self._hold(state.key, f"{row.name} goes on from it")
             keep = keep_of(database, row.id) if self._request.keep is None else self._request.keep
             for key in kept_keys(database, row, keep):
                 self._hold(key, f"{row.name} keeps {keep}")
 
-    def finish(self) -> list[State]:
-        """Return all states, those that nobody knows by their age."""
-        for key, one in self._found.checkpoints.items():
-            if key not in self.states:
-                age = self._now - one.used
-                seconds = UNKNOWN_SECONDS if one.seconds is None else one.seconds
-                grace = self._request.grace
-                self.states[key] = unknown_state(
-                    key, one.nbytes, seconds=seconds, age=age, grace=grace
-                )
-            if self._now - one.used < self._request.grace:
+    def states(self) -> dict[str, State]:
+        """Return all states with their values, by key."""
+        for key, stored in self._stored.items():
+            if self._now - stored.used < self._request.grace:
                 self._hold(key, f"younger than {duration(self._request.grace)}")
-        return list(self.states.values())
-
-    def _add(self, state: State) -> None:
-        """Put together what several studies say of a state; its path is the same for all."""
-        known = self.states.get(state.key)
-        if known is not None:
-            chance = 1 - (1 - known.chance) * (1 - state.chance)
-            state = replace(known, chance=chance, seconds=min(known.seconds, state.seconds))
-        self.states[state.key] = state
+        self._values.hold(self.reasons)
+        return {state.key: state for state in self._values.states()}
 
     def _hold(self, key: str, reason: str) -> None:
-        state = self.states.get(key)
-        if state is not None:
-            self.states[key] = replace(state, stays=True)
+        if key in self._stored:
             self.reasons.setdefault(key, reason)
 
 
-def _learn_speed(dispatcher: Dispatcher, database: Database, study_id: int) -> None:
-    """Measure how long the study's steps took."""
-    trial = next(iter(dispatcher.plan.paths), None)
+def _view_of(row: StudyRow, trials: Iterable[TrialRecord], database: Database) -> RunView:
+    """Return the view of a study at rest, with its trials and the measured time of its steps."""
+    options = DispatchOptions(merge=bool(row.spec.get("merge")))
+    dispatcher = Dispatcher(row.root, options, seeded_key=seeded_key_of(row))
+    for trial in trials:
+        if trial.was_trained_here:
+            dispatcher.register(trial.number, trial.sequences, trial.max_steps, seed=trial.seed)
     spans = [
-        (one.steps, one.ended - one.started)
-        for one in database.stages(study_id)
-        if one.ended is not None and one.started
+        (stage.steps, stage.ended - stage.started)
+        for stage in database.stages(row.id)
+        if stage.ended is not None and stage.started
     ]
-    steps, seconds = sum(one for one, _ in spans), sum(one for _, one in spans)
-    if trial is not None and steps and seconds > 0:
-        dispatcher.measure(trial, 1, steps=steps, seconds=seconds)
+    steps, seconds = sum(span[0] for span in spans), sum(span[1] for span in spans)
+    first = next(iter(dispatcher.plan.paths), None)
+    if first is not None and steps and seconds > 0:
+        dispatcher.measure(first, 1, steps=steps, seconds=seconds)
+    return RunView(dispatcher)
 
 
-def _of_checkpoints(
-    found: Survey, database: Database | None, request: Request, now: float
+def _checkpoint_choices(
+    listing: StoreListing, database: Database | None, request: Request, now: float
 ) -> Iterator[Choice]:
-    """Yield what becomes of checkpoints; those that go in their order."""
-    judge = _Judge(found, request, now)
+    """Yield a choice for each checkpoint; those that go in their order."""
+    appraisal = _Appraisal(listing, request, now)
     if database is not None:
-        judge.hear(database)
-    states = {one.key: one for one in judge.finish()}
-    orphaned = sum(found.unfinished.values())
-    total = sum(one.nbytes for one in states.values()) + orphaned
+        appraisal.add_studies(database)
+    states = appraisal.states()
+    total = sum(state.nbytes for state in states.values()) + sum(listing.unfinished.values())
     excess = 0 if request.budget is None else total - request.budget
-    going = {one.key: one for one in evictions(states.values(), excess)}
+    going = {state.key: state for state in evictions(states.values(), excess)}
     for key in [*going, *sorted(states.keys() - going.keys())]:
-        state, one, use = going.get(key, states[key]), found.checkpoints[key], judge.uses.get(key)
-        chance = f"{percent(state.chance, 1)} likely to be asked for"
+        state, stored = going.get(key, states[key]), listing.checkpoints[key]
+        study, trial = appraisal.users.get(key, (None, None))
+        reason = f"{percent(state.chance, 1)} likely to be asked for"
+        if study is None:
+            reason += f": of no study here, used {duration(max(0.0, now - stored.used))} ago"
         yield Choice(
             goes=key in going,
             kind="checkpoint",
             name=key,
-            attempt=one.attempt,
-            study=None if use is None else use.study,
-            trial=None if use is None else use.trial,
-            step=one.step,
-            nbytes=one.nbytes,
+            attempt=stored.attempt,
+            study=study,
+            trial=trial,
+            step=stored.step,
+            nbytes=stored.nbytes,
             seconds=state.seconds,
-            reason=judge.reasons.get(key) or _reason(one, chance, use, now),
+            reason=appraisal.reasons.get(key) or reason,
         )
-
-
-def _reason(one: Found, chance: str, use: _Use | None, now: float) -> str:
-    if use is not None:
-        return chance
-    return f"{chance}: of no study here, used {duration(max(0.0, now - one.used))} ago"
 
 
 # --------------------------------------------------------------------------------- rest
 
 
-def _of_orphans(found: Survey) -> Iterator[Choice]:
-    """Yield what becomes of uploads without a commit."""
+def _upload_choices(listing: StoreListing) -> Iterator[Choice]:
+    """Yield a choice for each upload without a commit."""
     dead: dict[str, list[str]] = defaultdict(list)
-    for key, attempt in found.orphans:
+    for key, attempt in listing.orphans:
         dead[key].append(attempt)
     for key, attempts in sorted(dead.items()):
         for attempt in attempts:
@@ -431,20 +399,20 @@ def _of_orphans(found: Survey) -> Iterator[Choice]:
                 kind="upload",
                 name=key,
                 attempt=attempt,
-                nbytes=found.unfinished.get(key, 0) // len(attempts),
+                nbytes=listing.unfinished.get(key, 0) // len(attempts),
                 reason="it never came to a commit, and its time is over",
             )
-    for key in sorted(found.unfinished.keys() - dead.keys()):
+    for key in sorted(listing.unfinished.keys() - dead.keys()):
         yield Choice(
             goes=False,
             kind="upload",
             name=key,
-            nbytes=found.unfinished[key],
+            nbytes=listing.unfinished[key],
             reason="it may be under way",
         )
 
 
-def _of_leases(store: CheckpointStore, request: Request, now: float) -> Iterator[Choice]:
+def _lease_choices(store: CheckpointStore, request: Request, now: float) -> Iterator[Choice]:
     """Yield leases that ended long ago or that nobody understands, and wishes of long ago."""
     try:
         entries = [
@@ -491,10 +459,7 @@ def _discard(store: CheckpointStore, choice: Choice) -> None:
 
 
 def _remove_upload(store: CheckpointStore, choice: Choice) -> None:
-    commit = store.commit_of(choice.name)
-    attempt = str(choice.attempt)
-    if commit is None or commit.attempt != attempt:
-        store.remove_attempt(choice.name, attempt)
+    remove_orphan(store, choice.name, str(choice.attempt))
 
 
 _REMOVALS: Mapping[str, Callable[[CheckpointStore, Choice], None]] = {

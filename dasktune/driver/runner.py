@@ -33,7 +33,7 @@ from dasktune.driver.leases import (
 )
 from dasktune.driver.predictions import Predictions
 from dasktune.driver.recorder import Recorder
-from dasktune.driver.retention.evict import Keeper
+from dasktune.driver.retention.evict import Evictor
 from dasktune.driver.scaling import slowest_step, usable_slots
 from dasktune.driver.shared_stages import Sharing
 from dasktune.engine.engine import Engine
@@ -110,7 +110,7 @@ class DaskRunner:
         Makes records durable before they are acted on.
     study
         Names the study among all that use its store; None shares nothing with others.
-    keeper
+    evictor
         Keeps the store under its budget; None if it has none.
     meter
         Says when a limit is reached: what runs is saved then, and the run ends.
@@ -134,7 +134,7 @@ class DaskRunner:
         study: str | None,
         meter: Meter,
         timeouts: Timeouts,
-        keeper: Keeper | None = None,
+        evictor: Evictor | None = None,
         on_turn: Callable[[Snapshot], None] | None = None,
         on_safe: Callable[[Outcome], None] | None = None,
         signs: Signs | None = None,
@@ -145,7 +145,7 @@ class DaskRunner:
         self._recorder = recorder
         self._meter = meter
         self._patience = timeouts.scheduler_seconds
-        self._keeper = keeper
+        self._evictor = evictor
         self._on_turn = on_turn
         self._on_safe = on_safe
         self._outcomes: list[Outcome] = []
@@ -199,8 +199,8 @@ class DaskRunner:
             What `on_safe` raised, likewise.
         """
         try:
-            if self._keeper is not None:
-                self._keeper.open()
+            if self._evictor is not None:
+                self._evictor.open()
             joined = self._open()
             if self._study is not None:
                 self._sharing = self._shared(self._study)
@@ -303,8 +303,8 @@ class DaskRunner:
 
     def _make_room(self) -> None:
         """Let states go that the store has no room for."""
-        if self._keeper is not None:
-            for event in self._keeper.turn():
+        if self._evictor is not None:
+            for event in self._evictor.turn():
                 self._tell(event)
 
     def _tell(self, event: Event) -> None:
@@ -503,8 +503,8 @@ class DaskRunner:
 
     def _note_saved(self, node: Node, attempt: str, commit: Commit) -> None:
         """Take in a state that is durable."""
-        if self._keeper is not None:
-            self._keeper.saved(node, commit)
+        if self._evictor is not None:
+            self._evictor.saved(node, commit)
         if self._sharing is not None:
             self._sharing.saved(attempt, commit.step)
 
@@ -546,15 +546,15 @@ class DaskRunner:
             self._count()
         finally:
             with ExitStack() as last:  # each is done, whatever becomes of the others
-                if self._keeper is not None:
-                    last.callback(self._close_keeper, self._keeper)
+                if self._evictor is not None:
+                    last.callback(self._close_evictor, self._evictor)
                 last.callback(self._engine.dismiss)
                 if self._sharing is not None:
                     last.callback(self._sharing.close)
                 last.callback(self._cluster.close)
 
-    def _close_keeper(self, keeper: Keeper) -> None:
-        self._engine.evicted(keeper.close())
+    def _close_evictor(self, evictor: Evictor) -> None:
+        self._engine.evicted(evictor.close())
 
     def _welcome(self, event: WorkerJoined) -> None:
         logger.info("worker %s joined", event.worker, extra=about(worker=event.worker))

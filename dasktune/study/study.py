@@ -21,7 +21,7 @@ from dasktune.algos.fixed import SingleTrial
 from dasktune.driver.history import Place
 from dasktune.driver.interrupt import interruptible
 from dasktune.driver.recorder import Recorder
-from dasktune.driver.retention.evict import Keeper
+from dasktune.driver.retention.evict import Evictor
 from dasktune.engine.engine import Engine, refuse_objectives
 from dasktune.engine.event_log import Record, Replay, replay
 from dasktune.engine.limits import Limits, Meter, Used
@@ -379,7 +379,7 @@ class Study(StudyAdditions):
                 self._plan(run, timeouts),
                 recorder,
                 study=self._owner if self._options.merge else None,
-                keeper=self._keeper(engine, recorder),
+                evictor=self._evictor(engine, recorder),
                 meter=meter,
                 timeouts=timeouts,
                 on_turn=on_turn,
@@ -401,12 +401,12 @@ class Study(StudyAdditions):
         limit = meter.reached()
         return ("interrupted", "") if limit is None else ("limit", limit)
 
-    def _keeper(self, engine: Engine, recorder: Recorder) -> Keeper | None:
-        """Return who keeps the store under its budget; None if it has none."""
+    def _evictor(self, engine: Engine, recorder: Recorder) -> Evictor | None:
+        """Return the part that keeps the store under its budget; None if it has none."""
         retention = self.study_config.retention
         if retention is None:
             return None
-        return Keeper(
+        return Evictor(
             self.store,
             self.database,
             retention,

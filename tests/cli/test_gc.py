@@ -92,6 +92,7 @@ def test_what_is_young_stays_and_a_budget_that_is_missed_is_a_failure(folder: Fo
     assert "over the budget of 1 B: what stays must not go" in done.stdout
 
 
+@pytest.mark.process
 def test_all_that_is_wrong_is_said_at_once(folder: Folder) -> None:
     old_store(folder.path / "store")
     done = folder.command("gc", "store", "--budget", "1x", "--keep", "few", "--grace", "soon")

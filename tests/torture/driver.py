@@ -290,7 +290,7 @@ class Driver:
             self.tell(Ended(attempt=attempt, step=other.order.start, status="lost"))
 
     def evictable(self) -> list[tuple[Node, Step]]:
-        """Return the states that the keeper of a full store may let go."""
+        """Return the states that may be evicted from a full store."""
         view = self.engine.view
         needed = {(node.number, step) for node, step in view.needed_states()}
         return [

@@ -45,7 +45,7 @@ FAULTS = {
     "raise": "the trainer raises, once or always",
     "poison": "a step kills every process that trains it",
     "scheduler": "the scheduler is gone, and all workers: they save, and nobody hears of it",
-    "evict": "the keeper lets states go, and says so",
+    "evict": "states are evicted, and the engine receives that",
     "lose": "a state that was durable is gone from the store, and nobody says so",
     "lease": "another driver trains a stage, and may die on the way",
     "save": "a worker saves where nobody asked it to",

@@ -1,24 +1,36 @@
-"""Keeps a store under its byte budget while a study runs: counts, decides when, and removes.
+"""Eviction: keeps a store under its byte budget while a study runs.
 
-What may go is said by `dasktune.storage.retention`, what it is worth by
-`dasktune.driver.retention.value`. The driver's loop calls `Keeper.turn`; listings and removals
-happen in threads behind it. The engine is told first that a state is gone, then its commit goes,
-then its data: nobody finds half a checkpoint, and who is just reading one trains it again.
+`dasktune.storage.retention` chooses states by their values, which `dasktune.driver.retention.value`
+computes; the evictor counts bytes, decides when to choose, and removes. The driver's loop calls
+`Evictor.turn`; listings and removals run in threads behind it. The engine learns first that a state
+is gone, then its commit is removed, then its data: so nobody finds half a checkpoint, and a worker
+that is just reading one trains it again.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import queue
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
 
-from dasktune.driver.retention.listing import COMMIT_NBYTES, Survey, survey
-from dasktune.driver.retention.value import ENOUGH, OPEN, Worth, places_in, winners
+from dasktune.driver.retention.listing import (
+    COMMIT_NBYTES,
+    StoredState,
+    StoreListing,
+    list_store,
+    remove_orphan,
+)
+from dasktune.driver.retention.value import (
+    ENOUGH,
+    OPEN,
+    StateValues,
+    StoreValues,
+    places_in,
+    winners,
+)
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import StorageError
 from dasktune.graph.events import Evicted, StoreCrowded
@@ -26,7 +38,7 @@ from dasktune.graph.plan import Node, Place
 from dasktune.graph.view import RunView
 from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.database.database import Database
-from dasktune.storage.retention import Retention, State, evictions, size_text, unknown_state
+from dasktune.storage.retention import Retention, State, evictions, size_text
 from dasktune.types import Objective
 
 logger = logging.getLogger(__name__)
@@ -35,77 +47,70 @@ LISTING_SECONDS = (5.0, 60.0)
 """The store is listed anew after the longer time; after the shorter if much was written."""
 
 MUCH = 0.25
-"""Share of the budget that is much."""
+"""Share of the budget that counts as much."""
 
 SLACK = 0.05
-"""Share of the room by which more is freed than must be: rounds cost something, too."""
+"""Share of the room that is freed beyond what is needed, so that rounds come less often."""
 
 CROWDED = (0.5, 0.2)
-"""Share of the room taken by states that are waited for: from the first on, branches are ended
-one after the other, below the second one the longest path goes first again."""
+"""Share of the room that waiting states fill: the store is crowded from the first share on, and
+no more below the second."""
 
 FORGET_SECONDS = 2.0
-"""Age of a removal when the database is told: rows of the same states are written by then."""
+"""Age of a removal when its row goes from the database: rows of the same state that the recorder
+still holds are written by then."""
 
 FADE = 0.998
-"""Share of the most that was written during a removal which still counts a removal later."""
+"""Factor by which the largest burst falls with each removal.
+
+A burst is what was written during one removal.
+"""
 
 REACTION_SECONDS = 0.5
-"""How long the driver may well be held up."""
+"""How long the driver's loop may be held up between two turns."""
 
 CAUTION = 0.15
-"""Most of the budget that is left free for that alone."""
+"""Largest share of the budget that is left free for such a time."""
 
 THREADS = 8
 """Removals at a time."""
 
 
 @dataclass(slots=True)
-class _Held:
-    """A checkpoint in the store."""
-
-    nbytes: int
-    attempt: str | None
-    used: float
-    seconds: float | None = None
-    of_tensors: int | None = None
-
-
-@dataclass(slots=True)
-class _Leaving:
+class _Removal:
     """A checkpoint that is being removed."""
 
-    held: _Held
+    state: StoredState
     place: Place | None
     written_before: int
     is_saved_again: bool = False
 
 
 @dataclass(slots=True)
-class _Since:
-    """What happened while the store was being listed."""
+class _Changes:
+    """Keys that were saved and removed while the store was being listed."""
 
     saved: set[str] = field(default_factory=set)
     removed: set[str] = field(default_factory=set)
 
 
-class Keeper:
+class Evictor:
     """Makes room in a store.
 
     Parameters
     ----------
     store
-        The store; everybody's states in it count.
+        The store; all states in it count, whoever made them.
     database
-        Is told what is gone.
+        Has a row for each state, which goes with it.
     retention
-        How much there may be, and what stays in any case.
+        The budget, and the states that stay in any case.
     view, trials, objective
-        What runs, and what its trials are compared by.
+        The run, the study's trials, and what they are compared by.
     kept_elsewhere
         Gives the keys of states that other studies keep.
     write_down
-        Makes durable what is known of states that may be let go: the metrics that came with
+        Makes durable what is known of states before they are evicted: the metrics that came with
         them must outlive them.
     clock
         Gives epoch seconds.
@@ -126,29 +131,29 @@ class Keeper:
     ) -> None:
         self.retention = retention
         self.evicted = 0
-        """How many states had to go so far."""
+        """How many states were evicted so far."""
         self._store = store
         self._database = database
         self._view = view
         self._trials = trials
         self._objective = objective
-        self._ask_kept = kept_elsewhere
+        self._kept_elsewhere = kept_elsewhere
         self._write_down = write_down
         self._clock = clock
-        self._held: dict[str, _Held] = {}
-        self._held_nbytes = 0
+        self._stored: dict[str, StoredState] = {}
+        self._stored_nbytes = 0
         self._places: dict[str, Place] = {}
         self._trials_known = 0
         self._unfinished: dict[str, int] = {}
-        self._leaving: dict[tuple[str, str | None], _Leaving] = {}
+        self._removals: dict[tuple[str, str | None], _Removal] = {}
         self._kept: frozenset[str] = frozenset()
         self._stuck: frozenset[str] = frozenset()
         self._saved_again: set[str] = set()
         self._forget: dict[str, float] = {}
         self._done: queue.SimpleQueue[tuple[str, str | None, bool]] = queue.SimpleQueue()
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="dasktune-keeper")
-        self._listing: Future[Survey] | None = None
-        self._since = _Since()
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="dasktune-evictor")
+        self._listing: Future[StoreListing] | None = None
+        self._since_listing = _Changes()
         self._listed_at = 0.0
         self._written = 0
         self._written_before = 0
@@ -159,7 +164,7 @@ class Keeper:
         self._overhead = COMMIT_NBYTES
         self._is_full = False
         self._is_crowded = False
-        self._told_of_full = False
+        self._has_warned = False
         self._is_closing = False
 
     # ------------------------------------------------------------ from the driver's loop
@@ -172,95 +177,99 @@ class Keeper:
         StorageError
             If it cannot be read.
         """
-        self._take_survey(self._survey())
+        self._receive_listing(self._list())
 
     def saved(self, node: Node, commit: Commit) -> None:
-        """Take in the commit of a state at or above a node."""
-        key, of_tensors = commit.key, commit.nbytes
-        nbytes = of_tensors + self._overhead
+        """Count a state at or above a node that was committed."""
+        key, nbytes = commit.key, commit.nbytes + self._overhead
         self._unfinished.pop(key, None)
         self._forget.pop(key, None)
-        leaving = self._leaving.get((key, commit.attempt)) or self._leaving.get((key, None))
-        if leaving is not None:
-            # It was there still when a second attempt had trained it, and is gone soon.
-            leaving.is_saved_again = True
+        removal = self._removals.get((key, commit.attempt)) or self._removals.get((key, None))
+        if removal is not None:
+            # A second attempt trained it while the first one's checkpoint still existed. The
+            # store took that for the commit, and the removal under way deletes it.
+            removal.is_saved_again = True
             return
-        held = _Held(nbytes, commit.attempt, self._clock(), commit.seconds, of_tensors)
-        self._hold(key, held)
+        state = StoredState(
+            step=commit.step,
+            nbytes=nbytes,
+            attempt=commit.attempt,
+            used=self._clock(),
+            seconds=commit.seconds,
+            tensor_nbytes=commit.nbytes,
+        )
+        self._hold(key, state)
         self._places[key] = (node, commit.step)
-        self._since.saved.add(key)
+        self._since_listing.saved.add(key)
         self._count(nbytes)
         self._is_full = False
 
     def turn(self) -> list[Evicted | StoreCrowded]:
         """Make room if there is need; return the events for the engine."""
-        gone: list[Evicted | StoreCrowded] = [*self._hear_of_removals(), *self._hear_of_listing()]
+        events: list[Evicted | StoreCrowded] = [
+            *self._receive_removals(),
+            *self._receive_finished_listing(),
+        ]
         if self._listing is None and self._listing_is_due():
-            self._since = _Since()
-            self._listing = self._pool.submit(self._survey)
+            self._since_listing = _Changes()
+            self._listing = self._pool.submit(self._list)
         if not self._is_full and self._excess() > 0:
-            gone += self._make_room()
-        self._tell_database()
+            events += self._make_room()
+        self._forget_old_rows()
         self._written_before = self._written
-        return gone
+        return events
 
     def close(self) -> list[Evicted]:
-        """Make room a last time, now that nothing runs; tell the database all that is gone.
+        """Make room a last time, now that nothing runs, and remove all rows that are due.
 
         Returns the evictions that the engine has not received.
         """
         self._is_closing = True
         events = self._make_room() if self._excess() > 0 else []
-        gone = [event for event in events if isinstance(event, Evicted)]
+        evictions = [event for event in events if isinstance(event, Evicted)]
         self._pool.shutdown(wait=True)
-        gone += self._hear_of_removals()
-        for key in self._saved_again - self._held.keys():
-            # It was saved just after it had gone, before that was heard of: nobody knows of it.
+        evictions += self._receive_removals()
+        for key in self._saved_again - self._stored.keys():
+            # It was saved after its removal and before the evictor received that: no listing
+            # shows it any more, so it would stay for ever.
             self._discard(key, None)
-        try:
-            self._database.forget_checkpoints(self._forget)
-        except StorageError as error:
-            logger.warning("rows of checkpoints that are gone could not be removed: %s", error)
+        self._safely_forget(list(self._forget))
         self._forget.clear()
-        return gone
+        return evictions
 
     # ----------------------------------------------------------------------- counting
 
     @property
     def nbytes(self) -> int:
-        """Bytes in the store as far as is known, without those on their way out."""
-        return self._held_nbytes + sum(self._unfinished.values())
+        """Bytes in the store as far as is known, without those that are being removed."""
+        return self._stored_nbytes + sum(self._unfinished.values())
 
     @property
     def is_busy(self) -> bool:
-        """Whether a listing or a removal is under way that was not heard of yet."""
-        return self._listing is not None or bool(self._leaving)
+        """Whether a listing or a removal is under way, or was not received yet."""
+        return self._listing is not None or bool(self._removals)
 
     @property
     def _headroom(self) -> int:
-        """Bytes to be left free for what is being written while something is removed."""
+        """Bytes that are left free for what is written while something is removed."""
         if self._is_closing:
             return 0
-        writing = self._largest * self._busy
+        writing = self._largest * self._view.busy_workers
         likely = REACTION_SECONDS * self._most_in_second
         burst = max(self._burst, min(likely, CAUTION * self.retention.budget))
         return writing + int(burst if self.evicted else max(burst, writing))
 
     @property
-    def _busy(self) -> int:
-        return self._view.busy_workers
-
-    @property
     def _room(self) -> int:
         return self.retention.budget - self._headroom
 
-    def _hold(self, key: str, held: _Held) -> None:
-        before = self._held.get(key)
-        self._held_nbytes += held.nbytes - (0 if before is None else before.nbytes)
-        self._held[key] = held
+    def _hold(self, key: str, state: StoredState) -> None:
+        before = self._stored.get(key)
+        self._stored_nbytes += state.nbytes - (0 if before is None else before.nbytes)
+        self._stored[key] = state
 
     def _count(self, nbytes: int) -> None:
-        """Take in that so much was written."""
+        """Add bytes that were written now."""
         now = self._clock()
         if now - self._second >= 1:
             self._second, self._in_second = now, 0
@@ -272,6 +281,8 @@ class Keeper:
     def _excess(self) -> int:
         return self.nbytes - self._room
 
+    # ----------------------------------------------------------------------- listings
+
     def _listing_is_due(self) -> bool:
         shortest, longest = LISTING_SECONDS
         age = self._clock() - self._listed_at
@@ -280,115 +291,103 @@ class Keeper:
         is_much = written > MUCH * self.retention.budget and age > shortest
         return is_first or is_much or age > longest
 
-    def _survey(self) -> Survey:
-        return survey(
+    def _list(self) -> StoreListing:
+        return list_store(
             self._store,
             self._database,
             own=frozenset(self._places),
             now=self._clock(),
             grace=self.retention.grace,
-            kept=self._ask_kept,
+            kept=self._kept_elsewhere,
         )
 
-    def _hear_of_listing(self) -> list[Evicted]:
+    def _receive_finished_listing(self) -> list[Evicted]:
         if self._listing is None or not self._listing.done():
             return []
         listing, self._listing = self._listing, None
         try:
-            return self._take_survey(listing.result())
+            return self._receive_listing(listing.result())
         except StorageError as error:
             logger.warning("the store could not be listed, its budget is an estimate: %s", error)
             self._listed_at = self._clock()
             return []
 
-    def _take_survey(self, found: Survey) -> list[Evicted]:
-        """Take what a listing shows for what there is, but for what happened meanwhile."""
-        before = self._held
-        leaving = {key for key, _ in self._leaving}
-        removed = (self._since.removed | leaving) - before.keys()
-        self._held, self._unfinished = {}, dict(found.unfinished)
-        for key, one in found.checkpoints.items():
+    def _receive_listing(self, listing: StoreListing) -> list[Evicted]:
+        """Replace the counts by those of a listing; return the states that are gone.
+
+        States that were saved or removed while the store was being listed may be missing in the
+        listing, or still be in it.
+        """
+        before = self._stored
+        removing = {key for key, _ in self._removals}
+        removed = (self._since_listing.removed | removing) - before.keys()
+        self._stored, self._unfinished = {}, dict(listing.unfinished)
+        for key, state in listing.checkpoints.items():
             if key in removed:
                 continue
-            mine = before.get(key, _Held(one.nbytes, one.attempt, one.used, one.seconds))
-            if mine.of_tensors is not None and mine.attempt == one.attempt:
-                self._overhead = max(self._overhead, one.nbytes - mine.of_tensors)
-            self._held[key] = replace(mine, nbytes=one.nbytes, attempt=one.attempt)
-        for key in self._since.saved & before.keys():
-            self._held.setdefault(key, before[key])
+            known = before.get(key, state)
+            if known.tensor_nbytes is not None and known.attempt == state.attempt:
+                self._overhead = max(self._overhead, state.nbytes - known.tensor_nbytes)
+            self._stored[key] = replace(known, nbytes=state.nbytes, attempt=state.attempt)
+        for key in self._since_listing.saved & before.keys():
+            self._stored.setdefault(key, before[key])
             self._unfinished.pop(key, None)
-        self._held_nbytes = sum(one.nbytes for one in self._held.values())
-        own = [self._held[key].nbytes for key in self._places if key in self._held]
+        self._stored_nbytes = sum(state.nbytes for state in self._stored.values())
+        own = [self._stored[key].nbytes for key in self._places if key in self._stored]
         self._largest = max(own, default=self._largest)
-        self._kept, self._stuck = found.kept, frozenset()
+        self._kept, self._stuck = listing.kept, frozenset()
         self._listed_at, self._is_full = self._clock(), False
         if self._written:
             self._written_by_listing = self._written
-        for key, attempt in found.orphans:
+        for key, attempt in listing.orphans:
             self._pool.submit(self._remove_orphan, key, attempt)
-        lost = [key for key in before if key not in self._held and key not in removed]
+        lost = [key for key in before if key not in self._stored and key not in removed]
         self._find_places()
-        return [self._gone(place) for key in lost if (place := self._places.pop(key, None))]
+        return [self._evicted(place) for key in lost if (place := self._places.pop(key, None))]
 
     def _find_places(self) -> None:
-        """Find the states in the plan of which only a listing told."""
+        """Find the places of states that only a listing showed."""
         self._trials_known = len(self._trials)
-        if self._held.keys() - self._places.keys():
-            found = places_in(self._view.plan, self._held)
-            self._places.update({key: at for key, at in found.items() if key in self._held})
+        if self._stored.keys() - self._places.keys():
+            self._places.update(places_in(self._view.plan, self._stored))
 
     # -------------------------------------------------------------------- making room
 
     def _make_room(self) -> list[Evicted | StoreCrowded]:
         """Evict the cheapest states; return the events that follow, for states of this plan."""
         self._write_down()
-        now = self._clock()
-        states = self._states(now)
-        strangers = [one for one in states if one.key not in self._places]
-        if strangers and len(self._trials) > self._trials_known:
-            # Trials that were registered since may know them.
+        states = self._states()
+        is_unknown = any(state.key not in self._places for state in states)
+        if is_unknown and len(self._trials) > self._trials_known:
+            # They may lie on the way of trials that were registered since the last listing.
             self._find_places()
-            states = self._states(now)
+            states = self._states()
         events: list[Evicted | StoreCrowded] = [*self._crowding(states)]
         excess = self._excess()
-        chosen = _enough(evictions(states, excess + int(SLACK * max(self._room, 0))), excess)
-        for state in chosen:
+        chosen = evictions(states, excess + int(SLACK * max(self._room, 0)))
+        for state in _without_likely(chosen, excess):
             place = self._places.pop(state.key, None)
             self._remove(state.key, place)
             if place is not None:
-                events.append(self._gone(place))
+                events.append(self._evicted(place))
         if self._excess() > 0:
             self._is_full = True
             self._warn()
         return events
 
-    def _states(self, now: float) -> list[State]:
-        """Return what is stored as what it is worth."""
-        worth = Worth(self._view, self._trials, self._objective)
-        places = {key: at for key, at in self._places.items() if key in self._held}
-        at = {(place[0].holder(place[1]), place[1]): key for key, place in places.items()}
-        stays = {at[place] for place in self._needed() if place in at} | self._stuck
-        sizes = {key: one.nbytes for key, one in self._held.items()}
-        known = [one.seconds for one in self._held.values() if one.seconds]
-        unmoved = self._kept | self._stuck
-        typical = sum(known) / len(known) if known else 1.0
-        return [
-            *worth.states(sizes, places, stays),
-            *(
-                unknown_state(
-                    key,
-                    one.nbytes,
-                    seconds=one.seconds or typical,
-                    age=now - one.used,
-                    grace=math.inf if key in unmoved else self.retention.grace,
-                )
-                for key, one in self._held.items()
-                if key not in places
-            ),
-        ]
+    def _states(self) -> list[State]:
+        """Return the stored states with their values."""
+        places = {key: place for key, place in self._places.items() if key in self._stored}
+        keys = {(node.holder(step), step): key for key, (node, step) in places.items()}
+        stays = {keys[place] for place in self._needed() if place in keys}
+        grace = self.retention.grace
+        values = StoreValues(self._stored, now=self._clock(), grace=grace)
+        values.add(StateValues(self._view, self._trials, self._objective), places, stays)
+        values.hold(self._kept | self._stuck)
+        return values.states()
 
     def _needed(self) -> Iterable[Place]:
-        """Yield where the states lie that must not go."""
+        """Yield the places of states that must not be evicted."""
         yield from self._view.needed_states()
         plan = self._view.plan
         for trial in winners(self._trials.values(), self._objective, self.retention.keep):
@@ -396,8 +395,8 @@ class Keeper:
                 yield plan.node_at(trial.number, trial.steps), trial.steps
 
     def _crowding(self, states: Iterable[State]) -> list[StoreCrowded]:
-        """Return an event if states that wait for their turn begin or cease to fill the store."""
-        waiting = sum(one.nbytes for one in states if one.chance >= ENOUGH)
+        """Return an event if waiting states begin to fill the store, or cease to."""
+        waiting = sum(state.nbytes for state in states if state.chance >= ENOUGH)
         most, few = CROWDED
         is_crowded = waiting > (few if self._is_crowded else most) * self._room
         if is_crowded == self._is_crowded:
@@ -405,17 +404,16 @@ class Keeper:
         self._is_crowded = is_crowded
         return [StoreCrowded(is_crowded=is_crowded)]
 
-    def _gone(self, place: Place) -> Evicted:
+    def _evicted(self, place: Place) -> Evicted:
         self.evicted += 1
         return Evicted(node=place[0], step=place[1])
 
     def _warn(self) -> None:
-        """Say once that what must stay does not fit."""
-        if self._told_of_full or self._stuck:
+        """Log once that the states that must stay do not fit."""
+        if self._has_warned or self._stuck:
             return
-        self._told_of_full = True
-        busy, largest = self._busy, size_text(self._largest)
-        # What must stay, and what is written while something goes.
+        self._has_warned = True
+        busy, largest = self._view.busy_workers, size_text(self._largest)
         logger.warning(
             "budget %s is too small%s: needs about %s (keep=%r); "
             "the store grows beyond it by as little as can be",
@@ -428,10 +426,10 @@ class Keeper:
     # ----------------------------------------------------------------------- removing
 
     def _remove(self, key: str, place: Place | None) -> None:
-        held = self._held.pop(key)
-        self._held_nbytes -= held.nbytes
-        self._leaving[key, held.attempt] = _Leaving(held, place, self._written_before)
-        self._pool.submit(self._discard, key, held.attempt)
+        state = self._stored.pop(key)
+        self._stored_nbytes -= state.nbytes
+        self._removals[key, state.attempt] = _Removal(state, place, self._written_before)
+        self._pool.submit(self._discard, key, state.attempt)
 
     def _discard(self, key: str, attempt: str | None) -> None:
         """Remove a checkpoint; runs in a thread."""
@@ -445,45 +443,43 @@ class Keeper:
             self._done.put((key, attempt, is_gone))
 
     def _remove_orphan(self, key: str, attempt: str) -> None:
-        """Remove what a dead upload left; runs in a thread."""
+        """Remove the files of a dead upload; runs in a thread."""
         try:
-            commit = self._store.commit_of(key)
-            if commit is None or commit.attempt != attempt:
-                self._store.remove_attempt(key, attempt)
+            remove_orphan(self._store, key, attempt)
         except StorageError as error:
             logger.warning("what is left of attempt %s could not be removed: %s", attempt, error)
 
-    def _hear_of_removals(self) -> list[Evicted]:
-        """Take in what has gone; return what must be told to have gone a second time."""
+    def _receive_removals(self) -> list[Evicted]:
+        """Receive finished removals; return the states that are gone a second time."""
         again = []
         while not self._done.empty():
             key, attempt, is_gone = self._done.get()
-            leaving = self._leaving.pop((key, attempt))
-            self._burst = max(FADE * self._burst, self._written - leaving.written_before)
+            removal = self._removals.pop((key, attempt))
+            self._burst = max(FADE * self._burst, self._written - removal.written_before)
             if is_gone:
-                self._since.removed.add(key)
-                if key not in self._held:
+                self._since_listing.removed.add(key)
+                if key not in self._stored:
                     self._forget[key] = self._clock()
             else:
                 # It stays counted, and is tried again after the next listing.
-                self._hold(key, self._held.get(key, leaving.held))
-                if leaving.place is not None:
-                    self._places.setdefault(key, leaving.place)
+                self._hold(key, self._stored.get(key, removal.state))
+                if removal.place is not None:
+                    self._places.setdefault(key, removal.place)
                 self._stuck |= {key}
-            if leaving.is_saved_again:
+            if removal.is_saved_again:
                 self._saved_again.add(key)
-            if leaving.is_saved_again and leaving.place is not None:
-                again.append(Evicted(node=leaving.place[0], step=leaving.place[1]))
+                if removal.place is not None:
+                    again.append(Evicted(node=removal.place[0], step=removal.place[1]))
         return again
 
-    def _tell_database(self) -> None:
-        """Let rows of states go that have been gone for a while."""
+    def _forget_old_rows(self) -> None:
+        """Remove the rows of states that were removed a while ago."""
         due = self._clock() - FORGET_SECONDS
         old = [key for key, at in self._forget.items() if at < due]
         if old:
             for key in old:
                 del self._forget[key]
-            self._pool.submit(partial(self._safely_forget, old))
+            self._pool.submit(self._safely_forget, old)
 
     def _safely_forget(self, keys: list[str]) -> None:
         try:
@@ -492,9 +488,9 @@ class Keeper:
             logger.warning("rows of checkpoints that are gone could not be removed: %s", error)
 
 
-def _enough(chosen: list[State], excess: int) -> list[State]:
-    """Leave out from the end what is likely to be asked for and need not go now."""
-    total = sum(one.nbytes for one in chosen)
+def _without_likely(chosen: list[State], excess: int) -> list[State]:
+    """Return the chosen states without those last ones that are likely needed and may stay."""
+    total = sum(state.nbytes for state in chosen)
     while chosen and chosen[-1].chance > OPEN and total - chosen[-1].nbytes >= excess:
         total -= chosen.pop().nbytes
     return chosen

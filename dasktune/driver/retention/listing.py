@@ -1,4 +1,4 @@
-"""What lies in a store as one listing shows it, and what there is nobody's any more."""
+"""One listing of a store: its checkpoints, and what is left of dead uploads."""
 
 from __future__ import annotations
 
@@ -11,25 +11,27 @@ from dasktune.storage.database.schema import CheckpointRow
 from dasktune.types import Step
 
 COMMIT_NBYTES = 1000
-"""About what a commit takes, which listings do not count."""
+"""About the size of a commit, which listings do not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A checkpoint.
+class StoredState:
+    """A checkpoint in a store.
 
     Parameters
     ----------
     step
-        Of its state.
+        The step of its state.
     nbytes
-        All that lies under its key.
+        The size of all files under its key.
     attempt
-        Whose it is; None if that is not known.
+        The attempt that made it; None if that is not known.
     used
         When it was written or used last (epoch seconds).
     seconds
-        What its training took since the checkpoint before it; None if that is not known.
+        Training time since the checkpoint before it; None if that is not known.
+    tensor_nbytes
+        The size of its tensors, as its worker reported it; None if only a listing shows it.
     """
 
     step: Step
@@ -37,34 +39,35 @@ class Found:
     attempt: str | None
     used: float
     seconds: float | None = None
+    tensor_nbytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
-    """What lies in a store.
+class StoreListing:
+    """The content of a store.
 
     Parameters
     ----------
     checkpoints
-        By key.
+        Checkpoints by key.
     unfinished
         Bytes of uploads without a commit, by key: they are under way, or dead.
     orphans
-        Key and attempt of uploads that are dead: nothing was written for long.
+        Key and attempt of dead uploads: nothing was written for long.
     dangling
         Keys of commits without data.
     kept
         Keys of states that other studies keep.
     """
 
-    checkpoints: Mapping[str, Found]
+    checkpoints: Mapping[str, StoredState]
     unfinished: Mapping[str, int]
     orphans: tuple[tuple[str, str], ...] = ()
     dangling: frozenset[str] = field(default=frozenset())
     kept: frozenset[str] = field(default=frozenset())
 
 
-def survey(
+def list_store(
     store: CheckpointStore,
     database: Database | None,
     *,
@@ -72,69 +75,83 @@ def survey(
     now: float,
     grace: float,
     kept: Callable[[], frozenset[str]],
-) -> Survey:
-    """Return what lies in a store.
+) -> StoreListing:
+    """Return the content of a store.
 
     Parameters
     ----------
     store
-        Is listed once.
+        The store, which is listed once.
     database
-        Says what it took to train states, and when they were used; None if there is none.
+        Gives training times and last uses of states; None if there is none.
     own
-        Keys of which all is known: nothing is looked up for them.
+        Keys that need no lookup, since all is known of them.
     now
         Epoch seconds.
     grace
         Age in seconds from which on an upload without a commit is dead.
     kept
-        Gives the keys that others keep; asked only if there are states that are not `own`.
+        Gives the keys that others keep; called only if there are states that are not `own`.
 
     Raises
     ------
     StorageError
         If store or database cannot be read.
     """
-    stored = list(store.inventory())
-    there = {one.key: one for one in stored if one.is_committed and one.attempts}
-    several = [key for key, one in there.items() if len(one.attempts) > 1]
-    whose = {key: commit.attempt for key, commit in store.commits(several).items()}
-    for key, one in there.items():
-        if len(one.attempts) == 1:
-            whose[key] = next(iter(one.attempts))
-    strangers = there.keys() - set(own)
+    uploads = list(store.inventory())
+    committed = {
+        upload.key: upload for upload in uploads if upload.is_committed and upload.attempts
+    }
+    several = [key for key, upload in committed.items() if len(upload.attempts) > 1]
+    makers = {key: commit.attempt for key, commit in store.commits(several).items()}
+    for key, upload in committed.items():
+        if len(upload.attempts) == 1:
+            makers[key] = next(iter(upload.attempts))
+    foreign = committed.keys() - set(own)
     rows: dict[str, CheckpointRow] = {}
-    if strangers and database is not None:
-        rows = {row.key: row for row in database.storage_rows() if row.key in strangers}
+    if foreign and database is not None:
+        rows = {row.key: row for row in database.storage_rows() if row.key in foreign}
     orphans = [
-        (one.key, attempt)
-        for one in stored
-        for attempt, (_, last) in one.attempts.items()
-        if _is_dead(one, attempt, whose) and last and now - last > grace
+        (upload.key, attempt)
+        for upload in uploads
+        for attempt, (_, last) in upload.attempts.items()
+        if _has_no_commit(upload, attempt, makers) and last and now - last > grace
     ]
-    return Survey(
+    return StoreListing(
         checkpoints={
-            key: _found(one, whose.get(key), rows.get(key), now) for key, one in there.items()
+            key: _stored_state(upload, makers.get(key), rows.get(key), now)
+            for key, upload in committed.items()
         },
-        unfinished={one.key: one.nbytes for one in stored if not one.is_committed},
+        unfinished={upload.key: upload.nbytes for upload in uploads if not upload.is_committed},
         orphans=tuple(sorted(orphans)),
-        dangling=frozenset(one.key for one in stored if one.is_committed and not one.attempts),
-        kept=kept() if strangers else frozenset(),
+        dangling=frozenset(
+            upload.key for upload in uploads if upload.is_committed and not upload.attempts
+        ),
+        kept=kept() if foreign else frozenset(),
     )
 
 
-def _is_dead(one: Stored, attempt: str, whose: Mapping[str, str]) -> bool:
-    """Whether no commit names an attempt; of a commit that cannot be read nobody knows."""
-    if not one.is_committed:
+def remove_orphan(store: CheckpointStore, key: str, attempt: str) -> None:
+    """Remove the files of a dead upload, unless it has come to a commit since it was listed."""
+    commit = store.commit_of(key)
+    if commit is None or commit.attempt != attempt:
+        store.remove_attempt(key, attempt)
+
+
+def _has_no_commit(upload: Stored, attempt: str, makers: Mapping[str, str]) -> bool:
+    """Return whether no commit names an attempt; False where the commit cannot be read."""
+    if not upload.is_committed:
         return True
-    return one.key in whose and whose[one.key] != attempt
+    return upload.key in makers and makers[upload.key] != attempt
 
 
-def _found(one: Stored, attempt: str | None, row: CheckpointRow | None, now: float) -> Found:
-    last = max(when for _, when in one.attempts.values())
-    return Found(
-        step=one.step,
-        nbytes=one.nbytes + COMMIT_NBYTES,
+def _stored_state(
+    upload: Stored, attempt: str | None, row: CheckpointRow | None, now: float
+) -> StoredState:
+    last = max(when for _, when in upload.attempts.values())
+    return StoredState(
+        step=upload.step,
+        nbytes=upload.nbytes + COMMIT_NBYTES,
         attempt=attempt,
         # Where a store does not tell the time, nothing is old.
         used=max(last or now, 0.0 if row is None else row.used),

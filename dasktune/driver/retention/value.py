@@ -1,8 +1,11 @@
-"""What the stored states of a study are worth, read off its plan and its trials.
+"""The value of each stored state: what losing it is likely to cost.
 
-A state is asked for by what begins where it ends: stages that are wanted now, trials that are
-paused and may be promoted, trials that are known and not asked for yet. How likely that is
-comes from where each trial stands, never from how old a state is.
+A state is asked for by stages that start from it: stages that are wanted now, and the next stages
+of trials that are paused or were never asked for. The chance of that comes from where each trial
+stands, never from the age of the state. Live eviction and ``dasktune gc`` use the same values.
+
+``benchmarks/eviction.py`` changes each constant in turn and counts the steps that are trained in
+a small store.
 """
 
 from __future__ import annotations
@@ -10,54 +13,58 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import replace
 from heapq import nsmallest
 from math import isfinite
 
+from dasktune.driver.retention.listing import StoredState
 from dasktune.engine.trials import TrialRecord, pareto_front
 from dasktune.graph.plan import Node, Place, SearchPlan
 from dasktune.graph.view import RunView
-from dasktune.storage.retention import Keep, State
+from dasktune.storage.retention import Keep, State, unknown_state
 from dasktune.types import Objective, Step, TrialState
 
 UNASKED = 0.8
 """Chance that a trial is asked for that is known and was not asked for yet."""
 
 PAUSED = (0.9, 0.01)
-"""Chance that a trial goes on which is paused: of the best there, and of the worst."""
+"""Chance that a paused trial goes on: for the best of its rung, and for the worst."""
 
 STEEPNESS = 4
-"""How fast it falls in between: few of a rung are promoted, and those from its top."""
+"""How fast it falls in between: few trials of a rung are promoted, and those from its top."""
 
 AGAIN = 0.05
-"""Chance that what is being trained now must be trained again: workers get lost."""
+"""Chance that a stage that runs now must be trained again: workers get lost."""
 
 END = 0.02
-"""Chance that someone begins where trials end or part: with more steps, in another study."""
+"""Chance that a stage starts where trials end or part: with more steps, in another study."""
 
 INSIDE = 0.002
-"""Chance that someone begins in the middle of a stage."""
+"""Chance that a stage starts in the middle of another."""
 
 OPEN = 0.1
-"""From this chance on somebody is likely to ask."""
+"""From this chance on a state is likely to be asked for."""
 
 ENOUGH = 0.99
-"""A chance of which it does not matter how much larger it is."""
+"""A chance so high that a higher one makes no difference."""
 
 MOST_VISITED = 500
-"""Nodes below a state that are looked at; what is still unknown then counts as nothing."""
+"""Nodes below a state that are looked at; those beyond count as nothing."""
 
 
-class Worth:
-    """Says what states are worth as things stand; to be made anew when they have changed.
+class StateValues:
+    """The values of the states of one study, as its plan and trials stand.
+
+    An object of this class is good until these change.
 
     Parameters
     ----------
     view
-        Knows the plan, what is wanted, and who trains.
+        The plan, the wanted stages, and those that run.
     trials
         The study's trials.
     objective
-        What they are compared by.
+        What trials are compared by.
     """
 
     def __init__(
@@ -76,47 +83,47 @@ class Worth:
         places: Mapping[str, Place],
         stays: Iterable[str],
     ) -> Iterator[State]:
-        """Yield what those states are worth whose place is known.
+        """Yield the states whose place is known, with their values.
 
         Parameters
         ----------
         sizes
             Bytes by key.
         places
-            Where they lie.
+            Places in the plan by key.
         stays
-            Keys of those that must not go.
+            Keys of states that must not be evicted.
         """
         kept = set(stays)
-        at = {(place[0].holder(place[1]), place[1]): key for key, place in places.items()}
-        for (node, step), key in at.items():
-            above, above_step = _before(node, step, at)
+        keys = {(node.holder(step), step): key for key, (node, step) in places.items()}
+        for (node, step), key in keys.items():
+            above, above_step = _state_above(node, step, keys)
             yield State(
                 key=key,
                 nbytes=sizes[key],
-                seconds=self._until(node, step) - self._until(above, above_step),
+                seconds=self._seconds_until(node, step) - self._seconds_until(above, above_step),
                 chance=self.chance(node, step),
-                above=at.get((above, above_step)),
+                above=keys.get((above, above_step)),
                 stays=key in kept,
             )
 
     def chance(self, node: Node, step: Step) -> float:
-        """Return the probability that a state is asked for: by itself, or by what begins there."""
-        inside = step < node.stop
+        """Return the probability that a stage will start from a state."""
+        is_inside = step < node.stop
         if any(later > step for later in node.checkpoints):
-            return INSIDE  # whoever comes this way begins later
-        own = INSIDE if inside else END
-        below = [node] if inside else list(node.children.values())
-        return 1 - (1 - own) * (1 - self._chance_below(below, inside))
+            return INSIDE  # stages that come this way start later
+        own = INSIDE if is_inside else END
+        below = [node] if is_inside else list(node.children.values())
+        return 1 - (1 - own) * (1 - self._chance_below(below, is_inside))
 
-    def _chance_below(self, nodes: list[Node], inside: bool) -> float:
-        """Return the probability that one of the stages is trained that begin at a state."""
+    def _chance_below(self, nodes: list[Node], is_inside: bool) -> float:
+        """Return the probability that one of the nodes is trained, or one below them."""
         view = self._view
         stack, missing, visited = list(nodes), 1.0, 0
         while stack and visited < MOST_VISITED and missing > 1 - ENOUGH:
             node = stack.pop()
             visited += 1
-            if node.checkpoints and not (inside and node in nodes):
+            if node.checkpoints and not (is_inside and node in nodes):
                 continue
             if view.is_running(node):
                 missing *= 1 - AGAIN
@@ -146,11 +153,11 @@ class Worth:
             return UNASKED
         rung = self._rung(trial.steps)
         best, worst = PAUSED
-        behind = 1 - bisect_left(rung, self._loss(trial)) / len(rung)
-        return worst + (best - worst) * behind**STEEPNESS
+        rank = 1 - bisect_left(rung, self._loss(trial)) / len(rung)
+        return worst + (best - worst) * rank**STEEPNESS
 
     def _rung(self, step: Step) -> list[float]:
-        """Return the losses of the trials that are paused at a step, in order."""
+        """Return the losses of the trials that are paused at a step, in ascending order."""
         if self._rungs is None:
             self._rungs = defaultdict(list)
             for trial in self._trials.values():
@@ -163,68 +170,135 @@ class Worth:
     def _loss(self, trial: TrialRecord) -> float:
         return self._objective.losses(trial.metrics(self._objective))[0]
 
-    def _until(self, node: Node, step: Step) -> float:
-        """Return the seconds that training takes from nothing to a step of a node."""
+    def _seconds_until(self, node: Node, step: Step) -> float:
+        """Return the training time from the beginning to a step of a node."""
         missing = []
         above: Node | None = node.parent
         while above is not None and above not in self._seconds:
             missing.append(above)
             above = above.parent
-        for one in reversed(missing):
-            before = 0.0 if one.parent is None else self._seconds[one.parent]
-            self._seconds[one] = before + (one.stop - one.start) * self._pace(one)
+        for ancestor in reversed(missing):
+            before = 0.0 if ancestor.parent is None else self._seconds[ancestor.parent]
+            steps = ancestor.stop - ancestor.start
+            self._seconds[ancestor] = before + steps * self._view.seconds_per_step(ancestor)
         before = 0.0 if node.parent is None else self._seconds[node.parent]
-        return before + (step - node.start) * self._pace(node)
+        return before + (step - node.start) * self._view.seconds_per_step(node)
 
-    def _pace(self, node: Node) -> float:
-        return self._view.seconds_per_step(node)
+
+class StoreValues:
+    """The values of all states of a store, to one study or to several together.
+
+    Parameters
+    ----------
+    stored
+        The states by key.
+    now
+        Epoch seconds.
+    grace
+        Age in seconds below which a state that no study knows stays: another driver may be about
+        to load it.
+    """
+
+    def __init__(self, stored: Mapping[str, StoredState], *, now: float, grace: float) -> None:
+        self._stored = stored
+        self._now = now
+        self._grace = grace
+        self._held: set[str] = set()
+        self._states: dict[str, State] = {}
+
+    def add(
+        self, values: StateValues, places: Mapping[str, Place], stays: Iterable[str] = ()
+    ) -> list[State]:
+        """Add the values of states to a study; return them.
+
+        Where several studies know a state, their chances are joined. The way to it is the same.
+        """
+        sizes = {key: self._stored[key].nbytes for key in places}
+        states = list(values.states(sizes, places, stays))
+        for state in states:
+            known = self._states.get(state.key)
+            if known is not None:
+                chance = 1 - (1 - known.chance) * (1 - state.chance)
+                seconds = min(known.seconds, state.seconds)
+                stays_anyway = known.stays or state.stays
+                state = replace(known, chance=chance, seconds=seconds, stays=stays_anyway)
+            self._states[state.key] = state
+        return states
+
+    def hold(self, keys: Iterable[str]) -> None:
+        """Keep states from eviction, whatever their values are."""
+        self._held.update(keys)
+
+    def states(self) -> list[State]:
+        """Return all states with their values; if no study knows a state, its age decides."""
+        known = [state.seconds for state in self._stored.values() if state.seconds]
+        typical = sum(known) / len(known) if known else 1.0
+        unknown = {
+            key: unknown_state(
+                key,
+                state.nbytes,
+                seconds=state.seconds or typical,
+                age=self._now - state.used,
+                grace=self._grace,
+            )
+            for key, state in self._stored.items()
+            if key not in self._states
+        }
+        return [
+            replace(state, stays=True) if state.key in self._held else state
+            for state in (*self._states.values(), *unknown.values())
+        ]
 
 
 def winners(trials: Iterable[TrialRecord], objective: Objective, keep: Keep) -> list[TrialRecord]:
-    """Return the trials whose last states stay, the best first.
+    """Return the trials whose last states are kept, the best first.
 
-    With several objectives they are the first ones that no other trial beats in all.
+    With several objectives they are the first trials of the Pareto front.
     """
-    found = [
-        one
-        for one in trials
-        if one.was_trained_here and one.values is not None and one.state is not TrialState.FAIL
+    candidates = [
+        trial
+        for trial in trials
+        if trial.was_trained_here
+        and trial.values is not None
+        and trial.state is not TrialState.FAIL
     ]
     if keep.best is None:
-        return found
-    finite = [one for one in found if all(map(isfinite, one.values or ()))]
+        return candidates
+    finite = [trial for trial in candidates if all(map(isfinite, trial.values or ()))]
     if keep.best and len(objective.metrics) > 1:
         return pareto_front(finite, objective)[: keep.best]
     return nsmallest(
-        keep.best, finite, key=lambda one: (objective.losses(one.metrics(objective)), one.number)
+        keep.best,
+        finite,
+        key=lambda trial: (objective.losses(trial.metrics(objective)), trial.number),
     )
 
 
 def places_in(plan: SearchPlan, keys: Container[str]) -> dict[str, Place]:
-    """Return where states lie in a plan that knows of them, by key."""
-    found = {}
-    for node in plan:
-        for step, key in _keys_on(node, sorted(node.checkpoints)):
-            if key in keys:
-                found[key] = (node, step)
-    return found
+    """Return the places of states that a plan knows, by key."""
+    return {
+        key: (node, step)
+        for node in plan
+        for step, key in _keys_on(node, sorted(node.checkpoints))
+        if key in keys
+    }
 
 
 def mark(plan: SearchPlan, steps: Mapping[str, Step]) -> dict[str, Place]:
-    """Let a plan know of states, given by key and step; return where those of it lie."""
-    found = {}
+    """Add stored states, given by key and step, to a plan; return the places of those on it."""
+    places = {}
     known = sorted(set(steps.values()))
     for node in plan:
         first, last = bisect_right(known, node.start), bisect_right(known, node.stop)
         for step, key in _keys_on(node, known[first:last]):
             if steps.get(key) == step:
                 plan.learn(node, step, is_stored=True)
-                found[key] = (node, step)
-    return found
+                places[key] = (node, step)
+    return places
 
 
 def _keys_on(node: Node, steps: Iterable[Step]) -> Iterator[tuple[Step, str]]:
-    """Yield the keys at steps of a node, which ascend."""
+    """Yield the state keys at ascending steps of a node."""
     if node.parent is None:
         return
     chain, at = node.parent.chain_at(node.start), node.start
@@ -233,13 +307,13 @@ def _keys_on(node: Node, steps: Iterable[Step]) -> Iterator[tuple[Step, str]]:
         yield step, chain.key
 
 
-def _before(node: Node, step: Step, at: Mapping[Place, str]) -> Place:
-    """Return the nearest place above a state that is stored, else the beginning."""
+def _state_above(node: Node, step: Step, keys: Mapping[Place, str]) -> Place:
+    """Return the place of the nearest stored state above a state, else the beginning."""
     limit = step
     while node.parent is not None:
-        known = [one for one in node.checkpoints if one < limit and (node, one) in at]
-        if known:
-            return node, max(known)
+        steps = [at for at in node.checkpoints if at < limit and (node, at) in keys]
+        if steps:
+            return node, max(steps)
         node = node.parent
         limit = node.stop + 1
     return node, 0

@@ -1,4 +1,4 @@
-"""The keeper: a store stays under its budget, and nothing goes that is needed."""
+"""The evictor: a store stays under its budget, and nothing goes that is needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import dasktune as dt
 from dasktune.algos.base import Tuner
-from dasktune.driver.retention.evict import Keeper
+from dasktune.driver.retention.evict import Evictor
 from dasktune.engine.engine import Engine
 from dasktune.engine.limits import Limits
 from dasktune.engine.outcome import Order, Outcome
@@ -62,7 +62,7 @@ def database() -> Iterator[Database]:
 
 
 class Scene:
-    """A plan, a store with real states, and a keeper, without anything that trains."""
+    """A plan, a store with real states, and a evictor, without anything that trains."""
 
     def __init__(self, database: Database, *, store: CheckpointStore | None = None) -> None:
         self.store = store or CheckpointStore(f"memory://{uuid4().hex}")
@@ -94,9 +94,9 @@ class Scene:
         record = self.trials[trial]
         record.steps, record.values, record.state = record.max_steps, (value,), state
 
-    def keeper(self, budget: int, keep: str = "none") -> Keeper:
-        """Return an open keeper."""
-        made = Keeper(
+    def evictor(self, budget: int, keep: str = "none") -> Evictor:
+        """Return an open evictor."""
+        made = Evictor(
             self.store,
             self.database,
             Retention(budget=budget, keep=Keep.parse(keep)),
@@ -110,15 +110,15 @@ class Scene:
         made.open()
         return made
 
-    def save(self, trial: int, step: Step, keeper: Keeper | None = None, by: str = "0-aa") -> str:
+    def save(self, trial: int, step: Step, evictor: Evictor | None = None, by: str = "0-aa") -> str:
         """Store a state of a trial; return its key."""
         self.now += 10
         node = self.dispatcher.plan.node_at(trial, step)
         key = node.key_at(step)
         commit = self.store.save(STATE, key=key, attempt=by, step=step, seconds=1.0)
         node.checkpoints[step] = None
-        if keeper is not None:
-            keeper.saved(node, commit)
+        if evictor is not None:
+            evictor.saved(node, commit)
         return key
 
     def tell(self, events: Iterable[Evicted | StoreCrowded]) -> list[tuple[Node, Step]]:
@@ -143,16 +143,16 @@ def turn(at: Step, value: float = 1.0) -> Sequence:
 def test_ends_of_trials_go_before_branch_points_that_others_wait_for(database: Database) -> None:
     scene = Scene(database)
     first, second = scene.trial(Constant(0.5)), scene.trial(turn(20))
-    keeper = scene.keeper(WHOLE * 5 // 2)
-    branch = scene.save(first, 20, keeper)
-    assert keeper.turn() == []
+    evictor = scene.evictor(WHOLE * 5 // 2)
+    branch = scene.save(first, 20, evictor)
+    assert evictor.turn() == []
     scene.end(first, 0.1)
-    end = scene.save(first, 40, keeper)
+    end = scene.save(first, 40, evictor)
     scene.trials[second].state, scene.trials[second].until = TrialState.RUNNING, 40
     third = scene.trial(Constant(0.9), state=TrialState.RUNNING)
-    other = scene.save(third, 20, keeper)
-    gone = scene.tell(keeper.turn())
-    keeper.close()
+    other = scene.save(third, 20, evictor)
+    gone = scene.tell(evictor.turn())
+    evictor.close()
     assert gone == [(scene.dispatcher.plan.node_at(first, 40), 40)]
     assert scene.keys == {branch, other}
     assert end not in scene.keys
@@ -161,13 +161,13 @@ def test_ends_of_trials_go_before_branch_points_that_others_wait_for(database: D
 def test_what_is_known_of_states_is_durable_before_they_go(database: Database) -> None:
     scene = Scene(database)
     trial = scene.trial(Constant(0.5))
-    keeper = scene.keeper(WHOLE * 3 // 2)
-    keys = {scene.save(trial, 20, keeper)}
-    assert keeper.turn() == []
+    evictor = scene.evictor(WHOLE * 3 // 2)
+    keys = {scene.save(trial, 20, evictor)}
+    assert evictor.turn() == []
     assert scene.there_when_written_down == []
-    keys.add(scene.save(trial, 40, keeper))
-    scene.tell(keeper.turn())
-    keeper.close()
+    keys.add(scene.save(trial, 40, evictor))
+    scene.tell(evictor.turn())
+    evictor.close()
     assert scene.there_when_written_down == [keys]
     assert len(scene.keys) == 1
 
@@ -177,10 +177,10 @@ def test_the_store_is_counted_whole_with_strangers_and_uploads(database: Databas
     for number in range(3):
         scene.store.save(STATE, key=f"f{number}", attempt="0-bb", step=5)
     scene.store.files.write("checkpoints/ab/abcd/0-cc/step-5", {"c.0": [np.zeros(500, np.uint8)]})
-    keeper = scene.keeper(100 * WHOLE)
+    evictor = scene.evictor(100 * WHOLE)
     listed = sum(one.nbytes for one in scene.store.inventory())
-    assert 3 * NBYTES < listed <= keeper.nbytes < listed + 4 * 1000 + 1
-    keeper.close()
+    assert 3 * NBYTES < listed <= evictor.nbytes < listed + 4 * 1000 + 1
+    evictor.close()
 
 
 def test_strangers_go_by_age_but_not_the_young_ones_nor_what_others_keep(
@@ -193,15 +193,15 @@ def test_strangers_go_by_age_but_not_the_young_ones_nor_what_others_keep(
     scene.kept = frozenset({"f1"})
     trial = scene.trial(Constant(0.5))
     scene.now = written + 60
-    keeper = scene.keeper(2 * WHOLE)
-    assert keeper.turn() == []
-    keeper.close()
+    evictor = scene.evictor(2 * WHOLE)
+    assert evictor.turn() == []
+    evictor.close()
     assert scene.keys == {"f0", "f1", "f2"}
     scene.now = written + 7200
-    keeper = scene.keeper(2 * WHOLE)
-    scene.save(trial, 20, keeper)
-    keeper.turn()
-    keeper.close()
+    evictor = scene.evictor(2 * WHOLE)
+    scene.save(trial, 20, evictor)
+    evictor.turn()
+    evictor.close()
     assert "f1" in scene.keys
     assert not {"f0", "f2"} & scene.keys
 
@@ -224,22 +224,22 @@ def test_what_the_database_saw_used_lately_is_young(database: Database, tmp_path
         )
     )
     database.write(batch)
-    keeper = scene.keeper(1)
-    keeper.turn()
-    keeper.close()
+    evictor = scene.evictor(1)
+    evictor.turn()
+    evictor.close()
     assert scene.keys == {"f0"}
 
 
 def test_the_last_states_of_the_best_trials_stay(database: Database) -> None:
     scene = Scene(database)
-    keeper = scene.keeper(3 * WHOLE, keep="best:2")
+    evictor = scene.evictor(3 * WHOLE, keep="best:2")
     ends = {}
     for value in (0.5, 0.1, 0.4, 0.3, 0.2):
         trial = scene.trial(Constant(value))
         scene.end(trial, value)
-        ends[value] = scene.save(trial, 40, keeper)
-        scene.tell(keeper.turn())
-    keeper.close()
+        ends[value] = scene.save(trial, 40, evictor)
+        scene.tell(evictor.turn())
+    evictor.close()
     assert {ends[0.1], ends[0.2]} <= scene.keys
     assert len(scene.keys) < 5
 
@@ -247,16 +247,16 @@ def test_the_last_states_of_the_best_trials_stay(database: Database) -> None:
 def test_states_are_removed_from_the_database_too(database: Database) -> None:
     scene = Scene(database)
     trial = scene.trial(Constant(0.5))
-    keeper = scene.keeper(1)
-    key = scene.save(trial, 20, keeper)
+    evictor = scene.evictor(1)
+    key = scene.save(trial, 20, evictor)
     batch = dt.storage.database.Batch()
     row = {"digest": "d", "nbytes": 1, "seconds": 1.0, "attempt": "0-aa"}
     batch.checkpoints.append(
         schema.CheckpointRow(key=key, root="f", step=20, **row)  # type: ignore[arg-type]
     )
     database.write(batch)
-    scene.tell(keeper.turn())
-    keeper.close()
+    scene.tell(evictor.turn())
+    evictor.close()
     assert database.checkpoint_keys() == set()
 
 
@@ -264,14 +264,14 @@ def test_a_budget_that_is_too_small_is_told_of_once_with_what_would_do(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene = Scene(database)
-    keeper = scene.keeper(WHOLE, keep="all")
+    evictor = scene.evictor(WHOLE, keep="all")
     with caplog.at_level(logging.WARNING, logger="dasktune"):
         for value in (0.5, 0.1, 0.4):
             trial = scene.trial(Constant(value))
             scene.end(trial, value)
-            scene.save(trial, 40, keeper)
-            assert keeper.turn() == []
-    keeper.close()
+            scene.save(trial, 40, evictor)
+            assert evictor.turn() == []
+    evictor.close()
     said = [one.getMessage() for one in caplog.records]
     assert len(said) == 1
     assert said[0].startswith("budget 10 kB is too small: needs about ")
@@ -285,20 +285,20 @@ def test_what_cannot_be_removed_stays_counted_and_is_tried_again(
     store = Stubborn(str(tmp_path))
     scene = Scene(database, store=store)
     trial = scene.trial(Constant(0.5))
-    keeper = scene.keeper(100 * WHOLE)
-    scene.save(trial, 20, keeper)
-    settle(keeper)
-    before = keeper.nbytes
-    keeper.retention = Retention(budget=1, keep=Keep.parse("none"))
+    evictor = scene.evictor(100 * WHOLE)
+    scene.save(trial, 20, evictor)
+    settle(evictor)
+    before = evictor.nbytes
+    evictor.retention = Retention(budget=1, keep=Keep.parse("none"))
     with caplog.at_level(logging.WARNING, logger="dasktune"):
-        scene.tell(keeper.turn())
-        assert keeper.nbytes == 0
-        wait_until(lambda: keeper.turn() == [] and keeper.nbytes == before)
+        scene.tell(evictor.turn())
+        assert evictor.nbytes == 0
+        wait_until(lambda: evictor.turn() == [] and evictor.nbytes == before)
     assert [one.getMessage().split(": ")[1] for one in caplog.records] == ["the disk says no"]
     store.is_stubborn = False
     scene.now += 1000
-    settle(keeper)
-    keeper.close()
+    settle(evictor)
+    evictor.close()
     assert scene.keys == set()
 
 
@@ -331,15 +331,15 @@ def test_a_state_that_is_saved_again_while_it_goes_is_told_to_be_gone_once_more(
     store = Gated(str(tmp_path))
     scene = Scene(database, store=store)
     trial = scene.trial(Constant(0.5))
-    keeper = scene.keeper(1)
-    key = scene.save(trial, 20, keeper)
-    assert len(scene.tell(keeper.turn())) == 1
+    evictor = scene.evictor(1)
+    key = scene.save(trial, 20, evictor)
+    assert len(scene.tell(evictor.turn())) == 1
     # Another attempt finds the first one's commit there still: it is told that this one stands.
-    assert scene.save(trial, 20, keeper, by="1-bb") == key
-    assert keeper.turn() == []
+    assert scene.save(trial, 20, evictor, by="1-bb") == key
+    assert evictor.turn() == []
     store.gate.set()
-    wait_until(lambda: scene.tell(keeper.turn()) != [])
-    keeper.close()
+    wait_until(lambda: scene.tell(evictor.turn()) != [])
+    evictor.close()
     assert scene.keys == set()
     assert scene.dispatcher.plan.node_at(trial, 20).checkpoints == {}
 
@@ -350,19 +350,19 @@ def test_a_new_attempt_that_commits_while_the_old_one_goes_stays(
     store = Gated(str(tmp_path))
     scene = Scene(database, store=store)
     trial = scene.trial(Constant(0.5))
-    keeper = scene.keeper(WHOLE)
-    key = scene.save(trial, 20, keeper)
-    scene.save(trial, 40, keeper)
-    scene.tell(keeper.turn())
+    evictor = scene.evictor(WHOLE)
+    key = scene.save(trial, 20, evictor)
+    scene.save(trial, 40, evictor)
+    scene.tell(evictor.turn())
     # Someone else has removed the commit first, and the state is trained anew.
     for one in (20, 40):
         CheckpointStore(str(tmp_path)).discard(
             scene.dispatcher.plan.node_at(trial, one).key_at(one)
         )
-    keeper.retention = Retention(budget=100 * WHOLE, keep=Keep.parse("none"))
-    scene.save(trial, 20, keeper, by="1-bb")
+    evictor.retention = Retention(budget=100 * WHOLE, keep=Keep.parse("none"))
+    scene.save(trial, 20, evictor, by="1-bb")
     store.gate.set()
-    keeper.close()
+    evictor.close()
     commit = store.commit_of(key)
     assert commit is not None
     assert commit.attempt == "1-bb"
@@ -374,13 +374,13 @@ def test_what_another_driver_removed_is_found_missing_at_the_next_listing(
 ) -> None:
     scene = Scene(database)
     trial = scene.trial(Constant(0.5))
-    keeper = scene.keeper(100 * WHOLE)
-    key = scene.save(trial, 20, keeper)
-    settle(keeper)
+    evictor = scene.evictor(100 * WHOLE)
+    key = scene.save(trial, 20, evictor)
+    settle(evictor)
     scene.store.discard(key)
     scene.now += 1000
-    wait_until(lambda: scene.tell(keeper.turn()) != [])
-    keeper.close()
+    wait_until(lambda: scene.tell(evictor.turn()) != [])
+    evictor.close()
     assert scene.dispatcher.plan.node_at(trial, 20).checkpoints == {}
 
 
@@ -390,9 +390,9 @@ def test_what_earlier_runs_left_is_known_by_its_place(database: Database) -> Non
     scene.end(first, 0.1)
     branch, end = scene.save(first, 20), scene.save(first, 40)
     scene.trials[second].state = TrialState.RUNNING
-    keeper = scene.keeper(WHOLE)
-    gone = scene.tell(keeper.turn())
-    keeper.close()
+    evictor = scene.evictor(WHOLE)
+    gone = scene.tell(evictor.turn())
+    evictor.close()
     assert [step for _, step in gone] == [40]
     assert scene.keys == {branch}
     assert end not in scene.keys
@@ -402,25 +402,25 @@ def test_a_run_that_only_finds_states_leaves_them_under_the_budget(database: Dat
     theirs = Scene(database)
     keys = [theirs.save(theirs.trial(Constant(value)), 40) for value in (0.5, 0.4)]
     scene = Scene(database, store=theirs.store)
-    keeper = scene.keeper(WHOLE, keep="best:1")
+    evictor = scene.evictor(WHOLE, keep="best:1")
     for value in (0.5, 0.4):  # known since the store was listed
         trial = scene.trial(Constant(value))
         scene.dispatcher.plan.node_at(trial, 40).checkpoints[40] = None
         scene.end(trial, value)
-    gone = scene.tell(keeper.close())
+    gone = scene.tell(evictor.close())
     assert gone == [(scene.dispatcher.plan.node_at(0, 40), 40)]
     assert scene.keys == {keys[1]}
 
 
 def test_at_the_end_no_room_is_left_for_what_would_be_written(database: Database) -> None:
     scene = Scene(database)
-    keeper = scene.keeper(3 * WHOLE)
+    evictor = scene.evictor(3 * WHOLE)
     for value in (0.5, 0.4, 0.3):
         trial = scene.trial(Constant(value))
-        scene.save(trial, 40, keeper)
+        scene.save(trial, 40, evictor)
         scene.now -= 10  # all within a second
         scene.end(trial, value)
-    assert keeper.close() == []
+    assert evictor.close() == []
     assert len(scene.keys) == 3
 
 
@@ -434,10 +434,10 @@ def test_dead_uploads_are_removed_and_those_under_way_are_not(
     scene.store.save(STATE, key="abcd", attempt="2-ee", step=5)
     stored = next(iter(scene.store.inventory()))
     scene.now = max(when for _, when in stored.attempts.values()) + 60
-    scene.keeper(100 * WHOLE).close()
+    scene.evictor(100 * WHOLE).close()
     assert len(next(iter(scene.store.inventory())).attempts) == 3
     scene.now += 7200
-    scene.keeper(100 * WHOLE).close()
+    scene.evictor(100 * WHOLE).close()
     assert list(next(iter(scene.store.inventory())).attempts) == ["2-ee"]
     assert scene.store.load("abcd")[1].attempt == "2-ee"
 
@@ -449,7 +449,7 @@ class Stored(SimulatedRunner):
     """A simulated run whose states lie in a real store, and are loaded where stages start."""
 
     store: CheckpointStore
-    keeper: Keeper | None = None
+    evictor: Evictor | None = None
 
     def _tell(self, event: Event) -> None:
         attempt = None
@@ -458,20 +458,20 @@ class Stored(SimulatedRunner):
         if isinstance(event, Saved) and attempt is not None:
             self._save(attempt.node_at(event.step), event.step, event.attempt)
         super()._tell(event)
-        while self.keeper is not None:
-            for following in self.keeper.turn():
+        while self.evictor is not None:
+            for following in self.evictor.turn():
                 if isinstance(following, Evicted):
                     self._check(following)
                 super()._tell(following)
-            if not self.keeper.is_busy:
+            if not self.evictor.is_busy:
                 break
             threading.Event().wait(0.0005)
 
     def _save(self, node: Node, step: Step, attempt: str) -> None:
         key = node.key_at(step)
         commit = self.store.save(STATE, key=key, attempt=attempt, step=step, seconds=1.0)
-        if self.keeper is not None:
-            self.keeper.saved(node, commit)
+        if self.evictor is not None:
+            self.evictor.saved(node, commit)
 
     def _check(self, gone: Evicted) -> None:
         place = gone.node.holder(gone.step), gone.step
@@ -526,7 +526,7 @@ def play(
     runner = Stored(engine, conditions, workers=workers, limits=Limits())
     runner.store = CheckpointStore(f"memory://{uuid4().hex}")
     if budget is not None:
-        runner.keeper = Keeper(
+        runner.evictor = Evictor(
             runner.store,
             database,
             Retention(budget=budget, keep=Keep.parse("best:1")),
@@ -535,13 +535,13 @@ def play(
             objective=LOSS,
             clock=lambda: 0.0,
         )
-        runner.keeper.open()
+        runner.evictor.open()
     try:
         runner.run(tuner)
     finally:
-        if runner.keeper is not None:
+        if runner.evictor is not None:
             engine.dismiss()
-            engine.evicted(runner.keeper.close())
+            engine.evicted(runner.evictor.close())
     return runner
 
 
@@ -621,8 +621,8 @@ def test_a_twentieth_of_the_room_costs_few_steps(database: Database) -> None:
     saved = len(list(free.store.inventory()))
     tight = play(grid(), database, budget=saved * WHOLE // 20, workers=2)
     executed = tight.engine.view.steps_executed
-    assert tight.keeper is not None
-    assert tight.keeper.evicted > 0.9 * saved
+    assert tight.evictor is not None
+    assert tight.evictor.evicted > 0.9 * saved
     assert executed <= 1.15 * free.engine.view.steps_executed
     assert results(tight) == results(free)
 
@@ -675,10 +675,10 @@ def _read(url: str, stop: Any, answers: Any) -> None:
     answers.put((whole, told))
 
 
-def settle(keeper: Keeper) -> None:
-    """Let a keeper hear of the listing that is due, and of what it removes."""
-    keeper.turn()
-    wait_until(lambda: keeper.turn() is not None and not keeper.is_busy)
+def settle(evictor: Evictor) -> None:
+    """Let a evictor hear of the listing that is due, and of what it removes."""
+    evictor.turn()
+    wait_until(lambda: evictor.turn() is not None and not evictor.is_busy)
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dasktune.driver.retention.listing import survey
+from dasktune.driver.retention.listing import list_store
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import encode
 from dasktune.storage.files.base import Entry
@@ -30,5 +30,5 @@ def test_an_upload_is_dead_only_where_the_store_tells_how_old_it_is(
 
     monkeypatch.setattr(store.files, "entries", entries)
     later = time.time() + 7200
-    found = survey(store, None, own=(), now=later, grace=3600, kept=frozenset)
+    found = list_store(store, None, own=(), now=later, grace=3600, kept=frozenset)
     assert found.orphans == ((("a1f0", "1-aa"),) if tells_time else ())

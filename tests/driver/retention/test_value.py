@@ -12,7 +12,7 @@ from dasktune.driver.retention.value import (
     INSIDE,
     PAUSED,
     UNASKED,
-    Worth,
+    StateValues,
     mark,
     places_in,
     winners,
@@ -77,9 +77,9 @@ class Table:
         places = mark(self.dispatcher.plan, self.steps)
         assert places.keys() == self.steps.keys()
         assert places_in(self.dispatcher.plan, self.steps).keys() == places.keys()
-        worth = Worth(RunView(self.dispatcher), self.trials, LOSS)
+        values = StateValues(RunView(self.dispatcher), self.trials, LOSS)
         sizes = dict.fromkeys(self.steps, 100)
-        return {one.key: one for one in worth.states(sizes, places, stays)}
+        return {one.key: one for one in values.states(sizes, places, stays)}
 
 
 def either(*chances: float) -> float:
