@@ -24,7 +24,7 @@ def lines(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_line_of_json_has_time_level_logger_message_and_fields(tmp_path: Path) -> None:
+def test_json_lines_have_time_level_logger_and_fields(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with configure(log, "json"), within("digits"):
         fields = about(trials=[3, 4], stage="a1f0", start=2, stop=9, worker="tcp://w:1")
@@ -44,7 +44,7 @@ def test_a_line_of_json_has_time_level_logger_message_and_fields(tmp_path: Path)
     }
 
 
-def test_a_line_of_text_has_its_fields_at_the_end_and_stays_one_line(tmp_path: Path) -> None:
+def test_text_lines_end_with_fields_on_one_line(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with configure(log, "text"):
         logger.warning("it\nfailed", extra=about(study='a "b"', trials=[3, 4], worker="w"))
@@ -55,7 +55,7 @@ def test_a_line_of_text_has_its_fields_at_the_end_and_stays_one_line(tmp_path: P
 
 
 @pytest.mark.parametrize(("level", "found"), [("INFO", 2), ("warning", 1), ("ERROR", 0)])
-def test_the_level_is_the_least_that_is_written(tmp_path: Path, level: str, found: int) -> None:
+def test_level_is_the_lowest_written(tmp_path: Path, level: str, found: int) -> None:
     log = tmp_path / "log"
     with configure(log, "json", level):
         logger.info("one")
@@ -63,7 +63,7 @@ def test_the_level_is_the_least_that_is_written(tmp_path: Path, level: str, foun
     assert len(lines(log)) == found
 
 
-def test_afterwards_all_is_as_before(tmp_path: Path) -> None:
+def test_configure_restores_the_logger(tmp_path: Path) -> None:
     top = logging.getLogger("dasktune")
     before = (top.level, list(top.handlers))
     with configure(tmp_path / "log"):
@@ -71,7 +71,7 @@ def test_afterwards_all_is_as_before(tmp_path: Path) -> None:
     assert (top.level, list(top.handlers)) == before
 
 
-def test_on_the_terminal_messages_are_bare_unless_asked_otherwise(
+def test_terminal_shows_bare_messages_by_default(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with configure():
@@ -84,7 +84,7 @@ def test_on_the_terminal_messages_are_bare_unless_asked_otherwise(
     assert three.endswith("WARNING dasktune.somewhere: three [worker=w]")
 
 
-def test_what_cannot_be_is_refused_all_at_once(tmp_path: Path) -> None:
+def test_wrong_options_are_refused_together(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"log format .*xml(.|\n)*log level .*LOUD"):
         configure(tmp_path / "log", "xml", "loud").__enter__()
     with pytest.raises(ConfigurationError, match="log file must be writable"):
@@ -126,7 +126,7 @@ CASES = [
 
 @pytest.mark.parametrize("format", ["text", "json"])
 @pytest.mark.parametrize("case", CASES)
-def test_no_secret_is_written(
+def test_secrets_are_not_written(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -152,7 +152,7 @@ def test_the_traceback_is_in_the_file_without_its_secret(tmp_path: Path) -> None
     assert "ValueError: no answer from postgresql://***@db/tuning" in str(line["traceback"])
 
 
-def test_a_handler_of_ones_own_can_have_the_filter(caplog: pytest.LogCaptureFixture) -> None:
+def test_redacting_filter_works_on_other_handlers(caplog: pytest.LogCaptureFixture) -> None:
     caplog.handler.addFilter(redacting := Redacting())
     try:
         in_arguments()
@@ -163,7 +163,7 @@ def test_a_handler_of_ones_own_can_have_the_filter(caplog: pytest.LogCaptureFixt
     assert "no answer from" in caplog.text
 
 
-def test_the_page_shows_what_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[1] / "docs" / "observability.md").read_text()
     monkeypatch.chdir(tmp_path)
     top, names = logging.getLogger("dasktune"), {}

@@ -1,7 +1,6 @@
-"""Where states, metrics and studies are kept: checkpoints as zarr, the rest in a database.
+"""Storage: checkpoints in a zarr store, studies and metrics in a database.
 
-The names below are loaded when they are first used, for SQLAlchemy and fsspec take longer to
-import than all the rest.
+The names below are loaded on first use, because SQLAlchemy and fsspec are slow to import.
 """
 
 from __future__ import annotations

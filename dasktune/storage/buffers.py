@@ -1,4 +1,4 @@
-"""Memory for bytes: where tensors may lie in it, and where it comes from."""
+"""Memory for the bytes of tensors: allocation and alignment."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ Buffer = NDArray[np.uint8]
 """One-dimensional bytes."""
 
 ALIGNMENT = 64
-"""Tensors lie at multiples of this: kernels may round differently where they do not."""
-
+"""Tensors lie at multiples of this: at other addresses kernels may round differently."""
 
 _FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
-"""Memory of this process alone, and all pages at once where the system can."""
+"""Private memory, all pages at once if the system can."""
 
 
 def empty(nbytes: int) -> Buffer:
@@ -34,8 +33,8 @@ def empty(nbytes: int) -> Buffer:
 def in_pages(nbytes: int) -> Buffer:
     """Return fresh bytes like `empty`, in pages of the usual size.
 
-    NumPy asks for huge ones. A virtual machine may have given those back to its host, and then
-    waits for each to come again, which takes several times as long as reading a file.
+    NumPy asks for huge pages. A virtual machine may have returned those to its host; getting
+    them again takes several times as long as reading a file.
 
     Examples
     --------
@@ -46,10 +45,10 @@ def in_pages(nbytes: int) -> Buffer:
 
 
 def is_aligned(data: Buffer) -> bool:
-    """Say whether the first byte lies at a multiple of `ALIGNMENT`."""
+    """Return whether the first byte lies at a multiple of `ALIGNMENT`."""
     return address(data) % ALIGNMENT == 0
 
 
 def address(data: Buffer) -> int:
-    """Return where the first byte lies."""
+    """Return the address of the first byte."""
     return int(data.__array_interface__["data"][0])

@@ -1,9 +1,9 @@
 """The checkpoint store: one state per key, found by the key on any machine.
 
-Several attempts may save the same key at the same time: after a partition two workers train
-the same stage. Each writes the data under its own name; then it tries to create the commit,
-and the first one to do so has made *the* checkpoint. Without its commit a checkpoint does
-not exist, with it the checkpoint never changes. Object stores have no rename and need none.
+Several attempts may save the same key at the same time: after a network partition two workers
+train the same stage. Each writes the data under its own name and then tries to create the
+commit. The first commit makes *the* checkpoint. Without its commit a checkpoint does not exist;
+with it the checkpoint never changes. Object stores have no rename and need none.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 from uuid import uuid4
 
@@ -32,7 +32,7 @@ from dasktune.storage.zarr_array import ArrayFiles, read_array
 from dasktune.types import Metrics, Step
 
 _ATTRIBUTES = b'{"dasktune": ', b"}"
-"""What stands before and after a state's document in the attributes of its array."""
+"""Text before and after a state's document in the attributes of its array."""
 
 _STORE, _STORE_VERSION = "dasktune-store", 1
 _FORMAT, _VERSION = "dasktune-commit", 2
@@ -40,10 +40,10 @@ _FORMAT, _VERSION = "dasktune-commit", 2
 _DIGEST = re.compile(rf"[0-9a-f]{{{2 * DIGEST_BYTES}}}")
 
 _TOO_LARGE = 2**63
-"""Numbers of databases end below."""
+"""Above the largest integer of a database."""
 
-_CHECK = Patience(seconds=10.0, request=10.0)
-"""Whoever opens a store wants to know soon that it cannot be reached."""
+CHECK_PATIENCE = Patience(seconds=10.0, request=10.0)
+"""Retries on opening a store: a store that cannot be reached should be reported soon."""
 
 
 class NewerFormatError(StorageError):
@@ -52,26 +52,26 @@ class NewerFormatError(StorageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """What is known about a checkpoint without reading its state.
+    """A checkpoint without its state.
 
     Parameters
     ----------
     key
-        The key of the state.
+        The state key.
     attempt
-        Who trained and wrote it: a name that no one else uses.
+        Unique name of the attempt that trained and wrote the state.
     step
-        How many steps were trained.
+        Number of steps trained.
     digest
         The digest of the state (`dasktune.storage.codec.Snapshot.digest`).
     nbytes
         Bytes of the state's tensors.
     parent
-        The digest of the state that training went on from; None at step 0.
+        The digest of the state from which the attempt continued; None from step 0.
     reports
         The metrics that this attempt measured since the parent, by step.
     environment
-        What the state was trained with, such as versions and the device; JSON.
+        Versions and device of the training; JSON.
     seconds
         Training time since the parent.
     """
@@ -88,17 +88,9 @@ class Commit:
 
     def to_json(self) -> dict[str, Any]:
         """Return the commit as strict JSON."""
-        return {
-            "key": self.key,
-            "attempt": self.attempt,
-            "step": self.step,
-            "digest": self.digest,
-            "nbytes": self.nbytes,
-            "parent": self.parent,
-            "reports": [[step, metrics_to_json(metrics)] for step, metrics in self.reports],
-            "environment": dict(self.environment),
-            "seconds": self.seconds,
-        }
+        document = {part.name: getattr(self, part.name) for part in fields(self)}
+        reports = [[step, metrics_to_json(metrics)] for step, metrics in self.reports]
+        return {**document, "reports": reports, "environment": dict(self.environment)}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Commit:
@@ -107,7 +99,7 @@ class Commit:
         Raises
         ------
         CorruptCheckpointError
-            If it did not write this.
+            If the document is not a commit.
         """
         try:
             reports = tuple(
@@ -124,19 +116,19 @@ class Commit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """What a listing shows of one key.
+    """The files of one key in a listing of the store.
 
     Parameters
     ----------
     key
-        The key.
+        The state key.
     step
-        Step of the state; -1 if nothing but a commit is there.
+        Step of the state; -1 if there is only a commit.
     is_committed
-        Whether there is a commit: without one it is no checkpoint.
+        Whether there is a commit, and so a checkpoint.
     attempts
-        Bytes and time of the last file (epoch seconds) by attempt: of several, the commit
-        says which one counts.
+        Bytes and time of the last write (epoch seconds) by attempt; the commit names the
+        attempt that counts.
     """
 
     key: str
@@ -146,7 +138,7 @@ class Stored:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all attempts together."""
+        """Total bytes of all attempts."""
         return sum(nbytes for nbytes, _ in self.attempts.values())
 
 
@@ -157,7 +149,9 @@ class CheckpointStore:
     ----------
     url
         A path, ``file://``, ``memory://`` (this process only), or any protocol of fsspec
-        that can create an object only if it is absent, such as ``s3://``.
+        that can create an object on the condition that it is absent, such as ``s3://``.
+    patience
+        How operations are retried, for stores that are not local; for two minutes if None.
 
     Examples
     --------
@@ -174,24 +168,24 @@ class CheckpointStore:
 
     @property
     def files(self) -> Files:
-        """The files of the store, for what lies beside the checkpoints."""
+        """The files of the store, for other uses than checkpoints."""
         return self._files
 
-    def check(self) -> str:
-        """Write and remove files, the way checkpoints are written; return the store's name.
+    def check(self, *, patience: Patience = CHECK_PATIENCE) -> str:
+        """Write and remove files as for a checkpoint, and return the store's name.
 
-        A store without a name gets one: 32 digits at random, so that a study finds out when
-        it is opened with another one.
+        A new store gets a name of 32 random digits. By the name a study notices that it was
+        opened with another store.
 
         Raises
         ------
         StorageError
-            If that fails, or a later version of dasktune made the store.
+            If the store cannot be used, or a later version of dasktune made it.
         """
         name = uuid4().hex
         probe = f"{layout.ROOT}/check-{name}"
         marker = json.dumps({"format": _STORE, "version": _STORE_VERSION, "name": name})
-        files = open_files(self.url, patience=_CHECK)
+        files = open_files(self.url, patience=patience)
         with self._failing("write to"):
             files.write(probe, {"file": [np.zeros(1, np.uint8)]})
             created = [files.create(f"{probe}/once", content) for content in (b"1", b"2")]
@@ -203,12 +197,12 @@ class CheckpointStore:
         return self.name()
 
     def name(self) -> str:
-        """Return the store's name; nothing is written.
+        """Return the store's name, without writing.
 
         Raises
         ------
         StorageError
-            If it cannot be read, there is no store, or a later version of dasktune made it.
+            If there is no store, it cannot be read, or a later version of dasktune made it.
         """
         with self._failing("read from"):
             content = self._files.read("", [layout.MARKER])[0]
@@ -228,10 +222,10 @@ class CheckpointStore:
         environment: Mapping[str, Any] | None = None,
         seconds: float = 0.0,
     ) -> Commit:
-        """Store a state durably and return the commit that stands for its key.
+        """Store a state durably and return the commit of its key.
 
-        That commit may be another attempt's, which came first: what this one wrote is
-        removed then, and the caller must go on from the other's state.
+        If another attempt was first, the commit is that attempt's: the data of this one are
+        removed, and the caller must continue from the other attempt's state.
 
         Raises
         ------
@@ -263,7 +257,7 @@ class CheckpointStore:
         return commit
 
     def _winner(self, key: str) -> Commit | None:
-        """Return the commit that came first; one that cannot be read stands for nothing."""
+        """Return the first commit; remove it and return None if it cannot be read."""
         try:
             return self.commit_of(key)
         except CorruptCheckpointError:
@@ -271,12 +265,12 @@ class CheckpointStore:
             return None
 
     def commit_of(self, key: str) -> Commit | None:
-        """Return the commit of a key; None if there is no such checkpoint.
+        """Return the commit of a key, or None.
 
         Raises
         ------
         CorruptCheckpointError
-            If there is one, and it cannot be read.
+            If the commit cannot be read.
         NewerFormatError
             If a later version of dasktune made it.
         """
@@ -284,12 +278,12 @@ class CheckpointStore:
         return None if content is None else _commit_of(key, content)
 
     def load(self, key: str) -> tuple[Any, Commit]:
-        """Return the state of a key and its commit; sizes, checksums and digest are checked.
+        """Return the state and the commit of a key, with sizes, checksums and digest checked.
 
         Raises
         ------
         CorruptCheckpointError
-            If there is no such checkpoint, or it is not what was saved.
+            If there is no such checkpoint, or it differs from what was saved.
         NewerFormatError
             If a later version of dasktune made it.
         """
@@ -303,81 +297,77 @@ class CheckpointStore:
                     lambda names: self._files.read(folder, names), commit.nbytes
                 )
             state = decode(_document_in(attributes, commit.digest), data, copy=False)
-            data.check()  # what no tensor covers: any zarr can read what is read here
+            data.check()  # also the bytes outside all tensors, so that any zarr can read them
             return state, commit
 
     def discard(self, key: str, *, attempt: str | None = None) -> bool:
-        """Remove a checkpoint, the commit first, so that no one finds half of it; say if it was.
+        """Remove a checkpoint, the commit first, and return whether it was removed.
 
-        What other attempts have written for the same key stays, and so does their commit
-        if one of them has come first meanwhile. Of a commit that cannot be read it is not
-        known whose data it stood for: they stay, too.
+        Data of other attempts for the same key stay, and so does the commit if another attempt
+        has replaced it meanwhile. If the commit cannot be read, only the commit is removed,
+        because the attempt is unknown.
 
         Parameters
         ----------
         key
-            The key.
+            The state key.
         attempt
-            Remove it only if it is of this attempt, or its commit cannot be read; if this is
-            empty, only the latter.
+            Remove the checkpoint only if it is of this attempt or its commit cannot be read;
+            if empty, only if its commit cannot be read.
 
         Raises
         ------
         NewerFormatError
-            If a later version of dasktune made it: it is not ours to judge.
+            If a later version of dasktune made the checkpoint.
         """
         content = self._commit_content(key)
         if content is None:
             return False
         try:
-            found = _commit_of(key, content).attempt
-            if attempt not in (None, found):
+            writer = _commit_of(key, content).attempt
+            if attempt not in (None, writer):
                 return False
-            folder = layout.attempt_folder(key, found)
+            folder = layout.attempt_folder(key, writer)
         except CorruptCheckpointError:
             folder = None
         with self._failing("write to"):
-            is_gone = self._files.remove_same(layout.commit_path(key), content)
-            if is_gone and folder is not None:
+            is_removed = self._files.remove_same(layout.commit_path(key), content)
+            if is_removed and folder is not None:
                 self._files.remove(folder)
-        return is_gone
+        return is_removed
 
     def remove_attempt(self, key: str, attempt: str) -> None:
-        """Remove what an attempt wrote that never came to a commit."""
+        """Remove the data of an attempt without a commit."""
         with self._failing("write to"):
             self._files.remove(layout.attempt_folder(key, attempt))
 
     def inventory(self) -> Iterator[Stored]:
-        """Return what lies in the store by key, in no order, from one listing."""
+        """Yield all keys in the store with their files, in any order, from one listing."""
         steps: dict[str, Step] = {}
         attempts: dict[str, dict[str, tuple[int, float]]] = {}
         committed = set()
         with self._failing("read from"):
             for entry in self._files.entries(layout.ROOT):
-                place = layout.place_of(entry.path)
-                if place is None:
+                file = layout.parse_path(entry.path)
+                if file is None:
                     continue
-                found = attempts.setdefault(place.key, {})
-                if not place.attempt:
-                    committed.add(place.key)
+                of_key = attempts.setdefault(file.key, {})
+                if not file.attempt:
+                    committed.add(file.key)
                     continue
-                steps[place.key] = place.step
-                nbytes, last = found.get(place.attempt, (0, 0.0))
-                found[place.attempt] = (nbytes + entry.nbytes, max(last, entry.modified))
-        for key, found in attempts.items():
-            yield Stored(
-                key=key,
-                step=steps.get(key, -1),
-                is_committed=key in committed,
-                attempts=found,
-            )
+                steps[file.key] = file.step
+                nbytes, last = of_key.get(file.attempt, (0, 0.0))
+                of_key[file.attempt] = (nbytes + entry.nbytes, max(last, entry.modified))
+        for key, of_key in attempts.items():
+            step, is_committed = steps.get(key, -1), key in committed
+            yield Stored(key=key, step=step, is_committed=is_committed, attempts=of_key)
 
     def keys(self) -> Iterator[str]:
-        """Return the keys of all checkpoints, in no order."""
-        return (one.key for one in self.inventory() if one.is_committed)
+        """Return the keys of all checkpoints, in any order."""
+        return (stored.key for stored in self.inventory() if stored.is_committed)
 
     def commits(self, keys: Iterable[str]) -> dict[str, Commit]:
-        """Return the commits of keys, read many at a time; those that cannot be read are left out.
+        """Return the readable commits of keys, read many at a time.
 
         Raises
         ------
@@ -388,12 +378,12 @@ class CheckpointStore:
         names = [layout.commit_path(key).removeprefix(f"{layout.ROOT}/") for key in wanted]
         with self._failing("read from"):
             contents = self._files.read(layout.ROOT, names)
-        found = {}
+        commits = {}
         for key, content in zip(wanted, contents, strict=True):
             with suppress(CorruptCheckpointError, NewerFormatError):
                 if content is not None:
-                    found[key] = _commit_of(key, content.tobytes())
-        return found
+                    commits[key] = _commit_of(key, content.tobytes())
+        return commits
 
     def _commit_content(self, key: str) -> bytes | None:
         folder = layout.key_folder(key)
@@ -402,7 +392,7 @@ class CheckpointStore:
         return None if content is None else content.tobytes()
 
     def _lost(self, commit: Commit, winner: Commit) -> Commit:
-        """Clean up after a lost race; a retry of the winner itself has lost nothing."""
+        """Clean up after a lost race; the winner may be an earlier try of the same attempt."""
         if winner.attempt != commit.attempt:
             self._files.remove(layout.attempt_folder(commit.key, commit.attempt))
         return winner
@@ -416,7 +406,7 @@ class CheckpointStore:
 
 
 def _name_in(url: str, content: bytes) -> str:
-    """Return the name that a store's marker gives it."""
+    """Return the store's name from its marker."""
     try:
         marker = json.loads(content)
         version, name = marker["version"], marker["name"]
@@ -435,17 +425,12 @@ def _name_in(url: str, content: bytes) -> str:
 
 def _commit_bytes(commit: Commit) -> bytes:
     document = commit.to_json()
-    text = {
-        "format": _FORMAT,
-        "version": _VERSION,
-        "check": _check_of(document),
-        "commit": document,
-    }
+    check = _check_of(document)
+    text = {"format": _FORMAT, "version": _VERSION, "check": check, "commit": document}
     return json.dumps(text, allow_nan=False).encode()
 
 
 def _commit_of(key: str, content: bytes) -> Commit:
-    """Return the commit of a key from what its file holds."""
     with _blaming(key):
         commit = _commit_from_bytes(content)
         if commit.key != key:
@@ -454,7 +439,7 @@ def _commit_of(key: str, content: bytes) -> Commit:
 
 
 def _commit_from_bytes(content: bytes) -> Commit:
-    """Return a commit; a bit that flipped in a metric would otherwise pass unnoticed."""
+    """Return a commit; its check finds also a flipped bit in a metric."""
     try:
         text = json.loads(content)
         is_ours, version = text["format"] == _FORMAT, text["version"]
@@ -482,7 +467,7 @@ def _check_of(document: Mapping[str, Any]) -> str:
 
 
 def _document_in(attributes: bytes, digest: str) -> Mapping[str, Any]:
-    """Return the document of a state, if it is the one of this digest."""
+    """Return the document of a state after checking its digest."""
     before, after = _ATTRIBUTES
     text = attributes[len(before) : -len(after)]
     if before + text + after != attributes or digest_of(text) != digest:
@@ -501,10 +486,7 @@ def _document_in(attributes: bytes, digest: str) -> Mapping[str, Any]:
 
 
 def _problems_of(commit: Commit) -> Iterator[str]:
-    """Yield what is not of the kind that others add up, show and keep in databases.
-
-    A check that matches says nothing of who has written it.
-    """
+    """Yield the values of wrong type or range: anyone may have written a commit that checks."""
     yield from layout.problems_of(key=commit.key, attempt=commit.attempt)
     steps = [("step of a report", step) for step, _ in commit.reports]
     for name, number in [("step", commit.step), ("nbytes", commit.nbytes), *steps]:
@@ -522,7 +504,7 @@ def _problems_of(commit: Commit) -> Iterator[str]:
 
 @contextmanager
 def _blaming(key: str, attempt: str = "") -> Iterator[None]:
-    """Name the key in what is wrong with its checkpoint, and keep whose it is."""
+    """Add key and attempt of a checkpoint to its errors."""
     try:
         yield
     except CorruptCheckpointError as error:

@@ -1,10 +1,9 @@
 """A trainer's state as one JSON document and one flat buffer, and back; never a pickle.
 
-`encode` copies a state out of the hands of the training code: what is not a tensor becomes
-JSON, and all tensors lie one after the other in a single ``uint8`` array, because an object
-store is fast for one large object and slow for many small ones. `decode` builds fresh
-objects from the two. Nothing in a document names code, so a checkpoint from a stranger can
-be wrong, but cannot run anything.
+`encode` copies a state: all tensors go one after the other into a single ``uint8`` array,
+because an object store is fast for one large object and slow for many small ones, and all
+other values become JSON. `decode` builds new objects from the two. A document names no code, so
+a checkpoint from an unknown author can be wrong but cannot run anything.
 
 The document::
 
@@ -13,8 +12,8 @@ The document::
                   "shape": [10, 64], "offset": 0, "nbytes": 2560, "blake3": "90c1..."}, ...],
      "state": {"dict": [["epoch", 3], ["model", {"ordered": [[["fc.weight", {"tensor": 0}]]]}]]}}
 
-A JSON null, boolean, number, string or array stands for itself. Anything else is an object
-with one key that says what it is: ``dict``, ``ordered``, ``tuple``, ``set``, ``size``
+A JSON null, boolean, number, string or array stands for itself. Any other value is an object
+with one key, its kind: ``dict``, ``ordered``, ``tuple``, ``set``, ``size``
 (torch.Size), ``tensor`` (index into ``tensors``), ``int`` (hexadecimal, beyond 53 bits),
 ``float`` and ``complex`` (their bytes in hexadecimal, so that every NaN survives).
 
@@ -39,8 +38,8 @@ from dasktune.errors import CorruptCheckpointError, StateError
 from dasktune.storage.buffers import Buffer, address, empty
 from dasktune.storage.tensors import (
     Json,
-    Source,
     Tensor,
+    TensorSource,
     altered,
     bytes_source,
     checksums,
@@ -52,7 +51,7 @@ from dasktune.storage.tensors import (
 
 _FORMAT = "dasktune-state"
 VERSION = 2
-"""Version of the document; no other one is read."""
+"""Version of the document; other versions are refused."""
 
 _MAX_DEPTH = 100
 _MOST_NAMES = 3
@@ -70,11 +69,11 @@ _HINTS = (
 
 
 class Bytes(Protocol):
-    """Bytes that parts are taken of; an array is."""
+    """Bytes in memory that can be sliced, such as an array."""
 
     @property
     def nbytes(self) -> int:
-        """How many."""
+        """Number of bytes."""
 
     def __getitem__(self, part: slice, /) -> Buffer:
         """Return the bytes of a part."""
@@ -87,9 +86,9 @@ class Snapshot:
     Parameters
     ----------
     tree
-        All that is not a tensor; JSON.
+        All values except tensors; JSON.
     tensors
-        Where each tensor lies.
+        The places of the tensors in `data`.
     data
         The bytes of all tensors.
     """
@@ -105,7 +104,7 @@ class Snapshot:
 
     @cached_property
     def document(self) -> dict[str, Json]:
-        """The document; the tensors' checksums are computed when it is first asked for."""
+        """The document; the first access computes the checksums of the tensors."""
         parts = [self.data[tensor.offset : tensor.end] for tensor in self.tensors]
         return {
             "format": _FORMAT,
@@ -117,38 +116,38 @@ class Snapshot:
 
     @cached_property
     def text(self) -> bytes:
-        """The one spelling of the document."""
+        """The canonical text of the document."""
         text = json.dumps(self.document, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return text.encode()
 
     @cached_property
     def digest(self) -> str:
-        """BLAKE3-128 of the document's spelling, and so of the whole state."""
+        """BLAKE3-128 of the document's text, and so of the whole state."""
         return digest_of(self.text)
 
     @property
     def stored_nbytes(self) -> int:
-        """Number of bytes of the whole state as it is stored: the document and the tensors."""
+        """Number of bytes of the stored state: the document and the tensors."""
         return len(self.text) + self.nbytes
 
 
 def encode(state: object, *, allocate: Callable[[int], Buffer] = empty) -> Snapshot:
-    """Return a copy of a state; what happens to the state afterwards does not reach it.
+    """Return a copy of a state that later changes of the state do not affect.
 
-    Equal arrays in the same memory (tied weights) are stored once. Other objects that occur
-    twice, and arrays that overlap, become separate copies.
+    Equal arrays in the same memory (tied weights) are stored once. Other repeated objects, and
+    arrays that overlap, become separate copies.
 
     Parameters
     ----------
     state
         The state.
     allocate
-        Returns memory of so many bytes, when their number is known and before any is copied.
+        Returns memory of a number of bytes; called once, before copying.
 
     Raises
     ------
     StateError
-        If the state holds a value that cannot be stored; it names where.
+        If the state holds a value that cannot be stored; the error names its path.
 
     Examples
     --------
@@ -156,7 +155,7 @@ def encode(state: object, *, allocate: Callable[[int], Buffer] = empty) -> Snaps
     >>> decode(snapshot.document, snapshot.data)
     {'epoch': 3, 'weights': array([0., 1., 2.])}
     """
-    writer = _Writer()
+    writer = _Encoder()
     tree = writer.node(state, "state", 0)
     data, end = allocate(writer.end), 0
     start = address(data)
@@ -171,8 +170,8 @@ def encode(state: object, *, allocate: Callable[[int], Buffer] = empty) -> Snaps
 def decode(document: Mapping[str, Json], data: Bytes, *, copy: bool = True) -> Any:
     """Return the state that a document and its data describe.
 
-    Arrays are writable, torch tensors lie on the CPU. The document is not trusted; that it is
-    the one that was written is the business of its digest.
+    Arrays are writable, torch tensors lie on the CPU. The document is not trusted; the caller
+    checks its digest.
 
     Parameters
     ----------
@@ -181,18 +180,18 @@ def decode(document: Mapping[str, Json], data: Bytes, *, copy: bool = True) -> A
     data
         The bytes of all tensors; each is checked.
     copy
-        Whether all arrays must have memory of their own; if not, they may live in `data`,
-        which is given away with the call.
+        Whether all arrays get memory of their own; if not, they may use the memory of `data`,
+        which the caller gives up.
 
     Raises
     ------
     CorruptCheckpointError
-        If the document is not one that `encode` writes, or does not fit the data.
+        If `encode` cannot have written the document, or it does not fit the data.
     StorageError
         If the state holds torch tensors and torch is not installed.
     """
     try:
-        return _Reader(document, data, copy).value(document["state"], 0)
+        return _Decoder(document, data, copy).value(document["state"], 0)
     except (
         ArithmeticError,
         AttributeError,
@@ -207,13 +206,13 @@ def decode(document: Mapping[str, Json], data: Bytes, *, copy: bool = True) -> A
         ) from error
 
 
-class _Writer:
-    """Turns a state into nodes, and lays out its tensors as it meets them."""
+class _Encoder:
+    """Turns a state into nodes and gives each of its tensors a place."""
 
     def __init__(self) -> None:
         self.end = 0
         self.tensors: list[Tensor] = []
-        self.sources: list[Source] = []
+        self.sources: list[TensorSource] = []
         self._known: dict[tuple[object, ...], int] = {}
 
     def node(self, value: Any, path: str, depth: int) -> Json:
@@ -237,7 +236,7 @@ class _Writer:
         return self._foreign(value, path)
 
     def _items(self, values: list[Any] | tuple[Any, ...], path: str, depth: int) -> Json:
-        # A generator's state has hundreds of numbers: their paths are not made.
+        # No paths for scalars: the state of a generator has hundreds of numbers.
         return [
             _SCALAR_NODES[type(value)](value)
             if type(value) in _SCALAR_NODES
@@ -252,19 +251,19 @@ class _Writer:
         ]
 
     def _ordered(self, values: Any, path: str, depth: int) -> Json:
-        """Keep what a torch module notes beside its state: the versions of its parts."""
+        """Return pairs, and the metadata of a torch module's state: the versions of its parts."""
         node = [self._pairs(values, path, depth)]
         if hasattr(values, "_metadata"):
             node.append(self.node(values._metadata, f"{path}._metadata", depth + 1))
         return node
 
     def _members(self, values: set[Any], path: str) -> Json:
-        """Sort by spelling: the order of a set differs between processes."""
+        """Return members sorted by spelling: the order of a set differs between processes."""
         return sorted((_key_node(value, path) for value in values), key=json.dumps)
 
     def _foreign(self, value: Any, path: str) -> Json:
-        """Return the node of what NumPy or torch made; refuse what neither did."""
-        torch = sys.modules.get("torch")  # a state cannot hold tensors of what was never imported
+        """Return the node of a NumPy or torch object; refuse all other types."""
+        torch = sys.modules.get("torch")  # without the import there are no tensors
         try:
             if torch is not None and isinstance(value, torch.Tensor):
                 return self._add(torch_source(value), path)
@@ -278,8 +277,8 @@ class _Writer:
             raise StateError(path, str(error)) from error
         raise StateError(path, _refusal(value))
 
-    def _add(self, source: Source, path: str) -> Json:
-        """Give a tensor its place, or find the one it has because its memory is known."""
+    def _add(self, source: TensorSource, path: str) -> Json:
+        """Return the node of a tensor: a new place, or the place of the same memory."""
         index = len(self.tensors)
         if source.memory is not None:
             known = self._known.setdefault(source.memory, index)
@@ -292,8 +291,8 @@ class _Writer:
         return {"tensor": index}
 
 
-class _Reader:
-    """Builds a state from nodes; every node is checked, because it may be anyone's."""
+class _Decoder:
+    """Builds a state from nodes and checks each: anyone may have written them."""
 
     def __init__(self, document: Mapping[str, Json], data: Bytes, copy: bool) -> None:
         if (document["format"], document["version"]) != (_FORMAT, VERSION):
@@ -330,7 +329,7 @@ class _Reader:
         return _scalar(node)
 
     def _check_places(self, nbytes: int) -> None:
-        """Refuse tensors that overlap: a small file could fill the memory."""
+        """Refuse overlapping tensors, by which a small file could fill the memory."""
         end = 0
         for tensor in self._tensors:
             if tensor.offset < end or tensor.end > nbytes:
@@ -338,7 +337,7 @@ class _Reader:
             end = tensor.end
 
     def _check_parts(self) -> None:
-        """Name the tensors that are not what was written."""
+        """Refuse altered tensors by name."""
         if names := altered(self._tensors, self._parts):
             more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
             verb = "is" if len(names) == 1 else "are"
@@ -433,8 +432,5 @@ def _refusal(value: object) -> str:
 
 def _type_name(value: object) -> str:
     kind = type(value)
-    return kind.__qualname__ if kind.__module__ == "builtins" else _qualified(kind)
-
-
-def _qualified(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
+    prefix = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return prefix + kind.__qualname__

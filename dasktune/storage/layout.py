@@ -1,13 +1,13 @@
-"""Where things lie in a checkpoint store; no other module makes paths.
+"""Paths of all files in a checkpoint store; no other module makes paths.
 
 ::
 
-    dasktune.json                                   what store this is
+    dasktune.json                                   name and version of the store
     checkpoints/ab/abcdef.../commit                 the commit, if the checkpoint exists
     checkpoints/ab/abcdef.../<attempt>/step-60/     a zarr v3 array with the state
-    leases/<root>/<key>                             who trains the step that makes this key
-    wishes/<root>/<run>-0                           what a driver will want of these states
-    probes/<name>/                                  what ``dasktune doctor`` tries, for a moment
+    leases/<root>/<key>                             the lease on the step that makes this key
+    wishes/<root>/<run>-0                           save requests of a driver
+    probes/<name>/                                  short-lived files of ``dasktune doctor``
 
 All paths are relative to the store and use forward slashes.
 """
@@ -21,7 +21,7 @@ from dasktune.errors import refuse
 from dasktune.types import Step
 
 MARKER = "dasktune.json"
-"""Says that a folder is a store, which one, and of what version."""
+"""Marks a folder as a store, with the name and version of the store."""
 
 ROOT = "checkpoints"
 """Folder of all checkpoints."""
@@ -30,10 +30,10 @@ LEASES = "leases"
 """Folder of all leases."""
 
 SAVE_REQUESTS = "wishes"
-"""Folder of what drivers tell each other that they will want."""
+"""Folder of the save requests of drivers; the name is older than the term."""
 
 PROBES = "probes"
-"""Folder of what is written to see whether it can be."""
+"""Folder of files written only to test the store."""
 
 COMMIT = "commit"
 """Name of a checkpoint's commit in the folder of its key."""
@@ -49,16 +49,16 @@ _STATE = re.compile(rf"{_STEP}([0-9]{{1,18}})")
 
 
 def slug(name: str) -> str:
-    """Return the name of a file or folder for something that people named.
+    """Return a file name made from a name that a user gave.
 
-    Different names may give the same: it says whose a file is, and tells nothing apart.
+    Different names may give the same file name, so it does not identify anything.
 
     Examples
     --------
     >>> slug("../my study: 2")
     '---my-study--2'
     """
-    safe = "".join(one if one.isalnum() or one in "-_" else "-" for one in name)
+    safe = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name)
     return safe[:_LONGEST_SLUG]
 
 
@@ -80,56 +80,53 @@ def key_folder(key: str) -> str:
 
 
 def attempt_folder(key: str, attempt: str) -> str:
-    """Return the folder of what one attempt wrote for a key."""
+    """Return the folder of the data that one attempt wrote for a key."""
     refuse(problems_of(attempt=attempt))
     return f"{key_folder(key)}/{attempt}"
 
 
 def state_folder(key: str, attempt: str, step: Step) -> str:
-    """Return the folder of the zarr array with the state; it tells a listing the step."""
+    """Return the folder of the zarr array with the state; its name shows the step in listings."""
     return f"{attempt_folder(key, attempt)}/{_STEP}{step}"
 
 
 def commit_path(key: str) -> str:
-    """Return the path of the commit, the one object that makes a checkpoint exist."""
+    """Return the path of the commit: a checkpoint exists if its commit does."""
     return f"{key_folder(key)}/{COMMIT}"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What a path of a checkpoint's file says; of a commit it says no attempt and no step."""
+class CheckpointFile:
+    """Key, attempt and step that the path of a checkpoint's file names; a commit has a key only."""
 
     key: str
     attempt: str = ""
     step: Step = -1
 
 
-def place_of(path: str) -> Place | None:
-    """Return what a path says; None if it is not one of a checkpoint.
-
-    Anyone may have put a file there: what has no name of ours is nothing of ours.
+def parse_path(path: str) -> CheckpointFile | None:
+    """Return the parts of a path, or None for a foreign file.
 
     Examples
     --------
-    >>> place_of(commit_path("abc1"))
-    Place(key='abc1', attempt='', step=-1)
-    >>> place_of(state_folder("abc1", "0-77", 60) + "/c.0")
-    Place(key='abc1', attempt='0-77', step=60)
+    >>> parse_path(commit_path("abc1"))
+    CheckpointFile(key='abc1', attempt='', step=-1)
+    >>> parse_path(state_folder("abc1", "0-77", 60) + "/c.0")
+    CheckpointFile(key='abc1', attempt='0-77', step=60)
     """
     match path.split("/"):
         case [root, above, key, name] if root == ROOT and name == COMMIT:
-            return Place(key) if _is_filed(key, above) else None
+            return CheckpointFile(key) if _is_filed(key, above) else None
         case [root, above, key, attempt, folder, _] if root == ROOT:
-            found = _STATE.fullmatch(folder)
-            if found is None or not _is_filed(key, above) or not _NAME.fullmatch(attempt):
+            match = _STATE.fullmatch(folder)
+            if match is None or not _is_filed(key, above) or not _NAME.fullmatch(attempt):
                 return None
-            return Place(key, attempt, int(found[1]))
+            return CheckpointFile(key, attempt, int(match[1]))
         case _:
             return None
 
 
 def _is_filed(key: str, folder: str) -> bool:
-    """Say whether a key is one, and in the folder where it belongs."""
     return key[:2] == folder and _NAME.fullmatch(key) is not None
 
 
@@ -146,19 +143,19 @@ def lease_folder(root: str) -> str:
 
 
 def save_request_folder(root: str) -> str:
-    """Return the folder of what drivers want of states below a root."""
+    """Return the folder of the save requests for states below a root."""
     refuse(problems_of(root=root))
     return f"{SAVE_REQUESTS}/{root}"
 
 
 def probe_folder(name: str) -> str:
-    """Return the folder of one trial of the store, which is removed again."""
+    """Return the folder of one test of the store; the test removes it."""
     refuse(problems_of(name=name))
     return f"{PROBES}/{name}"
 
 
 def problems_of(**names: object) -> list[str]:
-    """Return what is wrong with names that are to be parts of a path.
+    """Return the problems of names that become parts of a path, one sentence each.
 
     Examples
     --------

@@ -1,13 +1,13 @@
-"""Leases: which driver trains which steps, told to all who share a store.
+"""Leases between drivers that share a store: which driver trains which steps.
 
-A lease lies under the state key that the first of its steps makes; whoever creates that file
-trains them. It is advice, not a lock: two drivers that cannot see each other, or whose clocks
-disagree, train the same steps twice, and the first commit stands. So nothing here need be
-durable, and no more than a create-if-absent is asked of the store.
+A lease is a file under the state key that the first of its steps makes; the driver that creates
+the file trains the steps. It is advice, not a lock: two drivers that cannot see each other, or
+whose clocks disagree, train the same steps twice, and the first commit stands. So nothing here
+must be durable, and create-if-absent is all that the store must offer.
 
-A lease stays when its steps are trained, and then tells what was saved on the way. Beside the
-leases, drivers tell each other what they will want (`SaveRequest`), so that states are saved where
-others part.
+A lease stays after its steps are trained, and then lists the states saved on the way. Beside
+leases, drivers write save requests (`SaveRequest`), so that other drivers save the states where
+configurations part.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ from dasktune.storage.files.base import Files
 from dasktune.types import Sequences, Step
 
 FURTHEST_SECONDS = 600.0
-"""A lease that ends later than in so many seconds is none: nobody takes one for so long."""
+"""A lease that ends later than in so many seconds is invalid: no driver takes one for so long."""
 
 MOST_ENDS = 100
-"""Steps of one configuration whose states a driver may want: no tuner asks for so many."""
+"""Steps in one save request; no tuner needs more."""
 
 _FORMAT, _VERSION = "dasktune-lease", 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """Steps that a driver trains, or has trained.
+    """A range of steps that a driver trains, or has trained.
 
     Parameters
     ----------
     key
-        The state key that the first of them makes.
+        The state key that the first of the steps makes.
     root
-        The state key before any step.
+        The state key at step 0.
     study
-        Names the study among all: its next driver may take over what the last one held.
+        Unique name of the study: its next driver takes over the leases of the last one.
     holder
-        Names the driver's run.
+        Unique name of the driver's run.
     sequences
         JSON documents of the hyper-parameters by name.
     start, stop
-        Steps.
+        The steps, the last one excluded.
     step
-        How far its driver has heard that it came.
+        The last step that the driver knows to be trained.
     saved
         Steps on the way whose states are in the store.
     expires
-        When it ends unless it is renewed (epoch seconds).
+        Time at which the lease ends unless it is renewed (epoch seconds).
     is_done
-        Whether nobody trains these steps any more.
+        Whether the training has ended.
     of
-        The key of the lease that this one is part of: it holds the step after a state that
-        was saved on the way, and ends with that lease. Empty if it is no part.
+        The key of the whole lease, if this one is a part of another: a part is on the step
+        after a saved state and ends with the whole. Empty for a whole lease.
     """
 
     key: str
@@ -77,20 +77,20 @@ class Lease:
     of: str = ""
 
     def is_held(self, now: float) -> bool:
-        """Whether someone trains these steps."""
+        """Return whether a driver trains these steps."""
         return not self.is_done and now < self.expires <= now + FURTHEST_SECONDS
 
     def part(self, key: str) -> Lease:
-        """Return the lease on the step that makes another key on the same way."""
+        """Return the part of this lease on the step that makes another key."""
         return replace(self, key=key, of=self.key, sequences={}, saved=())
 
     def to_bytes(self) -> bytes:
-        """Return it as the content of a file."""
+        """Return the lease as the content of a file."""
         return json.dumps({"format": _FORMAT, "version": _VERSION, **asdict(self)}).encode()
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Lease | None:
-        """Return the lease that a file holds; None if it holds none that is understood."""
+        """Return the lease in a file, or None for invalid content."""
         try:
             document = json.loads(content)
             known = (document.pop("format"), document.pop("version")) == (_FORMAT, _VERSION)
@@ -99,8 +99,8 @@ class Lease:
             names = [lease.key, lease.root, lease.study, lease.holder, lease.of]
             is_whole = (
                 known
-                and all(type(one) is int and one >= 0 for one in numbers)
-                and all(type(one) is str for one in names)
+                and all(type(number) is int and number >= 0 for number in numbers)
+                and all(type(name) is str for name in names)
                 and isinstance(lease.sequences, dict)
                 and type(lease.expires) is float
                 and math.isfinite(lease.expires)
@@ -113,14 +113,14 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveRequest:
-    """A configuration that a driver wants states of.
+    """A request of a driver that others save states of a configuration.
 
     Parameters
     ----------
     sequences
-        By name.
+        The configuration.
     ends
-        The steps whose states it wants.
+        The steps whose states are requested.
     """
 
     sequences: Sequences
@@ -128,19 +128,13 @@ class SaveRequest:
 
 
 class Leases:
-    """The leases in a store, and what drivers say that they will want.
-
-    Parameters
-    ----------
-    files
-        The store's files.
-    """
+    """The leases and save requests in a store."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
 
     def take(self, lease: Lease, now: float, *, heed_saved: bool = True) -> Lease | None:
-        """Take a lease; return None, or the one that stands in the way.
+        """Take a lease; return None, or the other lease that prevents it.
 
         Parameters
         ----------
@@ -149,105 +143,100 @@ class Leases:
         now
             Epoch seconds.
         heed_saved
-            Whether also one that is not held any more stands in the way if it tells of
-            states: they are to be looked at first.
+            Whether an ended lease that lists saved states prevents it, too: the caller must
+            look at those states first.
         """
         content, path = lease.to_bytes(), layout.lease_path(lease.root, lease.key)
         if self._files.create(path, content, durable=False):
             return None
         there = self._files.read("", [path])[0]
-        found = self.read(lease.root, [lease.key])[0]
-        if there is None or found is None or found.study == lease.study:
-            # Its study has one driver at a time: what the last one held is this one's.
+        other = self.read(lease.root, [lease.key])[0]
+        if there is None or other is None or other.study == lease.study:
+            # A study has one driver at a time, which takes over the leases of the last one.
             self._files.replace(path, content)
             return None
-        if found.is_held(now) or (heed_saved and found.saved):
-            return found
+        if other.is_held(now) or (heed_saved and other.saved):
+            return other
         self._files.remove_same(path, there.tobytes())
         if self._files.create(path, content, durable=False):
             return None
         return self.read(lease.root, [lease.key])[0]
 
     def write(self, lease: Lease) -> None:
-        """Write a lease that is held, anew."""
+        """Write a held lease again, with its progress."""
         self._files.replace(layout.lease_path(lease.root, lease.key), lease.to_bytes())
 
     def read(self, root: str, keys: Sequence[str]) -> list[Lease | None]:
-        """Return leases by key; for a part of a lease, the lease; None where there is none."""
-        found = self._read(root, keys)
-        parts = [lease.of for lease in found if lease is not None and lease.of]
+        """Return the lease of each key, or None; for a part, the whole lease."""
+        leases = self._read(root, keys)
+        parts = [lease.of for lease in leases if lease is not None and lease.of]
         wholes = dict(zip(parts, self._read(root, parts), strict=True)) if parts else {}
-        return [wholes[one.of] if one is not None and one.of else one for one in found]
+        return [wholes[lease.of] if lease and lease.of else lease for lease in leases]
 
     def all(self, root: str) -> Iterator[tuple[str, float]]:
-        """Return path and time of the last change of each lease and wish below a root."""
+        """Yield path and time of the last write of each lease and save request below a root."""
         for folder in (layout.lease_folder(root), layout.save_request_folder(root)):
             for entry in self._files.entries(folder):
                 yield entry.path, entry.modified
 
     def remove(self, paths: Sequence[str]) -> None:
-        """Remove leases and wishes."""
+        """Remove leases and save requests."""
         self._files.remove_files(paths)
 
     def request_saves(
-        self, root: str, holder: str, number: int, paths: Sequence[SaveRequest]
+        self, root: str, holder: str, number: int, requests: Sequence[SaveRequest]
     ) -> str:
-        """Tell others what this driver will want; return the path of the file that says it."""
+        """Write save requests into a new file of this driver; return its path."""
         document = [
             {
-                "sequences": {name: one.to_json() for name, one in path.sequences.items()},
-                "ends": path.ends,
+                "sequences": {name: value.to_json() for name, value in request.sequences.items()},
+                "ends": request.ends,
             }
-            for path in paths
+            for request in requests
         ]
-        where = f"{layout.save_request_folder(root)}/{holder}-{number}"
-        self._files.replace(where, json.dumps(document).encode())
-        return where
+        path = f"{layout.save_request_folder(root)}/{holder}-{number}"
+        self._files.replace(path, json.dumps(document).encode())
+        return path
 
     def save_requests(self, root: str, known: set[str]) -> Iterator[SaveRequest]:
-        """Return what others want, from the files that are not `known`; these are known then."""
+        """Yield the requests in files whose paths are not in `known`, and add those paths."""
         paths = [entry.path for entry in self._files.entries(layout.save_request_folder(root))]
         new = [path for path in paths if path not in known]
         known.update(new)
         for content in self._files.read("", new) if new else ():
-            yield from _paths_in(b"" if content is None else content.tobytes())
+            yield from _requests_in(b"" if content is None else content.tobytes())
 
     def _read(self, root: str, keys: Sequence[str]) -> list[Lease | None]:
-        """Return what lies under keys; what names another place than its own is no lease."""
+        """Return the lease of each key; a lease that names another place is invalid."""
         contents = self._files.read("", [layout.lease_path(root, key) for key in keys])
-        leases = [None if one is None else Lease.from_bytes(one.tobytes()) for one in contents]
+        leases = [
+            None if content is None else Lease.from_bytes(content.tobytes()) for content in contents
+        ]
         return [
             lease if lease is not None and (lease.root, lease.key) == (root, key) else None
             for key, lease in zip(keys, leases, strict=True)
         ]
 
 
-def _paths_in(content: bytes) -> Iterator[SaveRequest]:
-    """Yield the paths that a file tells of; none if it cannot be read: it may be anyone's."""
+def _requests_in(content: bytes) -> list[SaveRequest]:
+    """Return the requests in a file; none if it is invalid, because anyone may have written it."""
     try:
-        found = [
+        return [
             SaveRequest(
                 sequences={
-                    str(name): sequence_from_json(one) for name, one in path["sequences"].items()
+                    str(name): sequence_from_json(value)
+                    for name, value in request["sequences"].items()
                 },
-                ends=_ends_in(path["ends"]),
+                ends=_ends_in(request["ends"]),
             )
-            for path in json.loads(content)
+            for request in json.loads(content)
         ]
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        return
-    yield from found
+        return []
 
 
 def _ends_in(steps: Sequence[object]) -> tuple[Step, ...]:
-    """Return steps that a driver may want.
-
-    Raises
-    ------
-    ValueError
-        If they cannot be, or if there are too many of them.
-    """
-    found = tuple(step for step in steps if type(step) is int and step >= 1)
-    if not found or len(found) < len(steps) or len(found) > MOST_ENDS:
+    ends = tuple(step for step in steps if type(step) is int and step >= 1)
+    if not ends or len(ends) < len(steps) or len(ends) > MOST_ENDS:
         raise ValueError(f"ends must be 1 to {MOST_ENDS} steps >= 1")
-    return found
+    return ends

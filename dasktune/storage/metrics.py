@@ -11,7 +11,7 @@ from dasktune.types import Metrics
 
 
 def metrics_to_json(metrics: Metrics) -> dict[str, float | str]:
-    """Return metrics as JSON values; what JSON has no number for is a string.
+    """Return metrics as JSON values; NaN and infinities become strings.
 
     Examples
     --------
@@ -25,7 +25,7 @@ def metrics_to_json(metrics: Metrics) -> dict[str, float | str]:
 
 
 def metrics_to_text(metrics: Metrics) -> str:
-    """Return `metrics_to_json` as text; written for every report, so by hand.
+    """Return `metrics_to_json` as text; faster than `json`, for it runs at every report.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Nothing that opens a store or database may be read in an error, a log or a report."""
+"""Removing credentials of stores and databases from errors, logs and reports."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from collections.abc import Iterator, Mapping
 import fsspec.config
 
 SECRET = "***"
-"""What stands where a secret was."""
+"""Replaces every secret."""
 
 _VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "PGPASSWORD")
 
 _SHORTEST = 8
-"""Letters of the shortest value that is looked for; a shorter one may be any word."""
+"""Letters of the shortest secret; a shorter value may be any word."""
 
 _OPTION = re.compile(r"(?i)key|secret|token|password|credential|connection_string|signature")
 
 _PATTERNS = (
-    # User and password of a URL; a password may hold slashes, a port is none.
+    # User and password of a URL; a password may hold slashes, and a port must stay.
     (re.compile(r"://[^\s/@:'\"]*:(?!\d+[/\s])[^\s@]*@|://[^\s/@'\"]+@"), f"://{SECRET}@"),
     # Signed URLs of S3, Google and Azure, request headers, and the options of a database's URL.
     (
@@ -35,10 +35,10 @@ _PATTERNS = (
 
 
 def redacted(text: str) -> str:
-    """Return a text without what looks like a secret, such as the password in a URL.
+    """Return a text in which everything that looks like a secret is replaced.
 
-    Also taken out are the credentials that this process has in its environment or in the
-    configuration of fsspec, wherever they stand.
+    That is the password in a URL, for example, and wherever they occur the credentials in the
+    environment of this process and in the configuration of fsspec.
 
     Examples
     --------
@@ -47,19 +47,19 @@ def redacted(text: str) -> str:
     """
     for value in sorted(set(_credentials()), key=len, reverse=True):
         text = text.replace(value, SECRET)
-    for pattern, instead in _PATTERNS:
-        text = pattern.sub(instead, text)
+    for pattern, replacement in _PATTERNS:
+        text = pattern.sub(replacement, text)
     return text
 
 
 def showable(error: BaseException) -> BaseException | None:
-    """Return an error as the cause of another; None if its story tells a secret."""
-    story = "".join(traceback.format_exception(error))
-    return error if redacted(story) == story else None
+    """Return an error that may be shown as a cause; None if its traceback holds a secret."""
+    text = "".join(traceback.format_exception(error))
+    return error if redacted(text) == text else None
 
 
 def _credentials() -> Iterator[str]:
-    """Return the secrets of this process that have a known place."""
+    """Return the secrets in the environment and in the configuration of fsspec."""
     values = [os.environ.get(name, "") for name in _VARIABLES]
     values += _secret_options(fsspec.config.conf)
     return (value for value in values if len(value) >= _SHORTEST)

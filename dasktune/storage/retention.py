@@ -1,10 +1,9 @@
-"""What may go from a checkpoint store that has a byte budget: what is worth least per byte.
+"""Retention: the order in which states leave a checkpoint store with a byte budget.
 
-A checkpoint is a cache of work. It is worth the seconds that it takes to train it again,
-from the nearest state before it that stays, times the chance that it is asked for. States on
-one path depend on each other: without the one before, training starts further up, and whoever
-would have asked for it asks there. So the choice is made one state at a time, each time with
-what the others are worth by then.
+A checkpoint is a cache of work. Its value is the time to train it again, from the nearest
+stored state before it, times the probability that it is requested. The values of states on one
+path depend on each other: without an earlier state, training starts further back and requests
+go there. So states are chosen one at a time, with the values at that moment.
 """
 
 from __future__ import annotations
@@ -22,35 +21,34 @@ _UNITS = ("", "k", "m", "g", "t", "p")
 
 _BEST = re.compile(r"best:([1-9]\d*)")
 
-
 GRACE = 3600.0
-"""Seconds for which nothing goes whose place and use are not known."""
+"""Seconds for which a state outside all known plans is kept."""
 
-STRANGER = 0.02
-"""Chance that a state is asked for of which nothing is known but that it was just written."""
+UNKNOWN_CHANCE = 0.02
+"""Probability that a new state outside all known plans is requested."""
 
 HALF_LIFE = 7 * 86400.0
-"""Seconds in which that chance halves."""
+"""Seconds in which that probability halves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """A state in a store, as far as it matters to who must make room.
+    """The value of a stored state, for retention.
 
     Parameters
     ----------
     key
-        Its key.
+        The state key.
     nbytes
-        What removing it frees.
+        Bytes that its eviction frees.
     seconds
-        Training time up to it: from `above`, or from nothing if that is None.
+        Training time from the state `above`, or from step 0 if that is None.
     chance
-        Probability that it is asked for again, by what no stored state further on serves.
+        Probability of a request that no later stored state serves.
     above
-        Key of the nearest state before it on its path that is stored, too.
+        Key of the nearest stored state before it on its path.
     stays
-        Whether it must not go.
+        Whether it must be kept.
     """
 
     key: str
@@ -67,99 +65,97 @@ class State:
 
 
 def evictions(states: Iterable[State], excess: int) -> list[State]:
-    """Return the states that go so that at least `excess` bytes are freed, in this order.
+    """Return the states to evict, in this order, to free at least `excess` bytes.
 
-    The cheapest one goes first, at the price that it has then: once a state has gone, those
-    that follow it on its path cost its training, too, and the one before it may be asked for
-    in its place. It is all that may go if that is not enough.
+    The state of the lowest price is next, at the price it has then: an eviction adds its
+    training time to the states that follow it on its path, and its requests to the state before
+    it. If the states that may go do not free enough, all of them are returned.
 
     Parameters
     ----------
     states
-        All that is stored; a state's `above` must be among them.
+        All stored states; a state's `above` must be among them.
     excess
-        Bytes.
+        Bytes to free.
 
     Examples
     --------
     >>> trunk = State(key="t", nbytes=1, seconds=50, chance=0.1)
     >>> leaf = State(key="l", nbytes=1, seconds=10, chance=0.4, above="t")
-    >>> [(gone.key, gone.price) for gone in evictions([trunk, leaf], 2)]
+    >>> [(state.key, state.price) for state in evictions([trunk, leaf], 2)]
     [('l', 4.0), ('t', 23.0)]
     """
-    now = {one.key: one for one in states}
+    now = {state.key: state for state in states}
     below = defaultdict(set)
-    for one in now.values():
-        if one.above is not None:
-            below[one.above].add(one.key)
-    heap = [(one.price, one.key) for one in now.values() if not one.stays]
+    for state in now.values():
+        if state.above is not None:
+            below[state.above].add(state.key)
+    heap = [(state.price, state.key) for state in now.values() if not state.stays]
     heapify(heap)
-    gone: list[State] = []
+    evicted: list[State] = []
     while heap and excess > 0:
         price, key = heappop(heap)
         state = now[key]
         if state.price != price:
-            # Prices only rise, so an entry that is too low is merely early.
+            # Prices only rise, so a state with an outdated price goes back into the heap.
             heappush(heap, (state.price, key))
             continue
-        gone.append(now.pop(key))
+        evicted.append(now.pop(key))
         excess -= state.nbytes
         _pass_on(state, now, below)
-    return gone
+    return evicted
 
 
-def _pass_on(gone: State, now: dict[str, State], below: dict[str, set[str]]) -> None:
-    """Let those next to a state on its path do without it."""
-    followers = below.pop(gone.key, set())
+def _pass_on(evicted: State, now: dict[str, State], below: dict[str, set[str]]) -> None:
+    """Update the neighbours of an evicted state on its path."""
+    followers = below.pop(evicted.key, set())
     for key in followers:
-        one = now[key]
-        now[key] = replace(one, seconds=one.seconds + gone.seconds, above=gone.above)
-    if gone.above is not None:
-        above = now[gone.above]
-        chance = 1 - (1 - above.chance) * (1 - gone.chance)
-        now[gone.above] = replace(above, chance=chance)
-        below[gone.above] |= followers
-        below[gone.above].discard(gone.key)
+        state = now[key]
+        now[key] = replace(state, seconds=state.seconds + evicted.seconds, above=evicted.above)
+    if evicted.above is not None:
+        above = now[evicted.above]
+        chance = 1 - (1 - above.chance) * (1 - evicted.chance)
+        now[evicted.above] = replace(above, chance=chance)
+        below[evicted.above] |= followers
+        below[evicted.above].discard(evicted.key)
 
 
 def unknown_state(key: str, nbytes: int, *, seconds: float, age: float, grace: float) -> State:
-    """Return what a state of an unknown place is worth: the less, the longer it was not used.
+    """Return a state that is in no known plan; its value falls with the time since its use.
 
     Parameters
     ----------
-    key, nbytes
-        As of a `State`.
-    seconds
-        What its training took.
+    key, nbytes, seconds
+        As for `State`.
     age
         Seconds since it was written or used.
     grace
-        Age below which it stays: another driver may be about to load it.
+        Age up to which it stays: another driver may be about to load it.
     """
-    chance = STRANGER * 0.5 ** (max(age, 0.0) / HALF_LIFE)
+    chance = UNKNOWN_CHANCE * 0.5 ** (max(age, 0.0) / HALF_LIFE)
     return State(key=key, nbytes=nbytes, seconds=seconds, chance=chance, stays=age < grace)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keep:
-    """Whose last states never go.
+    """The trials whose last states are never evicted.
 
     Parameters
     ----------
     best
-        Those of so many trials with the best values; of all trials if None.
+        Number of trials, by best value; None for all trials.
     """
 
     best: int | None
 
     @classmethod
     def parse(cls, text: object) -> Keep:
-        """Return what ``best:3``, ``all`` or ``none`` say.
+        """Return the meaning of ``best:3``, ``all`` or ``none``.
 
         Raises
         ------
         ConfigurationError
-            If it is none of them.
+            If the text is none of these.
 
         Examples
         --------
@@ -168,12 +164,12 @@ class Keep:
         """
         if text in ("all", "none"):
             return cls(best=None if text == "all" else 0)
-        found = _BEST.fullmatch(text) if isinstance(text, str) else None
-        if found is None:
+        match = _BEST.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
             raise ConfigurationError(
                 f"keep must be 'best:N' with N >= 1, 'all' or 'none', got {text!r}"
             )
-        return cls(best=int(found[1]))
+        return cls(best=int(match[1]))
 
     def __str__(self) -> str:
         return {None: "all", 0: "none"}.get(self.best, f"best:{self.best}")
@@ -181,14 +177,14 @@ class Keep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How much a store may hold, and what stays in any case.
+    """The byte budget of a store, and the states that stay in any case.
 
     Parameters
     ----------
     budget
-        Bytes of all checkpoints in the store, whosever they are.
+        Bytes of all checkpoints in the store, those of other studies included.
     keep
-        Whose last states never go.
+        Trials whose last states stay.
     grace
         See `unknown_state`.
     """
@@ -207,20 +203,20 @@ def bytes_of(size: object, name: str = "budget") -> int:
     Raises
     ------
     ConfigurationError
-        If it is no size, or less than one byte.
+        If it is not a size of at least one byte.
 
     Examples
     --------
     >>> bytes_of("1.5 GiB"), bytes_of("20 GB"), bytes_of(4096)
     (1610612736, 20000000000, 4096)
     """
-    found = _SIZE.fullmatch(size) if isinstance(size, str) else None
+    match = _SIZE.fullmatch(size) if isinstance(size, str) else None
     nbytes = 0
-    if found is not None:
-        unit = found[2].lower().removesuffix("b")
+    if match is not None:
+        unit = match[2].lower().removesuffix("b")
         base = 1024 if unit.endswith("i") else 1000
         if unit != "i":
-            nbytes = int(float(found[1]) * base ** _UNITS.index(unit.removesuffix("i")))
+            nbytes = int(float(match[1]) * base ** _UNITS.index(unit.removesuffix("i")))
     elif isinstance(size, int) and not isinstance(size, bool):
         nbytes = size
     if nbytes < 1:
@@ -232,7 +228,7 @@ def bytes_of(size: object, name: str = "budget") -> int:
 
 
 def size_text(nbytes: float) -> str:
-    """Return a number of bytes as people read it.
+    """Return a number of bytes as a short text.
 
     Examples
     --------
@@ -247,11 +243,11 @@ def size_text(nbytes: float) -> str:
 
 
 def retention_problems(budget: object, keep: object) -> list[str]:
-    """Return what is wrong with a budget, which may be None, and with what is to be kept."""
-    found: list[str] = []
+    """Return the problems of the arguments `budget`, which may be None, and `keep`."""
+    problems: list[str] = []
     for parse, given in ((bytes_of, 1 if budget is None else budget), (Keep.parse, keep)):
         try:
             parse(given)
         except ConfigurationError as error:
-            found += error.problems
-    return found
+            problems += error.problems
+    return problems

@@ -1,10 +1,9 @@
 """Tensors as bytes in one flat buffer: NumPy arrays and scalars, bytes, torch tensors.
 
-A `Source` is a tensor as the training code holds it, a `Tensor` the place that its bytes have
-in the buffer. The bytes are in C order of the axes as listed in ``order`` (empty: as they
-are), so Fortran arrays and channels-last tensors come back with their strides: the result of
-a sum depends on them. Each tensor has a checksum of its own, so that a damaged one is named
-and one alone can be checked.
+A `TensorSource` is a tensor as the training code holds it, a `Tensor` its place in the buffer.
+The bytes are in C order of the axes listed in ``order`` (empty: the order of the shape), so
+Fortran arrays and channels-last tensors come back with their strides: the result of a sum
+depends on them. Each tensor has its own checksum, so that errors can name a damaged tensor.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,22 +27,23 @@ from dasktune.errors import StorageError
 from dasktune.storage.buffers import ALIGNMENT, Buffer, is_aligned
 
 Json = Any
-"""What `json.dumps` takes with ``allow_nan=False``."""
+"""A value for `json.dumps` with ``allow_nan=False``."""
 
 DIGEST_BYTES = 16
-"""Length of a BLAKE3 digest; it takes 2**64 tries to make two states with the same one."""
+"""Length of a BLAKE3 digest; making two states with one digest takes 2**64 tries."""
 
 _THREADS = 2
-"""Threads that compute checksums: the others are for training."""
+"""Threads that compute checksums; other cores stay free for training."""
 
 _MANY_BYTES = 4 * 2**20
-"""Bytes from which on threads are worth their start."""
+"""Bytes from which on starting threads pays off."""
 
 _SHARED_BYTES = 64 * 2**10
-"""Bytes from which on what is read is not copied again: smaller ones would keep all that they
-were read with in memory."""
+"""Bytes from which on a tensor stays in the memory it was read into: a smaller one would keep
+all of that memory alive."""
 
 _NUMPY_KINDS = "biufcmMSUV"
+_SPELLING = re.compile(rf"[<>|=][{_NUMPY_KINDS}]\d+(\[[^\[\]]*\])?")
 _TORCH_DTYPES = (
     *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
     *("float16", "bfloat16", "float32", "float64", "complex32", "complex64", "complex128"),
@@ -51,20 +52,20 @@ _TORCH_DTYPES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Source:
+class TensorSource:
     """A tensor to be stored.
 
     Parameters
     ----------
     value
-        Where the bytes come from.
+        The array, tensor or bytes.
     kind
         ``numpy``, ``scalar`` (of NumPy), ``bytes`` or ``torch``.
     dtype
         The library's own spelling; JSON.
     memory
-        Equal for two tensors that are the same memory seen in the same way; None if that
-        does not matter.
+        Equal for two tensors that are equal views of the same memory; None if they are always
+        stored separately.
     """
 
     value: Any
@@ -79,7 +80,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:
-    """Where one tensor lies in the buffer, and what it is."""
+    """Type, shape and place in the buffer of one tensor."""
 
     name: str
     kind: str
@@ -92,8 +93,8 @@ class Tensor:
     blake3: str = ""
 
     @classmethod
-    def placed(cls, source: Source, *, name: str, end: int) -> Tensor:
-        """Give a tensor the first aligned place at or after `end`."""
+    def placed(cls, source: TensorSource, *, name: str, end: int) -> Tensor:
+        """Return the tensor at the first aligned place at or after `end`."""
         return cls(
             name=name,
             kind=source.kind,
@@ -107,11 +108,11 @@ class Tensor:
 
     @property
     def end(self) -> int:
-        """Where the bytes end."""
+        """End of the bytes in the buffer."""
         return self.offset + self.nbytes
 
     def to_json(self, checksum: str) -> dict[str, Json]:
-        """Return the tensor as JSON, with the checksum of its bytes; what is usual is left out."""
+        """Return the tensor as JSON with the checksum of its bytes; defaults are left out."""
         return {
             "name": self.name,
             "kind": self.kind,
@@ -126,7 +127,7 @@ class Tensor:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Json]) -> Tensor:
-        """Return the tensor that `to_json` wrote; raises ValueError or TypeError if it did not."""
+        """Return the tensor that `to_json` wrote; ValueError or TypeError for other documents."""
         shape, order = tuple(document["shape"]), tuple(document.get("order", ()))
         tensor = cls(**{**document, "shape": shape, "order": order})
         if type(tensor.name) is not str or not tensor.name.isprintable():
@@ -141,24 +142,14 @@ class Tensor:
         return tensor
 
     def write(self, data: Buffer, start: int, value: Any) -> None:
-        """Copy the bytes of a source's value to their place in a buffer.
-
-        Parameters
-        ----------
-        data
-            The buffer.
-        start
-            Its address.
-        value
-            The source's value.
-        """
+        """Copy the value of a source to its place in a buffer that begins at address `start`."""
         if not self.nbytes:
             return
         if self.kind == "torch":
             value = value.permute(self.order) if self.order else value
             plain = value.is_cpu and value.is_contiguous()
             if plain and not value.is_conj() and not value.is_neg():
-                # torch would start threads for it, and take five times as long for a small one.
+                # torch would start threads and take five times as long for a small tensor.
                 ctypes.memmove(start + self.offset, value.data_ptr(), self.nbytes)
                 return
             part = data[self.offset : self.end]
@@ -170,19 +161,10 @@ class Tensor:
             target[...] = value.transpose(self.order) if self.order else value
 
     def read(self, part: Buffer, *, copy: bool = True) -> Any:
-        """Return the object whose bytes are these.
+        """Return the object whose bytes are `part`, the tensor's part of the buffer.
 
-        Parameters
-        ----------
-        part
-            The tensor's part of the buffer.
-        copy
-            Whether the object must have memory of its own; if not, it may live in `part`.
-
-        Raises
-        ------
-        ValueError, TypeError, RuntimeError
-            If there can be no such tensor.
+        Without `copy` a large object may use the memory of `part`. ValueError, TypeError and
+        RuntimeError mean that no such tensor exists.
         """
         copy = copy or self.nbytes < _SHARED_BYTES or not part.flags.writeable
         copy = copy or not is_aligned(part)
@@ -230,12 +212,12 @@ class Tensor:
             )
 
 
-def bytes_source(value: bytes) -> Source:
+def bytes_source(value: bytes) -> TensorSource:
     """Return bytes as a source."""
-    return Source(value=value, kind="bytes", dtype="|u1", shape=(len(value),), itemsize=1)
+    return TensorSource(value=value, kind="bytes", dtype="|u1", shape=(len(value),), itemsize=1)
 
 
-def numpy_source(value: NDArray[Any], kind: str) -> Source:
+def numpy_source(value: NDArray[Any], kind: str) -> TensorSource:
     """Return an array as a source.
 
     Raises
@@ -248,7 +230,7 @@ def numpy_source(value: NDArray[Any], kind: str) -> Source:
     if spelling is None or np.lib.format.descr_to_dtype(spelling) != dtype:
         raise ValueError(f"arrays of dtype {dtype} cannot be stored")
     where = value.__array_interface__["data"][0] if value.size else id(value)
-    return Source(
+    return TensorSource(
         value=value,
         kind=kind,
         dtype=spelling,
@@ -259,7 +241,7 @@ def numpy_source(value: NDArray[Any], kind: str) -> Source:
     )
 
 
-def torch_source(value: Any) -> Source:
+def torch_source(value: Any) -> TensorSource:
     """Return a torch tensor as a source.
 
     Raises
@@ -278,7 +260,7 @@ def torch_source(value: Any) -> Source:
     shape, stride, requires_grad = tuple(value.shape), value.stride(), value.requires_grad
     where = value.data_ptr() if value.numel() else id(value)
     flags = (requires_grad, value.is_conj(), value.is_neg())
-    return Source(
+    return TensorSource(
         value=value.detach() if requires_grad else value,
         kind="torch",
         dtype=dtype,
@@ -291,9 +273,9 @@ def torch_source(value: Any) -> Source:
 
 
 def altered(tensors: Sequence[Tensor], parts: Sequence[Buffer]) -> list[str]:
-    """Return the names of tensors whose parts of the buffer are not what was written."""
-    sums = checksums(parts)
-    return [one.name for one, found in zip(tensors, sums, strict=True) if one.blake3 != found]
+    """Return the names of tensors whose bytes do not match their checksums."""
+    actual = zip(tensors, checksums(parts), strict=True)
+    return [tensor.name for tensor, checksum in actual if tensor.blake3 != checksum]
 
 
 def digest_of(content: memoryview | bytes) -> str:
@@ -303,7 +285,7 @@ def digest_of(content: memoryview | bytes) -> str:
 
 
 def checksums(parts: Sequence[Buffer]) -> list[str]:
-    """Return the checksums of parts, several at a time where that is worth it."""
+    """Return the checksums of parts; for many bytes, several at a time."""
     contents = [part.data for part in parts]
     if sum(map(len, contents)) < _MANY_BYTES:
         return list(map(digest_of, contents))
@@ -312,7 +294,7 @@ def checksums(parts: Sequence[Buffer]) -> list[str]:
 
 
 def torch_module() -> Any:
-    """Import torch when a tensor is met, and not before: it takes seconds."""
+    """Return torch, imported at the first torch tensor because that takes seconds."""
     known = sys.modules.get("torch")
     if known is not None:
         return known
@@ -327,13 +309,13 @@ def torch_module() -> Any:
 
 @cache
 def _torch_names() -> dict[Any, str]:
-    """Return the names of the dtypes that this version of torch has."""
+    """Return the names of this torch version's dtypes."""
     torch = torch_module()
     return {getattr(torch, name): name for name in _TORCH_DTYPES if hasattr(torch, name)}
 
 
 def _torch_view(part: Buffer, dtype: Any, shape: tuple[int, ...]) -> Any:
-    """Return a tensor that lives in a part of a buffer."""
+    """Return a tensor that uses the memory of a part of a buffer."""
     return torch_module().from_numpy(part).view(dtype).view(shape)
 
 
@@ -349,6 +331,9 @@ def _is_storable(dtype: np.dtype[Any]) -> bool:
 def _tuples(description: Json) -> Json:
     """Return a dtype's description with the tuples that JSON turned into arrays."""
     if not isinstance(description, list):
+        # NumPy warns of other spellings, such as "0a", in place of refusing them.
+        if not _SPELLING.fullmatch(description):
+            raise ValueError(f"dtype {description!r} is not allowed")
         return description
     return [
         (tuple(name) if isinstance(name, list) else name, _tuples(dtype), *map(tuple, rest))

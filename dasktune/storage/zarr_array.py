@@ -1,13 +1,13 @@
 """One flat array of bytes in the zarr v3 format, as the files it consists of.
 
 The array is ``uint8``, of one dimension, not compressed (float weights shrink by 3 to 8
-percent), in as few chunks as objects may be large, each with a CRC32C at its end. Any zarr
-reads it. It is written here without zarr because this way the files can be synced and sent
-together, an array costs tens of microseconds instead of milliseconds, and because zarr
-returns zeros for a chunk that is missing, where a checkpoint must be refused.
+percent only), in chunks of up to `CHUNK_BYTES`, each with a CRC32C at its end. Any zarr
+implementation reads it. The zarr package is not used because an array would cost milliseconds
+instead of tens of microseconds, its files could not be synced and sent together, and a missing
+chunk would read as zeros instead of an error.
 
-The metadata has one spelling, in which the attributes stand last: they are taken out of the
-file and compared as bytes, so that nothing depends on how JSON is read.
+The metadata have one spelling with the attributes last. The attributes are cut out of the file
+and compared as bytes, so that nothing depends on the reading of JSON.
 
 References
 ----------
@@ -29,30 +29,30 @@ from dasktune.errors import CorruptCheckpointError
 from dasktune.storage.buffers import ALIGNMENT, Buffer, empty
 
 CHUNK_BYTES = 32 * 2**20
-"""Largest chunk; larger arrays are cut into equal ones. It is part of the format."""
+"""Size of the largest chunk; larger arrays have several equal chunks. Part of the format."""
 
 _METADATA = "zarr.json"
 _CRC_BYTES = 4
 _THREADS = 2
 _AT_ONCE = 64
-"""Files that are asked for together: a size that is a lie ends at the first that is missing."""
+"""Files read together: with a forged size, reading ends at the first missing chunk."""
 
 Read = Callable[[Sequence[str]], list[Buffer | None]]
-"""Returns the content of the files of these names, None for what does not exist."""
+"""Returns the content of files by name, None for a missing file."""
 
 
 class ArrayFiles(Mapping[str, list[Buffer]]):
-    """The files of an array: their content in pieces by name, made when it is asked for.
+    """The files of an array: their content in pieces by name, made on access.
 
-    The metadata come last, so that the chunks can be on their way to the disk while the
-    attributes, which may hold checksums, are still computed.
+    The metadata come last, so that chunks are written while the attributes, which may hold
+    checksums, are still computed.
 
     Parameters
     ----------
     data
         The bytes; they are not copied.
     attributes
-        Returns the JSON that is kept in the array's metadata.
+        Returns the JSON for the array's metadata.
     """
 
     def __init__(self, data: Buffer, attributes: Callable[[], bytes]) -> None:
@@ -77,14 +77,14 @@ class ArrayFiles(Mapping[str, list[Buffer]]):
 
 
 class Chunks:
-    """The bytes of an array as they were read: in chunks, which are not put together.
+    """The bytes of an array in the chunks in which they were read.
 
     Parameters
     ----------
     chunks
-        Equal in size, each with its CRC32C.
+        Equal in size, each with its CRC32C; the last one is padded.
     nbytes
-        How many bytes of them count: the last one is filled up.
+        Number of bytes without the padding.
     """
 
     def __init__(self, chunks: Sequence[Buffer], nbytes: int) -> None:
@@ -100,16 +100,16 @@ class Chunks:
             If one is altered.
         """
         if len(self._chunks) <= 1:
-            right = list(map(_is_right, self._chunks))
+            intact = list(map(_is_intact, self._chunks))
         else:
             with ThreadPoolExecutor(_THREADS, thread_name_prefix="dasktune-checks") as pool:
-                right = list(pool.map(_is_right, self._chunks))
-        if not all(right):
-            name = f"c.{right.index(False)}"
+                intact = list(pool.map(_is_intact, self._chunks))
+        if not all(intact):
+            name = f"c.{intact.index(False)}"
             raise CorruptCheckpointError(f"chunk {name} is altered: CRC32C does not match")
 
     def __getitem__(self, part: slice) -> Buffer:
-        """Return a part: of one chunk as it is, of several as a copy."""
+        """Return a part; it is a view if it lies in one chunk, else a copy."""
         start, stop, _ = part.indices(self.nbytes)
         pieces, at = [], start
         while at < stop:
@@ -135,14 +135,14 @@ def read_array(read: Read, nbytes: int) -> tuple[Chunks, bytes]:
     Raises
     ------
     CorruptCheckpointError
-        If a file is missing or cut short. Whether chunks are altered is not looked at.
+        If a file is missing or cut short. Checksums are left to `Chunks.check`.
     """
     size = _chunk_size(nbytes)
     names = itertools.chain([_METADATA], _chunk_names(nbytes))
-    found: list[Buffer] = []
+    files: list[Buffer] = []
     while batch := list(itertools.islice(names, _AT_ONCE)):
-        found += map(_whole, batch, read(batch), itertools.repeat(size))
-    metadata, *chunks = found
+        files += map(_whole, batch, read(batch), itertools.repeat(size))
+    metadata, *chunks = files
     attributes = _attributes(metadata.tobytes(), nbytes)
     return Chunks(chunks, nbytes), attributes
 
@@ -156,9 +156,9 @@ def _chunk_names(nbytes: int) -> Iterator[str]:
 
 
 def _chunk_size(nbytes: int) -> int:
-    """Cut into equal chunks: the format fills the last one up to the size of the others.
+    """Return the size of equal chunks, a multiple of the alignment of tensors.
 
-    A multiple of the alignment of tensors, so that they can be used where they were read.
+    Tensors can then be used in place; the format pads the last chunk to the common size.
     """
     count = -(-nbytes // CHUNK_BYTES)
     if count <= 1:
@@ -184,7 +184,7 @@ def _whole(name: str, content: Buffer | None, size: int) -> Buffer:
     return content
 
 
-def _is_right(content: Buffer) -> bool:
+def _is_intact(content: Buffer) -> bool:
     return np.array_equal(_crc(content[:-_CRC_BYTES]), content[-_CRC_BYTES:])
 
 
@@ -195,10 +195,7 @@ def _head(nbytes: int) -> bytes:
         "node_type": "array",
         "shape": [nbytes],
         "data_type": "uint8",
-        "chunk_grid": {
-            "name": "regular",
-            "configuration": {"chunk_shape": [_chunk_size(nbytes)]},
-        },
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [_chunk_size(nbytes)]}},
         # A dot, so that the chunks lie beside the metadata and not one folder further down.
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
         "fill_value": 0,

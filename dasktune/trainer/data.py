@@ -307,10 +307,7 @@ def _executor(fetch: _Fetch, workers: int, processes: bool) -> Executor:
     # data set may be defined in a study file that the new process cannot import.
     payload = dumps_by_value(fetch)
     return ProcessPoolExecutor(
-        workers,
-        mp_context=get_context("spawn"),
-        initializer=_start_worker,
-        initargs=(payload,),
+        workers, mp_context=get_context("spawn"), initializer=_start_worker, initargs=(payload,)
     )
 
 

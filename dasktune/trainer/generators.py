@@ -29,10 +29,7 @@ def global_states(device: str = "cpu") -> dict[str, Any]:
     device
         The one CUDA device whose generator is used, if any is.
     """
-    states = {
-        "python": generator_state(random),
-        "numpy": np.random.get_state(legacy=False),
-    }
+    states = {"python": generator_state(random), "numpy": np.random.get_state(legacy=False)}
     torch = sys.modules.get("torch")
     if torch is not None:
         states["torch"] = torch.get_rng_state()

@@ -1,4 +1,4 @@
-"""A checkpoint is there whole, the first one of its key, or not at all."""
+"""A key has its first checkpoint, whole, or none."""
 
 import json
 import math
@@ -14,7 +14,6 @@ import pytest
 import zarr
 
 from dasktune.errors import ConfigurationError, CorruptCheckpointError, StorageError
-from dasktune.storage import zarr_array as flat
 from dasktune.storage.checkpoints import CheckpointStore, Commit, NewerFormatError
 from dasktune.storage.codec import encode
 from dasktune.storage.files import local as local_files
@@ -47,7 +46,7 @@ def local(tmp_path):
 
 @pytest.fixture
 def eager_threads():
-    """Let threads interrupt each other as often as they can."""
+    """Switch between threads as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -66,7 +65,7 @@ def files_below(path) -> set[str]:
     return {str(found.relative_to(path)) for found in Path(path).rglob("*") if found.is_file()}
 
 
-def test_a_saved_state_is_loaded_with_its_commit(store):
+def test_load_returns_state_and_commit(store):
     commit = save(
         store,
         parent="f" * 32,
@@ -86,23 +85,23 @@ def test_a_saved_state_is_loaded_with_its_commit(store):
 
 
 @pytest.mark.parametrize("state", [None, {}, {"epoch": 3}, {"empty": np.empty((0, 3))}], ids=str)
-def test_a_state_without_bytes(store, state):
+def test_state_without_tensors_is_loaded(store, state):
     assert save(store, state).nbytes == 0
     found, _ = store.load(KEY)
     assert str(found) == str(state)
 
 
 @pytest.mark.parametrize("size", [1, 999, 1000, 1001, 2999, 3000, 10_007])
-def test_a_state_of_several_chunks(store, size, monkeypatch):
-    monkeypatch.setattr(flat, "CHUNK_BYTES", 1000)
+def test_state_of_several_chunks_is_loaded(store, size, cut_chunks):
+    cut_chunks(1000)
     content = np.random.default_rng(0).integers(0, 256, size, np.uint8)
     save(store, content)
     assert np.array_equal(store.load(KEY)[0], content)
 
 
 @pytest.mark.parametrize("size", [0, 1, 999, 2500])
-def test_any_zarr_reads_the_state(tmp_path, local, size, monkeypatch):
-    monkeypatch.setattr(flat, "CHUNK_BYTES", 1000)
+def test_any_zarr_reads_the_state(tmp_path, local, size, cut_chunks):
+    cut_chunks(1000)
     content = np.random.default_rng(0).integers(0, 256, size, np.uint8)
     save(local, content)
     array = zarr.open_array(state_of(tmp_path), mode="r")
@@ -111,14 +110,14 @@ def test_any_zarr_reads_the_state(tmp_path, local, size, monkeypatch):
     assert (entry["dtype"], entry["shape"]) == ("|u1", [size])
 
 
-def test_no_checkpoint(store):
+def test_load_of_a_missing_key_is_corrupt(store):
     assert store.commit_of(KEY) is None
     assert list(store.keys()) == []
     with pytest.raises(CorruptCheckpointError, match="checkpoint a1b2c3: there is no commit"):
         store.load(KEY)
 
 
-def test_keys_are_those_that_were_committed(store):
+def test_keys_lists_committed_checkpoints(store):
     for key in ("aa", "ab12", "ab13"):
         save(store, key=key)
     assert sorted(store.keys()) == ["aa", "ab12", "ab13"]
@@ -126,7 +125,7 @@ def test_keys_are_those_that_were_committed(store):
     assert sorted(store.keys()) == ["aa", "ab13"]
 
 
-def test_the_first_commit_stands_and_the_other_data_go(store, tmp_path):
+def test_second_save_returns_the_first_commit(store, tmp_path):
     first = save(store, {"who": 1}, attempt="1-aa")
     second = save(store, {"who": 2}, attempt="2-bb")
     assert second.to_json() == first.to_json()
@@ -141,7 +140,7 @@ def test_saving_again_under_the_same_attempt_keeps_the_data(store):
 
 
 @pytest.mark.usefixtures("eager_threads")
-def test_of_many_that_save_one_key_at_once_one_wins(store, tmp_path):
+def test_concurrent_saves_have_one_winner(store, tmp_path):
     barrier = threading.Barrier(16)
 
     def race(number):
@@ -164,7 +163,7 @@ def test_of_many_that_save_one_key_at_once_one_wins(store, tmp_path):
 
 
 @pytest.mark.usefixtures("eager_threads")
-def test_many_that_save_and_discard_leave_whole_checkpoints(store):
+def test_concurrent_saves_and_discards_leave_whole_states(store):
     def work(number):
         for turn in range(50):
             save(store, {"who": number}, attempt=f"{number}-{turn}")
@@ -186,7 +185,7 @@ def test_discard_leaves_nothing(store, tmp_path):
     assert store.load(KEY)[0] == {"who": 2}
 
 
-def test_discard_does_not_touch_what_another_attempt_is_writing(tmp_path, local):
+def test_discard_keeps_data_of_other_attempts(tmp_path, local):
     save(local)
     other = state_of(tmp_path, "2-bb")
     other.mkdir(parents=True)
@@ -195,7 +194,7 @@ def test_discard_does_not_touch_what_another_attempt_is_writing(tmp_path, local)
     assert files_below(tmp_path) == {str((other / "c.0").relative_to(tmp_path))}
 
 
-def test_discarding_what_is_not_there_touches_nothing(tmp_path, local):
+def test_discard_of_a_missing_key_changes_nothing(tmp_path, local):
     other = state_of(tmp_path, "2-bb")
     other.mkdir(parents=True)
     (other / "c.0").write_bytes(b"half")
@@ -203,7 +202,7 @@ def test_discarding_what_is_not_there_touches_nothing(tmp_path, local):
     assert (other / "c.0").read_bytes() == b"half"
 
 
-def test_who_found_nothing_discards_nothing_that_came_since(store):
+def test_discard_after_a_failed_lookup_keeps_newer_states(store):
     with pytest.raises(CorruptCheckpointError, match="there is no commit") as caught:
         store.load(KEY)
     save(store, {"who": 2})
@@ -211,23 +210,24 @@ def test_who_found_nothing_discards_nothing_that_came_since(store):
     assert store.load(KEY)[0] == {"who": 2}
 
 
-def test_discard_spares_the_commit_that_came_meanwhile(store, monkeypatch):
-    """Another driver discards the same checkpoint and saves it anew between look and removal."""
-    save(store, {"who": 1})
-    other = CheckpointStore(store.url)
+class InterruptedStore(CheckpointStore):
+    """Another driver replaces the checkpoint between the look at its commit and the removal."""
 
-    def look(key):
-        content = CheckpointStore._commit_content(store, key)
+    def _commit_content(self, key):
+        content = super()._commit_content(key)
+        other = CheckpointStore(self.url)
         other.discard(key)
         save(other, {"who": 2}, attempt="2-bb")
         return content
 
-    monkeypatch.setattr(store, "_commit_content", look)
-    store.discard(KEY)
-    assert other.load(KEY)[0] == {"who": 2}
+
+def test_discard_keeps_a_commit_that_came_meanwhile(store):
+    save(store, {"who": 1})
+    InterruptedStore(store.url).discard(KEY)
+    assert store.load(KEY)[0] == {"who": 2}
 
 
-def test_a_commit_of_a_later_version_is_neither_read_nor_removed(tmp_path, local):
+def test_commit_of_a_later_version_is_refused_and_kept(tmp_path, local):
     save(local)
     path = tmp_path / "checkpoints" / KEY[:2] / KEY / "commit"
     path.write_bytes(path.read_bytes().replace(b'"version": 2', b'"version": 3'))
@@ -242,7 +242,7 @@ def test_a_commit_of_a_later_version_is_neither_read_nor_removed(tmp_path, local
     assert before <= files_below(tmp_path)
 
 
-def test_a_file_is_removed_only_while_it_holds_what_was_seen(url, tmp_path):
+def test_remove_same_keeps_changed_files(url, tmp_path):
     files = open_files(url)
     files.create("key/commit", b"first")
     assert files.remove_same("key/commit", b"second") is False
@@ -349,7 +349,7 @@ def test_every_bit_of_a_checkpoint_counts(tmp_path, local):
     ],
     ids=lambda content: repr(content[:30]),
 )
-def test_a_commit_that_is_none_is_corrupt_and_can_be_discarded(tmp_path, local, content):
+def test_invalid_commit_is_corrupt_and_discarded(tmp_path, local, content):
     save(local)
     data = files_below(state_of(tmp_path))
     (tmp_path / "checkpoints" / KEY[:2] / KEY / "commit").write_bytes(content)
@@ -397,14 +397,14 @@ def test_a_hostile_commit_is_corrupt(local, change):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff"])
-def test_a_commit_that_cannot_be_read_gives_way_to_a_state_that_is_whole(tmp_path, local, content):
+def test_save_replaces_an_unreadable_commit(tmp_path, local, content):
     local.save(encode({"x": 1.0}), key="a1f0", attempt="1-aa", step=3)
     (tmp_path / "checkpoints" / "a1" / "a1f0" / "commit").write_bytes(content)
     assert local.save(encode({"x": 2.0}), key="a1f0", attempt="2-bb", step=3).attempt == "2-bb"
     assert local.load("a1f0")[0] == {"x": 2.0}
 
 
-def test_the_commit_of_another_key_is_found_out(tmp_path, local):
+def test_commit_of_another_key_is_corrupt(tmp_path, local):
     save(local)
     folder = tmp_path / "checkpoints" / KEY[:2]
     shutil.copytree(folder / KEY, folder / "a1ffff")
@@ -412,7 +412,7 @@ def test_the_commit_of_another_key_is_found_out(tmp_path, local):
         local.load("a1ffff")
 
 
-def test_the_data_of_another_key_are_found_out(tmp_path, local):
+def test_data_of_another_key_are_corrupt(tmp_path, local):
     save(local)
     save(local, {**STATE, "weights": -STATE["weights"]}, key="ff")
     shutil.rmtree(state_of(tmp_path))
@@ -422,7 +422,7 @@ def test_the_data_of_another_key_are_found_out(tmp_path, local):
 
 
 @pytest.mark.parametrize("name", ["", "a", "A1", "a/b", "../x", "a\n", "ab.c", "x" * 129, "ä1"])
-def test_names_that_are_no_part_of_a_path_are_refused(store, name):
+def test_invalid_names_are_refused(store, name):
     with pytest.raises(ConfigurationError, match="key must be 2 to 128 digits"):
         save(store, key=name)
     with pytest.raises(ConfigurationError, match="attempt must be 2 to 128 digits"):
@@ -435,7 +435,7 @@ def test_check_leaves_nothing(store, tmp_path):
     assert list(store.keys()) == []
 
 
-def test_a_store_that_cannot_be_written_says_so(tmp_path):
+def test_unwritable_store_is_an_error(tmp_path):
     (tmp_path / "file").write_text("in the way")
     store = CheckpointStore(str(tmp_path / "file" / "store"))
     with pytest.raises(StorageError, match=r"cannot write to .*/file/store: .*Not a dir"):
@@ -444,7 +444,7 @@ def test_a_store_that_cannot_be_written_says_so(tmp_path):
         save(store)
 
 
-def test_a_protocol_that_is_not_known_is_refused():
+def test_unknown_protocol_is_refused():
     with pytest.raises(
         StorageError, match=r"gopher://x: unknown protocol 'gopher'; known: .*, s3, "
     ):
@@ -452,7 +452,7 @@ def test_a_protocol_that_is_not_known_is_refused():
 
 
 @pytest.mark.usefixtures("eager_threads")
-def test_one_of_many_creates_a_file_in_memory(tmp_path):
+def test_concurrent_creates_in_memory_have_one_winner(tmp_path):
     files = open_files(f"memory://{tmp_path.name}")
     barrier = threading.Barrier(8)
 
@@ -468,7 +468,7 @@ def test_one_of_many_creates_a_file_in_memory(tmp_path):
 
 
 @pytest.mark.usefixtures("eager_threads")
-def test_a_folder_is_made_though_others_remove_it(tmp_path):
+def test_folder_is_made_while_others_remove_it(tmp_path):
     files = open_files(str(tmp_path))
 
     def work(number):
@@ -482,7 +482,7 @@ def test_a_folder_is_made_though_others_remove_it(tmp_path):
 
 
 @pytest.mark.parametrize("way", ["create", "replace"])
-def test_a_file_gets_a_folder_though_another_one_has_just_left_it_empty(tmp_path, monkeypatch, way):
+def test_create_makes_a_removed_folder_again(tmp_path, monkeypatch, way):
     files = open_files(str(tmp_path))
     make, made = local_files._make_folder, []
 
@@ -498,7 +498,7 @@ def test_a_file_gets_a_folder_though_another_one_has_just_left_it_empty(tmp_path
     assert files_below(tmp_path) == {"leases/mine"}
 
 
-def test_a_file_that_is_gone_before_it_is_durable_was_created(tmp_path, monkeypatch):
+def test_create_of_a_file_removed_before_sync_returns_true(tmp_path, monkeypatch):
     files = open_files(str(tmp_path))
     sync = local_files._sync_folders
 

@@ -1,4 +1,4 @@
-"""What goes into a checkpoint comes out again, bit for bit, or is refused by name."""
+"""A state is encoded and decoded bit for bit, or refused by name."""
 
 import copy
 import enum
@@ -102,7 +102,7 @@ def test_any_state_comes_back_bit_for_bit(state):
 
 @given(states)
 @settings(deadline=None, max_examples=50)
-def test_what_comes_back_has_the_same_digest(state):
+def test_decoded_state_has_the_same_digest(state):
     snapshot = encode(state)
     again = encode(round_trip(state))
     assert (again.digest, again.nbytes) == (snapshot.digest, snapshot.nbytes)
@@ -119,7 +119,7 @@ def test_the_payload_of_a_nan_survives():
     assert bits(round_trip(state)) == bits(state)
 
 
-def test_int_bool_and_float_stay_what_they_are():
+def test_int_bool_and_float_stay_distinct():
     state = [1, True, 1.0, 0, False, 0.0, 2**53, 2**53 + 1, -(2**64), 10**5000]
     assert bits(round_trip(state)) == bits(state)
 
@@ -144,21 +144,21 @@ def test_every_dense_torch_dtype(dtype, shape):
     assert bits(round_trip({"value": value})) == bits({"value": value})
 
 
-def test_conjugated_negated_and_sliced_tensors_come_back_as_they_look():
+def test_views_of_tensors_come_back_with_their_values():
     base = torch.randn(4, 6, dtype=torch.complex64)
     state = [base.conj(), base.conj().imag, base[1:, ::2], base.t()[2], base[:1].expand(3, 6)]
     for value, found in zip(state, round_trip(state), strict=True):
         assert torch.equal(value, found)
 
 
-def test_a_tensor_that_needs_gradients_is_copied_without_its_graph():
+def test_tensor_with_gradient_is_copied_without_graph():
     weight = torch.nn.Parameter(torch.randn(3))
     found = round_trip({"leaf": weight, "inner": weight * 2, "plain": weight.detach()})
     assert [tensor.requires_grad for tensor in found.values()] == [True, True, False]
     assert all(tensor.is_leaf and type(tensor) is torch.Tensor for tensor in found.values())
 
 
-def test_memory_order_comes_back_because_sums_depend_on_it():
+def test_memory_order_is_kept():
     image = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
     array = np.random.default_rng(0).random((3, 4, 5))
     state = [image, np.asfortranarray(array), array.transpose(1, 0, 2)]
@@ -178,7 +178,7 @@ def test_tied_weights_stay_tied_and_are_stored_once():
     assert snapshot.nbytes < 100 * (4 + 8) + 64
 
 
-def test_equal_memory_seen_differently_is_not_tied():
+def test_different_views_of_memory_are_not_tied():
     weight = torch.zeros(4, 4)
     array = np.zeros((4, 4), np.int32)
     state = [weight, weight.t(), weight[:2], weight.view(16), array, array.view(np.float32)]
@@ -187,12 +187,12 @@ def test_equal_memory_seen_differently_is_not_tied():
     assert len({id(value) for value in found}) == len(state)
 
 
-def test_empty_arrays_are_never_tied_by_their_missing_memory():
+def test_empty_arrays_are_never_tied():
     state = [torch.empty(0), torch.empty(0), np.empty(0), np.empty(0)]
     assert len({id(value) for value in round_trip(state)}) == 4
 
 
-def test_what_comes_back_is_fresh_and_writable():
+def test_decoded_arrays_are_new_and_writable():
     state = {"array": np.zeros(3), "tensor": torch.zeros(3)}
     snapshot = encode(state)
     first, second = (decode(snapshot.document, snapshot.data) for _ in range(2))
@@ -307,7 +307,7 @@ class Text(str):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_cannot_be_stored_is_named_with_its_path(value, reason):
+def test_unsupported_value_is_refused_with_its_path(value, reason):
     with pytest.raises(StateError) as caught:
         encode({"optimizer": {"x": [0, 1, value]}})
     assert str(caught.value).startswith("state['optimizer']['x'][2]: ")
@@ -354,7 +354,7 @@ def test_only_a_state_with_tensors_imports_torch():
 
 
 @pytest.mark.process
-def test_a_state_with_tensors_says_that_torch_is_missing():
+def test_decode_without_torch_is_an_error():
     code = (
         "import json, sys, numpy; from dasktune.storage.codec import decode;"
         "from dasktune.errors import StorageError; sys.modules['torch'] = None\n"
@@ -435,7 +435,7 @@ def test_a_hostile_tensor_is_refused(change):
         decode(hostile(**change), good.data)
 
 
-def test_of_many_tensors_the_altered_ones_are_named():
+def test_altered_tensors_are_named():
     snapshot = encode({"a": np.zeros(3), "b": torch.ones(5), "c": np.ones(2)})
     data = snapshot.data.copy()
     data[64] ^= 1
@@ -447,13 +447,13 @@ def test_of_many_tensors_the_altered_ones_are_named():
         decode(snapshot.document, data)
 
 
-def test_the_checksum_of_a_large_tensor_is_plain_blake3_of_its_bytes():
+def test_checksum_of_a_large_tensor_is_plain_blake3():
     values = np.random.default_rng(0).integers(0, 256, 5 * 2**20, np.uint8)
     (entry,) = encode(values).document["tensors"]
     assert entry["blake3"] == checksum(values.tobytes())
 
 
-def test_padding_is_zero_whatever_was_in_the_memory_before():
+def test_padding_is_zero():
     def dirty(nbytes):
         return np.full(nbytes, 255, np.uint8)
 
@@ -461,7 +461,7 @@ def test_padding_is_zero_whatever_was_in_the_memory_before():
     assert not encode(state, allocate=dirty).data.any()
 
 
-def test_large_arrays_may_live_in_what_was_read_and_small_ones_not():
+def test_only_large_arrays_share_the_memory_of_the_data():
     state = {"large": torch.zeros(2**16), "array": np.zeros(2**16), "small": torch.zeros(3)}
     snapshot = encode(state)
     found = decode(snapshot.document, snapshot.data, copy=False)
@@ -472,7 +472,7 @@ def test_large_arrays_may_live_in_what_was_read_and_small_ones_not():
     assert not found["small"].any()
 
 
-def test_memory_that_cannot_be_written_or_is_not_aligned_is_copied():
+def test_read_only_or_unaligned_memory_is_copied():
     snapshot = encode(torch.arange(2**16))
     shifted = np.empty(snapshot.nbytes + 1, np.uint8)[1:]
     shifted[:] = snapshot.data

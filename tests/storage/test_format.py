@@ -31,9 +31,9 @@ STATE = {"first": RNG.random(200), "second": RNG.random((30, 10)), "epoch": 3}
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CheckpointStore:
+def store(tmp_path: Path, cut_chunks: Callable[[int], None]) -> CheckpointStore:
     """Return a store with a checkpoint of several chunks."""
-    monkeypatch.setattr(flat, "CHUNK_BYTES", 1024)
+    cut_chunks(1024)
     store = CheckpointStore(str(tmp_path))
     save(store)
     return store
@@ -91,7 +91,7 @@ def refused(store: CheckpointStore, reason: str) -> None:
 # ---------------------------------------------------------------------- as it is written
 
 
-def test_the_array_is_cut_as_documented(store: CheckpointStore) -> None:
+def test_array_has_the_documented_chunks(store: CheckpointStore) -> None:
     nbytes = 200 * 8 + 300 * 8
     chunks = sorted(array(store).glob("c.*"))
     assert [path.name for path in chunks] == ["c.0", "c.1", "c.2", "c.3"]
@@ -102,12 +102,12 @@ def test_the_array_is_cut_as_documented(store: CheckpointStore) -> None:
         assert int.from_bytes(part[-4:], "little") == google_crc32c.value(part[:-4])
 
 
-def test_one_more_byte_than_a_chunk_makes_two_aligned_ones(store: CheckpointStore) -> None:
+def test_one_byte_over_a_chunk_makes_two_aligned_chunks(store: CheckpointStore) -> None:
     save(store, np.zeros(1025, np.uint8), OTHER)
     assert [path.stat().st_size for path in sorted(array(store, OTHER).glob("c.*"))] == [580] * 2
 
 
-def test_the_commit_vouches_for_the_document_and_it_for_each_tensor(
+def test_commit_digest_covers_document_and_tensors(
     store: CheckpointStore,
 ) -> None:
     text = json.loads((folder(store) / "commit").read_text())
@@ -129,8 +129,8 @@ def test_tensors_that_cross_chunks_come_back(store: CheckpointStore) -> None:
     assert np.array_equal(store.load(KEY)[0]["first"], STATE["first"])
 
 
-def test_a_large_state_has_few_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flat, "CHUNK_BYTES", flat.CHUNK_BYTES // 2**10)
+def test_a_large_state_has_few_objects(tmp_path: Path, cut_chunks: Callable[[int], None]) -> None:
+    cut_chunks(flat.CHUNK_BYTES // 2**10)
     store = CheckpointStore(str(tmp_path))
     save(store, {str(number): np.zeros(640, np.uint8) for number in range(320)})
     assert len(files(store)) <= 12
@@ -147,7 +147,7 @@ def test_a_large_state_has_few_objects(tmp_path: Path, monkeypatch: pytest.Monke
     max_examples=150,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-def test_a_flipped_bit_anywhere_is_found(store: CheckpointStore, data: st.DataObject) -> None:
+def test_flipped_bit_is_corrupt(store: CheckpointStore, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(files(store)))
     before = path.read_bytes()
     position = data.draw(st.integers(0, 8 * len(before) - 1))
@@ -167,9 +167,7 @@ def test_a_flipped_bit_anywhere_is_found(store: CheckpointStore, data: st.DataOb
     max_examples=60,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-def test_a_file_that_was_cut_or_lengthened_is_found(
-    store: CheckpointStore, data: st.DataObject
-) -> None:
+def test_cut_or_longer_file_is_corrupt(store: CheckpointStore, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(files(store)))
     before = path.read_bytes()
     length = data.draw(st.integers(0, len(before) - 1) | st.just(len(before) + 1))
@@ -186,7 +184,7 @@ def test_a_missing_file_is_named(store: CheckpointStore, name: str) -> None:
     refused(store, f"{name} is missing")
 
 
-def test_chunks_in_another_order_are_found(store: CheckpointStore) -> None:
+def test_swapped_chunks_are_corrupt(store: CheckpointStore) -> None:
     first, second = array(store) / "c.0", array(store) / "c.3"
     content = first.read_bytes()
     first.write_bytes(second.read_bytes())
@@ -194,19 +192,19 @@ def test_chunks_in_another_order_are_found(store: CheckpointStore) -> None:
     refused(store, r"state\['first'\], state\['second'\] are altered: BLAKE3 does not match")
 
 
-def test_the_chunk_of_another_key_is_found(store: CheckpointStore) -> None:
+def test_chunk_of_another_key_is_corrupt(store: CheckpointStore) -> None:
     save(store, {**STATE, "second": STATE["second"] + 1}, OTHER)
     shutil.copy(array(store, OTHER) / "c.3", array(store) / "c.3")
     refused(store, r"state\['second'\] is altered")
 
 
-def test_the_metadata_of_another_key_are_found(store: CheckpointStore) -> None:
+def test_metadata_of_another_key_are_corrupt(store: CheckpointStore) -> None:
     save(store, {**STATE, "epoch": 4}, OTHER)
     shutil.copy(array(store, OTHER) / "zarr.json", array(store) / "zarr.json")
     refused(store, "zarr.json is altered: its digest is not the commit's")
 
 
-def test_damage_that_no_tensor_covers_is_found_too(store: CheckpointStore) -> None:
+def test_damage_outside_tensors_is_corrupt(store: CheckpointStore) -> None:
     path = array(store) / "c.3"
     content = bytearray(path.read_bytes())
     content[1000] ^= 1
@@ -217,7 +215,7 @@ def test_damage_that_no_tensor_covers_is_found_too(store: CheckpointStore) -> No
 # ---------------------------------------------------------------------- made by hand
 
 
-def test_a_size_that_is_a_lie_allocates_nothing(store: CheckpointStore) -> None:
+def test_forged_size_allocates_no_memory(store: CheckpointStore) -> None:
     forge(store, nbytes=2**60)
     tracemalloc.start()
     try:
@@ -235,7 +233,7 @@ def test_a_size_that_is_a_lie_allocates_nothing(store: CheckpointStore) -> None:
         (lambda one: one["tensors"][0].update(shape=[2**40]), "does not take 1600 bytes"),
         (lambda one: one["tensors"][0].update(shape=[-200]), "sizes must be integers >= 0"),
         (lambda one: one["tensors"][0].update(nbytes=2**62), "does not lie in its own part"),
-        (lambda one: one["tensors"][0].update(dtype="|O"), "dtype object is not allowed"),
+        (lambda one: one["tensors"][0].update(dtype="|O"), "dtype .* is not allowed"),
         (lambda one: one["tensors"][0].update(kind="os.system"), "unknown kind 'os.system'"),
         (lambda one: one["tensors"][0].update(kind="torch", dtype="load"), "not allowed"),
         (lambda one: one["tensors"].append(one["tensors"][1]), "does not lie in its own part"),
@@ -248,7 +246,7 @@ def test_a_size_that_is_a_lie_allocates_nothing(store: CheckpointStore) -> None:
         (lambda one: one.update(version=1), "version 1: it was made by another version"),
     ],
 )
-def test_a_document_that_a_stranger_made_is_refused(
+def test_forged_document_is_refused(
     store: CheckpointStore, change: Callable[[dict[str, Any]], object], reason: str
 ) -> None:
     forge_document(store, change)
@@ -264,7 +262,7 @@ def test_deep_documents_are_refused(store: CheckpointStore) -> None:
         refused(store, r"zarr\.json cannot be read")
 
 
-def test_a_document_of_a_later_version_is_neither_read_nor_called_corrupt(
+def test_document_of_a_later_version_is_not_corrupt(
     store: CheckpointStore,
 ) -> None:
     forge_document(store, lambda one: one.update(version=3))

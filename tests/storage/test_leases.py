@@ -43,12 +43,12 @@ def lease(holder: str = "h1", study: str = "", **more: object) -> Lease:
     return replace(made, **more)  # type: ignore[arg-type]
 
 
-def test_a_lease_comes_back_as_it_was_written() -> None:
+def test_lease_round_trips() -> None:
     one = lease(saved=(3, 5), is_done=True, of="c1" * 16)
     assert Lease.from_bytes(one.to_bytes()) == one
 
 
-def test_of_many_that_take_one_lease_one_gets_it(files: Files) -> None:
+def test_concurrent_takes_have_one_winner(files: Files) -> None:
     barrier = threading.Barrier(8)
 
     def take(number: int) -> Lease | None:
@@ -62,7 +62,7 @@ def test_of_many_that_take_one_lease_one_gets_it(files: Files) -> None:
     assert {answer.holder for answer in answers if answer is not None} == set(winners)
 
 
-def test_a_lease_that_is_held_stands_in_the_way_until_it_expires(files: Files) -> None:
+def test_take_is_refused_until_the_lease_expires(files: Files) -> None:
     leases = Leases(files)
     assert leases.take(lease("h1"), NOW) is None
     assert leases.take(lease("h2"), NOW + 59) == lease("h1")
@@ -70,13 +70,13 @@ def test_a_lease_that_is_held_stands_in_the_way_until_it_expires(files: Files) -
     assert leases.take(lease("h3"), NOW + 62, heed_saved=False) is None, "h2's ended with h1's"
 
 
-def test_nobody_holds_a_lease_for_longer_than_one_is_taken_for(files: Files) -> None:
+def test_lease_with_a_distant_end_is_not_held(files: Files) -> None:
     leases = Leases(files)
     leases.write(lease("h1", expires=1e300))
     assert leases.take(lease("h2"), NOW) is None
 
 
-def test_a_lease_that_is_done_tells_of_its_states_first(files: Files) -> None:
+def test_take_returns_a_done_lease_with_saved_states(files: Files) -> None:
     leases = Leases(files)
     leases.take(lease("h1"), NOW)
     done = lease("h1", saved=(4,), is_done=True)
@@ -86,14 +86,14 @@ def test_a_lease_that_is_done_tells_of_its_states_first(files: Files) -> None:
     assert leases.read(ROOT, [KEY]) == [lease("h2")]
 
 
-def test_the_next_driver_of_a_study_takes_over_what_the_last_one_held(files: Files) -> None:
+def test_take_replaces_a_lease_of_the_same_study(files: Files) -> None:
     leases = Leases(files)
     leases.take(lease("h1", study="s"), NOW)
     assert leases.take(lease("h2", study="s"), NOW) is None
     assert leases.take(lease("h3", study="t"), NOW) == lease("h2", study="s")
 
 
-def test_a_part_lives_as_long_as_its_lease(files: Files) -> None:
+def test_part_ends_with_its_whole_lease(files: Files) -> None:
     leases = Leases(files)
     whole, later = lease("h1"), "d4" * 16
     leases.take(whole, NOW)
@@ -131,7 +131,7 @@ GOOD = json.loads(lease().to_bytes())
         json.dumps({**GOOD, "more": 1}).encode(),
     ],
 )
-def test_what_is_no_lease_stands_in_nobodys_way(files: Files, content: bytes) -> None:
+def test_invalid_lease_is_replaced(files: Files, content: bytes) -> None:
     files.replace(layout.lease_path(ROOT, KEY), content)
     leases = Leases(files)
     assert leases.read(ROOT, [KEY]) == [None]
@@ -139,7 +139,7 @@ def test_what_is_no_lease_stands_in_nobodys_way(files: Files, content: bytes) ->
     assert leases.read(ROOT, [KEY]) == [lease("h2")]
 
 
-def test_wishes_are_heard_once(files: Files) -> None:
+def test_save_requests_are_read_once(files: Files) -> None:
     leases = Leases(files)
     one = SaveRequest(sequences={"lr": MultiStep(0.1, [3], gamma=0.5)}, ends=(5, 9))
     known: set[str] = set()
@@ -165,6 +165,6 @@ def test_wishes_are_heard_once(files: Files) -> None:
         b'[{"sequences": {"lr": {"family": "Constant", "value": 1}}, "ends": 5}]',
     ],
 )
-def test_wishes_that_cannot_be_read_are_none(files: Files, content: bytes) -> None:
+def test_invalid_save_requests_are_ignored(files: Files, content: bytes) -> None:
     files.replace(f"{layout.save_request_folder(ROOT)}/h1-0", content)
     assert list(Leases(files).save_requests(ROOT, set())) == []

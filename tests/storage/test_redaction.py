@@ -1,4 +1,4 @@
-"""What a store or database is opened with is read nowhere."""
+"""Credentials of stores and databases never appear in texts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SECRET = "letmein/please+now"
         ("the key AKIAIOSFODNN7EXAMPLE is unknown", "the key *** is unknown"),
     ],
 )  # fmt: skip
-def test_what_looks_like_a_secret_is_taken_out(text, expected):
+def test_secrets_are_redacted(text, expected):
     assert redacted(text) == expected
     assert redacted(expected) == expected
 
@@ -48,28 +48,28 @@ def test_what_looks_like_a_secret_is_taken_out(text, expected):
         "cannot read from /home/ann@lab/runs: access is denied",
     ],
 )
-def test_what_tells_no_secret_stays_as_it_is(text):
+def test_text_without_secrets_is_unchanged(text):
     assert redacted(text) == text
 
 
 @pytest.mark.parametrize("name", ["AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "PGPASSWORD"])
-def test_credentials_of_the_environment_are_taken_out_wherever_they_stand(monkeypatch, name):
+def test_credentials_of_the_environment_are_redacted(monkeypatch, name):
     monkeypatch.setenv(name, SECRET)
     assert redacted(f"signed with <{SECRET}>.") == "signed with <***>."
 
 
-def test_credentials_of_the_configuration_of_fsspec_are_taken_out(monkeypatch):
+def test_credentials_of_the_fsspec_config_are_redacted(monkeypatch):
     options = {"key": "my-access-key", "client_kwargs": {"aws_secret_access_key": SECRET}}
     monkeypatch.setitem(fsspec.config.conf, "s3", {**options, "endpoint_url": "http://store"})
     assert redacted(f"http://store: my-access-key, {SECRET}") == "http://store: ***, ***"
 
 
-def test_words_too_short_for_a_secret_stay(monkeypatch):
+def test_short_words_are_not_redacted(monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     assert redacted("s3://test-bucket") == "s3://test-bucket"
 
 
-def test_an_error_is_shown_as_a_cause_only_if_its_whole_story_tells_nothing(monkeypatch):
+def test_showable_refuses_errors_with_secrets(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     assert isinstance(showable(OSError("bad line")), OSError)
     outer = OSError("bad line")
@@ -92,7 +92,7 @@ class Tactless(fsspec.AbstractFileSystem):
         raise ValueError(f"https://server?X-Amz-Signature={SECRET}")
 
 
-def test_no_error_of_a_store_tells_the_credentials(monkeypatch):
+def test_errors_of_a_store_hide_credentials(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     fsspec.register_implementation("tactless", Tactless, clobber=True)
     store = CheckpointStore("tactless://place/tuning")

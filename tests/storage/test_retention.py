@@ -1,4 +1,4 @@
-"""What goes from a store: the cheapest first, nothing that must stay, the same each time."""
+"""Evictions take the cheapest states first and keep those that must stay."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def forests(draw: st.DrawFn, most: int = 12) -> list[State]:
 
 
 def greedy(states: list[State], excess: int) -> list[State]:
-    """Return what goes by the rule in words: all prices anew after each that has gone."""
+    """Return the evictions by a slow rule: compute all prices again after each eviction."""
     left, gone = list(states), []
     while excess > 0 and (candidates := [one for one in left if not one.stays]):
         cheapest = min(candidates, key=lambda one: (one.price, one.key))
@@ -64,16 +64,12 @@ def after(gone: State, one: State) -> State:
 
 
 @given(forests(), st.integers(-2, 40))
-def test_the_cheapest_goes_first_at_the_price_it_has_by_then(
-    states: list[State], excess: int
-) -> None:
+def test_evictions_follow_the_current_prices(states: list[State], excess: int) -> None:
     assert evictions(states, excess) == greedy(states, excess)
 
 
 @given(forests(), st.integers(0, 40))
-def test_nothing_goes_that_stays_and_room_is_made_if_it_can_be(
-    states: list[State], excess: int
-) -> None:
+def test_evictions_keep_states_and_free_the_excess(states: list[State], excess: int) -> None:
     gone = evictions(states, excess)
     assert not any(one.stays for one in gone)
     free = sum(one.nbytes for one in gone)
@@ -83,13 +79,13 @@ def test_nothing_goes_that_stays_and_room_is_made_if_it_can_be(
 
 
 @given(forests(), st.integers(0, 40), st.randoms())
-def test_the_order_in_which_states_are_given_does_not_matter(
+def test_evictions_do_not_depend_on_the_order(
     states: list[State], excess: int, random: object
 ) -> None:
     assert evictions(sorted(states, key=lambda one: one.key), excess) == evictions(states, excess)
 
 
-def test_a_trunk_is_dearer_once_its_branches_cannot_be_trained_without_it() -> None:
+def test_trunk_costs_more_after_its_branches_are_evicted() -> None:
     trunk = State(key="trunk", nbytes=1, seconds=10, chance=0.1)
     branches = [
         State(key=f"branch {n}", nbytes=1, seconds=10, chance=0.2, above="trunk") for n in range(2)
@@ -102,13 +98,13 @@ def test_a_trunk_is_dearer_once_its_branches_cannot_be_trained_without_it() -> N
     assert gone[-1].chance == pytest.approx(1 - 0.7 * 0.8 * 0.8)
 
 
-def test_large_states_go_before_small_ones_of_the_same_worth() -> None:
+def test_larger_states_of_equal_value_go_first() -> None:
     small = State(key="a", nbytes=1, seconds=10, chance=0.5)
     large = State(key="b", nbytes=100, seconds=10, chance=0.5)
     assert evictions([small, large], 1) == [large]
 
 
-def test_strangers_are_worth_less_the_longer_they_were_not_used_and_young_ones_stay() -> None:
+def test_unknown_states_lose_value_and_young_ones_stay() -> None:
     young, older, oldest = (
         unknown_state("k", 10, seconds=8, age=age, grace=GRACE)
         for age in (10, GRACE, GRACE + HALF_LIFE)
@@ -130,34 +126,34 @@ def test_strangers_are_worth_less_the_longer_they_were_not_used_and_young_ones_s
         (4096, 4096),
     ],
 )
-def test_sizes_are_read_as_people_write_them(text: object, nbytes: int) -> None:
+def test_bytes_of_parses_sizes(text: object, nbytes: int) -> None:
     assert bytes_of(text) == nbytes
 
 
 @pytest.mark.parametrize(
     "text", ["", "GB", "20 XB", "20 iB", "-1 GB", "0", 0, -5, 1.5, True, None, "1e9", "1 GB 2", "."]
 )
-def test_what_is_no_size_is_refused(text: object) -> None:
+def test_bytes_of_refuses_other_text(text: object) -> None:
     with pytest.raises(ConfigurationError, match="budget must be a size such as '20 GB'"):
         bytes_of(text)
 
 
 @given(st.integers(1, 10**17))
-def test_a_size_is_shown_to_three_digits(nbytes: int) -> None:
+def test_size_text_has_three_digits(nbytes: int) -> None:
     assert bytes_of(size_text(nbytes)) == pytest.approx(nbytes, rel=0.006)
 
 
 @pytest.mark.parametrize("text", ["best:1", "best:30", "all", "none"])
-def test_what_is_kept_is_shown_as_it_was_given(text: str) -> None:
+def test_keep_round_trips(text: str) -> None:
     assert str(Keep.parse(text)) == text
 
 
 @pytest.mark.parametrize("given", ["best:0", "best", "best:-1", "worst:1", "", 3, None, True])
-def test_what_cannot_be_kept_is_refused(given: object) -> None:
+def test_keep_refuses_other_text(given: object) -> None:
     with pytest.raises(ConfigurationError, match="keep must be 'best:N'"):
         Keep.parse(given)
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
+def test_retention_problems_are_all_returned() -> None:
     assert len(retention_problems("much", "some")) == 2
     assert retention_problems(None, "best:2") == []

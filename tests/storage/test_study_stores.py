@@ -88,7 +88,7 @@ def is_right(study: dt.Study) -> bool:
 
 @pytest.mark.ceph
 @pytest.mark.cluster
-def test_a_study_in_an_object_store_is_found_again_from_the_store_alone(
+def test_study_resumes_from_the_object_store_alone(
     ceph: S3Server, point_at: Callable[..., None], tmp_path: Path
 ) -> None:
     point_at(ceph)
@@ -104,7 +104,7 @@ def test_a_study_in_an_object_store_is_found_again_from_the_store_alone(
 
 
 @pytest.mark.s3
-def test_the_page_about_stores_is_right(
+def test_storage_page_examples_run(
     moto: S3Server, point_at: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -147,9 +147,7 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 
 @pytest.mark.cluster
-def test_a_study_on_a_full_disk_says_so_and_goes_on_when_there_is_room(
-    small_disk: SmallDisk, tmp_path: Path
-) -> None:
+def test_study_on_a_full_disk_fails_and_resumes(small_disk: SmallDisk, tmp_path: Path) -> None:
     storage, database = str(small_disk.path / "store"), tmp_path / "studies.db"
     with pytest.raises(StorageError, match="no space is left on the disk"):
         tune(storage, database)
@@ -169,7 +167,7 @@ def test_a_study_on_a_full_disk_says_so_and_goes_on_when_there_is_room(
         assert store.load(key)[1].to_json() == commit.to_json()
 
 
-def test_what_does_not_fit_on_the_disk_leaves_nothing(small_disk: SmallDisk) -> None:
+def test_save_on_a_full_disk_leaves_no_files(small_disk: SmallDisk) -> None:
     store = CheckpointStore(str(small_disk.path))
     commit = store.save(encode({"x": np.ones(60_000)}), key="a1f0", attempt="1-aa", step=1)
     before = files_below(small_disk.path)

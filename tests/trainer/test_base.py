@@ -24,7 +24,7 @@ def test_a_complete_trainer_has_no_problems():
     assert problems_of(Complete) == ()
 
 
-def test_a_class_that_only_quacks_is_fine():
+def test_class_without_the_base_is_accepted():
     quacks = type("Quacks", (), {name: lambda self, *_: {} for name in METHODS})
     assert problems_of(quacks) == ()
 
@@ -35,14 +35,14 @@ def test_each_missing_method_is_named(method):
     assert problems_of(quacks) == (f"Quacks must define {method}()",)
 
 
-def test_a_method_left_as_inherited_is_missing():
+def test_inherited_method_counts_as_missing():
     class NoState(Complete):
         state_dict = Trainer.state_dict
 
     assert problems_of(NoState) == ("NoState must define state_dict()",)
 
 
-def test_all_problems_at_once():
+def test_all_problems_are_returned():
     class Bad(Complete):
         train = 3
         evaluate = None
@@ -58,7 +58,7 @@ def test_all_problems_at_once():
     )
 
 
-def test_init_with_defaults_is_fine():
+def test_init_with_defaults_is_accepted():
     class Fine(Complete):
         def __init__(self, path="x", *args, **kwargs): ...
 
@@ -66,13 +66,13 @@ def test_init_with_defaults_is_fine():
 
 
 @pytest.mark.parametrize("thing", [3, "Trainer", Complete()])
-def test_what_is_no_class(thing):
+def test_other_values_than_classes_are_refused(thing):
     (problem,) = problems_of(thing)
     assert problem.startswith("the trainer must be a class, got ")
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_calling_what_is_not_defined_says_so(method):
+def test_undefined_method_raises_its_name(method):
     arguments = () if method in ("train", "evaluate", "state_dict") else ({},)
     with pytest.raises(TrainerError, match=rf"Trainer must define {method}\(\)"):
         getattr(Trainer(), method)(*arguments)

@@ -53,7 +53,7 @@ def test_an_installed_class_travels_by_path():
 
 
 @pytest.mark.process
-def test_a_class_of_a_test_module_runs_where_it_cannot_be_imported(tmp_path):
+def test_class_of_a_test_module_travels_by_value(tmp_path):
     code = pack(Here)
     assert code.kind == "bytes"
     assert in_new_process(code, "cls().train(), cls.__qualname__", tmp_path) == "6 Here"
@@ -119,19 +119,19 @@ def test_another_python_is_refused():
 @pytest.mark.parametrize(
     ("module", "qualname"), [("no_such_package.of_mine", "Net"), ("dasktune.trainer.base", "Net")]
 )
-def test_what_cannot_be_imported_says_what_to_do(module, qualname):
+def test_import_failure_names_the_remedy(module, qualname):
     code = dataclasses.replace(pack(Trainer), module=module, qualname=qualname)
     with pytest.raises(ClusterError, match="install its package on the workers"):
         unpack(code)
 
 
-def test_what_is_no_class_is_refused():
+def test_unpacked_value_must_be_a_class():
     code = dataclasses.replace(pack(Trainer), qualname="problems_of")
     with pytest.raises(ClusterError, match="must be a class"):
         unpack(code)
 
 
-def test_what_cannot_travel_is_refused(tmp_path):
+def test_unpicklable_class_is_refused(tmp_path):
     with open(tmp_path / "file", "w") as file:
 
         class Holder(Trainer):

@@ -57,7 +57,7 @@ def test_the_seed_decides_the_order():
     shuffle=st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
-def test_batch_sizes_that_change_at_any_time_lose_and_repeat_nothing(length, sizes, shuffle):
+def test_changing_batch_sizes_visit_each_sample_once(length, sizes, shuffle):
     loader = ResumableLoader(np.arange(length), 1, seed=3, shuffle=shuffle)
     seen = []
     for size in sizes:
@@ -77,7 +77,7 @@ def test_batch_sizes_that_change_at_any_time_lose_and_repeat_nothing(length, siz
     drop_last=st.booleans(),
 )
 @settings(max_examples=40, deadline=None)
-def test_resuming_gives_what_going_on_gives(sizes, split, workers, drop_last):
+def test_resumed_loader_gives_the_same_batches(sizes, split, workers, drop_last):
     split = min(split, len(sizes) - 1)
 
     def make():
@@ -109,7 +109,7 @@ def test_resuming_gives_what_going_on_gives(sizes, split, workers, drop_last):
 
 
 @pytest.mark.parametrize("processes", [False, True])
-def test_workers_give_the_same_batches_and_prefetching_counts_nothing(processes):
+def test_workers_and_prefetching_change_no_batch(processes):
     here = ResumableLoader(np.arange(20), 3, seed=1, transform=noisy)
     ahead = ResumableLoader(
         np.arange(20), 3, seed=1, transform=noisy, workers=2, prefetch=4, processes=processes

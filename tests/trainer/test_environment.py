@@ -21,11 +21,11 @@ assert environment("cpu") == before, (environment("cpu"), before)
 
 
 @pytest.mark.process
-def test_an_import_changes_nothing() -> None:
+def test_environment_does_not_depend_on_imports() -> None:
     subprocess.run([sys.executable, "-c", TWICE], check=True)
 
 
-def test_all_that_is_installed_is_named() -> None:
+def test_environment_names_installed_versions() -> None:
     found = environment("cuda:0")
     assert found["device"] == "cuda:0"
     assert found["python"] == sys.version.split()[0]
@@ -33,7 +33,7 @@ def test_all_that_is_installed_is_named() -> None:
         assert found[package] == metadata.version(package)
 
 
-def test_what_is_not_installed_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_of_a_missing_package_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(package: str) -> str:
         raise metadata.PackageNotFoundError(package)
 

@@ -43,7 +43,7 @@ assert give_own_generator() == []
 
 
 @pytest.mark.process
-def test_machinery_draws_from_a_generator_of_its_own() -> None:
+def test_packages_draw_from_their_own_generator() -> None:
     subprocess.run([sys.executable, "-c", DRAWS], check=True)
 
 
@@ -72,7 +72,7 @@ class Walk(dt.Trainer):
         self.at = state["at"]
 
 
-def test_a_lone_run_is_alone_beside_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_alone_beside_a_cluster_is_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core, "random", random)
     found = [
         run_alone(Walk, {"lr": 0.1}, 3, config={"with_dask": with_dask}).metrics

@@ -98,7 +98,7 @@ def test_a_state_at_step_0_is_not_resumed():
         (10**20, 10**20, False),
     ],
 )
-def test_what_counts_as_changed(before, now, changed):
+def test_setup_receives_strictly_changed_values(before, now, changed):
     run = start({"x": before})
     run.advance({"x": before})
     run.advance({"x": now})
@@ -114,13 +114,13 @@ def test_the_callers_dict_may_be_reused():
     assert ("setup", {"lr": 0.2}) in run.trainer.calls
 
 
-def test_a_trainer_cannot_reach_the_next_ones_config():
+def test_config_of_the_next_trainer_is_a_copy():
     config = {"layers": [1, 2]}
     start({}, config=config).trainer.config["layers"].append(3)
     assert config == {"layers": [1, 2]}
 
 
-def test_names_must_not_change():
+def test_changed_names_are_refused():
     run = start({"lr": 1})
     run.advance({"lr": 1})
     with pytest.raises(InternalError, match=r"\['lr'\] became \['lr', 'width'\]"):
@@ -175,7 +175,7 @@ def test_metrics_become_floats():
         ({"loss": torch.tensor(1j)}, "metric 'loss' must be a number"),
     ],
 )
-def test_what_is_no_metric(metrics, message):
+def test_invalid_metrics_are_refused(metrics, message):
     with pytest.raises(TrainerError, match=message):
         evaluated(metrics)
 

@@ -74,7 +74,7 @@ def test_the_synchronous_scheduler_trains_each_stage_once(
     assert study.trials == []
 
 
-def test_a_tree_alone_does_not_know_how_to_train() -> None:
+def test_tree_without_training_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="needs a function that trains one stage"):
         StageTree({}).to_dask()
 
@@ -91,7 +91,7 @@ class Shaken(Walk):
         core.random.uniform(0, 1)  # as a thread of a worker's would
 
 
-def test_what_dask_draws_meanwhile_does_not_reach_the_trainer(
+def test_draws_of_dask_do_not_reach_the_trainer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = dt.create_study(Shaken, name="shaken", storage=tmp_path, metric="loss")

@@ -175,7 +175,7 @@ def test_modes_frozen_parameters_and_hidden_buffers_are_state():
     assert model[1].hidden.tolist() == [2, 2]
 
 
-def test_changed_arrays_are_state_and_untouched_ones_are_not():
+def test_only_changed_arrays_are_state():
     class Arrays(Net):
         def build(self, hp):
             super().build(hp)
@@ -223,7 +223,7 @@ def test_a_state_of_other_objects_is_refused():
         start().trainer.load_state_dict(extra)
 
 
-def test_a_move_that_would_leave_the_optimizer_behind_is_refused():
+def test_move_that_replaces_parameters_is_refused():
     with pytest.raises(ConfigurationError, match=r"cannot move to 'meta' in place; in build\(\)"):
         TrainerRun.start(Net, HP, config={}, seed=0, device="meta")
 

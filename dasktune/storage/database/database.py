@@ -359,7 +359,7 @@ class Database:
         return int(self._ask(query)[0][0])
 
     def best_trial(self, study_id: int, *, is_maximized: bool) -> TrialRow | None:
-        """Return the first trial with the best finite value that did not fail, or None."""
+        """Return the successful trial with the best finite value: the first of several, or None."""
         table = schema.trials
         value = table.c.finite_value
         query = (
@@ -552,7 +552,7 @@ class Database:
 
 
 def _find_events(events: Sequence[EventRow], connection: sa.Connection) -> bool | None:
-    """Return True if all of these events are in the event log; None if not, or without events."""
+    """Return True if all of these events are in the event log, else None."""
     table = schema.events
     for event in events:
         same = (table.c.study_id == event.study_id, table.c.number == event.number)

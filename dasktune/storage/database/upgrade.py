@@ -93,7 +93,7 @@ def _migrate(connections: Connections, connection: sa.Connection, revision: str)
 
 
 def _revision(connection: sa.Connection) -> str | None:
-    """Return the revision of the tables, or None without tables."""
+    """Return the revision of the tables; None in an empty database."""
     # Others make and change tables in one transaction, so a revision is never half there.
     if not sa.inspect(connection).has_table(schema.meta.name):
         return None

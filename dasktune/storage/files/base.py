@@ -1,8 +1,8 @@
-"""What a checkpoint store needs of the place it lies in: a few operations on a tree of files.
+"""The interface of a store's files: a few operations on a tree of files.
 
-Both kinds create a file only if it is absent, and that is the only way in which two processes
-ever meet. `dasktune.storage.files.local` makes what it writes survive a power cut, which
-fsspec does not do; `dasktune.storage.files.objects` is any other protocol of fsspec.
+Every implementation can create a file only if it is absent, the one operation by which
+processes coordinate. Files of `dasktune.storage.files.local` survive a power cut, which fsspec
+does not ensure; `dasktune.storage.files.objects` covers every other protocol of fsspec.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
+from dasktune.storage.buffers import Buffer
 
-Buffer = NDArray[np.uint8]
 Parts = Sequence[Buffer]
-"""The content of a file, in pieces that are not copied together without need."""
+"""The content of a file in pieces, which avoids a copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +28,7 @@ class Entry:
     nbytes
         Its size.
     modified
-        When it was written last (epoch seconds, by the store's clock); 0 if that is not known.
+        Time of the last write (epoch seconds, by the store's clock); 0 if unknown.
     """
 
     path: str
@@ -41,33 +39,33 @@ class Entry:
 class Files(Protocol):
     """A tree of files; paths are relative, with forward slashes.
 
-    Whatever a store answers that no second try mends comes as an `OSError` in words that
-    name no credentials; what a second try may mend is tried again first.
+    Failures that may pass are retried. A failure that stays is raised as an `OSError` whose
+    message holds no credentials.
     """
 
     def write(self, folder: str, files: Mapping[str, Parts]) -> None:
-        """Write files into one folder; once this returns they are durable."""
+        """Write files into one folder; they are durable on return."""
 
     def create(self, path: str, content: bytes, *, durable: bool = True) -> bool:
-        """Write a small file, whole and at once, unless it exists; say whether it did not.
+        """Write a small file atomically if it is absent; return whether it was.
 
-        It need not survive a power cut if it is not `durable`.
+        Unless it is `durable`, a power cut may lose it.
         """
 
     def replace(self, path: str, content: bytes) -> None:
-        """Write a small file, whole and at once, whatever was there; not durable."""
+        """Write a small file atomically over an older one; a power cut may lose it."""
 
     def read(self, folder: str, names: Sequence[str]) -> list[Buffer | None]:
-        """Return the content of files below one folder; None for what does not exist."""
+        """Return the content of files below one folder; None for a missing file."""
 
     def remove(self, path: str) -> None:
-        """Remove a file or a folder with all that is in it; it may be absent."""
+        """Remove a file, or a folder with its content; it may be absent."""
 
     def remove_files(self, paths: Iterable[str]) -> None:
         """Remove files, many at a time; they may be absent."""
 
     def remove_same(self, path: str, content: bytes) -> bool:
-        """Remove a small file if it still holds this, and say whether it did."""
+        """Remove a small file if it has this content; return whether it had."""
 
     def entries(self, folder: str) -> Iterator[Entry]:
-        """Return all files below a folder, in no order; none if it does not exist."""
+        """Return all files below a folder in any order; an absent folder is empty."""

@@ -1,7 +1,7 @@
-"""What a store's failure means: whether it may pass, and in words for who has to mend it.
+"""Failures of a store: whether a retry may succeed, and the reason as a sentence.
 
-Each library behind fsspec has exceptions of its own. They are known here by the name of their
-class and by the answer they carry, so that none of the libraries must be installed.
+Each library behind fsspec has its own exceptions. They are recognised by the name of their
+class and by the response they hold, so that none of the libraries must be installed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PASSING_CLASSES = frozenset(
 )
 
 _LASTING_CLASSES = frozenset({"SSLError", "ClientSSLError"})
-"""Kinds of connection errors that stay: a certificate does not become valid."""
+"""Connection errors that no retry mends: a certificate does not become valid."""
 
 _WITHOUT_CREDENTIALS = frozenset(
     {"NoCredentialsError", "DefaultCredentialsError", "ClientAuthenticationError"}
@@ -59,7 +59,7 @@ _REASONS = {
     "InsufficientCapacity": "the store is full",
     "XMinioStorageFull": "the store is full",
 }
-"""Sentences by the code of S3's answer."""
+"""Sentences by error code of S3."""
 
 _DISK_REASONS = {
     errno.ENOSPC: "no space is left on the disk",
@@ -73,14 +73,14 @@ _DISK_REASONS = {
 
 
 class FilesError(OSError):
-    """Why an operation on a store failed, in words for who has to mend it."""
+    """An operation on a store failed; the message is a sentence for the user."""
 
 
 def is_passing(error: BaseException) -> bool:
-    """Say whether the same request may succeed later.
+    """Return whether the same request may succeed later.
 
-    That is so for throttling, errors of the server, time-outs and broken connections; not
-    for what the store refuses, such as wrong credentials or a bucket that does not exist.
+    True for throttling, errors of the server, time-outs and broken connections; False for a
+    request that the store refuses, such as one with wrong credentials.
     """
     names = _class_names(error)
     if not _answer(error) and names & (_PASSING_CLASSES | _LASTING_CLASSES):
@@ -89,19 +89,19 @@ def is_passing(error: BaseException) -> bool:
 
 
 def code_of(error: BaseException) -> str:
-    """Return the code that an object store has answered with; empty if it has not."""
+    """Return the error code in an object store's response; empty without a response."""
     return str(_answer(error).get("Error", {}).get("Code") or "")
 
 
 def reason_of(error: BaseException, *, bucket: str = "") -> str:
-    """Return in a sentence why an operation on a store failed; it tells no secrets.
+    """Return the reason of a store's failure as a sentence without secrets.
 
     Parameters
     ----------
     error
-        Of the operating system or of any library behind fsspec.
+        Error of the operating system or of any library behind fsspec.
     bucket
-        Which bucket it was about.
+        The bucket of the request.
     """
     if isinstance(error, FilesError):
         return str(error)
@@ -125,7 +125,6 @@ def reason_of(error: BaseException, *, bucket: str = "") -> str:
 
 
 def _region_reason(error: BaseException, bucket: str) -> str:
-    """Say where a bucket is, as far as the store does."""
     answer = _answer(error)
     headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     region = answer.get("Error", {}).get("Region") or headers.get("x-amz-bucket-region")
@@ -135,28 +134,27 @@ def _region_reason(error: BaseException, bucket: str) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Return an error and those that it was made of."""
-    found: BaseException | None = error
-    while found is not None:
-        yield found
-        found = found.__cause__
+    """Yield an error and its causes."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__
 
 
 def _answer(error: BaseException) -> dict[str, Any]:
-    """Return what botocore parsed of the store's answer."""
-    answers = (getattr(one, "response", None) for one in _chain(error))
-    return next((one for one in answers if isinstance(one, dict)), {})
+    """Return the store's response as botocore parsed it."""
+    answers = (getattr(cause, "response", None) for cause in _chain(error))
+    return next((answer for answer in answers if isinstance(answer, dict)), {})
 
 
 def _status_of(error: BaseException) -> int:
-    """Return the HTTP status of the store's answer; 0 if there was none."""
-    status = _answer(error).get("ResponseMetadata", {}).get("HTTPStatusCode")
-    found = [status]
-    for one in _chain(error):
-        found += [getattr(one, name, None) for name in ("status", "status_code", "code")]
-    numbers = (one for one in found if isinstance(one, int | str) and str(one).isdecimal())
-    return next((int(one) for one in numbers if int(one) >= 100), 0)
+    """Return the HTTP status of the store's response, or 0."""
+    candidates = [_answer(error).get("ResponseMetadata", {}).get("HTTPStatusCode")]
+    for cause in _chain(error):
+        candidates += [getattr(cause, name, None) for name in ("status", "status_code", "code")]
+    numbers = (int(n) for n in candidates if isinstance(n, int | str) and str(n).isdecimal())
+    return next((number for number in numbers if number >= 100), 0)
 
 
 def _class_names(error: BaseException) -> set[str]:
-    return {kind.__name__ for one in _chain(error) for kind in type(one).__mro__}
+    return {kind.__name__ for cause in _chain(error) for kind in type(cause).__mro__}

@@ -1,4 +1,4 @@
-"""Files of this machine, synced to the disk: what is written survives a power cut."""
+"""Local files, synced to the disk, so that they survive a power cut."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pathlib import Path
 
 import numpy as np
 
-from dasktune.storage.buffers import in_pages
-from dasktune.storage.files.base import Buffer, Entry, Parts
+from dasktune.storage.buffers import Buffer, in_pages
+from dasktune.storage.files.base import Entry, Parts
 
 _THREADS = 4
 
 _TRIES = 10
-"""How often a folder is made, at most, that others remove because it is empty."""
+"""Attempts to make a folder that other processes remove because it is empty."""
 
 
 class LocalFiles:
-    """Files of this machine, synced to the disk with the folders that name them."""
+    """Local files, synced to the disk with the folders that name them."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.expanduser().absolute()
@@ -31,7 +31,7 @@ class LocalFiles:
 
     @property
     def _pool(self) -> ThreadPoolExecutor:
-        """Return threads of this process: a fork leaves them behind."""
+        """Return the threads of this process; a forked process has none and makes new ones."""
         if self._process != os.getpid():
             self._process, self._threads = os.getpid(), _threads()
         return self._threads
@@ -41,7 +41,8 @@ class LocalFiles:
         where = self._root / folder
         fresh = [*itertools.takewhile(lambda above: not above.exists(), where.parents)]
         _make_folder(where)
-        # What others have just made they sync themselves; the one above names the topmost.
+        # Folders that exist are synced by their makers; the parent of the topmost new folder
+        # holds its name.
         above = [*fresh, (fresh[-1] if fresh else where).parent]
         synced = self._pool.submit(_sync_folders, above)
 
@@ -54,18 +55,18 @@ class LocalFiles:
             try:
                 write(last)
             finally:
-                wait(begun)  # whatever fails, nothing is written after the return
-            for one in begun:
-                one.result()
+                wait(begun)  # after a failure, too, nothing may be written after the return
+            for future in begun:
+                future.result()
             _sync_folders([where])
         except OSError:
-            _remove_files([where / name for name in files])  # a full disk gets its room back
+            _remove_files([where / name for name in files])  # makes room on a full disk
             raise
 
     def create(self, path: str, content: bytes, *, durable: bool = True) -> bool:
-        """Write the file aside and link it to its name: it appears whole or not at all."""
+        """Write a temporary file and link it to the name, so that the file appears whole."""
         target = self._root / path
-        aside = self._aside_with(target, content, durable)
+        aside = self._temporary(target, content, durable)
         try:
             os.link(aside, target)
         except FileExistsError:
@@ -73,17 +74,16 @@ class LocalFiles:
         finally:
             aside.unlink()
         if durable:
-            with suppress(FileNotFoundError):  # the file has been removed since, with its folder
+            with suppress(FileNotFoundError):  # removed since, with its folder
                 _sync_folders([target.parent])
         return True
 
     def replace(self, path: str, content: bytes) -> None:
-        """Write the file aside and move it over its name."""
+        """Write a temporary file and move it over the name."""
         target = self._root / path
-        self._aside_with(target, content, durable=False).replace(target)
+        self._temporary(target, content, durable=False).replace(target)
 
-    def _aside_with(self, target: Path, content: bytes, durable: bool) -> Path:
-        """Write a file next to where it shall be."""
+    def _temporary(self, target: Path, content: bytes, durable: bool) -> Path:
         aside, parts = _aside(target), [np.frombuffer(content, np.uint8)]
         for left in reversed(range(_TRIES)):
             _make_folder(target.parent)
@@ -92,7 +92,7 @@ class LocalFiles:
                 break
             except OSError as error:
                 _remove_files([aside])
-                # Until then the folder may have been empty, and others have removed it.
+                # Another process may remove the folder while it is still empty.
                 if not isinstance(error, FileNotFoundError) or not left:
                     raise
         return aside
@@ -100,51 +100,51 @@ class LocalFiles:
     def read(self, folder: str, names: Sequence[str]) -> list[Buffer | None]:
         """Return the content of files of one folder, read several at a time."""
         paths = [self._root / folder / name for name in names]
-        few = len(paths) <= 2  # which are read before a thread has begun
+        few = len(paths) <= 2  # reading them is faster than starting a thread
         return list(map(_read_file, paths)) if few else list(self._pool.map(_read_file, paths))
 
     def remove(self, path: str) -> None:
-        """Remove a file or folder, and the folder above it if that is empty now."""
+        """Remove a file or folder, and its parent folder if that is empty then."""
         target = self._root / path
         try:
             target.unlink(missing_ok=True)
         except (IsADirectoryError, PermissionError):
             while target.exists():
-                with suppress(FileNotFoundError):  # someone else removes it too
+                with suppress(FileNotFoundError):  # another process removes it, too
                     shutil.rmtree(target)
         _remove_empty(target.parent)
 
     def remove_same(self, path: str, content: bytes) -> bool:
-        """Move the file aside, so that no one can replace it between look and removal."""
+        """Move the file aside first, so that nobody replaces it between look and removal."""
         target = self._root / path
         aside = _aside(target)
         try:
             target.rename(aside)
         except (FileNotFoundError, NotADirectoryError):
             return False
-        found = _read_file(aside)
-        is_same = found is not None and found.tobytes() == content
+        current = _read_file(aside)
+        is_same = current is not None and current.tobytes() == content
         if not is_same:
-            with suppress(FileExistsError):  # yet another one has come since
+            with suppress(FileExistsError):  # another process has written a newer file since
                 os.link(aside, target)
         aside.unlink()
         _remove_empty(target.parent)
         return is_same
 
     def remove_files(self, paths: Iterable[str]) -> None:
-        """Remove files, and the folders above them that are empty now."""
+        """Remove files, and their parent folders that are empty then."""
         for path in paths:
             self.remove(path)
 
     def entries(self, folder: str) -> Iterator[Entry]:
-        """Return all files below a folder; what is removed meanwhile may be missing."""
+        """Return all files below a folder; files removed during the listing may be missing."""
         prefix = len(str(self._root)) + 1
         for above, _, names in os.walk(self._root / folder):
             for name in names:
                 with suppress(FileNotFoundError):
                     path = os.path.join(above, name)
-                    found = os.stat(path)
-                    yield Entry(path=path[prefix:], nbytes=found.st_size, modified=found.st_mtime)
+                    stat = os.stat(path)
+                    yield Entry(path=path[prefix:], nbytes=stat.st_size, modified=stat.st_mtime)
 
 
 def _threads() -> ThreadPoolExecutor:
@@ -152,12 +152,12 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def _aside(path: Path) -> Path:
-    """Return a name next to a file that no one else uses."""
+    """Return a unique name next to a file."""
     return path.with_name(f"{path.name}.{uuid.uuid4().hex}")
 
 
 def _remove_files(paths: Sequence[Path]) -> None:
-    """Remove what may be there of files whose writing has failed."""
+    """Remove files whose writing failed, as far as they exist."""
     for path in paths:
         with suppress(OSError):
             path.unlink()
@@ -171,9 +171,9 @@ def _remove_empty(folder: Path) -> None:
 
 
 def _make_folder(path: Path) -> None:
-    """Make a folder though others may be removing the empty ones above it."""
+    """Make a folder while others may remove the empty folders above it."""
     for _ in range(_TRIES):
-        with suppress(FileNotFoundError, FileExistsError):  # gone between two looks
+        with suppress(FileNotFoundError, FileExistsError):  # a parent was removed meanwhile
             path.mkdir(parents=True, exist_ok=True)
             return
     path.mkdir(parents=True, exist_ok=True)
@@ -190,7 +190,7 @@ def _write_file(path: Path, parts: Parts, durable: bool = True) -> None:
 
 
 def _sync_folders(paths: Iterable[Path]) -> None:
-    """Sync the names in folders, which syncing the files alone does not do."""
+    """Sync folders: syncing a file does not sync its name."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -205,7 +205,7 @@ def _open_at_once(path: str, flags: int) -> int:
 
 def _read_file(path: Path) -> Buffer | None:
     try:
-        # A pipe that somebody has put there would be waited for.
+        # Without this, opening a pipe in place of the file would wait for a writer.
         with open(path, "rb", buffering=0, opener=_open_at_once) as file:
             content = in_pages(os.fstat(file.fileno()).st_size)
             rest = content.data

@@ -1,4 +1,4 @@
-"""Files of any protocol that fsspec knows; object stores are durable by themselves."""
+"""Files of any protocol of fsspec; object stores are durable by themselves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ import fsspec
 import numpy as np
 
 from dasktune.errors import ConfigurationError, StorageError, unknown
-from dasktune.storage.files.base import Buffer, Entry, Files, Parts
+from dasktune.storage.buffers import Buffer
+from dasktune.storage.files.base import Entry, Files, Parts
 from dasktune.storage.files.failures import FilesError, code_of, reason_of
 from dasktune.storage.files.local import LocalFiles
 from dasktune.storage.files.retry import Patience
@@ -35,7 +36,7 @@ _BULK = 1000
 _LISTING_SECONDS = 600.0
 
 _MARK = "creation"
-"""Name in an object's metadata of who created it."""
+"""Metadata of an object that identifies the call that created it."""
 
 _S3_CLIENT = {
     "connect_timeout": 5,
@@ -43,15 +44,15 @@ _S3_CLIENT = {
     "max_pool_connections": _THREADS,
     "retries": {"mode": "standard", "total_max_attempts": 1},
 }
-"""Of botocore: what does not answer is found out in seconds, and tried again here alone."""
+"""Options of botocore: short time-outs, and no retries of its own."""
 
 _USER_IN_NAME = ("abfs", "abfss", "adl", "az")
-"""Protocols whose address of a container looks like that of a user."""
+"""Protocols in which a container is written before an @, as a user is elsewhere."""
 
 _EXISTS = ("PreconditionFailed", "412")
 
-_One = TypeVar("_One")
-_Made = TypeVar("_Made")
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 def open_files(url: str, *, patience: Patience | None = None) -> Files:
@@ -62,8 +63,7 @@ def open_files(url: str, *, patience: Patience | None = None) -> Files:
     url
         The place.
     patience
-        How long an operation is tried again; two minutes if None. Only for places that
-        are not this machine's.
+        How operations are retried, for stores that are not local; for two minutes if None.
 
     Raises
     ------
@@ -71,13 +71,13 @@ def open_files(url: str, *, patience: Patience | None = None) -> Files:
         If the URL holds a user or password, or lacks a slash.
     StorageError
         If fsspec does not know the protocol, lacks a library for it, or cannot create a file
-        there only if it is absent.
+        there on the condition that it is absent.
     """
     protocol, separator, path = url.partition("://")
     known = {*fsspec.available_protocols(), *fsspec.registry}
     if not separator:
-        protocol, is_slip, _ = url.partition(":/")
-        if is_slip and protocol in known:
+        protocol, has_one_slash, _ = url.partition(":/")
+        if has_one_slash and protocol in known:
             raise ConfigurationError(
                 f"storage must be a folder or a URL such as {protocol}://..., got {protocol}:/..."
             )
@@ -98,7 +98,7 @@ def open_files(url: str, *, patience: Patience | None = None) -> Files:
         system, root = fsspec.url_to_fs(url, use_listings_cache=False, **_options(protocol))
     except (ImportError, OSError, ValueError) as error:
         raise StorageError(f"cannot open {url}: {reason_of(error)}") from showable(error)
-    # What is asynchronous has a way of its own; the one all others inherit looks, then writes.
+    # Asynchronous file systems create atomically; the inherited method looks, then writes.
     if not system.async_impl and type(system).pipe_file is fsspec.AbstractFileSystem.pipe_file:
         raise StorageError(
             f"cannot use {url}: fsspec's {protocol} cannot create a file only if it is absent, "
@@ -108,7 +108,7 @@ def open_files(url: str, *, patience: Patience | None = None) -> Files:
 
 
 def _names_user(protocol: str, path: str) -> bool:
-    """Say whether there is a user or password in a URL; a password may hold slashes."""
+    """Return whether a URL holds a user or password; a password may hold slashes."""
     if protocol in _USER_IN_NAME:
         return ":" in path.partition("@")[0]
     place = path.partition("/")[0]
@@ -116,19 +116,19 @@ def _names_user(protocol: str, path: str) -> bool:
 
 
 def _options(protocol: str) -> dict[str, Any]:
-    """Return how to open a protocol; what the user has configured for fsspec counts more."""
+    """Return fsspec's options for a protocol; the user's configuration of fsspec comes first."""
     if protocol not in ("s3", "s3a"):
         return {}
     configured: dict[str, Any] = {}
     for name in ("s3", "s3a"):
         configured |= fsspec.config.conf.get(name, {})
     client = {**_S3_CLIENT, **configured.get("config_kwargs", {})}
-    # With more than one it would ask for the size before each read.
+    # A higher value costs a request for the size before each read.
     return {"max_concurrency": 1, **configured, "config_kwargs": client}
 
 
 class ObjectFiles:
-    """Files of any protocol that fsspec knows; object stores are durable by themselves.
+    """Files of any protocol of fsspec; object stores are durable by themselves.
 
     Parameters
     ----------
@@ -137,25 +137,36 @@ class ObjectFiles:
     root
         The path that all others are relative to.
     patience
-        How long an operation is tried again; two minutes if None.
+        How operations are retried; for two minutes if None.
+    threads, page
+        Requests at a time, and names that the store lists with one request.
     """
 
-    # fsspec's memory file system is one for the whole process, and looks before it writes.
+    # fsspec has one memory file system for the whole process, which looks before it writes.
     _memory_lock: ClassVar[threading.Lock] = threading.Lock()
 
-    def __init__(self, system: Any, root: str, *, patience: Patience | None = None) -> None:
+    def __init__(
+        self,
+        system: Any,
+        root: str,
+        *,
+        patience: Patience | None = None,
+        threads: int = _THREADS,
+        page: int = _PAGE,
+    ) -> None:
         self._opened, self._process = system, os.getpid()
         self._root = root.rstrip("/")
         self._patience = patience or Patience()
         is_memory = "memory" in system.protocol
         self._alone = self._memory_lock if is_memory else nullcontext()
-        self._threads = 1 if is_memory else _THREADS
+        self._threads = 1 if is_memory else threads
+        self._page = page
         self._is_s3 = hasattr(system, "call_s3")
         _leave_retries_to_us(system)
 
     @property
     def _system(self) -> Any:
-        """Return the file system, opened again after a fork: its event loop was left behind."""
+        """Return the file system; a forked process opens it again, to have an event loop."""
         if self._process != os.getpid():
             before = self._opened
             self._opened = type(before)(*before.storage_args, **before.storage_options)
@@ -164,17 +175,17 @@ class ObjectFiles:
         return self._opened
 
     def write(self, folder: str, files: Mapping[str, Parts]) -> None:
-        """Write files into one folder, many at a time; each is tried again for itself."""
+        """Write files into one folder, many at a time, each with its own retries."""
 
         def put(name: str) -> None:
             content = b"".join(part.data for part in files[name])  # the only copy
-            share = len(content) * len(files)  # they share the line, and chunks are equal
+            share = len(content) * len(files)  # files of equal size share the line
             self._call(lambda: self._put(_joined(folder, name), content, within=share))
 
         self._each(put, list(files))
 
     def create(self, path: str, content: bytes, *, durable: bool = True) -> bool:
-        """Write a small file unless it exists; the store decides between two that try."""
+        """Write a small file if it is absent; the store decides between two processes."""
         tries = itertools.count(1)
         mark = uuid4().hex
         marked: dict[str, Any] = {"Metadata": {_MARK: mark}} if self._is_s3 else {}
@@ -187,8 +198,8 @@ class ObjectFiles:
             except OSError as error:
                 if not _says_exists(error):
                     raise
-                # What exists may be what a try has made whose answer was lost. On S3 that may
-                # also be the first one here: aiohttp sends a PUT twice by itself.
+                # The object may be our own: an earlier try created it and its answer was lost.
+                # On S3 that can happen at the first try: aiohttp repeats a PUT by itself.
                 if self._is_s3:
                     return self._mark_of(path) == mark
                 return is_again and self._get(path) == content
@@ -197,7 +208,7 @@ class ObjectFiles:
         return self._call(create)
 
     def replace(self, path: str, content: bytes) -> None:
-        """Write a small object, whatever was there."""
+        """Write a small object over an older one."""
         self._call(lambda: self._put(path, content))
 
     def read(self, folder: str, names: Sequence[str]) -> list[Buffer | None]:
@@ -214,7 +225,7 @@ class ObjectFiles:
         self.remove_files([entry.path for entry in self._below(path)])
 
     def remove_files(self, paths: Iterable[str]) -> None:
-        """Remove objects, as many with one request as the store takes."""
+        """Remove objects with as few requests as possible."""
         remaining = list(paths)
         if self._is_s3:
             bulks = [remaining[at : at + _BULK] for at in range(0, len(remaining), _BULK)]
@@ -223,13 +234,13 @@ class ObjectFiles:
             self._each(lambda path: self._call(lambda: self._remove_one(path)), remaining)
 
     def remove_same(self, path: str, content: bytes) -> bool:
-        """Look, then remove: object stores have no removal under a condition."""
+        """Look, then remove: object stores cannot remove under a condition."""
         tries: list[int] = []
 
         def remove() -> bool:
             with self._alone:
                 if self._get(path) != content:
-                    return bool(tries)  # an earlier try has removed it, whose answer was lost
+                    return bool(tries)  # an earlier try removed it and its answer was lost
                 tries.append(1)
                 self._remove_one(path)
             return True
@@ -239,33 +250,33 @@ class ObjectFiles:
     def entries(self, folder: str) -> Iterator[Entry]:
         """Return all objects below a folder.
 
-        A listing comes in pages, one after the other. Where the folders below are so large
-        that it pays, they are listed at the same time.
+        A store lists page after page. If the folders below are large, they are listed at the
+        same time.
         """
         folders = self._folders(folder) if self._threads > 1 else []
         if len(folders) <= self._threads:
             yield from self._below(folder)
             return
         first = self._below(folders[0])
-        if len(first) * self._threads <= _PAGE:
+        if len(first) * self._threads <= self._page:
             yield from self._below(folder)
             return
         yield from first
         with ThreadPoolExecutor(self._threads, thread_name_prefix="dasktune-files") as pool:
-            for found in pool.map(self._below, folders[1:]):
-                yield from found
+            for entries in pool.map(self._below, folders[1:]):
+                yield from entries
 
     def _folders(self, folder: str) -> list[str]:
-        """Return the folders right below a folder."""
-        found = self._call(lambda: self._listed(self._system.ls, folder, detail=True))
-        return [self._relative(one["name"]) for one in found if one["type"] == "directory"]
+        """Return the direct subfolders of a folder."""
+        listing = self._call(lambda: self._listed(self._system.ls, folder, detail=True))
+        return [self._relative(item["name"]) for item in listing if item["type"] == "directory"]
 
     def _below(self, path: str) -> list[Entry]:
-        """Return what lies below a folder, in one listing; a file itself if it is one."""
-        found = self._call(lambda: self._listed(self._system.find, path, detail=True))
+        """Return the files below a folder from one listing; for a file, the file itself."""
+        listing = self._call(lambda: self._listed(self._system.find, path, detail=True))
         return [
-            Entry(path=self._relative(name), nbytes=one["size"], modified=_modified(one))
-            for name, one in dict(found).items()
+            Entry(path=self._relative(name), nbytes=item["size"], modified=_modified(item))
+            for name, item in dict(listing).items()
         ]
 
     def _listed(self, listing: Callable[..., Any], path: str, **options: Any) -> Any:
@@ -285,19 +296,19 @@ class ObjectFiles:
         try:
             content: bytes = self._system.cat_file(self._full(path), **self._within(None))
         except (FileNotFoundError, IsADirectoryError) as error:
-            # A folder where a file should be is no file either.
+            # A folder in place of the file counts as a missing file.
             if code_of(error) == "NoSuchBucket":
                 raise
             return None
         return content
 
     def _mark_of(self, path: str) -> str | None:
-        """Return what tells an object of S3 from one with the same content."""
+        """Return the mark of the call that created an object of S3, or None."""
         try:
-            found: str | None = self._system.metadata(self._full(path)).get(_MARK)
+            mark: str | None = self._system.metadata(self._full(path)).get(_MARK)
         except FileNotFoundError:
             return None
-        return found
+        return mark
 
     def _remove_one(self, path: str) -> None:
         with suppress(FileNotFoundError):
@@ -306,7 +317,7 @@ class ObjectFiles:
             )
 
     def _remove_bulk(self, paths: Sequence[str]) -> None:
-        """Remove objects of S3 with one request, whose answer names those that are left."""
+        """Remove objects of S3 with one request; its response names those that were left."""
         places = [self._system.split_path(self._full(path))[:2] for path in paths]
         answer = self._system.call_s3(
             "delete_objects",
@@ -329,22 +340,15 @@ class ObjectFiles:
         limit = self._patience.request or seconds
         return {"timeout": limit} if limit and self._system.async_impl else {}
 
-    def _call(self, work: Callable[[], _Made]) -> _Made:
-        """Return what a request makes, tried again if that may mend it.
-
-        Raises
-        ------
-        FilesError
-            If it fails to the last, whatever the library's own exception.
-        """
+    def _call(self, work: Callable[[], _Result]) -> _Result:
+        """Return the result of a request, with retries; every last failure is a `FilesError`."""
         try:
             return self._patience.call(work)
         except Exception as error:
             bucket = self._root.lstrip("/").partition("/")[0]
             raise FilesError(reason_of(error, bucket=bucket)) from error
 
-    def _each(self, work: Callable[[_One], _Made], items: Sequence[_One]) -> list[_Made]:
-        """Do the same for each, many at a time."""
+    def _each(self, work: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
         threads = min(self._threads, len(items))
         if threads <= 1:
             return [work(item) for item in items]
@@ -353,7 +357,7 @@ class ObjectFiles:
 
 
 class _RefusedError(OSError):
-    """A store did not remove an object that a request named among others."""
+    """A store did not remove one of the objects that a request named."""
 
     def __init__(self, answer: Mapping[str, Any]) -> None:
         super().__init__(answer.get("Message") or answer.get("Code"))
@@ -361,7 +365,7 @@ class _RefusedError(OSError):
 
 
 def _leave_retries_to_us(system: Any) -> None:
-    """Let s3fs try once, which takes its number of tries from an attribute."""
+    """Switch off the retries of s3fs, which has an attribute for their number."""
     if hasattr(system, "call_s3"):
         system.retries = 1
 
@@ -371,14 +375,14 @@ def _joined(folder: str, name: str) -> str:
 
 
 def _says_exists(error: OSError) -> bool:
-    """Say whether a store refused because the object exists; not all gateways say it alike."""
+    """Return whether a store refused because the object exists; gateways differ in the code."""
     return isinstance(error, FileExistsError) or code_of(error) in _EXISTS
 
 
-def _modified(found: Mapping[str, Any]) -> float:
-    """Return when a file was written; each file system of fsspec has a name of its own for it."""
+def _modified(item: Mapping[str, Any]) -> float:
+    """Return the time of the last write; file systems of fsspec name it differently."""
     for name in ("LastModified", "mtime", "updated", "last_modified", "created"):
-        when = found.get(name)
+        when = item.get(name)
         if isinstance(when, datetime):
             return when.timestamp()
         if isinstance(when, int | float):

@@ -1,8 +1,7 @@
-"""Trying again what a store failed, at growing intervals and for so long.
+"""Retrying a store's failed operations at growing intervals.
 
-The libraries below fsspec try again, too, but each in its own way, most for some seconds
-only; and some draw their intervals from Python's global random numbers, which belong to the
-trainer.
+The libraries below fsspec retry, too, but each in its own way, most for some seconds only, and
+some draw their intervals from Python's global random numbers, which belong to the trainer.
 """
 
 from __future__ import annotations
@@ -22,32 +21,32 @@ from dasktune.storage.files.failures import is_passing, reason_of
 logger = logging.getLogger("dasktune.storage.retrying")
 
 PATIENCE_SECONDS = 120.0
-"""How long a store may fail before that is an error."""
+"""Seconds of retrying before a failure is an error."""
 
 _SLOWEST = 256 * 1024
 """Bytes per second of the slowest line."""
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long an operation is tried that a store fails.
+    """How an operation on a store is retried.
 
-    Before the n-th further try it waits at random up to ``first * 2**(n-1)``, at most
-    `longest`, so that many that were throttled together do not come back together.
+    The wait before the n-th retry is drawn from 0 to ``first * 2**(n-1)``, at most `longest`,
+    so that processes that were throttled together do not return together.
 
     Parameters
     ----------
     seconds
-        No further try begins later than this after the beginning of the first.
+        No retry begins later than this after the first try.
     first, longest
-        Seconds of the first and of the longest interval.
+        Upper bounds of the first and of all waits, in seconds.
     request
-        Seconds that any single request may take; None gives a request as long as its
-        bytes need on a slow line.
+        Time limit of each request in seconds; None for a limit by the size of the request,
+        on a slow line.
     clock, sleep, draw
-        Tell the time in seconds, pass it, and draw from 0 to 1.
+        Functions that return the time in seconds, wait, and draw from 0 to 1.
 
     References
     ----------
@@ -63,13 +62,13 @@ class Patience:
     sleep: Callable[[float], None] = time.sleep
     draw: Callable[[], float] = SystemRandom().random
 
-    def call(self, work: Callable[[], Found]) -> Found:
-        """Return what `work` does, tried again while it fails in a way that may pass.
+    def call(self, work: Callable[[], Result]) -> Result:
+        """Return the result of `work`, retried while its failure may pass.
 
         Raises
         ------
         Exception
-            Of the last try.
+            The failure of the last try.
         """
         begin = self.clock()
 
@@ -87,11 +86,11 @@ class Patience:
         return retrying(work)
 
     def request_seconds(self, nbytes: int) -> float:
-        """Return how long a request may take that sends so many bytes."""
+        """Return the time limit in seconds of a request that sends so many bytes."""
         return 30.0 + nbytes / _SLOWEST if self.request is None else self.request
 
     def _interval(self, state: tenacity.RetryCallState) -> float:
-        # The exponent has a bound because a number of tries has none.
+        # The bound keeps the power finite after many tries.
         ceiling: float = self.first * 2 ** min(state.attempt_number - 1, 30)
         return self.draw() * min(ceiling, self.longest)
 

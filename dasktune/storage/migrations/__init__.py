@@ -1,8 +1,8 @@
-"""Bringing the tables of an older database up to date, revision by revision, with Alembic.
+"""Migrations: bringing the tables of an older database up to date with Alembic.
 
-Its scripts are in ``versions``. A new revision is a script there, a change of
-`dasktune.storage.database.schema`, and its number in `REVISIONS` there; a test says
-whether the two agree. Imported only when there is something to do: Alembic takes long.
+Its scripts are in ``versions``. A new revision needs a script there, a change of
+`dasktune.storage.database.schema`, and its number in `REVISIONS` there; a test compares the
+two. This package is imported only for a migration, because Alembic is slow to import.
 """
 
 from __future__ import annotations
@@ -42,18 +42,19 @@ def migrate(connection: sa.Connection, revision: str | None, *, to: str = "head"
     Parameters
     ----------
     connection
-        Holds a lock that keeps others from doing the same.
+        Holds the lock under which tables are changed.
     revision
-        Where they are; None for a database without them. A database of a time before
-        Alembic does not say so itself.
+        The present revision; None without tables. The caller gives it because databases from
+        before Alembic do not record it.
     to
-        Where they shall be.
+        The target revision.
     """
     directory = scripts()
 
     def steps(current: Any, _: MigrationContext) -> list[MigrationStep]:
         ahead = reversed(list(directory.iterate_revisions(to, revision or "base")))
-        return [MigrationStep.upgrade_from_script(directory.revision_map, one) for one in ahead]
+        upgrade = MigrationStep.upgrade_from_script
+        return [upgrade(directory.revision_map, script) for script in ahead]
 
     context = context_of(connection, fn=steps)
     if revision is not None and not context.get_current_heads():
@@ -63,19 +64,19 @@ def migrate(connection: sa.Connection, revision: str | None, *, to: str = "head"
 
 
 def back_up(file: Path, revision: str) -> Path:
-    """Copy a SQLite file to a name that is not taken, and return that.
+    """Copy a SQLite file, which others may be using, to a new name and return that.
 
     Parameters
     ----------
     file
-        What others may be reading and writing.
+        The file.
     revision
-        What it is about to become.
+        The revision that the migration leads to; it is part of the new name.
 
     Raises
     ------
     OSError
-        If it cannot be copied, as when the disk is full.
+        If the file cannot be copied, for example because the disk is full.
     """
     name = f"{file.name}.before-{revision}"
     for number in count(1):

@@ -142,10 +142,7 @@ def _tolerance(trainer_class: type, device: str) -> float:
 def _findings(job: Job) -> dict[str, Any]:
     """Let a new process do a job, and return what it found."""
     done = subprocess.run(
-        [sys.executable, "-c", _COMMAND],
-        input=pickle.dumps(job),
-        capture_output=True,
-        check=False,
+        [sys.executable, "-c", _COMMAND], input=pickle.dumps(job), capture_output=True, check=False
     )
     if done.returncode != 0:
         text = done.stderr.decode(errors="replace").strip()

@@ -126,11 +126,7 @@ def _evaluated_again(run: TrainerRun) -> dict[str, Any]:
     """Evaluate twice, and look at everything before and after."""
     state, probed = _digests(run), _probe(run)
     metrics = [run.evaluate(), run.evaluate()]
-    return {
-        "metrics": metrics,
-        "states": [state, _digests(run)],
-        "probes": [probed, _probe(run)],
-    }
+    return {"metrics": metrics, "states": [state, _digests(run)], "probes": [probed, _probe(run)]}
 
 
 def _quiet(job: Job, trainer_class: type) -> Digests:

@@ -1,4 +1,4 @@
-"""What befalls a connection: killed processes, lost servers, wrong passwords."""
+"""Connections meet killed processes, lost servers and wrong passwords."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WRONG = "wr0ng-w0rd"
 
 @pytest.fixture
 def admin(postgresql: str) -> Iterator[Callable[[str], list[Any]]]:
-    """Return what executes a statement on the server's first database."""
+    """Return a function that executes a statement on the server's first database."""
     engine = sa.create_engine(postgresql, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
 
     def execute(statement: str) -> list[Any]:
@@ -93,7 +93,7 @@ while True:
 @pytest.mark.process
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("server", marks=pytest.mark.postgresql)])
 @pytest.mark.parametrize("after", [1, 7, 40])
-def test_what_was_acknowledged_outlives_a_kill(
+def test_acknowledged_rows_survive_a_kill(
     kind: str, after: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     url = str(tmp_path / "x.db") if kind == "sqlite" else request.getfixturevalue("server")
@@ -123,7 +123,7 @@ def test_what_was_acknowledged_outlives_a_kill(
 
 
 @pytest.mark.postgresql
-def test_a_lost_connection_is_made_anew(
+def test_lost_connection_is_replaced(
     server: str, admin: Callable[[str], list[Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
     with closing(Database(server)) as database, caplog.at_level(logging.WARNING, "dasktune"):
@@ -141,7 +141,7 @@ def test_a_lost_connection_is_made_anew(
 
 
 def lose_commits(database: Database, end: Callable[[], object], *, is_committed: bool) -> None:
-    """Let the server end the next connection that commits, before or after it has committed."""
+    """Make the server end the next committing connection, before or after the commit."""
     engine = database._connections.engine
 
     def lose(connection: sa.Connection) -> None:
@@ -155,7 +155,7 @@ def lose_commits(database: Database, end: Callable[[], object], *, is_committed:
 
 @pytest.mark.postgresql
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_an_unanswered_commit_is_done_once(
+def test_unanswered_commit_is_applied_once(
     server: str, admin: Callable[[str], list[Any]], is_committed: bool
 ) -> None:
     with closing(Database(server)) as database:
@@ -177,7 +177,7 @@ def test_an_unanswered_commit_is_done_once(
 
 
 @pytest.mark.postgresql
-def test_a_log_that_another_went_on_with_meanwhile_is_fenced(
+def test_write_after_another_driver_took_over_is_refused(
     server: str, admin: Callable[[str], list[Any]]
 ) -> None:
     with closing(Database(server)) as database, closing(Database(server)) as other:
@@ -193,7 +193,9 @@ def test_a_log_that_another_went_on_with_meanwhile_is_fenced(
 
 
 @pytest.mark.postgresql
-def test_a_server_is_waited_for(server: str, admin: Callable[[str], list[Any]]) -> None:
+def test_lost_server_is_retried_until_it_answers(
+    server: str, admin: Callable[[str], list[Any]]
+) -> None:
     with closing(Database(server)) as database:
         admin("ALTER DATABASE mine ALLOW_CONNECTIONS false")
         admin(END)
@@ -211,7 +213,7 @@ def test_a_server_is_waited_for(server: str, admin: Callable[[str], list[Any]]) 
 
 
 @pytest.mark.postgresql
-def test_a_server_ends_transactions_whose_client_is_gone_without_a_word(
+def test_server_ends_transactions_of_vanished_clients(
     server: str,
 ) -> None:
     with closing(Database(server)) as lost:
@@ -252,9 +254,7 @@ def with_password(server: str, admin: Callable[[str], list[Any]]) -> Iterator[st
 
 
 @pytest.mark.postgresql
-def test_a_password_opens_and_is_not_shown(
-    with_password: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_password_is_used_and_hidden(with_password: str, caplog: pytest.LogCaptureFixture) -> None:
     url = with_password.replace("PASSWORD", SECRET)
     with closing(Database(url)) as database, caplog.at_level(logging.DEBUG, "dasktune"):
         database.write(batch(0))
@@ -266,7 +266,7 @@ def test_a_password_opens_and_is_not_shown(
 
 
 @pytest.mark.postgresql
-def test_a_wrong_password_is_refused_at_once_and_not_shown(
+def test_wrong_password_is_refused_at_once_and_hidden(
     with_password: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(StorageError, match="password authentication failed for user") as caught:
@@ -276,7 +276,7 @@ def test_a_wrong_password_is_refused_at_once_and_not_shown(
 
 
 @pytest.mark.parametrize("where", ["password in its place", "password as an option"])
-def test_a_server_that_does_not_answer_is_given_up(where: str) -> None:
+def test_silent_server_is_an_error(where: str) -> None:
     began = time.monotonic()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
@@ -302,19 +302,19 @@ def test_a_server_that_does_not_answer_is_given_up(where: str) -> None:
         f"postgresql+nonsense://me:{SECRET}@host/x?password={SECRET}",
     ],
 )
-def test_no_part_of_a_wrong_url_tells_a_password(url: str) -> None:
+def test_error_of_a_wrong_url_hides_the_password(url: str) -> None:
     with pytest.raises((ConfigurationError, StorageError)) as caught:
         Database(url)
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
-def test_why_a_server_cannot_be_reached_is_told_in_one_line(tmp_path: Path) -> None:
+def test_error_of_an_unreachable_server_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"Connection refused|No such file") as caught:
         Database(f"postgresql://me@/x?host={tmp_path}&port=1")
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_database_in_a_folder_of_others_is_read(
+def test_database_in_a_read_only_folder_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Root may write anywhere, so that the folder says no where it would to others.
@@ -334,7 +334,7 @@ def test_a_database_in_a_folder_of_others_is_read(
     assert now == before
 
 
-def test_a_full_disk_is_not_waited_for(tmp_path: Path) -> None:
+def test_full_disk_is_an_error_at_once(tmp_path: Path) -> None:
     began = time.monotonic()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
@@ -346,7 +346,7 @@ def test_a_full_disk_is_not_waited_for(tmp_path: Path) -> None:
     assert time.monotonic() - began < 30
 
 
-def test_a_server_must_answer_within_seconds_unless_asked_otherwise() -> None:
+def test_connect_timeout_is_seconds_unless_the_url_sets_it() -> None:
     given = []
 
     def connect(dialect: object, record: object, arguments: object, options: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""What is written to the database is read back exactly, at a price that does not grow."""
+"""The database returns rows exactly, at a cost that does not grow."""
 
 import itertools
 import math
@@ -88,7 +88,7 @@ def metric(key, step=1, root="r0", **values):
     return MetricRow(key=key, root=root, step=step, values=values or {"loss": 0.5})
 
 
-def test_a_study_is_found_by_its_name(database):
+def test_study_is_returned_by_name(database):
     spec = {"metric": "loss", "space": [1, 1.0, True, None, "ä"], "limit": math.inf}
     first = database.create_study("digits", root="r0", spec=spec, created=1722.25)
     second = database.create_study("other", root="r1", spec={}, created=1.0)
@@ -99,13 +99,13 @@ def test_a_study_is_found_by_its_name(database):
     assert database.study("digit") is None
 
 
-def test_a_name_is_taken_once(database):
+def test_create_study_with_a_taken_name_returns_none(database):
     database.create_study("digits", root="r0", spec={}, created=0.0)
     assert database.create_study("digits", root="r1", spec={}, created=0.0) is None
     assert [study.root for study in database.studies()] == ["r0"]
 
 
-def test_of_many_that_create_one_study_one_does(tmp_path):
+def test_concurrent_create_study_adds_one_row(tmp_path):
     databases = [Database(tmp_path / "x.db") for _ in range(8)]
     barrier = threading.Barrier(8)
 
@@ -138,7 +138,7 @@ def test_every_kind_of_row_comes_back(database):
 
 
 @pytest.mark.parametrize("others", [1, 9000])
-def test_metrics_come_as_tuples_too(database, others):
+def test_known_metrics_equal_metrics(database, others):
     many = [metric(f"{at * 7 % 2000:04}", loss=at / 7) for at in range(2000)]
     more = [metric(f"b{at}", root="r1") for at in range(others)]
     database.write(Batch(metrics=[*more, *many, metric("x", loss=math.inf)]))
@@ -148,7 +148,7 @@ def test_metrics_come_as_tuples_too(database, others):
     assert list(database.known_metrics("r3")) == []
 
 
-def test_rows_of_other_studies_and_roots_are_left_out(database):
+def test_reads_leave_out_other_studies_and_roots(database):
     database.write(
         Batch(
             events=[event(0), event(0, study_id=2)],
@@ -186,13 +186,13 @@ def test_every_float_comes_back(values, value):
     assert repr(trial.value) == repr(value)
 
 
-def test_the_first_metrics_of_a_key_stand(database):
+def test_first_metrics_of_a_key_are_kept(database):
     database.write(Batch(metrics=[metric("a1", loss=0.5), metric("a1", loss=0.6)]))
     database.write(Batch(metrics=[metric("a1", loss=0.7), metric("a2", loss=0.8)]))
     assert [row.values["loss"] for row in database.metrics("r0")] == [0.5, 0.8]
 
 
-def test_later_trials_checkpoints_and_stages_replace_earlier_ones(database):
+def test_later_rows_replace_trials_checkpoints_and_stages(database):
     database.write(Batch(trials=[TRIAL], checkpoints=[CHECKPOINT], stages=[STAGE]))
     after = Batch(
         trials=[replace(TRIAL, state="COMPLETE", steps=9, value=math.inf, record={})],
@@ -213,7 +213,7 @@ def test_a_checkpoint_is_forgotten(database):
     assert [row.key for row in database.checkpoints("r0")] == ["a2"]
 
 
-def test_an_event_number_is_used_once_and_the_batch_falls_as_a_whole(database):
+def test_taken_event_number_refuses_the_whole_batch(database):
     study = database.create_study("digits", root="r0", spec={}, created=0.0)
     assert study.id == 1
     database.write(Batch(events=[event(0, "first")]))
@@ -225,7 +225,7 @@ def test_an_event_number_is_used_once_and_the_batch_falls_as_a_whole(database):
     assert list(database.trials(1)) == []
 
 
-def test_notes_are_kept_in_order_and_take_no_number_of_an_event(database):
+def test_notes_are_ordered_and_numbered_apart_from_events(database):
     database.note(1, {"a": math.inf})
     database.note(2, "of another study")
     database.note(1, [0.1, None])
@@ -237,7 +237,7 @@ def test_notes_are_kept_in_order_and_take_no_number_of_an_event(database):
     assert sum(1 for _ in database.notes(1)) == 2
 
 
-def test_processes_note_together(tmp_path):
+def test_concurrent_notes_are_all_kept(tmp_path):
     databases = [Database(tmp_path / "x.db") for _ in range(4)]
 
     def write(number):
@@ -270,7 +270,7 @@ def test_long_logs_are_read_whole_and_in_order(count):
     database.close()
 
 
-def test_what_is_being_read_can_be_written(database):
+def test_rows_can_be_written_during_a_read(database):
     database.write(Batch(events=[event(number) for number in range(1500)]))
     seen = 0
     for row in database.events(1):
@@ -291,7 +291,7 @@ def test_threads_write_together(database):
     assert [sum(1 for _ in database.events(number)) for number in range(4)] == [20] * 4
 
 
-def test_it_is_all_there_after_closing(tmp_path):
+def test_rows_survive_closing(tmp_path):
     database = Database(tmp_path / "x.db")
     study = database.create_study("digits", root="r0", spec={}, created=0.0)
     database.write(Batch(events=[event(0, "x", study.id)]))
@@ -346,7 +346,7 @@ def test_two_processes_write_one_file(tmp_path):
     second.close()
 
 
-def test_a_locked_file_says_so(tmp_path):
+def test_locked_file_is_an_error(tmp_path):
     database = Database(tmp_path / "x.db", timeout=0.05)
     other = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -358,14 +358,14 @@ def test_a_locked_file_says_so(tmp_path):
     database.close()
 
 
-def test_a_file_that_is_no_database_says_so(tmp_path):
+def test_file_of_another_kind_is_an_error(tmp_path):
     (tmp_path / "x.db").write_bytes(b"no database at all" * 100)
     with pytest.raises(StorageError, match=r"x\.db: file is not a database"):
         Database(tmp_path / "x.db")
 
 
 @pytest.mark.parametrize("name", ["file/x.db", "folder"])
-def test_a_place_that_cannot_be_written_says_so(tmp_path, name):
+def test_unwritable_folder_is_an_error(tmp_path, name):
     (tmp_path / "file").write_text("in the way")
     (tmp_path / "folder").mkdir()
     with pytest.raises(StorageError, match=f"cannot use database {tmp_path}/{name}: "):
@@ -385,13 +385,13 @@ def test_other_urls_are_refused(url, reason):
         Database(url)
 
 
-def test_a_password_is_not_shown():
+def test_password_is_hidden_in_repr():
     with pytest.raises(StorageError) as caught:
         Database("postgresql+nonsense://me:secret@host/x")
     assert "secret" not in str(caught.value)
 
 
-def test_a_file_is_in_wal_mode_and_our_tables_have_a_prefix(tmp_path):
+def test_file_is_in_wal_mode_and_tables_have_a_prefix(tmp_path):
     Database(tmp_path / "x.db").close()
     connection = sqlite3.connect(tmp_path / "x.db")
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
@@ -413,7 +413,7 @@ def run_of(name, **changes):
     return RunRow(run=name, **{**values, **changes})
 
 
-def test_the_last_sign_of_the_last_run_is_found(database):
+def test_last_run_returns_its_last_heartbeat(database):
     assert database.last_run(1) is None
     database.write_run(run_of("b", began=2.0))
     database.write_run(run_of("a", began=1.0))
@@ -435,7 +435,7 @@ def test_the_last_sign_of_the_last_run_is_found(database):
     assert database.last_run(2) == run_of("c", began=3.0, study_id=2)
 
 
-def test_the_open_stages_of_a_run_are_its_own_that_have_no_end(database):
+def test_open_stages_are_of_the_run_and_without_end(database):
     mine = replace(STAGE, run="a", trials=[3, 4])
     ended = replace(mine, attempt="2-aa", ended=2.0)
     others = [replace(mine, attempt="3-aa", run="b"), replace(mine, study_id=2)]
@@ -443,7 +443,7 @@ def test_the_open_stages_of_a_run_are_its_own_that_have_no_end(database):
     assert database.open_stages(1, "a") == [mine]
 
 
-def test_stages_that_failed_alike_are_counted_together_the_latest_first(database):
+def test_failed_stages_are_grouped_by_step_and_message(database):
     first = replace(STAGE, status="failed", steps=3, trials=[1], message="no", ended=5.0)
     rows = [first, replace(first, attempt="2-aa", start=1, steps=2, ended=9.0)]
     rows += [replace(first, attempt="3-aa", steps=4, ended=7.0)]
@@ -456,7 +456,7 @@ def test_stages_that_failed_alike_are_counted_together_the_latest_first(database
     assert database.failed_stages(1, 1) == [twice]
 
 
-def test_trials_that_failed_are_found_by_number(database):
+def test_failed_trials_are_ordered_by_number(database):
     failed = [replace(TRIAL, number=number, state="FAIL") for number in (5, 2, 9)]
     database.write(Batch(trials=[TRIAL, *failed, replace(TRIAL, study_id=2, state="FAIL")]))
     assert [one.number for one in database.failed_trials(1, 2)] == [2, 5]
@@ -469,7 +469,7 @@ def test_trials_that_failed_are_found_by_number(database):
     [(table, "study_id") for table in ("events", "notes", "trials", "stages")]
     + [(table, "root") for table in ("metrics", "checkpoints")],
 )
-def test_no_read_looks_at_other_rows_or_sorts(tmp_path, table, column):
+def test_reads_use_indexes_and_never_sort(tmp_path, table, column):
     Database(tmp_path / "x.db").close()
     order = ", ".join(c.name for c in schema.metadata.tables[f"dasktune_{table}"].primary_key)
     query = f"SELECT * FROM dasktune_{table} WHERE {column} = ? ORDER BY {order} LIMIT 9"
@@ -480,7 +480,7 @@ def test_no_read_looks_at_other_rows_or_sorts(tmp_path, table, column):
     assert "TEMP B-TREE" not in plan
 
 
-def test_a_write_touches_no_more_pages_in_a_long_log(tmp_path):
+def test_write_cost_does_not_grow_with_the_log(tmp_path):
     database = Database(tmp_path / "x.db")
     reader = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
     reader.execute("BEGIN")
@@ -500,7 +500,7 @@ def test_a_write_touches_no_more_pages_in_a_long_log(tmp_path):
     assert max(growth[1]) <= 2 * max(growth[0])
 
 
-def test_the_statements_are_postgresql_too():
+def test_statements_compile_for_postgresql():
     dialect = postgresql.dialect()
     for table in schema.metadata.sorted_tables:
         assert str(CreateTable(table, if_not_exists=True).compile(dialect=dialect))
@@ -514,13 +514,13 @@ def test_the_statements_are_postgresql_too():
     assert isinstance(schema.checkpoints.c.nbytes.type, sa.BigInteger)
 
 
-def test_looking_for_a_database_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_opening_a_missing_database_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="there is no database"):
         Database(tmp_path / "none" / "here.db", create=False)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_without_studies_is_not_made_a_database(tmp_path: Path) -> None:
+def test_file_without_tables_is_not_changed(tmp_path: Path) -> None:
     file = tmp_path / "empty.db"
     file.touch()
     with pytest.raises(StorageError, match="holds no studies of dasktune"):
@@ -529,7 +529,7 @@ def test_a_file_without_studies_is_not_made_a_database(tmp_path: Path) -> None:
         assert connection.execute("select * from sqlite_master").fetchall() == []
 
 
-def test_checkpoints_tell_who_wrote_and_when_they_were_used(database):
+def test_checkpoints_keep_study_and_time_of_use(database):
     keys = [f"k{number:04}" for number in range(1200)]
     rows = [replace(CHECKPOINT, key=key, created=5.0, study_id=7) for key in keys]
     database.write(Batch(checkpoints=[*rows, replace(CHECKPOINT, key="other", root="r9")]))
@@ -552,7 +552,7 @@ def tuner_event(number, kind, place, study_id=1):
     return event(number, {"kind": kind, "place": place}, study_id)
 
 
-def test_a_log_is_read_by_kind_and_tuner(database):
+def test_events_are_read_by_kind_and_tuner(database):
     kinds = ["tuner", "ask", "tuner", "snapshot", "tell", "snapshot", "widen", "tell"]
     places = [0, 0, 1, 0, 1, 0, 1, 0]
     pairs = enumerate(zip(kinds, places, strict=True))
@@ -572,7 +572,7 @@ def test_a_log_is_read_by_kind_and_tuner(database):
     assert [database.next_event(study) for study in (1, 2, 3)] == [8, 10, 0]
 
 
-def test_tuners_are_found_by_an_index(tmp_path):
+def test_tuner_events_use_an_index(tmp_path):
     database = Database(tmp_path / "x.db")
     seen = []
     sa.event.listen(

@@ -22,7 +22,7 @@ def drawn(table: sa.Table) -> str:
     return "\n".join([f"    {table.name} {{", *lines, "    }"])
 
 
-def test_the_diagram_is_that_of_the_tables() -> None:
+def test_diagram_shows_all_tables() -> None:
     (diagram,) = re.findall(r"```mermaid\nerDiagram\n(.*?)```", PAGE, re.DOTALL)
     for table in TABLES:
         assert drawn(table) in diagram
@@ -40,5 +40,5 @@ def test_every_table_and_column_is_explained() -> None:
         assert missing == [], table.name
 
 
-def test_the_newest_revision_is_told_of() -> None:
+def test_page_names_the_newest_revision() -> None:
     assert f"`{schema.REVISIONS[-1]}`" in PAGE

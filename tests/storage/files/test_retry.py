@@ -1,4 +1,4 @@
-"""What may pass is tried again at growing intervals, for so long; what stays is not."""
+"""Failures that may pass are retried at growing intervals for a limited time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dasktune.storage.files.retry import Patience
 
 
 class Time:
-    """A clock that only sleeping moves."""
+    """A clock that moves only by sleeping."""
 
     def __init__(self):
         self.now, self.slept = 1000.0, []
@@ -27,7 +27,7 @@ class Time:
 
 
 def failing(times, error=None):
-    """Return what fails so many times, and then counts its tries."""
+    """Return work that fails a number of times, then returns the number of tries."""
     tries = []
 
     def work():
@@ -40,7 +40,7 @@ def failing(times, error=None):
 
 
 class AnswerError(Exception):
-    """An answer of S3 as botocore tells it."""
+    """An error response of S3, as botocore raises it."""
 
     def __init__(self, code, status):
         super().__init__(f"{code} it is")
@@ -49,7 +49,7 @@ class AnswerError(Exception):
 
 
 class StatusError(Exception):
-    """An answer as other libraries tell it."""
+    """An error response, as other libraries raise it."""
 
     def __init__(self, status):
         super().__init__(f"status {status}")
@@ -57,7 +57,7 @@ class StatusError(Exception):
 
 
 class ClientPayloadError(StatusError):
-    """What aiohttp raises for an answer that is cut short, whatever its number says."""
+    """The error of aiohttp for a torn answer; its status does not matter."""
 
 
 def test_intervals_double_up_to_the_longest():
@@ -66,7 +66,7 @@ def test_intervals_double_up_to_the_longest():
     assert time.slept == [0.5, 1.0, 2.0, 3.0, 3.0]
 
 
-def test_the_last_error_is_raised_when_the_time_is_over():
+def test_last_error_is_raised_after_the_time():
     time = Time()
     with pytest.raises(TimeoutError, match="slow"):
         time.patience(seconds=120.0).call(failing(10**9))
@@ -78,7 +78,7 @@ def test_the_last_error_is_raised_when_the_time_is_over():
     draws=st.lists(st.floats(0, 1, exclude_max=True), min_size=1),
     tries=st.integers(0, 300),
 )
-def test_no_try_begins_after_the_time_is_over(seconds, draws, tries):
+def test_no_retry_begins_after_the_time(seconds, draws, tries):
     time, left = Time(), iter(draws)
     patience = Patience(
         seconds=seconds,
@@ -94,7 +94,7 @@ def test_no_try_begins_after_the_time_is_over(seconds, draws, tries):
     assert all(0 <= slept <= patience.longest for slept in time.slept)
 
 
-def test_what_does_not_pass_is_raised_at_once():
+def test_lasting_errors_are_raised_at_once():
     time = Time()
     with pytest.raises(PermissionError):
         time.patience().call(failing(1, PermissionError("denied")))
@@ -103,7 +103,7 @@ def test_what_does_not_pass_is_raised_at_once():
     assert time.slept == []
 
 
-def test_a_request_has_the_time_that_its_bytes_need():
+def test_request_seconds_grow_with_the_bytes():
     assert Patience().request_seconds(0) == 30
     assert Patience().request_seconds(256 * 2**20) == 30 + 1024
     assert Patience(request=5.0).request_seconds(256 * 2**20) == 5
@@ -117,7 +117,7 @@ def test_a_request_has_the_time_that_its_bytes_need():
         *(("ConditionalRequestConflict", 409), ("IncompleteBody", 400), ("503", 503)),
     ],
 )
-def test_throttling_and_errors_of_the_server_may_pass(code, status):
+def test_throttling_and_server_errors_are_passing(code, status):
     assert is_passing(AnswerError(code, status))
 
 
@@ -130,7 +130,7 @@ def test_throttling_and_errors_of_the_server_may_pass(code, status):
         ("PreconditionFailed", 412),
     ],
 )
-def test_what_a_server_refuses_does_not_pass(code, status):
+def test_refusals_are_not_passing(code, status):
     assert not is_passing(AnswerError(code, status))
     wrapped = OSError(errno.EINVAL, "refused")
     wrapped.__cause__ = AnswerError(code, status)
@@ -152,7 +152,7 @@ def test_what_a_server_refuses_does_not_pass(code, status):
     ],
     ids=repr,
 )
-def test_broken_lines_may_pass(error, passes):
+def test_broken_connections_are_passing(error, passes):
     assert is_passing(error) is passes
 
 

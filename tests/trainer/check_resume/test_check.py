@@ -167,7 +167,7 @@ class ByHand(Net):
 
 
 @pytest.mark.parametrize("trainer_class", [Descent, Forest, Net, ByHand])
-def test_right_ones_pass(trainer_class):
+def test_correct_trainers_pass(trainer_class):
     report = check(trainer_class)
     assert report.differences == ()
     assert report.ok
@@ -292,7 +292,7 @@ class WrongLoading(Descent):
         (LeftInEvalMode, "trainer.model.training"),
     ],
 )
-def test_what_was_forgotten_is_named_first(trainer_class, path):
+def test_forgotten_state_is_named_first(trainer_class, path):
     report = check(trainer_class)
     assert not report.ok
     assert report.differences[0].path == path, str(report)
@@ -303,7 +303,7 @@ def test_a_sampler_that_restarts_its_epoch_is_named():
     assert "trainer.loader._position.consumed" in paths
 
 
-def test_the_effects_are_told_with_their_step():
+def test_effects_are_named_with_their_step():
     report = check(ForgottenMomentum)
     effects = [difference for difference in report.differences if "['" in difference.path]
     assert effects[0].path == "state['weights']"
@@ -321,7 +321,7 @@ class Timed(Descent):
             return file.tell() * np.ones(3)
 
 
-def test_what_lies_outside_is_said_to(tmp_path):
+def test_cause_outside_the_trainer_is_reported(tmp_path):
     report = check(Timed, config={"file": str(tmp_path / "file")})
     assert report.differences[0].path == "something outside the state"
 
@@ -374,7 +374,7 @@ def test_traces_of_evaluate_are_named(trainer_class, path, reason):
     assert report.differences[0].reason.startswith(reason)
 
 
-def test_a_trace_outside_the_state_is_found():
+def test_trace_outside_the_state_is_named():
     report = check(HiddenTrace)
     assert not report.ok
     assert "trainer.evaluations" in [difference.path for difference in report.differences]

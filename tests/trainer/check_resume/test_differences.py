@@ -26,7 +26,7 @@ def reasons(expected, found, **arguments):
 
 
 @given(states)
-def test_a_state_equals_itself(state):
+def test_equal_states_have_no_differences(state):
     assert reasons({"a": state}, {"a": state}) == {}
 
 
@@ -51,7 +51,7 @@ def test_a_state_equals_itself(state):
         (np.array([1, NAN]), np.array([NAN, 1])),
     ],
 )
-def test_what_differs(one, two):
+def test_each_kind_of_difference_is_named(one, two):
     assert list(reasons({"a": one}, {"a": two})) == ["state['a']"]
     assert leaf_digest(one) != leaf_digest(two)
 
@@ -60,7 +60,7 @@ def test_nan_equals_itself():
     assert reasons([NAN, np.array([NAN, 1])], [NAN, np.array([NAN, 1])]) == {}
 
 
-def test_differences_come_in_order_with_what_is_missing_and_what_is_new():
+def test_differences_list_missing_then_new_values():
     expected = {"z": [1, {"y": np.zeros(3)}], "a": 2, "gone": "x"}
     found = {"a": 3, "z": [1, {"y": np.array([0, 5, -2.0])}], "new": 1}
     assert list(reasons(expected, found).items()) == [

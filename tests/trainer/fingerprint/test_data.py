@@ -38,7 +38,7 @@ def is_writable(files: dict[str, bytes]) -> bool:
     return not any(one != two and two.startswith(f"{one}/") for one in files for two in files)
 
 
-def test_things_that_differ_have_digests_that_differ() -> None:
+def test_different_data_have_different_digests() -> None:
     array = np.arange(6)
     things: list[Any] = [
         array,
@@ -72,7 +72,7 @@ def test_things_that_differ_have_digests_that_differ() -> None:
     assert {len(one) for one in digests} == {32}
 
 
-def test_how_data_lie_in_memory_does_not_count() -> None:
+def test_memory_layout_does_not_change_the_digest() -> None:
     array = np.arange(6).reshape(2, 3)
     assert data_digest(np.asfortranarray(array)) == data_digest(array)
     assert data_digest(np.arange(12)[::2]) == data_digest(np.arange(0, 12, 2))
@@ -84,7 +84,7 @@ def test_how_data_lie_in_memory_does_not_count() -> None:
 
 
 @given(first=trees.filter(is_writable), second=trees.filter(is_writable), data=st.data())
-def test_folders_are_alike_if_names_and_contents_are(
+def test_folder_digest_covers_names_and_contents(
     tmp_path_factory: pytest.TempPathFactory,
     first: dict[str, bytes],
     second: dict[str, bytes],
@@ -101,7 +101,7 @@ def test_folders_are_alike_if_names_and_contents_are(
     assert (data_digest(one) == data_digest(other)) == (first == second)
 
 
-def test_a_file_counts_by_its_content_as_b3sum_has_it(tmp_path: Path) -> None:
+def test_file_digest_equals_b3sum(tmp_path: Path) -> None:
     for content in (b"", b"abc", os.urandom(1 << 20), bytes(20 << 20)):
         (tmp_path / "file").write_bytes(content)
         assert data_digest(tmp_path / "file") == blake3(content).hexdigest(length=16)
@@ -111,7 +111,7 @@ def test_a_file_counts_by_its_content_as_b3sum_has_it(tmp_path: Path) -> None:
     "litter",
     [".DS_Store", ".git/x", "a/__pycache__/x", "data.csv~", ".data.csv.swp", ".#x", "._x"],
 )
-def test_what_editors_and_systems_leave_behind_does_not_count(tmp_path: Path, litter: str) -> None:
+def test_litter_of_editors_and_systems_is_ignored(tmp_path: Path, litter: str) -> None:
     write(tmp_path, {"a/b": b"1", ".zarray": b"{}"})
     before = data_digest(tmp_path)
     write(tmp_path, {litter: b"2"})
@@ -161,7 +161,7 @@ def unreadable(folder: Path) -> None:
         (unreadable, "data cannot be read: .*memory'"),
     ],
 )
-def test_what_cannot_be_read_is_named(
+def test_unreadable_data_are_named(
     tmp_path: Path, spoil: Callable[[Path], None], message: str
 ) -> None:
     write(tmp_path, {"a": b"1"})
@@ -170,7 +170,7 @@ def test_what_cannot_be_read_is_named(
         data_digest(tmp_path)
 
 
-def test_a_folder_without_files_is_no_data(tmp_path: Path) -> None:
+def test_folder_without_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"data cannot be read: .*nothing"):
         data_digest(tmp_path / "nothing")
     write(tmp_path, {".DS_Store": b"1"})
@@ -189,6 +189,6 @@ def test_a_folder_without_files_is_no_data(tmp_path: Path) -> None:
         (torch.zeros(2, device="meta"), "on meta"),
     ],
 )
-def test_what_is_no_data_is_refused(thing: Any, message: str) -> None:
+def test_values_of_other_types_are_refused(thing: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         data_digest(thing)

@@ -95,7 +95,7 @@ def loaded(text, folder, config=None, **arguments):
         ("SPACE = [unused]", "SPACE = []"),
     ],
 )
-def test_what_does_not_count(digest_of, old, new):
+def test_equivalent_code_has_the_same_fingerprint(digest_of, old, new):
     assert old in STUDY
     assert digest_of(STUDY) == digest_of(STUDY.replace(old, new))
 
@@ -119,7 +119,7 @@ def test_what_does_not_count(digest_of, old, new):
         ("(Trainer):", "(Trainer):\n    ignored_config = ('a',)\n"),
     ],
 )
-def test_what_counts(digest_of, old, new):
+def test_changed_code_has_another_fingerprint(digest_of, old, new):
     assert old in STUDY
     assert digest_of(STUDY) != digest_of(STUDY.replace(old, new))
 
@@ -146,7 +146,7 @@ def test_the_parts_are_named(tmp_path):
 
 
 @pytest.mark.process
-def test_the_file_that_runs_and_the_file_that_is_imported_are_one(tmp_path):
+def test_run_file_and_imported_file_are_equal(tmp_path):
     text = STUDY + dedent(
         """
         from dasktune.trainer.fingerprint.fingerprint import fingerprint
@@ -234,7 +234,7 @@ class Constants:
         return TABLE, HANDLE, DTYPE
 
 
-def test_arrays_count_and_what_cannot_be_covered_is_said(monkeypatch):
+def test_arrays_count_and_uncovered_objects_are_gaps(monkeypatch):
     before = fingerprint(Constants, {})
     assert list(before.gaps) == ["_thread.lock", "data"]
     assert "depends_on or version" in before.gaps["_thread.lock"]
@@ -246,7 +246,7 @@ def test_arrays_count_and_what_cannot_be_covered_is_said(monkeypatch):
     assert fingerprint(Constants, {}).digest != before.digest
 
 
-def test_depends_on_adds_to_it():
+def test_depends_on_changes_the_fingerprint():
     plain = fingerprint(Recursive, {})
     more = fingerprint(Recursive, {}, depends_on=[make_data, 3])
     assert "function make_data" in more.parts
@@ -265,7 +265,7 @@ class Configured:
         return {"rows": config.get("rows", 0)}
 
 
-def test_the_config_counts_but_for_ignored_keys():
+def test_config_counts_except_ignored_keys():
     def digest(**config):
         return fingerprint(Configured, config).digest
 
@@ -282,7 +282,7 @@ def test_the_data_count():
     assert digest(1) != digest(2)
 
 
-def test_a_config_of_other_values_is_refused_with_all_paths():
+def test_config_of_other_values_is_refused_with_all_paths():
     config = {"a": [1, {"b": {1}}], "c": float("nan"), "d": {3: 4}}
     with pytest.raises(ConfigurationError) as caught:
         fingerprint(Configured, config)
@@ -293,7 +293,7 @@ def test_a_config_of_other_values_is_refused_with_all_paths():
     )
 
 
-def test_without_source_it_is_refused():
+def test_class_without_source_is_refused():
     namespace = {"__name__": "__main__"}
     exec("class Typed:\n    def train(self): ...", namespace)
     with pytest.raises(ConfigurationError, match="the source of Typed cannot be read"):

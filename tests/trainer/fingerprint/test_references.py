@@ -186,7 +186,7 @@ REACHED = {
 
 
 @pytest.mark.parametrize("name", REACHED)
-def test_code_counts_however_it_is_reached(cover: Cover, name: str) -> None:
+def test_reached_code_counts(cover: Cover, name: str) -> None:
     files = {path: dedent(text) for path, text in REACHED[name].items()}
     assert any("x + 1" in text for text in files.values())
     before = cover(files)
@@ -255,7 +255,9 @@ def test_values_count(cover: Cover, head: str, old: str, new: str) -> None:
         ("from pathlib import Path\nX = 3", "from pathlib import Path\n", "\n\n"),
     ],
 )
-def test_what_is_alike_does_not_count(cover: Cover, head: str, old: str, new: str) -> None:
+def test_equal_code_of_other_form_does_not_count(
+    cover: Cover, head: str, old: str, new: str
+) -> None:
     files = {"net.py": training("return X", head)}
     assert cover(files, old, new).digest == cover(files).digest
 
@@ -282,7 +284,7 @@ def test_things_of_one_name_cannot_be_swapped(cover: Cover, head: str, body: str
     assert cover(files).digest != there
 
 
-def test_where_the_package_lies_does_not_count(cover: Cover) -> None:
+def test_folder_of_the_package_does_not_count(cover: Cover) -> None:
     head = """
         import os
         from pathlib import Path
@@ -317,7 +319,7 @@ def test_where_the_package_lies_does_not_count(cover: Cover) -> None:
         ("", "from .nowhere import f\nf()", "import of .nowhere", "cannot be imported"),
     ],
 )
-def test_what_cannot_be_followed_is_listed(
+def test_dynamic_references_are_gaps(
     cover: Cover, head: str, body: str, gap: str, advice: str
 ) -> None:
     found = cover({"net.py": training(body, head)})
@@ -333,7 +335,7 @@ def test_what_cannot_be_followed_is_listed(
         ("import threading\nX = threading.Lock()", "_thread.lock"),
     ],
 )
-def test_objects_of_unknown_content_are_listed(cover: Cover, head: str, gap: str) -> None:
+def test_objects_of_unknown_content_are_gaps(cover: Cover, head: str, gap: str) -> None:
     found = cover({"net.py": training("return X", head)})
     (name,) = set(found.gaps) - {"data"}
     assert gap in name
@@ -347,7 +349,7 @@ def test_the_environment_is_no_constant(cover: Cover, monkeypatch: pytest.Monkey
     assert cover(files).digest == before
 
 
-def test_installed_packages_are_named_and_their_code_is_not_covered(cover: Cover) -> None:
+def test_installed_packages_are_named_not_covered(cover: Cover) -> None:
     head = "import math\nimport numpy as np\nfrom torch.nn import Linear"
     loaded = "sklearn.svm" in sys.modules
     found = cover({"net.py": training("import sklearn.svm\nreturn np.sum, Linear, math.pi", head)})
@@ -356,9 +358,7 @@ def test_installed_packages_are_named_and_their_code_is_not_covered(cover: Cover
     assert ("sklearn.svm" in sys.modules) == loaded, "what is not covered is not imported"
 
 
-def test_a_module_that_is_depended_on_counts_with_all_below_it(
-    cover: Cover, tmp_path: Path
-) -> None:
+def test_module_in_depends_on_counts_as_a_whole(cover: Cover, tmp_path: Path) -> None:
     def digest(old: str = "", new: str = "") -> str:
         files = {"net.py": training("return 1"), "sub/__init__.py": "", "sub/deep/x.py": PLUS}
         cover(files, old, new)
@@ -370,7 +370,7 @@ def test_a_module_that_is_depended_on_counts_with_all_below_it(
 
 
 @pytest.mark.parametrize("namespace", ["{}", "{'__name__': __name__}"])
-def test_functions_made_of_text_are_refused(cover: Cover, namespace: str) -> None:
+def test_functions_compiled_from_text_are_refused(cover: Cover, namespace: str) -> None:
     head = f"names = {namespace}\nexec('def f(): return 1', names)\nf = names['f']"
     with pytest.raises(ConfigurationError, match="the source of f cannot be read"):
         cover({"net.py": training("return f()", head)})
