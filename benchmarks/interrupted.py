@@ -24,6 +24,7 @@ from dasktune.graph.events import Ended, Event, RunStage, Saved
 from dasktune.simulate.mishaps import Mishaps
 from dasktune.simulate.runner import Conditions, SimulatedRunner
 from dasktune.storage.codec import encode
+from dasktune.study.additions import recorder_of
 from dasktune.traces.timing import EvenPace
 from dasktune.types import Objective, Step
 
@@ -54,11 +55,11 @@ class _Recorded:
     """An engine whose outcomes are written as a runner does, until it has had enough reports."""
 
     def __init__(self, study: dt.Study, reports: int) -> None:
-        self.engine: Engine = study._engine()
+        self.engine: Engine = study._optimizer.engine()
         self.reports = 0
         self._most = reports
         self._store = study.store
-        self._recorder = study._recorder()
+        self._recorder = recorder_of(study.results)
         self._events = 0
         self._orders: dict[str, RunStage] = {}
 

@@ -25,6 +25,7 @@ from dasktune.algos.base import Tuner
 from dasktune.cluster.workers import Workers
 from dasktune.driver.history import History
 from dasktune.driver.reuse import Recall
+from dasktune.driver.run import begin_tuner
 from dasktune.engine.engine import Engine
 from dasktune.results.results import StudyResults
 
@@ -46,7 +47,7 @@ PHASES: Mapping[str, tuple[type, str]] = {
     "read the log": (History, "place_of"),
     "read trials": (History, "trials"),
     "recall states and metrics": (Recall, "open"),
-    "rebuild the plan": (StudyResults, "_graph"),
+    "rebuild the plan": (StudyResults, "dispatcher"),
     "ready workers": (Workers, "open"),
     "replay and ask again": (Engine, "resume"),
 }
@@ -200,8 +201,8 @@ def _go_on(folder: Path, tuner: Tuner, database: str | None) -> dict[str, float]
 def _following(folder: Path, tuner: Tuner, database: str | None) -> list[Any]:
     """Return what an engine that goes on with the study notes of further reports."""
     study = open_study(folder, database)
-    engine = study._engine()
-    study._begin(engine, study._history.place_of(tuner), 0.0, 0)
+    engine = study._optimizer.engine()
+    begin_tuner(engine, study.results.history.place_of(tuner), {}, 0.0, 0)
     found: list[Any] = json.loads(json.dumps(next_records(engine, COMPARED)))
     study.close()
     return found

@@ -1,17 +1,20 @@
-"""What a study has come to: its trials, the best of them, figures and tables."""
+"""The results of a study, read-only: its trials, the best of them, figures and tables."""
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from dasktune.algos.base import Tuner
 from dasktune.algos.curves import Predictor
-from dasktune.driver.history import History
+from dasktune.driver.history import History, Place
 from dasktune.driver.reuse import Recall
-from dasktune.engine.event_log import Record
+from dasktune.engine.event_log import Record, Replay, replay
+from dasktune.engine.limits import Used
 from dasktune.engine.trials import (
     Repeated,
     Trial,
@@ -42,16 +45,31 @@ if TYPE_CHECKING:
     from dasktune.traces.trace import Trace
 
 LOOK_SECONDS = 30.0
-"""Age of what is known of the store from which on a run lists it anew."""
+"""Age of the store listing after which a run lists the store again."""
 
 
 class StudyResults:
-    """The part of a study that only reads.
+    """Reads a study: from its database, and from the store where the database has gaps.
+
+    Parameters
+    ----------
+    row
+        The study's row in the database.
+    database
+        The database.
+    store
+        The checkpoint store.
+    options
+        How the dispatcher plans stages and saves.
 
     Attributes
     ----------
     name, objective, seed
-        As it was created.
+        As the study was created.
+    history
+        Its event log and notes.
+    is_current
+        Whether memory agrees with the database; False while a run decides.
     """
 
     def __init__(
@@ -62,41 +80,41 @@ class StudyResults:
         self.seed: int = row.spec["seed"]
         self.store = store
         self.database = database
-        self._row = row
+        self.row = row
         self._records: dict[int, TrialRecord] | None = None
-        self._history = History(database, row.id)
-        self._options = options
+        self.history = History(database, row.id)
+        self.options = options
         self._dispatcher: Dispatcher | None = None
         self._recall: Recall | None = None
         self._looked_at = 0.0
-        self._is_current = True
-        self._catch_up()
+        self.is_current = True
+        self.catch_up()
 
     def __repr__(self) -> str:
         known = self._records
-        count = self._history.count_trials() if known is None else len(known)
+        count = self.history.count_trials() if known is None else len(known)
         return f"Study({self.name!r}, {count} trials)"
 
     @property
     def records(self) -> dict[int, TrialRecord]:
-        """The present state of each trial by number; read when first asked for."""
+        """The present record of each trial by number; read when first asked for."""
         if self._records is None:
-            self._records = self._history.trials()
+            self._records = self.history.trials()
         return self._records
 
     @property
     def plan(self) -> SearchPlan:
         """The search plan of all trials, for reports."""
-        return self._graph().plan
+        return self.dispatcher().plan
 
     @property
     def metric(self) -> str:
-        """Name of the metric that it optimises; the first of several."""
+        """Name of the metric that the study optimises; the first of several."""
         return self.objective.metrics[0]
 
     @property
     def direction(self) -> Direction:
-        """Direction of that metric."""
+        """Direction of `metric`."""
         return self.objective.directions[0]
 
     @property
@@ -117,7 +135,7 @@ class StudyResults:
 
     @property
     def best_trials(self) -> list[Trial]:
-        """The trials that no other one beats: all of the Pareto front for several objectives."""
+        """The trials that no other trial beats: the Pareto front for several objectives."""
         if len(self.objective.metrics) == 1:
             best = self._best_record()
             return [] if best is None else [trial_of(self.plan, best)]
@@ -128,7 +146,7 @@ class StudyResults:
     def best_repeats(self) -> list[Repeated]:
         """The configurations that `dasktune.algos.Repeats` trained, the best mean first.
 
-        `best_trial` is the best single one: with noise, that of the luckiest seed.
+        `best_trial` is the best single trial: with noise, the one with the luckiest seed.
         """
         return repeats_of(self.records.values(), self.direction)
 
@@ -140,24 +158,24 @@ class StudyResults:
 
     @property
     def best_params(self) -> Mapping[str, object]:
-        """What was sampled for the best trial."""
+        """The sampled values of the best trial."""
         return self._known_best().params
 
     @property
     def user_attrs(self) -> dict[str, object]:
-        """What users attached to the study."""
-        return {note["name"]: note["value"] for note in self._history.notes("user_attr")}
+        """The values that users attached with `set_user_attr`."""
+        return {note["name"]: note["value"] for note in self.history.notes("user_attr")}
 
     def stages(self) -> list[StageRow]:
         """Return every attempt that ran for this study, in order of start."""
-        return sorted(self.database.stages(self._row.id), key=lambda row: row.started)
+        return sorted(self.database.stages(self.row.id), key=lambda row: row.started)
 
     def summary(self) -> Summary:
-        """Return what was asked for, what was trained, and what that cost."""
-        runs = [note["wall_seconds"] for note in self._runs()]
+        """Return the steps that were requested and trained, and their cost."""
+        runs = [note["wall_seconds"] for note in self.runs()]
         best = self._best_record()
         stages = self.stages()
-        spans = ((one.started, one.ended) for one in stages)
+        spans = ((stage.started, stage.ended) for stage in stages)
         return summarise(
             self.plan,
             self.records,
@@ -172,16 +190,69 @@ class StudyResults:
 
     @property
     def tuners(self) -> list[Mapping[str, object]]:
-        """Identities of the tuners that it was run with, in their order."""
-        return [record["identity"] for record in self._history.begun]
+        """Identities of the tuners that the study was run with, in order."""
+        return [record["identity"] for record in self.history.begun]
 
     def decisions_of(self, place: int) -> Iterator[Record]:
-        """Return every call of the tuner at a place of `tuners`, and the decisions it gave."""
-        return self._history.records_of(place)
+        """Yield every call of the tuner at a place of `tuners`, with its decisions."""
+        return self.history.records_of(place)
 
-    def _runs(self) -> list[Record]:
-        """Return what each run has used, as it was noted last."""
-        return list({note["run"]: note for note in self._history.notes("run")}.values())
+    def runs(self) -> list[Record]:
+        """Return the last note of each run: the time and steps that it used."""
+        return list({note["run"]: note for note in self.history.notes("run")}.values())
+
+    def used(self, place: int, *, with_best: bool) -> Used:
+        """Return what the earlier runs of a tuner used.
+
+        Parameters
+        ----------
+        place
+            The tuner's place in `tuners`.
+        with_best
+            Whether to look for its best loss, too.
+        """
+        notes = [note for note in self.runs() if note["place"] == place]
+        best = math.inf
+        if with_best:
+            own = [record for record in self.records.values() if record.tuner == place]
+            known = (metrics for _, by_step in self.seen(own) for metrics in by_step.values())
+            names = set(self.objective.metrics)
+            losses = (self.objective.losses(each)[0] for each in known if names <= each.keys())
+            best = min(losses, default=math.inf)
+        return Used(
+            seconds=sum(note["wall_seconds"] for note in notes),
+            worker_seconds=sum(note["worker_seconds"] for note in notes),
+            steps=sum(note["steps"] for note in notes),
+            best_loss=best,
+        )
+
+    def replay(self, tuner: Tuner) -> Replay:
+        """Derive every decision of a tuner again from its event log, and compare.
+
+        Raises
+        ------
+        ConfigurationError
+            If the study has not run this tuner.
+        """
+        place = self._known_place(tuner)
+        return replay(place.tuner, self.history.records_of(place.number), self.objective)
+
+    def log(self, tuner: Tuner) -> list[Record]:
+        """Return the event log of a tuner: each call's cause and decisions, in order.
+
+        Raises
+        ------
+        ConfigurationError
+            If the study has not run this tuner.
+        """
+        return list(self.history.records_of(self._known_place(tuner).number))
+
+    def _known_place(self, tuner: Tuner) -> Place:
+        self.catch_up()
+        place = self.history.place_of(copy.deepcopy(tuner))
+        if not place.records:
+            raise ConfigurationError(f"study {self.name!r} has not run this tuner yet")
+        return place
 
     def trials_dataframe(self) -> pandas.DataFrame:
         """Return one row a trial: number, state, steps, value, and each hyper-parameter.
@@ -213,30 +284,30 @@ class StudyResults:
         bounds: Bounds = (None, None),
         rate: str | None = None,
     ) -> Outlook:
-        """Return what a trial will come to, and how sure that is; also while it is trained.
+        """Predict the future of a trial's learning curve; also while the trial runs.
 
-        The metric is the first of several.
+        Of several metrics the first is predicted.
 
         Parameters
         ----------
         number
-            Which trial.
+            Number of the trial.
         steps
             Future steps, ascending; up to the trial's end if None. They may lie beyond it.
         predictor
-            One of `dasktune.algos.curves`, also by its name such as ``"Persistence"``, or one
-            of your own; the fast one if None.
+            A predictor of `dasktune.algos.curves` or its name, such as ``"Persistence"``, or
+            your own; None takes the fast one.
         bounds
             The lowest and the highest value that the metric can have; None where it has no
             bound.
         rate
-            The hyper-parameter that is the learning rate, if not ``lr`` or ``learning_rate``.
+            Name of the learning rate, if it is neither ``lr`` nor ``learning_rate``.
 
         Raises
         ------
         ConfigurationError
-            If there is no such trial, nothing was measured of it yet, or something beyond the
-            bounds, or no step is left.
+            If there is no such trial, it has no measured value yet or one beyond the bounds, or
+            no step is left.
         """
         reader = CurveReader(
             plan=self.plan,
@@ -252,12 +323,12 @@ class StudyResults:
         )
 
     def trace(self) -> Trace:
-        """Return what was measured of the trials, and what it took: for `dasktune.simulate`.
+        """Return the measured values and times of all trials, for `dasktune.simulate`.
 
         Raises
         ------
         ConfigurationError
-            If nothing was measured yet.
+            If the study has no measured value yet.
 
         Examples
         --------
@@ -269,12 +340,12 @@ class StudyResults:
             self.plan,
             self.records.values(),
             database=self.database,
-            study_id=self._row.id,
+            study_id=self.row.id,
             objective=self.objective,
         )
 
     def optuna_study(self) -> optuna.Study:
-        """Return an Optuna study in memory that has these trials: for ``optuna.visualization``.
+        """Return an Optuna study in memory with these trials, for ``optuna.visualization``.
 
         Examples
         --------
@@ -284,7 +355,7 @@ class StudyResults:
         return optuna_study(self.name, self.objective, self.seen(self.records.values()), spans)
 
     def seen(self, records: Iterable[TrialRecord]) -> Iterator[Seen]:
-        """Yield trials with the metrics that are known of them."""
+        """Yield trials with their known metrics."""
         for record in records:
             yield record, dict(trial_of(self.plan, record).metrics)
 
@@ -305,46 +376,46 @@ class StudyResults:
 
     def _best_record(self) -> TrialRecord | None:
         if self._records is None:
-            return self._history.best_trial(self.direction)
+            return self.history.best_trial(self.direction)
         return best_of(self._records.values(), self.direction)
 
-    def _graph(self) -> Dispatcher:
-        """Return the dispatcher with all trials registered, made when first needed."""
+    def dispatcher(self) -> Dispatcher:
+        """Return the dispatcher with all trials registered; it is made when first needed."""
         if self._dispatcher is None:
             self._looked_at = time.monotonic()
-            recall = Recall.open(self.database, self.store, self._row.root)
-            options = self._options.with_prefix(uuid4().hex[:16])
+            recall = Recall.open(self.database, self.store, self.row.root)
+            options = self.options.with_prefix(uuid4().hex[:16])
 
             def fill(node: Node) -> None:
                 recall.read(dispatcher.plan.root_key_of(node))
                 recall.fill(dispatcher.plan, node)
 
             dispatcher = Dispatcher(
-                self._row.root, options, on_new=fill, seeded_key=seeded_key_of(self._row)
+                self.row.root, options, on_new=fill, seeded_key=seeded_key_of(self.row)
             )
-            # Where the first have found all that is known of a step, no other looks for it.
+            # The longest trials look up most states; the others find these already there.
             furthest_first = sorted(
-                self.records.values(), key=lambda one: -max(one.steps, one.until or 0)
+                self.records.values(), key=lambda trial: -max(trial.steps, trial.until or 0)
             )
             for trial in furthest_first:
                 dispatcher.register(trial.number, trial.sequences, trial.max_steps, seed=trial.seed)
             self._dispatcher, self._recall = dispatcher, recall
         return self._dispatcher
 
-    def _take_found(self) -> list[tuple[Node, Commit]]:
-        """Return what was found in the store alone and is not written down yet."""
+    def take_found(self) -> list[tuple[Node, Commit]]:
+        """Return the commits that only the store had, to be written to the database."""
         return [] if self._recall is None else self._recall.take_found()
 
-    def _catch_up(self) -> None:
-        """Forget what others have decided on since, and what was not written.
+    def catch_up(self) -> None:
+        """Forget the trials in memory if the database may have newer ones.
 
-        Another process may have run the study, and a run of this one may have broken off.
+        Another process may have run the study, or a run of this process broke off.
         """
-        if self._history.read_on() or not self._is_current:
-            self._records, self._dispatcher, self._is_current = None, None, True
+        if self.history.read_on() or not self.is_current:
+            self._records, self._dispatcher, self.is_current = None, None, True
 
-    def _look_again(self) -> None:
-        """Forget what was found in the store if that is long ago: others may have saved since."""
+    def look_again(self) -> None:
+        """Forget an old store listing: other studies may have saved since."""
         if time.monotonic() - self._looked_at > LOOK_SECONDS:
             self._dispatcher = None
 

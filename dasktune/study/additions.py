@@ -1,47 +1,51 @@
-"""What users put into a study beside running it: points to try, trials from elsewhere, notes."""
+"""Additions to a study without running it: queued points, imported trials, attributes, notes."""
 
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 
 from dasktune.driver.recorder import Recorder
 from dasktune.errors import ConfigurationError
-from dasktune.graph.attempts import DispatchOptions
 from dasktune.results.results import StudyResults
-from dasktune.storage.checkpoints import CheckpointStore
-from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import StudyRow
 from dasktune.study.imported_trials import Earlier, earlier_trials, plain_params
 from dasktune.types import Step, Value
 
 
-class StudyAdditions(StudyResults):
-    """The part of a study that is written without a tuner."""
+class StudyAdditions:
+    """Writes to a study what does not come from a tuner.
+
+    Parameters
+    ----------
+    results
+        Reads the study.
+    alone
+        Gives a context in which this process runs no tuner.
+    """
 
     def __init__(
-        self, row: StudyRow, database: Database, store: CheckpointStore, options: DispatchOptions
+        self, results: StudyResults, alone: Callable[[], AbstractContextManager[None]]
     ) -> None:
-        super().__init__(row, database, store, options)
-        self._running = threading.Lock()
+        self._results = results
+        self._history = results.history
+        self._alone = alone
 
     @property
     def queued(self) -> list[Mapping[str, Value]]:
         """The points that wait for the next tuner that draws configurations."""
         points = [note["point"] for note in self._history.notes("queued")]
-        taken = sum(len(one["inputs"].get("queued", ())) for one in self._history.begun)
+        taken = sum(len(record["inputs"].get("queued", ())) for record in self._history.begun)
         cleared = sum(note["count"] for note in self._history.notes("unqueued"))
         return points[taken + cleared :]
 
     def enqueue_trial(self, params: Mapping[str, Value]) -> None:
-        """Let the next new tuner that draws configurations try this one first.
+        """Queue a point: the next new tuner that draws configurations tries it first.
 
         Parameters
         ----------
         params
-            Values by coordinate of its space; those that are missing are drawn.
+            Values by coordinate of its space; missing ones are drawn.
         """
         self._history.note("queued", point=plain_params(params))
 
@@ -66,13 +70,14 @@ class StudyAdditions(StudyResults):
         params
             Values by coordinate of the space.
         values
-            The metric after `steps` steps, or one for each objective.
+            The metric after `steps` steps, or one value for each objective.
         steps
-            How far it was trained.
+            Number of steps that it was trained.
         user_attrs
             JSON values by name.
         """
-        return self._add([Earlier.of(params, values, steps, user_attrs or {}, self.objective)])[0]
+        trial = Earlier.of(params, values, steps, user_attrs or {}, self._results.objective)
+        return self._add([trial])[0]
 
     def warm_start(self, source: object) -> list[int]:
         """Add the finished trials of an Optuna study or a data frame; return their numbers.
@@ -80,25 +85,26 @@ class StudyAdditions(StudyResults):
         Parameters
         ----------
         source
-            An ``optuna.Study`` with the same direction, or a data frame with a column
-            ``value`` (or one for each metric of the study), perhaps ``steps``, and one for
-            each coordinate, perhaps with ``params_`` before its name.
+            An ``optuna.Study`` with the same direction; or a data frame with a column
+            ``value`` (or one for each metric of the study), optionally ``steps``, and a column
+            for each coordinate, optionally with ``params_`` before its name.
 
         Raises
         ------
         ConfigurationError
-            If it is neither, its directions are others, or a column is missing.
+            If it is neither, its directions differ, or a column is missing.
         """
-        return self._add(earlier_trials(source, self.objective))
+        return self._add(earlier_trials(source, self._results.objective))
 
     def _add(self, trials: Iterable[Earlier]) -> list[int]:
         with self._alone():
-            self._catch_up()
-            first = len(self.records)
-            new = [one.record(first + at) for at, one in enumerate(trials)]
-            self._recorder().add(new)
-            self.records.update((one.number, one) for one in new)
-        return [one.number for one in new]
+            self._results.catch_up()
+            records = self._results.records
+            first = len(records)
+            added = [trial.record(first + place) for place, trial in enumerate(trials)]
+            recorder_of(self._results).add(added)
+            records.update((record.number, record) for record in added)
+        return [record.number for record in added]
 
     def set_user_attr(self, name: str, value: object) -> None:
         """Attach a JSON value to the study under a name."""
@@ -111,29 +117,27 @@ class StudyAdditions(StudyResults):
         self._history.note("user_attr", name=name, value=value)
 
     def record_check(self, ok: bool, text: str) -> None:
-        """Keep what `check_resume` found about this trainer."""
-        fingerprint = self._row.spec["fingerprint"]
+        """Record the result of `check_resume` for this trainer."""
+        fingerprint = self._results.row.spec["fingerprint"]
         self._history.note("check", fingerprint=fingerprint, ok=ok, text=text)
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Refuse to run two tuners at a time: they would share one dispatcher."""
-        if not self._running.acquire(blocking=False):
-            raise ConfigurationError(
-                f"study {self.name!r} must run one tuner at a time; another thread is running one"
-            )
-        try:
-            yield
-        finally:
-            self._running.release()
 
-    def _recorder(self, run: str = "") -> Recorder:
-        return Recorder(
-            self.database,
-            self._row.id,
-            self.plan.root_key_of,
-            lambda: self._history.next_number,
-            self._history.remember,
-            self._take_found,
-            run,
-        )
+def recorder_of(results: StudyResults, run: str = "") -> Recorder:
+    """Return a recorder that writes for a study.
+
+    Parameters
+    ----------
+    results
+        Reads the study.
+    run
+        Names the driver's run.
+    """
+    return Recorder(
+        results.database,
+        results.row.id,
+        results.plan.root_key_of,
+        lambda: results.history.next_number,
+        results.history.remember,
+        results.take_found,
+        run,
+    )

@@ -1,4 +1,4 @@
-"""Callbacks: what users hook into a run; and telling them what has happened."""
+"""Callbacks: code of users that runs at the events of a run; and the mirror of a study."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dasktune.types import Report
 
 
 class Callback:
-    """What is called while a study runs: override what is of interest.
+    """Methods that are called while a study runs; override those that you need.
 
-    The calls come from the thread that runs the study, between its decisions, once what
-    they tell of is safe; a slow one delays the study. They may call ``study.stop()``. An
-    exception saves what runs, ends the run and is raised by it.
+    The thread that runs the study calls them between its decisions, once the reports and
+    trials are durable; a slow callback delays the study. They may call ``study.stop()``. An
+    exception saves the running stages, ends the run and is raised by it.
 
     Examples
     --------
@@ -26,31 +26,33 @@ class Callback:
     ...         print(f"trial {trial.number} has ended: {trial.value}")
     """
 
-    def on_report(self, study: StudyResults, trial: Trial, report: Report) -> None:
-        """Take a report of a trial that its tuner was told."""
+    # The study is a `dasktune.Study`, whose module imports this one.
 
-    def on_trial_end(self, study: StudyResults, trial: Trial) -> None:
-        """Take a trial that is COMPLETE, PRUNED or FAIL."""
+    def on_report(self, study: Any, trial: Trial, report: Report) -> None:
+        """Handle a report of a trial that its tuner has received."""
 
-    def on_study_end(self, study: StudyResults) -> None:
-        """Take that this run has ended: the tuner has, or a limit was reached, or a stop."""
+    def on_trial_end(self, study: Any, trial: Trial) -> None:
+        """Handle a trial that is COMPLETE, PRUNED or FAIL."""
+
+    def on_study_end(self, study: Any) -> None:
+        """Handle the end of this run: the tuner has ended, or a limit or `stop` ended it."""
 
 
 class Mirroring:
-    """Shows a study in an Optuna storage while its context lasts; nothing if there is none.
+    """Keeps an Optuna storage up to date while its context lasts; does nothing without one.
 
     Parameters
     ----------
-    study
-        Which.
+    results
+        Reads the study.
     storage
-        See `dasktune.mirror.Mirror`; None for none.
+        See `dasktune.mirror.Mirror`; None for no mirror.
     owner
-        What tells the study from others of its name.
+        Tells the study from others of its name.
     """
 
-    def __init__(self, study: StudyResults, storage: Any, owner: str) -> None:
-        self._study = study
+    def __init__(self, results: StudyResults, storage: Any, owner: str) -> None:
+        self._results = results
         self._storage = storage
         self._owner = owner
         self._mirror: Mirror | None = None
@@ -62,11 +64,11 @@ class Mirroring:
         self.close()
 
     def open(self) -> None:
-        """Open the storage, and bring what is there up to date."""
+        """Open the storage, and bring its trials up to date."""
         if self._storage is not None and self._mirror is None:
-            study = self._study
-            self._mirror = Mirror(self._storage, study.name, study.objective, owner=self._owner)
-            self._mirror.update(study.seen(study.records.values()))
+            results = self._results
+            self._mirror = Mirror(self._storage, results.name, results.objective, owner=self._owner)
+            self._mirror.update(results.seen(results.records.values()))
 
     def close(self) -> None:
         """Write what is left."""
@@ -75,39 +77,37 @@ class Mirroring:
             self._mirror = None
 
     def take(self, outcome: Outcome) -> None:
-        """Take what changed: of trials on their way what was reported, of ended ones all."""
+        """Mirror an outcome: new reports of running trials, and all metrics of ended trials."""
         if self._mirror is None:
             return
-        told = {one.trial: {one.step: one.metrics} for one in outcome.reports}
-        ended = [one for one in outcome.trials if one.state.is_finished]
-        others = [one for one in outcome.trials if not one.state.is_finished]
-        self._mirror.update((one, told.get(one.number, {})) for one in others)
-        self._mirror.update(self._study.seen(ended))
+        reports = {report.trial: {report.step: report.metrics} for report in outcome.reports}
+        ended = [record for record in outcome.trials if record.state.is_finished]
+        others = [record for record in outcome.trials if not record.state.is_finished]
+        self._mirror.update((record, reports.get(record.number, {})) for record in others)
+        self._mirror.update(self._results.seen(ended))
 
 
 class Announcer:
-    """Tells the mirror and the callbacks what outcomes of an engine mean.
+    """Passes the outcomes of an engine to the mirror, then to the callbacks.
 
     Parameters
     ----------
     study
-        Whose.
+        The `dasktune.Study` that runs.
     callbacks
-        Who is told.
+        Callbacks of the user.
     mirroring
-        Is told first.
+        Mirrors each outcome before the callbacks get it.
     """
 
-    def __init__(
-        self, study: StudyResults, callbacks: Iterable[Callback], mirroring: Mirroring
-    ) -> None:
+    def __init__(self, study: Any, callbacks: Iterable[Callback], mirroring: Mirroring) -> None:
         self._study = study
         self._callbacks = tuple(callbacks)
         self._mirroring = mirroring
         self._ended: set[int] = set()
 
     def take(self, outcome: Outcome) -> None:
-        """Tell of the reports and the ended trials of an outcome that is safe."""
+        """Pass on the reports and the ended trials of a durable outcome."""
         self._mirroring.take(outcome)
         if not self._callbacks:
             return
@@ -123,6 +123,6 @@ class Announcer:
                     callback.on_trial_end(self._study, trial_of(self._study.plan, record))
 
     def end(self) -> None:
-        """Tell that the run has ended, or pauses."""
+        """Call the callbacks at the end of the run."""
         for callback in self._callbacks:
             callback.on_study_end(self._study)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dasktune.errors import name_problems, refuse, unknown
+from dasktune.errors import ConfigurationError, name_problems, refuse, unknown
 from dasktune.graph.attempts import LOOKAHEAD_SECONDS, DispatchOptions
 from dasktune.graph.save_policy import SavePolicy
 from dasktune.results.keep import DEFAULT
@@ -69,6 +69,22 @@ class StudyConfig:
                 *self._retention_problems(),
             ]
         )
+
+    @property
+    def known_trainer(self) -> type:
+        """The class that trains.
+
+        Raises
+        ------
+        ConfigurationError
+            If the study has none.
+        """
+        if self.trainer is None:
+            raise ConfigurationError(
+                f"study {self.name!r} must have a trainer for this, got None; without one it "
+                "is used with ask and tell"
+            )
+        return self.trainer
 
     @property
     def store_url(self) -> str:

@@ -22,7 +22,12 @@ import numpy as np
 
 from dasktune.engine.trials import trial_of
 from dasktune.errors import ConfigurationError, StorageError, unknown
+from dasktune.graph.plan import Node
 from dasktune.results.results import StudyResults
+from dasktune.storage.checkpoints import Commit
+from dasktune.study.additions import recorder_of
+from dasktune.study.config import StudyConfig
+from dasktune.study.trial_state import Training, TrialStates, chosen_step
 from dasktune.types import Step
 
 ABOUT = "dasktune"
@@ -34,20 +39,108 @@ _INT_BITS = 2000
 _WIDER = {"bfloat16": "float32", "complex32": "complex64"}
 
 
-def about_state(study: StudyResults, trial: int, step: Step) -> dict[str, Any]:
-    """Return what a file says of the state of a trial after `step` steps; plain values."""
-    record = study.records[trial]
-    found = trial_of(study.plan, record)
-    return {
-        "study": study.name,
-        "trial": trial,
-        "step": step,
-        "params": dict(record.params),
-        "values": {name: sequence(step - 1) for name, sequence in record.sequences.items()},
-        "metrics": dict(found.metrics.get(step, {})),
-        "seed": study.seed + record.seed,
-        "key": study.plan.node_at(trial, step).key_at(step),
-    }
+class TrialExports:
+    """Reads the states of a study's trials, and writes them to plain files.
+
+    Parameters
+    ----------
+    results
+        Reads the study.
+    config
+        Says how to train a state again that is not stored.
+    """
+
+    def __init__(self, results: StudyResults, config: StudyConfig) -> None:
+        self._results = results
+        self._config = config
+
+    def trial_state(self, number: int, step: Step | None = None) -> Any:
+        """Return the state of a trial: the trainer's ``state_dict``, copied.
+
+        A state that is not stored (any more) is trained again in this process, on the CPU,
+        from the nearest stored state. It is stored then, if the study merges.
+
+        Parameters
+        ----------
+        number
+            Number of the trial.
+        step
+            After how many of its steps; all of them if None.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such trial, or it was not trained as far.
+        TrainerError
+            If it had to be trained again, and failed.
+        """
+        results, config = self._results, self._config
+        training = Training(
+            trainer=config.known_trainer, config=dict(config.config or {}), seed=config.seed
+        )
+        keep = self._record if config.merges else None
+        states = TrialStates(results.store, results.plan, training, keep)
+        return states.at(number, chosen_step(results.records, number, step))
+
+    def export(
+        self,
+        number: int | None = None,
+        path: str | os.PathLike[str] = "model.pt",
+        *,
+        step: Step | None = None,
+        only: str | None = None,
+    ) -> Path:
+        """Write the state of a trial (`trial_state`) to a plain file; return its path.
+
+        Parameters
+        ----------
+        number
+            Number of the trial; the best one if None.
+        path
+            The file. ``.pt`` and ``.pth`` are for ``torch.load``, ``.npz`` for
+            ``numpy.load``.
+        step
+            After how many of its steps; all of them if None.
+        only
+            Write just this part of the state: an attribute of a `dasktune.TorchTrainer`, or
+            an entry of another trainer's state.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such trial, step or part, or the path has another ending.
+        StorageError
+            If the file cannot be written.
+        """
+        target = Path(path)
+        check_target(target)
+        results = self._results
+        number = results.best_trial.number if number is None else number
+        step = chosen_step(results.records, number, step)
+        state = self.trial_state(number, step)
+        return write_state(target, state, self._about(number, step), only)
+
+    def _about(self, number: int, step: Step) -> dict[str, Any]:
+        """Return the description of a state in its file; plain values."""
+        results = self._results
+        record = results.records[number]
+        trial = trial_of(results.plan, record)
+        return {
+            "study": results.name,
+            "trial": number,
+            "step": step,
+            "params": dict(record.params),
+            "values": {name: sequence(step - 1) for name, sequence in record.sequences.items()},
+            "metrics": dict(trial.metrics.get(step, {})),
+            "seed": results.seed + record.seed,
+            "key": results.plan.node_at(number, step).key_at(step),
+            "fingerprint": results.row.spec["fingerprint"],
+        }
+
+    def _record(self, node: Node, commit: Commit) -> None:
+        recorder = recorder_of(self._results)
+        recorder.checkpoint(node, commit)
+        recorder.flush()
 
 
 def check_target(path: Path) -> None:

@@ -52,6 +52,10 @@ def broken(thing: Any, kept: list[list[Any]]) -> list[str]:
     return problems
 
 
+MADE_FOR_USERS = ("dasktune:Study",)
+"""Classes that a public function makes (`create_study`): their constructors are private."""
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("module", NAMES["modules"])
 def test_documented_module_is_importable(module: str) -> None:
@@ -75,7 +79,7 @@ def test_list_of_public_names_only_grows(module: str) -> None:
 @pytest.mark.parametrize("path", NAMES["signatures"])
 def test_public_name_takes_its_old_arguments(path: str) -> None:
     thing, kept = named(path), NAMES["signatures"][path]
-    if kept["parameters"] is not None:
+    if kept["parameters"] is not None and path not in MADE_FOR_USERS:
         assert broken(thing, kept["parameters"]) == []
     for member, parameters in kept["members"].items():
         assert hasattr(thing, member), f"{path}.{member}"

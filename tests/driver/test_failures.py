@@ -486,11 +486,9 @@ def test_all_workers_may_be_killed_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
-def test_a_step_that_always_kills_its_worker_fails_its_trial_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_that_always_kills_its_worker_fails_its_trial_alone(tmp_path: Path) -> None:
     study = open_study(tmp_path, fault={"where": "train", "lr": 0.2, "step": 4, "kind": "kill"})
-    monkeypatch.setattr(study, "_options", replace(study._options, losses_allowed=1))
+    study.results.options = replace(study.results.options, losses_allowed=1)
     with local_client(2) as client:
         run(study, client)
     assert [trial.state.value for trial in study.trials] == ["COMPLETE", "FAIL", "COMPLETE"]
@@ -506,7 +504,7 @@ def test_a_worker_that_joins_later_gets_work(tmp_path: Path) -> None:
 
     def scale() -> None:
         cluster.scale(2)
-        wait_until(lambda: len(study._runner._engine.view.slots) == 2)
+        wait_until(lambda: len(study._optimizer.runner._engine.view.slots) == 2)
 
     with (
         in_process(1) as cluster,

@@ -29,7 +29,8 @@ from dasktune.sequences import Constant, Piecewise
 from dasktune.storage.database.connection import SILENT_SECONDS
 from dasktune.storage.files import objects as object_files
 from dasktune.storage.files.retry import PATIENCE_SECONDS, Patience
-from dasktune.study.study import GOES_ON, Study
+from dasktune.study.optimize import GOES_ON
+from dasktune.study.study import Study
 from tests.services import S3Server
 from tests.storage.proxy import Proxy
 

@@ -17,7 +17,6 @@ import dasktune as dt
 from dasktune.algos.curves import Curve, Persistence, Prediction
 from dasktune.algos.early_term import EarlyTerm
 from dasktune.cluster.local import local_client
-from dasktune.results.results import StudyResults
 from dasktune.study.study import Study
 from dasktune.types import Report, Step
 
@@ -177,7 +176,7 @@ def test_a_predictor_that_raises_is_named_and_stops_nobody(
 class StopAtBoundary(dt.Callback):
     """Stops the study when the bad trial has come to its first boundary."""
 
-    def on_report(self, study: StudyResults, trial: dt.Trial, report: Report) -> None:
+    def on_report(self, study: dt.Study, trial: dt.Trial, report: Report) -> None:
         assert isinstance(study, Study)
         if trial.number == 1 and report.step == EVERY:
             study.stop()

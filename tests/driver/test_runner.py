@@ -224,7 +224,8 @@ def test_a_worker_that_is_told_to_end_saves_first_and_that_is_heard_of(
             threading.Event().wait(0.01)
         (pid,) = client.run(os.getpid).values()
         os.kill(pid, signal.SIGTERM)
-        while not running.study._runner._leaving:  # it has said so, and stops at its next step
+        runner = running.study._optimizer.runner
+        while not runner._leaving:  # it has said so, and stops at its next step
             threading.Event().wait(0.01)
         (tmp_path / "gate-2").unlink()
         running.join()
@@ -240,7 +241,7 @@ def test_a_worker_that_falls_silent_costs_its_stage_some_time(tmp_path: Path) ->
     with local_client(2) as client:
         running = InBackground(tmp_path, client, dt.Timeouts(silence_seconds=2))
         pids = client.run(os.getpid)
-        view = running.study._runner._engine.view
+        view = running.study._optimizer.runner._engine.view
         while not (begun := [one for one in list(view.attempts.values()) if one.begun]):
             threading.Event().wait(0.01)  # a step counts before the driver has heard of it
         pid = pids[begun[0].worker]

@@ -13,7 +13,6 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
-from dasktune.results.results import StudyResults
 from dasktune.sequences import MultiStep
 from dasktune.study.study import Study
 from dasktune.trainer.lifecycle import run_alone
@@ -69,7 +68,7 @@ class StopAfter(dt.Callback):
     def __init__(self, reports: int) -> None:
         self.left = reports
 
-    def on_report(self, study: StudyResults, trial: dt.Trial, report: Report) -> None:
+    def on_report(self, study: dt.Study, trial: dt.Trial, report: Report) -> None:
         assert isinstance(study, Study)
         self.left -= 1
         if self.left == 0:

@@ -12,7 +12,6 @@ from distributed import Client
 
 import dasktune as dt
 from dasktune.errors import ConfigurationError
-from dasktune.results.results import StudyResults
 from dasktune.types import Report
 
 
@@ -97,15 +96,15 @@ class Noting(dt.Callback):
     def __init__(self) -> None:
         self.heard: list[tuple[str, int]] = []
 
-    def on_report(self, study: StudyResults, trial: dt.Trial, report: Report) -> None:
+    def on_report(self, study: dt.Study, trial: dt.Trial, report: Report) -> None:
         assert report.step in trial.metrics
         self.heard.append(("report", trial.number))
 
-    def on_trial_end(self, study: StudyResults, trial: dt.Trial) -> None:
+    def on_trial_end(self, study: dt.Study, trial: dt.Trial) -> None:
         assert trial.state.is_finished
         self.heard.append(("end", trial.number))
 
-    def on_study_end(self, study: StudyResults) -> None:
+    def on_study_end(self, study: dt.Study) -> None:
         self.heard.append(("study", len(study.trials)))
 
 
@@ -124,7 +123,7 @@ def test_callbacks_hear_of_reports_ends_and_the_end(tmp_path: Path, client: Clie
 
 def test_a_callback_may_stop_the_study(tmp_path: Path, client: Client) -> None:
     class Enough(dt.Callback):
-        def on_trial_end(self, study: StudyResults, trial: dt.Trial) -> None:
+        def on_trial_end(self, study: dt.Study, trial: dt.Trial) -> None:
             assert isinstance(study, dt.Study)
             study.stop()
 
@@ -140,7 +139,7 @@ def test_what_a_callback_raises_ends_the_run_and_loses_nothing(
     tmp_path: Path, client: Client
 ) -> None:
     class Broken(dt.Callback):
-        def on_report(self, study: StudyResults, trial: dt.Trial, report: Report) -> None:
+        def on_report(self, study: dt.Study, trial: dt.Trial, report: Report) -> None:
             raise KeyError("mine")
 
     study = make(tmp_path)
@@ -176,7 +175,7 @@ def test_what_a_killed_run_has_used_is_not_forgotten(
     noted: list[int] = []
 
     class Watch(dt.Callback):
-        def on_report(self, study: StudyResults, trial: dt.Trial, report: Report) -> None:
+        def on_report(self, study: dt.Study, trial: dt.Trial, report: Report) -> None:
             noted.append(len(other.user_attrs) + int(other.summary()["wall_seconds"] > 0))
 
     other = make(tmp_path, load_if_exists=True)  # as another process sees it meanwhile
@@ -190,7 +189,7 @@ def test_what_a_killed_run_has_used_is_not_forgotten(
 
 def test_callbacks_hear_of_the_end_also_after_an_error(tmp_path: Path, client: Client) -> None:
     class Broken(Noting):
-        def on_report(self, study: StudyResults, trial: dt.Trial, report: Report) -> None:
+        def on_report(self, study: dt.Study, trial: dt.Trial, report: Report) -> None:
             raise KeyError("mine")
 
     noting = Broken()

@@ -517,25 +517,27 @@ def test_evaluate_trains_one_configuration_once(tmp_path: Path, client: Client) 
     study.close()
 
 
-def test_evaluate_says_that_it_was_stopped(
-    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class StoppingClient:
+    """A client that stops a study as soon as the study connects to its cluster."""
+
+    def __init__(self, study: Study, client: Client) -> None:
+        self._study = study
+        self._client = client
+
+    def __getattr__(self, name: str) -> object:
+        if name == "scheduler":
+            assert self._study.stop() is True
+        return getattr(self._client, name)
+
+
+def test_evaluate_says_that_it_was_stopped(tmp_path: Path, client: Client) -> None:
     study = make(tmp_path)
-    monkeypatch.setattr(Study, "_client", lambda *_: stopped(study, client))
     with pytest.raises(TrainerError, match="evaluate was stopped before step 6; the same call"):
-        study.evaluate({"lr": 0.1}, steps=6)
-    monkeypatch.undo()
+        study.evaluate({"lr": 0.1}, steps=6, client=StoppingClient(study, client))
     metrics = study.evaluate({"lr": 0.1}, steps=6, client=client)
     assert metrics["loss"] == pytest.approx(0.9**12)
     assert len(study.trials) == 1
     study.close()
-
-
-@contextmanager
-def stopped(study: Study, client: Client) -> Iterator[Client]:
-    """Give a client of a cluster while whose start the study was stopped."""
-    assert study.stop() is True
-    yield client
 
 
 def test_names_of_hyper_parameters_do_not_hide_columns(tmp_path: Path, client: Client) -> None:
@@ -670,7 +672,7 @@ def test_of_two_that_create_one_study_one_creates_it(
         except ConfigurationError as error:
             return str(error)
         study.close()
-        return study._row
+        return study.results.row
 
     monkeypatch.setattr(Database, "study", find_together)
     with ThreadPoolExecutor(2) as pool:

@@ -1,0 +1,257 @@
+"""One run of a study: the parts of the driver that it needs, wired together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dasktune.algos.base import Tuner
+from dasktune.driver.history import History, Place
+from dasktune.driver.recorder import Recorder
+from dasktune.driver.retention.evict import Evictor
+from dasktune.engine.engine import Engine
+from dasktune.engine.limits import Meter
+from dasktune.engine.outcome import Outcome
+from dasktune.engine.timeouts import Timeouts
+from dasktune.engine.trials import TrialRecord
+from dasktune.errors import ConfigurationError
+from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.database.database import Database
+from dasktune.storage.retention import Retention
+from dasktune.types import Objective, TrialState, Value
+from dasktune.worker.gpus import gpus_needed
+from dasktune.worker.job import JobPlan
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from dasktune.driver.runner import DaskRunner, Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyRun:
+    """A run of a tuner in an open study.
+
+    Parameters
+    ----------
+    study, study_id
+        The study's name, and its number in the database.
+    owner
+        Names the study among all that use its store; None if its trials share nothing.
+    database, store, history
+        What the study has stored.
+    place
+        The tuner's place in the study.
+    inputs
+        What a new tuner begins with; see `inputs_of`.
+    plan
+        What workers need to know; it names the run.
+    engine, recorder, meter, timeouts
+        As for `dasktune.driver.runner.DaskRunner`.
+    retention
+        The budget of the store; None without one.
+    kept_elsewhere
+        Returns the keys of the states that other studies of the database keep.
+    """
+
+    study: str
+    study_id: int
+    owner: str | None
+    database: Database
+    store: CheckpointStore
+    history: History
+    place: Place
+    inputs: Mapping[str, object]
+    plan: JobPlan
+    engine: Engine
+    recorder: Recorder
+    meter: Meter
+    timeouts: Timeouts
+    retention: Retention | None
+    kept_elsewhere: Callable[[], frozenset[str]]
+
+    @contextmanager
+    def runner(
+        self,
+        client: Client,
+        *,
+        on_turn: Callable[[Snapshot], None] | None,
+        on_safe: Callable[[Outcome], None],
+    ) -> Iterator[DaskRunner]:
+        """Give the runner that carries the run out; the heartbeat goes on meanwhile.
+
+        Parameters
+        ----------
+        client
+            Connected to the cluster.
+        on_turn, on_safe
+            As for `DaskRunner`.
+        """
+        # Imported late: `import dasktune` must not wait for Dask.
+        from dasktune.driver.heartbeat import Signs
+        from dasktune.driver.runner import DaskRunner
+
+        self.database.connections.patience = self.timeouts.database_seconds
+        with Signs(
+            self.database,
+            study_id=self.study_id,
+            study=self.study,
+            run=self.plan.run,
+            engine=self.engine,
+            recorder=self.recorder,
+            client=client,
+            ending=self._ending,
+        ) as signs:
+            yield DaskRunner(
+                client,
+                self.engine,
+                self.plan,
+                self.recorder,
+                study=self.owner,
+                evictor=self._evictor(),
+                meter=self.meter,
+                timeouts=self.timeouts,
+                on_turn=on_turn,
+                on_safe=on_safe,
+                signs=signs,
+            )
+
+    def begin(self, now: float, capacity: int) -> Outcome:
+        """Begin the tuner, or continue it."""
+        return begin_tuner(self.engine, self.place, self.inputs, now, capacity)
+
+    def _ending(self) -> tuple[str, str]:
+        """Return why a run that raised no exception ended: its status, and the limit or reason."""
+        place = self.history.place_of(self.place.tuner)
+        if place.has_ended:
+            return "ended", place.ending
+        limit = self.meter.reached()
+        return ("interrupted", "") if limit is None else ("limit", limit)
+
+    def _evictor(self) -> Evictor | None:
+        if self.retention is None:
+            return None
+        return Evictor(
+            self.store,
+            self.database,
+            self.retention,
+            view=self.engine.view,
+            trials=self.engine.trials,
+            objective=self.engine.objective,
+            kept_elsewhere=self.kept_elsewhere,
+            write_down=self.recorder.flush,
+        )
+
+
+def begin_tuner(
+    engine: Engine, place: Place, inputs: Mapping[str, object], now: float, capacity: int
+) -> Outcome:
+    """Begin a tuner, or continue it if it has records in its place.
+
+    Parameters
+    ----------
+    engine
+        Runs it.
+    place
+        Its place in the study.
+    inputs
+        What a new tuner begins with; see `inputs_of`.
+    now
+        Seconds since the run began.
+    capacity
+        Number of workers.
+    """
+    tuner, number = place.tuner, place.number
+    if place.records:
+        return engine.resume(tuner, place=number, records=place.records, now=now, widen=place.widen)
+    return engine.begin(tuner, place=number, capacity=capacity, now=now, inputs=dict(inputs))
+
+
+def inputs_of(
+    tuner: Tuner,
+    objective: Objective,
+    trials: Iterable[TrialRecord],
+    queued: Iterable[Mapping[str, Value]],
+) -> dict[str, object]:
+    """Return what a new tuner of a study begins with.
+
+    Parameters
+    ----------
+    tuner
+        The tuner, which may take queued points and learn from earlier trials.
+    objective
+        The study's.
+    trials
+        Its trials.
+    queued
+        Points that users want to be tried first.
+    """
+    inputs: dict[str, object] = {"objectives": len(objective.metrics)}
+    if points := list(queued)[: tuner.most_queued]:
+        inputs["queued"] = points
+    if tuner.learns:
+        inputs["earlier"] = [
+            {
+                "point": dict(trial.point or trial.params),
+                "step": trial.steps,
+                "losses": list(objective.losses(trial.metrics(objective))),
+            }
+            for trial in trials
+            if trial.values is not None and trial.state is not TrialState.FAIL
+        ]
+    return inputs
+
+
+@contextmanager
+def cluster_of(
+    client: Client | None,
+    workers: int | None,
+    gpus_per_worker: float,
+) -> Iterator[Client]:
+    """Give a client: of the user's cluster, or of a local one that is started meanwhile.
+
+    Parameters
+    ----------
+    client
+        The user's; None starts a local cluster.
+    workers
+        Number of local workers; None takes as many as fit on this host.
+    gpus_per_worker
+        GPUs of each local worker; see `gpus_per_local_worker`.
+    """
+    from dasktune.cluster.local import local_client
+    from dasktune.cluster.workers import own_client
+
+    if client is not None:
+        context = own_client(client)
+    else:
+        context = local_client(workers, gpus_per_worker=gpus_per_worker)
+    with context as connected:
+        yield connected
+
+
+def gpus_per_local_worker(
+    client: Client | None, gpus_per_worker: float | None, needs: Mapping[str, float]
+) -> float:
+    """Return how many GPUs each local worker gets, before anything is started.
+
+    Raises
+    ------
+    ConfigurationError
+        If GPUs are asked for in the cluster of a client, which has its own.
+    """
+    if client is None:
+        return gpus_needed(needs, gpus_per_worker)
+    if gpus_per_worker is not None:
+        raise ConfigurationError(
+            "gpus_per_worker is for a local cluster, not for the one of client"
+        )
+    return 0
+
+
+def seen_by_workers(url: str) -> str:
+    """Return a store's URL as workers need it: they run in folders of their own."""
+    return url if "://" in url else str(Path(url).expanduser().absolute())

@@ -1,0 +1,432 @@
+"""Running tuners in a study: `Study.optimize`, and what it has in common with ask and tell."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from dasktune.algos.base import Tuner
+from dasktune.algos.fixed import SingleTrial
+from dasktune.driver.history import Place
+from dasktune.driver.interrupt import interruptible
+from dasktune.driver.run import (
+    StudyRun,
+    begin_tuner,
+    cluster_of,
+    gpus_per_local_worker,
+    inputs_of,
+    seen_by_workers,
+)
+from dasktune.engine.engine import Engine, refuse_objectives
+from dasktune.engine.limits import Limits, Meter, Used
+from dasktune.engine.timeouts import Timeouts
+from dasktune.errors import ConfigurationError, StorageError, TrainerError, refuse
+from dasktune.results.keep import kept_elsewhere
+from dasktune.results.results import StudyResults
+from dasktune.results.summary import savings_line
+from dasktune.study.additions import StudyAdditions, recorder_of
+from dasktune.study.ask_tell import Opened
+from dasktune.study.callbacks import Announcer, Callback, Mirroring
+from dasktune.study.config import StudyConfig
+from dasktune.trainer.code import pack
+from dasktune.types import Metrics, Step, TrialState
+from dasktune.worker.job import PROCESS, JobPlan
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from dasktune.driver.runner import DaskRunner
+
+logger = logging.getLogger(__name__)
+
+GOES_ON = "once that is mended, the same call or command goes on where it was"
+"""Advice for a store or database that fails a run."""
+
+
+class Optimizer:
+    """Runs tuners in a study, one at a time.
+
+    Parameters
+    ----------
+    study
+        The `dasktune.Study` that callbacks get.
+    config, results
+        Its configuration, and its reader.
+    mirroring
+        Gets all outcomes.
+
+    Attributes
+    ----------
+    limit, ending
+        As for `dasktune.Study`.
+    runner
+        Carries out the run; None while nothing runs.
+    """
+
+    def __init__(
+        self, study: Any, config: StudyConfig, results: StudyResults, mirroring: Mirroring
+    ) -> None:
+        self._study = study
+        self._name = config.name
+        self._config = config
+        self._results = results
+        self._mirroring = mirroring
+        self._additions = StudyAdditions(results, self.alone)
+        self._owner = f"{results.row.root}:{results.row.created}"
+        self._lock = threading.Lock()
+        self._is_stopping: bool | None = None  # None while nothing runs
+        self._warned = False
+        self.limit: str | None = None
+        self.ending = ""
+        self.runner: DaskRunner | None = None
+
+    def optimize(
+        self,
+        tuner: Tuner,
+        *,
+        client: Client | None = None,
+        workers: int | None = None,
+        gpus_per_worker: float | None = None,
+        limits: Limits | None = None,
+        callbacks: Iterable[Callback] = (),
+        progress: bool | None = None,
+        last_line: bool = True,
+        allow_failed_check: bool = False,
+        timeouts: Timeouts | None = None,
+    ) -> None:
+        """Run a tuner until it has ended; a known one goes on where it was.
+
+        Parameters
+        ----------
+        tuner
+            The tuner. The study continues a tuner whose identity (class and arguments) it
+            knows, and returns at once if that had ended; with more trials than before, it goes
+            on with the further ones.
+        client
+            Connected to the Dask cluster to run on; None starts a local one.
+        workers
+            Size of the local cluster; if None, a worker per core, or as many as the GPUs
+            allow.
+        gpus_per_worker
+            GPUs of each local worker, or its share of a GPU such as 0.5; if None, what stages
+            need (`create_study`).
+        limits
+            End earlier: at a target, or after so much time or so many steps. Running stages are
+            saved.
+        callbacks
+            Called with reports, with trials that end, and at the end of the run.
+        progress
+            Show a live display; None shows it on a terminal.
+        last_line
+            Print the savings by merging to standard error, at the end.
+        allow_failed_check
+            Merge trials although `dasktune check` found that this trainer does not resume
+            exactly.
+        timeouts
+            How long workers, their steps, the scheduler and the database may be silent;
+            the defaults of `dasktune.Timeouts` if None.
+
+        Raises
+        ------
+        ConfigurationError
+            If arguments are invalid, or the study is running already.
+        ClusterError
+            If the workers cannot run it.
+        StorageError
+            If states or records cannot be stored, or another process runs the study; all
+            reports so far are safe.
+        KeyboardInterrupt
+            After ctrl-C or SIGTERM, once running stages are saved; at the second signal, at
+            once.
+        """
+        callbacks, _ = tuple(callbacks), self._config.known_trainer
+        refuse(_run_problems(tuner, client, workers, limits, callbacks, timeouts))
+        refuse_objectives(tuner, self._results.objective)
+        # Tuners have a state: the caller's stays as it is, and can be used again.
+        tuner = copy.deepcopy(tuner)
+        results, timeouts = self._results, timeouts or Timeouts()
+        announcer = Announcer(self._study, callbacks, self._mirroring)
+        with self.alone():
+            results.catch_up()
+            results.look_again()
+            place, self.limit = results.history.place_of(tuner), None
+            self.ending = place.ending
+            if place.has_ended:
+                logger.info("study %s: this tuner has ended already", self._name)
+                return
+            limits, run = limits or Limits(), f"{self._name}-{uuid4().hex[:8]}"
+            save = partial(self._note_run, run, place.number)
+            used = results.used(place.number, with_best=limits.target is not None)
+            meter = Meter(limits, self._results.objective, used, save)
+            if meter.reached() is None:
+                self._check_resumable(allow_failed_check)
+                place = self._take_over(tuner, place, run)
+                gpus = gpus_per_local_worker(client, gpus_per_worker, results.options.needs)
+                try:
+                    with (
+                        self._mirroring,
+                        self._stoppable(meter, save),
+                        interruptible(self.stop),
+                        cluster_of(client, workers, gpus) as connected,
+                    ):
+                        results.is_current = False  # until all decisions have been written
+                        self._run(run, place, connected, progress, meter, announcer, timeouts)
+                        results.is_current = True
+                finally:
+                    announcer.end()
+            place = results.history.place_of(tuner)
+            self.limit = None if place.has_ended else meter.reached()
+            self.ending = place.ending
+        if last_line and (place.has_ended or self.limit is not None):
+            reason = self.ending if place.has_ended else f"ended by its limits, {self.limit}"
+            prefix = f"{reason}; " if reason else ""
+            line = savings_line(results.summary())
+            sys.stderr.write(f"{self._name}: {prefix}{line}\n")
+
+    def _take_over(self, tuner: Tuner, place: Place, run: str) -> Place:
+        """Begin a run: from now on, an earlier driver that still runs elsewhere cannot write."""
+        while not self._results.history.begin(run, place.number):
+            self._results.catch_up()
+            place = self._results.history.place_of(tuner)
+        return place
+
+    def evaluate(
+        self,
+        hp: Mapping[str, object],
+        steps: Step,
+        *,
+        client: Client | None = None,
+        workers: int | None = None,
+    ) -> Metrics:
+        """Train one configuration to `steps`, now, and return its metrics [Hippo Fig. 11].
+
+        It becomes a trial of the study, and reuses the stored states of other trials.
+
+        Parameters
+        ----------
+        hp
+            Values and sequences by name.
+        steps
+            Number of steps.
+
+        Raises
+        ------
+        TrainerError
+            If its training failed, or was stopped (`stop`) before its end.
+        """
+        tuner = SingleTrial(hp, steps)
+        place = self._results.history.place_of(tuner).number
+        self.optimize(tuner, client=client, workers=workers, progress=False, last_line=False)
+        records = self._results.records.values()
+        number = next((record.number for record in records if record.tuner == place), None)
+        trial = None if number is None else self._results.trials[number]
+        if trial is not None and trial.error is not None:
+            raise TrainerError(self._results.records[trial.number].message, trial.error)
+        if trial is None or trial.state is not TrialState.COMPLETE:
+            raise TrainerError(
+                f"study {self._name!r}: evaluate was stopped before step {steps}; the same call "
+                "goes on where it was"
+            )
+        return trial.metrics[trial.steps]
+
+    def stop(self) -> bool:
+        """Make a running `optimize` save its running stages and return; it can be continued.
+
+        Returns whether one was running; its cluster may still be starting.
+        """
+        if self._is_stopping is None:
+            return False
+        self._is_stopping = True
+        if self.runner is not None:
+            self.runner.request_stop()
+        return True
+
+    def plan_of_run(self, run: str) -> JobPlan:
+        """Return what workers need to know at the beginning of a run of that name."""
+        return self._plan(run, Timeouts())
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Refuse to run two tuners at a time: they would share one dispatcher."""
+        if not self._lock.acquire(blocking=False):
+            raise ConfigurationError(
+                f"study {self._name!r} must run one tuner at a time; another thread is running one"
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    @contextmanager
+    def _stoppable(self, meter: Meter, save: Callable[[Used], None]) -> Iterator[None]:
+        """Accept `stop` while the context lasts, and note at its end what the run used."""
+        self._is_stopping = False
+        try:
+            yield
+        except BaseException as error:
+            with suppress(StorageError):  # the first error is the one to raise
+                save(meter.of_this_run)
+            if isinstance(error, StorageError):
+                error.add_note(GOES_ON)
+            raise
+        else:
+            save(meter.of_this_run)
+        finally:
+            self._is_stopping = None
+
+    def _note_run(self, run: str, place: int, used: Used) -> None:
+        self._results.history.note(
+            "run",
+            run=run,
+            place=place,
+            wall_seconds=used.seconds,
+            worker_seconds=used.worker_seconds,
+            steps=used.steps,
+        )
+
+    def _run(
+        self,
+        run: str,
+        place: Place,
+        client: Client,
+        progress: bool | None,
+        meter: Meter,
+        announcer: Announcer,
+        timeouts: Timeouts,
+    ) -> None:
+        from dasktune.report.progress import display
+
+        results = self._results
+        engine = self.engine()
+        started = StudyRun(
+            study=self._name,
+            study_id=results.row.id,
+            owner=self._owner if results.options.merge else None,
+            database=self._results.database,
+            store=self._results.store,
+            history=results.history,
+            place=place,
+            inputs=self._inputs(place.tuner),
+            plan=self._plan(run, timeouts),
+            engine=engine,
+            recorder=recorder_of(results, run),
+            meter=meter,
+            timeouts=timeouts,
+            retention=self._config.retention,
+            kept_elsewhere=partial(kept_elsewhere, self._results.database, results.row.id),
+        )
+        shows = sys.stderr.isatty() if progress is None else progress
+        with (
+            display(self._results, engine) if shows else nullcontext() as on_turn,
+            started.runner(client, on_turn=on_turn, on_safe=announcer.take) as self.runner,
+        ):
+            if self._is_stopping:
+                self.runner.request_stop()
+            try:
+                self.runner.run(started.begin)
+            finally:
+                self.runner = None
+
+    def engine(self) -> Engine:
+        """Return a new engine of the study."""
+        return Engine(
+            self._results.dispatcher(),
+            objective=self._results.objective,
+            trials=self._results.records,
+            fails_on_nan=self._config.on_nan == "fail",
+        )
+
+    def _inputs(self, tuner: Tuner) -> dict[str, object]:
+        results = self._results
+        records = results.records.values()
+        return inputs_of(tuner, results.objective, records, self._additions.queued)
+
+    def _plan(self, run: str, timeouts: Timeouts) -> JobPlan:
+        options = self._results.options
+        return JobPlan(
+            run=run,
+            code=pack(self._config.known_trainer),
+            config=dict(self._config.config or {}),
+            seed=self._results.seed,
+            store=seen_by_workers(self._results.store.url),
+            report_every=self._config.report_every,
+            needs=options.needs,
+            needs_process=getattr(self._config.known_trainer, "requires_process", False),
+            saves_by_time=options.saves.every is None,
+            step_seconds=timeouts.step_seconds,
+            driver=PROCESS,
+        )
+
+    def open_tuner(self, tuner: Tuner) -> Opened:
+        """Prepare a tuner for `ask` and `tell`."""
+        if self._config.trainer is not None:
+            name = self._config.trainer.__qualname__
+            raise ConfigurationError(
+                f"study {self._name!r} trains with {name}; ask and tell "
+                "are for studies without a trainer: create_study(None, ...)"
+            )
+        refuse(_run_problems(tuner, None, None, None, (), None))
+        self._results.catch_up()
+        place = self._results.history.place_of(copy.deepcopy(tuner))
+        engine = self.engine()
+        engine.dismiss()  # stages that the loop of another tuner still waits for
+        self._mirroring.open()
+        begin = partial(begin_tuner, engine, place, self._inputs(place.tuner))
+        return Opened(engine=engine, recorder=recorder_of(self._results), begin=begin)
+
+    def _check_resumable(self, allow_failed_check: bool) -> None:
+        """Refuse to merge if the last check failed; warn if there was no check."""
+        if not self._results.options.merge:
+            return
+        name = self._config.known_trainer.__qualname__
+        fingerprint = self._results.row.spec["fingerprint"]
+        notes = self._results.history.notes("check")
+        checks = [note for note in notes if note["fingerprint"] == fingerprint]
+        if not checks and not self._warned:
+            self._warned = True
+            logger.warning(
+                "%s has not been checked: 'dasktune check' shows whether it resumes exactly, "
+                "which merging rests on",
+                name,
+            )
+        elif checks and not checks[-1]["ok"] and not allow_failed_check:
+            raise ConfigurationError(
+                f"{name} must resume exactly for its trials to be merged; "
+                f"'dasktune check' found: {checks[-1]['text']}. Mend it, or use merge=False, or "
+                "allow_failed_check=True"
+            )
+
+
+def _run_problems(
+    tuner: object,
+    client: object,
+    workers: object,
+    limits: object,
+    callbacks: tuple[object, ...],
+    timeouts: object,
+) -> list[str]:
+    """Return the problems of the arguments of `Study.optimize`."""
+    problems = []
+    if not isinstance(tuner, Tuner):
+        problems.append(f"tuner must be one of dasktune.algos, got {tuner!r}")
+    if client is not None and not hasattr(client, "submit"):
+        problems.append(f"client must be a dask.distributed.Client, got {client!r}")
+    if workers is not None and (type(workers) is not int or workers < 1):
+        problems.append(f"workers must be an int >= 1, got {workers!r}")
+    if limits is not None and not isinstance(limits, Limits):
+        problems.append(f"limits must be dasktune.Limits, got {limits!r}")
+    if timeouts is not None and not isinstance(timeouts, Timeouts):
+        problems.append(f"timeouts must be dasktune.Timeouts, got {timeouts!r}")
+    problems += [
+        f"a callback must be a dasktune.Callback, got {callback!r}"
+        for callback in callbacks
+        if not isinstance(callback, Callback)
+    ]
+    return problems
