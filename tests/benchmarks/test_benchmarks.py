@@ -180,7 +180,7 @@ def test_slots_are_busy_by_two_clocks(tmp_path: Path) -> None:
     assert all(figure["value"] > 0 for name, figure in figures.items() if "CPU" in name)
 
 
-def test_the_idle_share_counts_from_the_first_begin_until_stages_run_out(load: Any) -> None:
+def test_idle_share_counts_from_first_start_to_last_stage(load: Any) -> None:
     busy = load("utilisation")._busy
     # Two slots; the third stage is the last that begins while another one waits.
     spans = [(0.0, 4.0), (1.0, 3.0), (3.0, 5.0), (4.0, 9.0)]
@@ -201,7 +201,7 @@ def test_what_is_done_to_workers_is_noticed(tmp_path: Path) -> None:
 
 @pytest.mark.cluster
 @pytest.mark.slow
-def test_what_suspending_takes_is_told_of_trials_that_are_resumed(tmp_path: Path) -> None:
+def test_suspend_latency_is_measured_for_resumed_trials(tmp_path: Path) -> None:
     figures = run("suspend", tmp_path)
     for tuner in ("ASHA", "POP"):
         resumed, of = map(int, re.findall(r"\d+", figures[f"suspensions, {tuner}"]["note"]))

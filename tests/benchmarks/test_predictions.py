@@ -82,7 +82,7 @@ def test_all_predictors_are_asked_the_same(predictions: ModuleType, folder: Path
     assert [answer.part for answer in found[:3]] == list(predictions.PARTS)
 
 
-def test_lines_compare_with_persistence_and_leave_smooth_curves_out_of_all(
+def test_lines_compare_with_persistence_without_smooth_curves(
     predictions: ModuleType, folder: Path
 ) -> None:
     asked = predictions.challenges(predictions.recorded.load(folder), 4)

@@ -179,7 +179,7 @@ def test_a_trials_siblings_branch_off_where_their_sequences_part(
     assert late.rates == ((0, 0.3),)
 
 
-def test_two_measurements_at_least_are_known_and_the_last_never_is(
+def test_recorded_curve_shows_two_values_and_hides_the_last(
     recorded: ModuleType, tmp_path: Path
 ) -> None:
     write_trace(tmp_path / "own_mlp_x.npz", np.full((1, 5), 0.5), [{"lr": 0.1}])

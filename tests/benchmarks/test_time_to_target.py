@@ -90,7 +90,7 @@ def test_the_oracle_trains_what_gets_there_soonest(timing: ModuleType, folder: P
     assert oracle.times == pytest.approx([20 * 2.0 / (10 * 40 + 40)] * 6)
 
 
-def test_what_never_reaches_the_target_counts_with_all_of_the_time(
+def test_configuration_below_target_counts_with_all_its_time(
     timing: ModuleType, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (of,) = timing.targets.load(folder)

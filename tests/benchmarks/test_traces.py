@@ -65,7 +65,7 @@ def test_lcbench_has_its_times(traces: ModuleType, tmp_path: Path) -> None:
     assert ran.seconds == 9.0
 
 
-def test_a_run_that_reached_its_target_stays_there_and_others_are_cut_off(
+def test_trace_run_at_target_stays_and_others_are_cut_off(
     traces: ModuleType, tmp_path: Path
 ) -> None:
     about = [

@@ -256,7 +256,7 @@ def test_regret_is_0_for_the_best_and_1_for_the_median(load: Any) -> None:
     assert table.test_regret(1, 0) == 1
 
 
-def test_steps_to_a_loss_are_those_of_the_first_incumbent_as_good(load: Any) -> None:
+def test_steps_to_a_loss_are_those_of_the_first_good_incumbent(load: Any) -> None:
     run = load("regret").Run(regret=0, test_regret=0, steps=(1, 5, 9), losses=(0.9, 0.5, 0.1))
     assert [run.steps_to(loss, 20) for loss in (0.9, 0.5, 0.4, 0.0)] == [1, 5, 9, 20]
 

@@ -1,4 +1,4 @@
-"""What a seed decides of a run: what is done to its processes, and when."""
+"""The faults of a run: a seed decides which process is hurt, how, and when."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Done:
 def timetable(
     seed: int, *, kills: int, gap: float, silence: float, only: Collection[str] = tuple(FAULTS)
 ) -> list[Fault]:
-    """Return what happens when: as many kills as are asked for, and half as many pauses.
+    """Return the timetable of faults: `kills` kills, and half as many pauses.
 
     Worker, scheduler and driver each have a share of the kills, if there are as many.
 

@@ -44,7 +44,7 @@ class Exchange:
         self._loop.close()
 
     def call(self, work: Coroutine[Any, Any, Found]) -> Found:
-        """Return what comes of work in the thread."""
+        """Run a coroutine in the thread of the lines and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
@@ -82,11 +82,11 @@ class Line:
         return await asyncio.start_server(self._accept, HOST, 0), passes
 
     def hold(self) -> None:
-        """Let nothing pass; what is sent waits, as it does for a host that answers no more."""
+        """Hold all data back, as a host that stops answering does."""
         self._exchange.call(self._set(False))
 
     def release(self) -> None:
-        """Let everything pass again, with what has waited."""
+        """Pass data on again, held data first."""
         self._exchange.call(self._set(True))
 
     def reset(self) -> None:

@@ -1,4 +1,4 @@
-"""What a study's trials come to if each is trained alone, in this process, with no store."""
+"""Lone runs of a study's trials in this process: the expected states and metrics."""
 
 from __future__ import annotations
 

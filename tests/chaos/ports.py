@@ -18,7 +18,7 @@ _drawn = count(secrets.randbelow(ROOM))
 
 
 def free_port() -> int:
-    """Return a port of loopback that nothing listens on, and that no connection takes meanwhile.
+    """Return a free loopback port outside the kernel's range for outgoing connections.
 
     A server that is down for a moment would lose one of the kernel's own range: to any connection
     that goes out, and to a client that tries to reach the server there, and meets itself. No port

@@ -79,7 +79,7 @@ class Kept:
 
     @property
     def pid(self) -> int | None:
-        """Number of the process; None if it does not run."""
+        """The process id, or None while the process is down."""
         return None if self._process is None else self._process.pid
 
     @property

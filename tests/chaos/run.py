@@ -51,7 +51,7 @@ NEVER_ENDED = "it did not end within {seconds:.0f} s; what each process was doin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What a run is made of.
+    """The parts of one chaos run.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ class _World:
         return [self._scheduler, *self._workers, self._driver]
 
     def run(self) -> Course:
-        """Let it run until the tuner has ended, or it is too late."""
+        """Run the processes until the tuner ends or the time limit passes."""
         for one in self._all:
             one.launch()
         left = list(self._setup.faults)
@@ -166,7 +166,7 @@ class _World:
             time.sleep(TURN_SECONDS)
 
     def _is_over(self, one: Kept, end: End) -> bool:
-        """Take in an end; return whether it is that of the run."""
+        """Handle the end of a process; return whether the whole run has ended."""
         if one is self._driver:
             if _is_json(one.output.read_text()):
                 return True
@@ -203,7 +203,7 @@ class _World:
                 self._do(fault, target, now)
 
     def _target(self, fault: Fault) -> Kept | None:
-        """Return to whom a fault happens; None while there is nobody that runs."""
+        """Return the process that a fault hits; None if all candidates are down."""
         match fault.target:
             case "scheduler":
                 some = [self._scheduler]
@@ -286,7 +286,7 @@ class _World:
         return {**found, "PYTHONFAULTHANDLER": "1"}
 
     def _give_up(self) -> None:
-        """Let every process say what it is doing, and end."""
+        """Collect the stack of every process, then end all processes."""
         doing = "\n".join(f"--- {one.name}\n{one.abort()}" for one in self._all)
         self._course.problem = NEVER_ENDED.format(seconds=self._setup.seconds, doing=doing)
         self._course.seconds = time.monotonic() - self._began

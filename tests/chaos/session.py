@@ -25,7 +25,7 @@ Open = Callable[[Path], tuple[Study, Tuner]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What is run.
+    """The study of a chaos run: a study file, its settings and a tuner.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What all runs have in common.
+    """The terms that all runs share: kills, workers, gaps and time limit.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What came of one run.
+    """The result of one run: its course and its findings.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def chaos(case: Case, seed: int, terms: Terms, open_study: Open) -> Result:
     Parameters
     ----------
     case
-        What is run.
+        The study of a chaos run: a study file, its settings and a tuner.
     seed
         Decides the faults.
     terms

@@ -20,7 +20,7 @@ TERMS = Terms(kills=3, gap=0.8, seconds=120.0, silence=2.0)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tuner", TUNERS)
-def test_whatever_is_killed_the_study_ends_as_if_nothing_had_happened(tuner: str) -> None:
+def test_study_under_kills_equals_an_undisturbed_study(tuner: str) -> None:
     seed = list(TUNERS).index(tuner)
     found = chaos(Case.builtin(tuner, "pace=0.35"), seed, TERMS, open_left)
     assert found.problems == ()

@@ -16,9 +16,7 @@ def drawn(seed: int, kills: int = 10, **more: object) -> list[Fault]:
 
 
 @given(seed=st.integers(0, 10**9), kills=st.integers(0, 30))
-def test_a_timetable_has_the_kills_that_were_asked_for_and_half_as_many_pauses(
-    seed: int, kills: int
-) -> None:
+def test_timetable_has_the_asked_kills_and_half_as_many_pauses(seed: int, kills: int) -> None:
     found = drawn(seed, kills)
     assert [one.is_kill for one in found].count(True) == kills
     assert len(found) == kills + kills // 2

@@ -86,9 +86,7 @@ def test_what_is_held_back_comes_later(exchange: Exchange, echo: int) -> None:
     line.close()
 
 
-def test_a_reset_breaks_off_what_is_there_and_lets_new_ones_through(
-    exchange: Exchange, echo: int
-) -> None:
+def test_line_reset_drops_connections_and_accepts_new_ones(exchange: Exchange, echo: int) -> None:
     line = Line(exchange, echo)
     with connect(line) as one:
         one.sendall(b"a")

@@ -38,7 +38,7 @@ def test_a_configuration_is_trained_as_run_alone_trains_it(report_every: int) ->
     assert not found.error
 
 
-def test_a_configuration_is_trained_once_as_long_as_nothing_more_is_asked_for() -> None:
+def test_lone_run_trains_a_configuration_once() -> None:
     one = alone(report_every=4)
     assert len(one.run(SEQUENCES, 5).digests) == 5
     assert one.run(SEQUENCES, 3, asked=[4]) is one.run(SEQUENCES, 5)

@@ -12,7 +12,7 @@ from tests.chaos.ports import free_port
 
 
 @pytest.mark.parametrize(("kernels", "below"), [("15000 60999", 20_000), ("32768 60999", 32_768)])
-def test_ports_differ_and_lie_below_the_kernels_own_where_there_is_room(
+def test_free_ports_differ_and_lie_below_the_kernels_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: str, below: int
 ) -> None:
     monkeypatch.setattr(ports, "RANGE", tmp_path / "range")

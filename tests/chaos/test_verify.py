@@ -1,4 +1,4 @@
-"""What a run left behind is checked: each kind of damage is found."""
+"""Tests of the checks on the files of a run: each kind of damage is detected."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def study(ran: Path, tmp_path: Path) -> Iterator[Study]:
 
 
 def trail(study: Study, *, merge: bool = True) -> Trail:
-    """Return what one worker writes down that trains everything now, once if it is merged."""
+    """Return the trail of one worker that trains every trial now, merged steps once."""
     alone, now = Alone(Descent, config=CALM, seed=0, report_every=1), time.time()
     states = [
         (digest, step)
@@ -100,7 +100,7 @@ def test_a_study_that_nothing_happened_to_is_in_order(study: Study) -> None:
 
 
 @pytest.mark.parametrize("more", [{"report_every": 3}, {"merge": False}], ids=str)
-def test_fewer_metrics_and_trials_that_share_nothing_are_in_order_too(
+def test_verify_accepts_fewer_metrics_and_unmerged_trials(
     tmp_path: Path, two_threads: Client, more: dict[str, Any]
 ) -> None:
     study = open_study(tmp_path, **more)
@@ -303,7 +303,7 @@ def test_a_fault_costs_no_more_than_a_stage(study: Study) -> None:
     assert any("a stage has at most" in one for one in found.problems)
 
 
-def test_a_step_that_gives_another_state_is_found_even_if_it_was_not_kept(study: Study) -> None:
+def test_verify_finds_a_differing_state_without_a_checkpoint(study: Study) -> None:
     trained, _ = lost(study)
     found = check(study, [*trained, replace(trained[0], digest="0" * 32)])
     assert "that no lone run has" in found.problems[0]

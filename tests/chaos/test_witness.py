@@ -1,4 +1,4 @@
-"""What workers write down."""
+"""Tests of the trail that workers write."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def one_thread() -> Iterator[Client]:
         yield connected
 
 
-def test_every_step_is_written_down_with_the_state_that_came_of_it(
+def test_witness_writes_each_step_with_its_state_digest(
     tmp_path: Path, one_thread: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "steps").mkdir()

@@ -1,4 +1,4 @@
-"""What must hold of a study when its tuner has ended, whatever happened meanwhile."""
+"""Checks of a finished study: states, metrics, reports, decisions and steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST_TOLD = 5
 
 @dataclass(slots=True, kw_only=True)
 class Findings:
-    """What was compared, and what does not hold.
+    """The counts of compared items, and the problems.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class _Check:
         self._again: dict[tuple[Done, str], int] = defaultdict(int)
 
     def run(self) -> Findings:
-        """Return what was found."""
+        """Run all checks and return their findings."""
         self._train_alone()
         for problems in (
             self._states(),
@@ -254,7 +254,7 @@ class _Check:
     # -------------------------------------------------------------- what was trained
 
     def _steps(self) -> Iterator[str]:
-        """Check that nothing durable was trained again, and nothing without a reason."""
+        """Check each repeated step: a fault explains it, and its state was still volatile."""
         found, copies = self._found, self._copies()
         authors, sent = _attempts(self._trained)
         runs: dict[str, list[Trained]] = defaultdict(list)
@@ -300,7 +300,7 @@ class _Check:
         return Counter(digests.values())
 
     def _cause(self, before: Trained, now: Trained) -> Done | None:
-        """Return what was done last that explains that a step was trained again."""
+        """Return the latest fault that explains a repeated step."""
         cause = None
         for done in self._done:
             # One that was given up may go on with the stage that it was sent ahead.

@@ -1,4 +1,4 @@
-"""What workers trained, written down where it is trained: a preload of `dask worker`.
+"""The trail of trained steps, written by each worker: a preload of `dask worker`.
 
 dasktune's own counts say what drivers have heard. This one does not pass through them: each
 worker process appends a line to a file of its own for every stage it begins, and for every step

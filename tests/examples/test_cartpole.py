@@ -96,7 +96,7 @@ def test_gradients_are_the_slopes_of_what_is_to_grow(begun: Any) -> None:
             assert gradient[index] == pytest.approx((ends[1] - ends[0]) / 2e-6, abs=1e-7)
 
 
-def test_an_advantage_is_the_return_above_that_of_the_others_still_running(example: Any) -> None:
+def test_advantage_is_the_return_above_that_of_running_others(example: Any) -> None:
     running = np.zeros((3, example.EPISODES), bool)
     running[0] = running[1, :2] = running[2, 0] = True
     played = example.Episodes(inputs=np.zeros(0), actions=np.zeros(0), running=running)
@@ -170,7 +170,7 @@ def test_what_is_missing_is_said_with_what_to_install(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.cluster
-def test_pop_solves_it_on_two_processes_as_each_trial_alone_would(
+def test_pop_solves_cartpole_and_equals_lone_runs(
     example: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

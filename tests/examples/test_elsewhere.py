@@ -63,7 +63,7 @@ def summary_of(file: Path, *arguments: str, where: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_bucket_holds_what_its_budget_allows_and_serves_another_machine(
+def test_bucket_keeps_its_budget_and_serves_another_machine(
     bucket: str, folder: Path, tmp_path: Path
 ) -> None:
     url = f"s3://{bucket}/digits"

@@ -1,4 +1,4 @@
-"""What docs/reinforcement-learning.md shows is run, and says what is printed."""
+"""Tests that run the examples of docs/reinforcement-learning.md."""
 
 from __future__ import annotations
 

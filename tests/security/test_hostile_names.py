@@ -183,7 +183,7 @@ def test_no_report_runs_a_script(here: Path, chromium: str) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED.values(), ids=REFUSED)
-def test_a_name_that_cannot_be_shown_is_refused_before_anything_is_written(
+def test_unprintable_name_is_refused_before_any_write(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

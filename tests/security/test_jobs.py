@@ -17,7 +17,7 @@ from dasktune.slurm.workers import _imported, job_options
 
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the commands of SLURM be there; none of them does anything."""
+    """Put stand-ins for the commands of SLURM on the PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("sbatch", "squeue", "scancel", "scontrol"):
@@ -39,7 +39,7 @@ def test_what_goes_into_a_script_is_plain(commands: None, text: str) -> None:
         SlurmOptions(shared_directory=text)
 
 
-def test_a_folder_that_is_no_plain_path_is_refused_before_jobs_lie_there(
+def test_job_folder_with_special_characters_is_refused(
     commands: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "$(touch pwned) x"

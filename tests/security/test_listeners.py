@@ -1,4 +1,4 @@
-"""Who can connect: this host alone to a local run, and with TLS those who have its key."""
+"""Tests of who can connect: this host to a local run; with TLS, holders of the key."""
 
 from __future__ import annotations
 

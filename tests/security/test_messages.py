@@ -1,4 +1,4 @@
-"""What a worker says about a trainer's failure can be sent, whatever the failure says."""
+"""Tests that any failure of a trainer can be sent to the driver."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def loaders_in(tree: ast.Module) -> Iterator[str]:
             yield ast.unparse(node.func)
 
 
-def test_what_could_run_code_is_used_where_it_must_be_and_nowhere_else() -> None:
+def test_loaders_that_run_code_are_used_in_known_files_only() -> None:
     found = {name: LOADERS & set(loaders_in(tree)) for name, tree in MODULES.items()}
     assert {name: used for name, used in found.items() if used} == ALLOWED
 
@@ -84,7 +84,7 @@ def test_numpy_loads_and_saves_no_objects() -> None:
     assert [name for name, given in calls if given.get("allow_pickle") != "False"] == []
 
 
-def test_what_reads_stores_and_databases_imports_only_what_is_named_in_it() -> None:
+def test_readers_of_stores_import_only_modules_named_in_code() -> None:
     """A name from a document must never be looked up among modules."""
     for name, tree in MODULES.items():
         if not name.startswith(PLACES):
@@ -99,7 +99,7 @@ def test_what_reads_stores_and_databases_imports_only_what_is_named_in_it() -> N
 
 
 @pytest.mark.process
-def test_opening_a_store_and_a_database_loads_no_pickle_module_of_ours() -> None:
+def test_opening_a_store_loads_no_cloudpickle() -> None:
     """Python and NumPy import pickle themselves; cloudpickle none of what reads stores does."""
     code = (
         "import sys, dasktune.storage.checkpoints, dasktune.storage.database.database; "

@@ -1,4 +1,4 @@
-"""What docs/security.md shows runs, and does what the page says."""
+"""Tests that run the examples of docs/security.md."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Still(dt.Trainer):
 
 @pytest.mark.cluster
 @pytest.mark.filterwarnings("ignore")  # of connections that are refused
-def test_a_cluster_with_tls_runs_a_study_and_refuses_who_has_no_key(tmp_path: Path) -> None:
+def test_tls_cluster_runs_a_study_and_refuses_strangers(tmp_path: Path) -> None:
     (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     names: dict[str, Any] = {"__name__": "page"}
     exec(compile(block, "security.md", "exec"), names)

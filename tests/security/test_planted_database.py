@@ -1,4 +1,4 @@
-"""What a stranger writes into the database is read or refused in words; it never runs."""
+"""Tests that planted database rows are read or refused, and never executed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stranger puts into a store is a checkpoint or refused in words; it never runs."""
+"""Tests that planted store files are read or refused, and never executed."""
 
 from __future__ import annotations
 

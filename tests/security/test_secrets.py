@@ -1,4 +1,4 @@
-"""What opens a store or a database is found nowhere but where the user has put it."""
+"""Tests that credentials of stores and databases stay where the user put them."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_keys_of_a_bucket_are_found_nowhere(
 
 
 @pytest.mark.cluster
-def test_a_traceback_is_kept_without_the_credentials_of_the_process(
+def test_stored_traceback_has_no_credentials_of_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
