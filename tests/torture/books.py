@@ -1,4 +1,4 @@
-"""What must hold after every event: the model's own books, and the comparison with them."""
+"""The invariants after every event: the model's own books, and the comparison with them."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def check(holds: bool, problem: str) -> None:
 
 
 class Told:
-    """What was reported to tuners and is durable: over all drivers, it never grows less."""
+    """The durable reports of a study over all its drivers; the set only grows."""
 
     def __init__(self) -> None:
         self._steps: dict[tuple[int, int], Step] = {}
 
     def take(self, records: Iterable[Record]) -> None:
-        """Take in records that are durable now."""
+        """Record that events are durable now."""
         for record in records:
             if record["kind"] == "tell":
                 trial, step = (record["place"], record["trial"]), record["step"]
@@ -66,7 +66,7 @@ class Told:
 
 
 class Books:
-    """What one driver was told, counted independently of it.
+    """An independent count of the messages to one driver.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class Books:
         self._open: dict[str, set[str]] = {}
 
     def note_new(self, node: Node) -> None:
-        """Take in what is known of a node that is new in the plan."""
+        """Record the known checkpoints and metrics of a new plan node."""
         if not node.checkpoints and not node.metrics:
             return
         way = self._ways.of(node)
@@ -189,14 +189,14 @@ class Books:
             self._open.get(order.worker, set()).discard(attempt)
 
     def dismissed(self) -> None:
-        """Take in that the driver gave up all that was under way."""
+        """Record that the driver gave up all running attempts."""
         for attempt in list(self._again):
             self._close(attempt)
 
     # ---------------------------------------------------------------------- outcomes
 
     def launched(self, order: RunStage) -> None:
-        """Check a stage that is to be run: nothing durable is trained, no slot is too full."""
+        """Check a stage before it runs: its states are not durable, and its slot has room."""
         way = self._ways.of(order.node)
         self._orders[order.attempt] = order, way
         self._seen[order.attempt], self._again[order.attempt] = order.start, 0

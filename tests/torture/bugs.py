@@ -99,7 +99,7 @@ def a_split_loses_checkpoints(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_dead_worker_still_makes_progress(patch: pytest.MonkeyPatch) -> None:
-    """What was lost is kept, and counted on when its late messages come."""
+    """Planted bug: a lost attempt is kept, and its late messages count."""
     lose, receive, lost = Flights.lose, Flights.receive, {}
 
     def remembers(self: Flights, worker: str, **options: bool) -> list[str]:

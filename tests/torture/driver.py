@@ -47,7 +47,7 @@ OBJECTIVE = Objective.single("loss", "minimize")
 
 @dataclass(slots=True)
 class World:
-    """What all drivers of one study have in common.
+    """The parts that all drivers of one study share.
 
     Attributes
     ----------
@@ -163,13 +163,13 @@ class Driver:
     # ---------------------------------------------------------------------- hearing
 
     def hear(self, message: StageMessage) -> None:
-        """Take in what a worker says."""
+        """Receive a message from a worker."""
         if isinstance(message, StageEnded):
             self._seconds[message.attempt] = message.seconds
         self.flights.receive(message)
 
     def hear_receipt(self, receipt: StageEnded) -> None:
-        """Take in what Dask says of the end of an attempt."""
+        """Receive Dask's notice that an attempt ended."""
         attempt = receipt.attempt
         order = self._submitted.pop(attempt, None)
         if order is None or self.flights.order_of(attempt) is None:
@@ -178,11 +178,11 @@ class Driver:
         self.flights.end(attempt, receipt)
 
     def hear_late(self, attempt: str, step: Step) -> None:
-        """Take in that a save-point came too late."""
+        """Receive the notice that a save-point came too late."""
         self.tell(SaveMissed(attempt=attempt, step=step))
 
     def lose(self, worker: str, *, is_blameless: bool = False) -> None:
-        """Take in that a worker is gone; with all others, if it is blameless."""
+        """Receive the loss of a worker, or of all workers if it is blameless."""
         for attempt in self.flights.lose(worker, is_blameless=is_blameless):
             self._submitted.pop(attempt, None)
 
@@ -206,7 +206,7 @@ class Driver:
     # ----------------------------------------------------------------------- a turn
 
     def tick(self) -> None:
-        """Let the engine look at the clock, and ask the tuner if workers have nothing to do."""
+        """Give the engine the time; the tuner is asked when workers are idle."""
         self.tell(Tick())
         self.flights.check()
         spent, most = self.flights.worker_seconds, sum(self._seconds.values())
@@ -261,7 +261,7 @@ class Driver:
                 worker.inbox.append(order)
 
     def answer(self, place: int, *, fails: bool = False) -> None:
-        """Take in the prediction that was asked for in one of `questions`, if it can be made."""
+        """Receive the prediction for one of `questions`, if it can be made."""
         order = self.questions.pop(place)
         prediction = None if fails else order.question.answer()
         self.world.story.append(f"trial {order.trial} is predicted: {prediction}")
@@ -270,7 +270,7 @@ class Driver:
     # --------------------------------------------------------------------- what else happens
 
     def hear_of_other(self, attempt: str, step: Step) -> None:
-        """Take in a state that another driver has saved."""
+        """Receive a state that another driver saved."""
         order = self.others[attempt].order
         commit = self.world.store.commit_of(order.node.key_at(step))
         if commit is None or attempt not in self.engine.view.attempts:
@@ -283,7 +283,7 @@ class Driver:
         self.tell(Found(node=node, step=step, reports=commit.reports))
 
     def other_ended(self, attempt: str) -> None:
-        """Take in that another driver is done with a stage, or gone."""
+        """Receive the end of another driver's stage, or of that driver."""
         other = self.others.pop(attempt)
         if attempt in self.engine.view.attempts:
             self.tell(Progress(attempt=attempt, step=other.position))
@@ -301,7 +301,7 @@ class Driver:
         ]
 
     def evict(self, node: Node, step: Step) -> None:
-        """Let a state go, and say so."""
+        """Evict a state and tell the engine."""
         self.flush_all()  # its metrics outlive it
         key = node.key_at(step)
         self.world.store.lose(key)
@@ -309,7 +309,7 @@ class Driver:
         self.tell(Evicted(node=node, step=step))
 
     def drain(self) -> None:
-        """Let every stage end at its next step, as at a limit."""
+        """Stop every stage at its next step, as a limit does."""
         self._take(self.engine.drain(self.world.now))
 
     def go_on(self) -> None:

@@ -87,7 +87,7 @@ class Torture:
         self._check_end()
 
     def _one(self) -> None:
-        """Let one thing happen."""
+        """Make one random thing happen."""
         self.events += 1
         self.world.now += 0.25
         rng = self._rng
@@ -102,7 +102,7 @@ class Torture:
             self._acts[int(rng.random() * len(self._acts))]()
 
     def _calm_down(self) -> None:
-        """Let everything go its way, and expect an end."""
+        """Stop injecting faults and run the study to its end."""
         for _ in range(MOST_TURNS):
             if self.driver.is_done:
                 return
@@ -111,7 +111,7 @@ class Torture:
         check(False, f"the study does not end: {self._what_is_left()}")
 
     def _round(self) -> None:
-        """Let every one do all that it can do now."""
+        """Make every actor do all that it can do now."""
         driver = self.driver
         for attempt in list(driver.others):
             driver.other_ended(attempt)
@@ -253,7 +253,7 @@ class Torture:
         driver.carry_out()
 
     def _predict(self) -> None:
-        """Let a prediction come, of any that are waited for."""
+        """Deliver one of the pending predictions."""
         questions = self.driver.questions
         if questions:
             self.driver.answer(int(self._rng.random() * len(questions)))
@@ -337,7 +337,7 @@ class Torture:
             self._part_with(worker)
 
     def _part_with(self, worker: Worker) -> None:
-        """Let the driver hear that a worker is gone, and another come."""
+        """Deliver the loss of a worker to the driver, and start another worker."""
         del self.world.workers[worker.name]
         hears = self._luck.random() < 0.5
         while hears and worker.outbox:
@@ -431,7 +431,7 @@ class Torture:
         driver.go_on()
 
     def _let_go_of_all(self) -> None:
-        """Let hosts go as Dask does without their driver: each ends its step, and saves it."""
+        """Retire the hosts of a dead driver as Dask does: each ends its step and saves it."""
         for worker in self.world.workers.values():
             worker.give_up()
             self._gone.append(worker)
@@ -463,5 +463,5 @@ class Torture:
     # ------------------------------------------------------------------------- the story
 
     def story(self, last: int = 30) -> list[str]:
-        """Return what happened last, a line each."""
+        """Return the latest happenings, one line each."""
         return [str(one) for one in self.world.story[-last:]]

@@ -1,4 +1,4 @@
-"""What a seed decides before anything runs: the tuner, the workers, and what may go wrong."""
+"""The scenario of a seed: its tuner, its workers and its faults."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ class Scenario:
 
     @classmethod
     def of(cls, seed: int) -> Scenario:
-        """Return what a seed decides."""
+        """Return the scenario of a seed."""
         rng = random.Random(seed)
         name = rng.choice(list(TUNERS))
         space = rng.choice(SPACES)

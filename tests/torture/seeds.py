@@ -20,7 +20,7 @@ CHUNK = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What came of one seed.
+    """The outcome of one seed.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Finding:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Let nothing be logged that goes wrong on purpose."""
+    """Silence the log lines of injected faults."""
     loggers = [logging.getLogger(f"dasktune.{name}") for name in ("flights",)]
     before = [one.disabled for one in loggers]
     try:
@@ -69,7 +69,7 @@ def quiet() -> Iterator[None]:
 
 
 def torture(scenario: Scenario) -> Finding:
-    """Return what came of a scenario."""
+    """Run a scenario and return its outcome."""
     problem: str | None = None
     run = Torture(scenario)
     with quiet():

@@ -22,7 +22,7 @@ def test_seeds_without_a_violation() -> None:
     assert (document["seeds"], document["violations"]) == (30, [])
 
 
-def test_a_violation_is_told_with_the_command_that_shows_it_again(
+def test_violation_is_printed_with_the_command_to_reproduce_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Dispatcher, "stop", lambda self, trial, now: [])

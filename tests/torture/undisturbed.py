@@ -1,4 +1,4 @@
-"""What a study gives if nothing happens to it: each trial trained alone, reports in order."""
+"""The undisturbed study: each trial trained alone, reports in order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Result = tuple[TrialState, Step, float | None]
 
 
 def undisturbed(tuner: Tuner, raises: Raises, *, merge: bool) -> dict[int, Result]:
-    """Return what comes of each trial of a tuner, by number.
+    """Return the result of each trial of a tuner, by number.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class _Alone:
         self._is_finished = False
 
     def run(self) -> dict[int, Result]:
-        """Return what comes of each trial."""
+        """Return the result of each trial."""
         self._tuner.prepare({})
         while not self._is_finished:
             self._take(self._tuner.ask(1))

@@ -1,4 +1,4 @@
-"""What training would give: states and metrics as pure functions of the values before them."""
+"""The model of training: states and metrics as pure functions of the values before them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Way:
 
 
 def metrics_of(state: State) -> Metrics:
-    """Return what is measured at a state."""
+    """Return the metrics of a state."""
     return {"loss": state % 1_000_003 / 1_000_003}
 
 

@@ -45,7 +45,7 @@ class Job:
 
 @dataclass(slots=True)
 class Control:
-    """What a worker was told of an attempt, also before it came."""
+    """The instructions for an attempt, also those that arrive before it."""
 
     saves: set[Step] = field(default_factory=set)
     stop_at: Step | None = None
@@ -108,7 +108,7 @@ class Worker:
         )
 
     def take(self, at: int, way: Callable[[RunStage], Way]) -> None:
-        """Take in one of the messages that are under way to it."""
+        """Receive one of the messages in flight to this worker."""
         message = self.inbox.pop(at)
         if isinstance(message, RunStage):
             self.jobs.append(Job(message, way(message), message.start))
@@ -129,14 +129,14 @@ class Worker:
             self.late.append((message.attempt, message.step))
 
     def give_up(self) -> None:
-        """Let what runs end at its next step, and begin nothing more: nobody waits for it."""
+        """Stop the running stage at its next step and start no other."""
         self.inbox.clear()
         self.jobs = [job for job in self.jobs if job.began]
         for job in self.jobs:
             self._control(job.order.attempt).stop_at = 0
 
     def forget(self, attempt: str) -> None:
-        """Take in that a stage that had not begun will not come."""
+        """Receive the cancellation of a stage that had not begun."""
         self._past[attempt] = ("lost", -1)
 
     def work(self) -> None:

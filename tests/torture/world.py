@@ -1,4 +1,4 @@
-"""What outlives a driver: the store, the database, and the clock."""
+"""The world that outlives a driver: the store, the database and the clock."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class Store:
         return commit
 
     def lose(self, key: str) -> None:
-        """Let a state be gone."""
+        """Remove a state."""
         self.states.pop(key, None)
         self._commits.pop(key, None)
 
     def commit_of(self, key: str) -> Commit | None:
-        """Return the commit of a key; None if there is none."""
+        """Return the commit of a key, or None."""
         return self._commits.get(key)
 
     def commits(self, keys: Iterable[str]) -> dict[str, Commit]:
@@ -75,7 +75,7 @@ class Row:
 
 @dataclass(slots=True)
 class Batch:
-    """What is written together."""
+    """One transaction of the database."""
 
     records: list[Record] = field(default_factory=list)
     trials: dict[int, TrialRecord] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class Ledger:
             self._checkpoints.setdefault(root, {})[row.key] = row
 
     def forget_checkpoints(self, keys: Iterable[str]) -> None:
-        """Take note that states do not exist after all."""
+        """Record that states do not exist."""
         for key in keys:
             for rows in self._checkpoints.values():
                 rows.pop(key, None)
@@ -183,7 +183,7 @@ class Notes:
         self.batch.checkpoints.append((self._root_of(node), row))
 
     def forget(self, key: str) -> None:
-        """Take note that a checkpoint does not exist after all."""
+        """Record that a checkpoint does not exist."""
         self._ledger.forget_checkpoints([key])
 
     # What only reports are made of is not kept.
