@@ -138,7 +138,7 @@ class Tuner(ABC):
         raise InternalError(f"{type(self).__name__} predicts nothing, asked for trial {trial}")
 
     def tell_prediction(self, trial: int, prediction: Prediction | None) -> list[Decision]:
-        """Return the decisions after a prediction; None if none could be made.
+        """Return the decisions after a prediction, which is None if it failed.
 
         A prediction may be late: meanwhile its trial may have been trained further, even to
         its end. None comes for a trial that was stopped or failed. Questions that are open
@@ -149,7 +149,7 @@ class Tuner(ABC):
 
     @property
     def due_seconds(self) -> float | None:
-        """The next time at which `tell_time` is called, in seconds as in `Now`; None for never."""
+        """The next time at which `tell_time` is called, in seconds as in `Now`, or None."""
         return None
 
     def tell_time(self, seconds: float) -> list[Decision]:

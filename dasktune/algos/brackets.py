@@ -163,7 +163,7 @@ class BracketTuner(SampledTuner):
         return [] if self.open.pop(trial, None) is None else self.ending()
 
     def ending(self) -> list[Decision]:
-        """Return `Finish` if no trial is under way and none is left to draw."""
+        """Return `Finish` if all trials have begun and ended."""
         return [] if self.open or self.left else [Finish()]
 
     def grow(self, trials: int) -> list[Decision]:

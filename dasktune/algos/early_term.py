@@ -115,7 +115,7 @@ class EarlyTerm(IndependentTrials):
         self._range = score_bounds(self.options.bounds, inputs)
 
     def begin(self) -> None:
-        """Begin with no open trial and no report."""
+        """Begin before the first trial."""
         super().begin()
         self._range = None
         self._curves = ObservedCurves()

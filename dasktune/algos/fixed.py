@@ -87,7 +87,7 @@ class FixedTrials(Tuner):
         return [] if self._open else [Finish()]
 
     def snapshot(self) -> dict[str, object]:
-        """Return whether trials were registered, and the numbers of those that are open."""
+        """Return the open trials, and whether they were registered."""
         return state_to_json(self, self.state)
 
     def restore(self, snapshot: Mapping[str, object]) -> None:

@@ -13,7 +13,7 @@ from dasktune.space import Space
 from dasktune.types import Step, Value
 
 Filter = Callable[[Mapping[str, Value | Sequence]], bool]
-"""Says of a configuration, by name, whether it belongs to the grid."""
+"""Decides whether a configuration, given by name, belongs to the grid."""
 
 
 class Grid(FixedTrials):
@@ -22,19 +22,19 @@ class Grid(FixedTrials):
     Parameters
     ----------
     space
-        Where each domain has a finite number of points.
+        Each of its domains has a finite number of points.
     max_steps
-        How far each trial is trained.
+        The step that each trial is trained to.
     filter
-        Says whether a configuration belongs to the grid; it is given plain values where
-        they are constant, else sequences. It enters the identity by its name and by what
-        it keeps.
+        Decides whether a configuration belongs to the grid; it receives constants as plain
+        values, and sequences. Its name and the configurations that it keeps are part of
+        the identity.
 
     Raises
     ------
     ConfigurationError
-        If the grid cannot be walked or nothing is left of it, or a sequence ends before
-        `max_steps`.
+        If the space has no finite grid, the filter keeps no configuration, or a sequence ends
+        before `max_steps`.
 
     Examples
     --------
@@ -48,11 +48,16 @@ class Grid(FixedTrials):
         max_steps = whole("max_steps", max_steps, at_least=1)
         if filter is not None and not callable(filter):
             raise ConfigurationError(f"filter must be a function, got {filter!r}")
-        points = enumerate(space.configurations())
-        kept = [(at, one) for at, one in points if filter is None or filter(one.objects())]
-        super().__init__((one for _, one in kept), max_steps)
+        kept = [
+            (place, configuration)
+            for place, configuration in enumerate(space.configurations())
+            if filter is None or filter(configuration.objects())
+        ]
+        super().__init__((configuration for _, configuration in kept), max_steps)
         self.space = space
-        self._filter = None if filter is None else _filter_identity(filter, [at for at, _ in kept])
+        self._filter = (
+            None if filter is None else _filter_identity(filter, [place for place, _ in kept])
+        )
 
     def identity(self) -> dict[str, object]:
         """Return class and arguments as JSON."""
@@ -65,7 +70,7 @@ class Grid(FixedTrials):
 
 
 def _filter_identity(filter: Filter, kept: list[int]) -> dict[str, str]:
-    # Two functions may have one name, as lambdas do; what they keep tells them apart.
+    # Two functions may have the same name, as lambdas do; the kept configurations differ.
     digest = blake2b(repr(kept).encode(), digest_size=16).hexdigest()
     name = getattr(filter, "__qualname__", type(filter).__qualname__)
     return {"name": f"{filter.__module__}.{name}", "kept": digest}

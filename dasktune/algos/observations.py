@@ -1,14 +1,13 @@
-"""Observations: what is known of the trials of a source, as a sampler is to see it.
+"""Observations: the trials of a source, as a sampler sees them.
 
-Tuners that stop or pause trials report them at several steps. Losses at different steps
-are not comparable, so a sampler is shown all trials at one *level*: the largest step at
-which enough of them have reported [1].
+Tuners that stop or pause trials get reports at several steps. Losses at different steps are
+not comparable, so a sampler sees all trials at one *level*: the largest step at which
+enough of them have reported [1].
 
 References
 ----------
 [1] Falkner, Klein and Hutter, "BOHB: Robust and Efficient Hyperparameter Optimization at
-Scale", ICML 2018, section 4.1: the model is that of the largest budget with enough
-observations.
+Scale", ICML 2018, section 4.1: the model of the largest budget with enough observations.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Losses = tuple[float, ...]
 
 
 class Outcome(NamedTuple):
-    """A trial as a sampler is to see it.
+    """A trial as a sampler sees it.
 
     Attributes
     ----------
@@ -46,18 +45,18 @@ FAILED = Outcome(TrialState.FAIL)
 
 @dataclass(slots=True, kw_only=True)
 class Observed:
-    """One trial.
+    """The observations of one trial.
 
     Parameters
     ----------
     trial
-        Its number; None if it is an earlier one, of another tuner or study.
+        Its number; None for an earlier trial, of another tuner or study.
     point
         Values by coordinate.
     domains
-        What each coordinate may be, as `dasktune.space.Configuration` has it.
+        The domain of each coordinate, as in `dasktune.space.Configuration`.
     notes
-        What its sampler noted for itself; JSON.
+        Notes of its sampler for itself; JSON.
     losses
         By step: finite or plus infinity.
     failed
@@ -99,9 +98,9 @@ class Observations:
     Attributes
     ----------
     trials
-        What is known of each.
+        The observations of each.
     expected
-        How many losses a report has; None until it is known.
+        The number of losses of a report; None until it is known.
     """
 
     def __init__(self) -> None:
@@ -114,35 +113,35 @@ class Observations:
 
     @property
     def objectives(self) -> int:
-        """How many losses a report has; one until it is known."""
+        """The number of losses of a report; 1 until it is known."""
         return self.expected or 1
 
-    def add(self, one: Observed) -> None:
-        """Take in a trial, with what it has reported."""
-        reported, one.losses = one.losses, {}
+    def add(self, observed: Observed) -> None:
+        """Add a trial, with its reports."""
+        reported, observed.losses = observed.losses, {}
         place = len(self.trials)
-        self.trials.append(one)
-        if one.trial is not None:
-            self._places[one.trial] = place
-        self._coordinates.update(one.point)
+        self.trials.append(observed)
+        if observed.trial is not None:
+            self._places[observed.trial] = place
+        self._coordinates.update(observed.point)
         for step, losses in reported.items():
-            self._report(one, step, losses)
+            self._report(observed, step, losses)
 
     def report(self, trial: int, step: Step, losses: Losses) -> None:
-        """Take in a report of a trial."""
+        """Add a report of a trial."""
         self._report(self._of(trial), step, losses)
 
     def fail(self, trial: int) -> None:
-        """Take in that a trial reports no more."""
+        """Mark a trial as failed: it reports no more."""
         self._of(trial).failed = True
 
     def level(self, at_least: int = 0) -> Step | None:
         """Return the step at which trials are compared.
 
-        The largest at which enough have reported: two more than there are coordinates, and
-        `at_least`. While there is none, the step with the most reports, the larger of
-        equals; None before the first report. Earlier trials count with the others, but do
-        not make a level of their own: this tuner might never arrive there.
+        It is the largest step at which enough trials have reported: two more than there are
+        coordinates, and `at_least`. While there is none, it is the step with the most reports,
+        the larger of equals; None before the first report. Earlier trials count, but only at
+        steps of this tuner's own trials: it might never arrive at others.
         """
         enough = max(len(self._coordinates) + 2, at_least)
         reached = [step for step in self._levels if self._reports[step] >= enough]
@@ -151,41 +150,44 @@ class Observations:
         return max(self._levels, key=lambda step: (self._reports[step], step), default=None)
 
     def outcomes(self, at_least: int = 0) -> list[Outcome]:
-        """Return each trial as a sampler is to see it.
+        """Return each trial as a sampler sees it.
 
-        One that has reported at the level is complete with its loss there, whatever became
-        of it later; otherwise it has failed or is running: also where it waits on a lower
-        rung, or began on a higher one. Earlier trials are always complete.
+        A trial that has reported at the level is complete with its loss there, even if it
+        failed later. Any other has failed or is running, also if it waits on a lower rung or
+        began on a higher one. Earlier trials are always complete.
 
-        An infinite loss is the worst finite one of the objective, so that a sampler avoids
-        what diverges without having to calculate with infinity; until there is a finite one,
-        nothing is known of how bad it is, and the trial is running.
+        An infinite loss is replaced by the worst finite loss of the objective: a sampler
+        avoids diverging trials without calculating with infinity. Before there is a finite
+        one the trial is running.
         """
         level = self.level(at_least) or 0
         shown = [
-            one.losses.get(level) if one.trial is not None else _only(one) for one in self.trials
+            each.losses.get(level) if each.trial is not None else _only(each)
+            for each in self.trials
         ]
         worst = [
-            max((found[at] for found in shown if found and math.isfinite(found[at])), default=None)
+            max((row[at] for row in shown if row and math.isfinite(row[at])), default=None)
             for at in range(self.objectives)
         ]
-        return [_outcome(one, found, worst) for one, found in zip(self.trials, shown, strict=True)]
+        return [
+            _outcome(each, losses, worst) for each, losses in zip(self.trials, shown, strict=True)
+        ]
 
     def _of(self, trial: int) -> Observed:
         if trial not in self._places:
             raise InternalError(f"trial {trial} has a report, and was never proposed")
         return self.trials[self._places[trial]]
 
-    def _report(self, one: Observed, step: Step, losses: Losses) -> None:
+    def _report(self, observed: Observed, step: Step, losses: Losses) -> None:
         self.expected = self.expected or len(losses)
         if len(losses) != self.expected:
             raise ConfigurationError(
                 f"all trials must have as many losses, got {self.expected} and {len(losses)}"
             )
-        if step not in one.losses:
+        if step not in observed.losses:
             self._reports[step] += 1
-        one.losses[step] = losses
-        if one.trial is not None:
+        observed.losses[step] = losses
+        if observed.trial is not None:
             self._levels.add(step)
 
 
@@ -193,12 +195,12 @@ def _only(earlier: Observed) -> Losses:
     return next(iter(earlier.losses.values()))
 
 
-def _outcome(one: Observed, found: Losses | None, worst: list[float | None]) -> Outcome:
-    if found is not None:
-        told = [
-            loss if math.isfinite(loss) else most for loss, most in zip(found, worst, strict=True)
+def _outcome(observed: Observed, losses: Losses | None, worst: list[float | None]) -> Outcome:
+    if losses is not None:
+        capped = [
+            loss if math.isfinite(loss) else most for loss, most in zip(losses, worst, strict=True)
         ]
-        known = tuple(loss for loss in told if loss is not None)
-        if len(known) == len(told):
+        known = tuple(loss for loss in capped if loss is not None)
+        if len(known) == len(capped):
             return Outcome(TrialState.COMPLETE, known)
-    return FAILED if one.failed else RUNNING
+    return FAILED if observed.failed else RUNNING

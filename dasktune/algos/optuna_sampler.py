@@ -53,46 +53,46 @@ from dasktune.types import Step
 _BLIND: Final = frozenset(
     {RandomSampler, QMCSampler, GridSampler, BruteForceSampler, PartialFixedSampler}
 )
-"""Samplers that look at no loss, unless another one is in them."""
+"""Samplers that ignore losses, unless another sampler is in them."""
 
 _NAME: Final = "dasktune"
 
 
 class OptunaSource(Source):
-    """Proposes what a sampler of Optuna does, from a study of Optuna's in memory.
+    """Proposes with a sampler of Optuna, from an Optuna study in memory.
 
-    The sampler is copied, and sees one study in which all trials are minimised, each at the
-    step at which they are compared (see `dasktune.algos.observations`): trials that are
+    The sampler is copied, and sees one study in which all trials are minimised, each with its
+    loss at the step at which trials are compared (see `dasktune.algos.observations`). Trials
     under way are ``RUNNING``, which TPE and GP take into account themselves.
 
-    What it proposes next depends only on what has been proposed and reported, so that a
-    source that is restored, or replayed, goes on as if nothing had happened: its generators
-    are seeded anew for each trial, and Optuna's own samplers, which keep all else in the
-    study, begin each trial as they were given. A sampler from elsewhere may have a state of
-    its own, and keeps it for as long as the process lives.
+    The next proposal depends only on the proposals and reports so far: a source that was
+    restored or replayed continues as the first one would have. For this its generators are
+    seeded anew for each trial, and Optuna's own samplers, which keep everything else in the
+    study, begin each trial as they were given. A sampler of another package may have a state
+    of its own, which lasts as long as the process.
 
-    A sampler that has tried all there is, such as `GridSampler` at the end of its grid,
-    goes on with what it has tried before: training that again costs nothing, and how many
-    trials there are is the tuner's to say.
+    A sampler that has tried everything, such as `GridSampler` at the end of its grid,
+    proposes old points again: training them costs nothing, and the tuner decides on the
+    number of trials.
 
     Parameters
     ----------
     space
-        What to propose from; a coordinate of it is a parameter in Optuna.
+        The space; each of its coordinates is a parameter in Optuna.
     sampler
-        Any of Optuna's, or one written like them.
+        Any sampler of Optuna, or a subclass of `optuna.samplers.BaseSampler`.
     seed
-        Decides what is drawn, together with the sampler's own seed.
+        Decides the draws, together with the sampler's own seed.
 
     Attributes
     ----------
     earlier_ignored
-        How many earlier trials were not of this space.
+        The number of earlier trials that were not of this space.
 
     Raises
     ------
     ConfigurationError
-        If it is no sampler; later if it proposes what is not in the space.
+        If it is no sampler; later if a proposal is not in the space.
 
     References
     ----------
@@ -109,10 +109,10 @@ class OptunaSource(Source):
         self._identity = identity_of(sampler)
         self._sampler = copy.deepcopy(sampler)
         settle_seeds(self._sampler, seed)
-        samplers = [one for one in parts(self._sampler) if isinstance(one, BaseSampler)]
-        self.learns = any(type(one) not in _BLIND for one in samplers)
-        self._forgets = all(type(one).__module__.startswith("optuna.") for one in samplers)
-        startups = (getattr(one, "_n_startup_trials", 0) for one in samplers)
+        samplers = [part for part in parts(self._sampler) if isinstance(part, BaseSampler)]
+        self.learns = any(type(part) not in _BLIND for part in samplers)
+        self._forgets = all(type(part).__module__.startswith("optuna.") for part in samplers)
+        startups = (getattr(part, "_n_startup_trials", 0) for part in samplers)
         # A level with fewer trials would send the sampler back to drawing at random.
         self._startup = max(number for number in startups if isinstance(number, int))
         self._observed = Observations()
@@ -121,66 +121,73 @@ class OptunaSource(Source):
         self.earlier_ignored = 0
 
     def propose(self, trial: int) -> Proposal:
-        """Return what the sampler proposes, with what it noted for itself."""
+        """Return the proposal of the sampler, with its notes for itself."""
         with _quietly():
             view = self._synchronised()
             try:
-                found = view.ask(self._space, self._sampler_for(trial))
+                proposal = view.ask(self._space, self._sampler_for(trial))
             except BaseException:
                 self._view = None
                 raise
-        self._asked = found
-        return found
+        self._asked = proposal
+        return proposal
 
     def accept(self, trial: int, proposal: Proposal) -> Configuration:
-        """Return the configuration of a proposal; what its point lacks is drawn at random."""
+        """Return the configuration of a proposal; missing coordinates are drawn at random."""
         point, notes = proposal["point"], proposal.get("notes", {})
         if not isinstance(point, Mapping) or not isinstance(notes, Mapping):
             raise ConfigurationError(f"not a proposal for a sampler of Optuna: {proposal!r}")
         drawing = Drawing(np.random.default_rng((self._seed, trial)))
-        found = self._space.at(point, otherwise=drawing)
-        one = Observed(trial=trial, point=found.point, domains=found.domains, notes=notes)
-        self._add(one, is_asked=proposal == self._asked)
-        return found
+        configuration = self._space.at(point, otherwise=drawing)
+        observed = Observed(
+            trial=trial, point=configuration.point, domains=configuration.domains, notes=notes
+        )
+        self._add(observed, is_asked=proposal == self._asked)
+        return configuration
 
     def expect(self, objectives: int) -> None:
-        """Take in how many objectives there are, before the first report says it."""
+        """Receive the number of objectives, before the first report shows it."""
         self._observed.expected = objectives
 
     def earlier(self, point: Mapping[str, object], step: Step, losses: tuple[float, ...]) -> None:
-        """Take in an earlier trial if all its coordinates are of the space."""
+        """Observe an earlier trial if all its coordinates are of the space."""
         if not self.learns:
             return
         try:
-            found = self._space.at(point)  # type: ignore[arg-type]
+            configuration = self._space.at(point)  # type: ignore[arg-type]
         except ConfigurationError:
             self.earlier_ignored += 1
             return
-        one = Observed(trial=None, point=found.point, domains=found.domains, losses={step: losses})
-        self._add(one, is_asked=False)
+        observed = Observed(
+            trial=None,
+            point=configuration.point,
+            domains=configuration.domains,
+            losses={step: losses},
+        )
+        self._add(observed, is_asked=False)
 
     def observe(self, trial: int, step: Step, losses: tuple[float, ...]) -> None:
-        """Take in a report."""
+        """Observe a report."""
         self._observed.report(trial, step, losses)
 
     def fail(self, trial: int) -> None:
-        """Take in that a trial failed."""
+        """Observe the failure of a trial."""
         self._observed.fail(trial)
 
     def identity(self) -> object:
-        """Return class and attributes of the sampler as it was given."""
+        """Return class and attributes of the given sampler."""
         return self._identity
 
     def snapshot(self) -> object:
-        """Return all that was proposed and reported."""
+        """Return all proposals and reports."""
         return {
             "objectives": self._observed.expected,
-            "trials": [one.to_json() for one in self._observed.trials],
+            "trials": [observed.to_json() for observed in self._observed.trials],
             "earlier_ignored": self.earlier_ignored,
         }
 
     def restore(self, snapshot: object) -> None:
-        """Take over what was proposed and reported."""
+        """Continue with the proposals and reports of a snapshot."""
         match snapshot:
             case {
                 "objectives": int() | None as objectives,
@@ -196,29 +203,29 @@ class OptunaSource(Source):
                 raise ConfigurationError(f"not a snapshot of this source: {snapshot!r}")
 
     def _observed_of(self, document: Any) -> Observed:
-        found = self._space.at(document["point"])
+        configuration = self._space.at(document["point"])
         return Observed(
             trial=document["trial"],
-            point=found.point,
-            domains=found.domains,
+            point=configuration.point,
+            domains=configuration.domains,
             notes=document["notes"],
             losses=losses_of(document["losses"]),
             failed=document["failed"],
         )
 
-    def _add(self, one: Observed, *, is_asked: bool) -> None:
-        self._observed.add(one)
+    def _add(self, observed: Observed, *, is_asked: bool) -> None:
+        self._observed.add(observed)
         if not is_asked:
             self._forget_asked()
         self._asked = None
 
     def _forget_asked(self) -> None:
-        """Drop a view with a trial that was proposed and not accepted."""
+        """Drop a view in which a proposal stands that was not accepted."""
         if self._asked is not None:
             self._view = self._asked = None
 
     def _synchronised(self) -> _View:
-        """Return a study of Optuna's that holds all that is known."""
+        """Return an Optuna study with all trials."""
         self._forget_asked()
         trials, objectives = self._observed.trials, self._observed.objectives
         if self.learns:
@@ -233,33 +240,23 @@ class OptunaSource(Source):
 
     def _sampler_for(self, trial: int) -> BaseSampler:
         sampler = copy.deepcopy(self._sampler) if self._forgets else self._sampler
-        found = generators(sampler)
-        reseed(found, self._seed, trial, digest_of(self._identity))
-        if not found:
-            # Whatever it draws with, it should not draw the same as after the last start.
+        rngs = generators(sampler)
+        reseed(rngs, self._seed, trial, digest_of(self._identity))
+        if not rngs:
+            # Its generator is unknown: it must not draw the same as after the last start.
             sampler.reseed_rng()
         return sampler
 
 
 class _Study(optuna.Study):
-    """A study of Optuna's that samplers cannot stop."""
+    """An Optuna study that samplers cannot stop."""
 
     def stop(self) -> None:
-        """Do nothing: how many trials there are is the tuner's to say."""
+        """Do nothing: the tuner decides on the number of trials."""
 
 
 class _View:
-    """A study of Optuna's with the trials of a source, in their order.
-
-    Parameters
-    ----------
-    sampler
-        Sees how trials end.
-    level
-        At which step they are compared.
-    objectives
-        How many losses there are.
-    """
+    """An Optuna study with the trials of a source, compared at the step `level`."""
 
     def __init__(self, sampler: BaseSampler, level: Step | None, objectives: int) -> None:
         self._storage = InMemoryStorage()
@@ -271,43 +268,43 @@ class _View:
         self._shown: list[Outcome] = []
 
     def differs(self, level: Step | None, outcomes: Iterable[Outcome], objectives: int) -> bool:
-        """Return whether a trial has ended here otherwise than it should."""
+        """Return whether a trial has ended here with another outcome."""
         return (level, objectives) != (self._level, self._objectives) or any(
             shown is not RUNNING and shown != outcome
             for shown, outcome in zip(self._shown, outcomes, strict=False)
         )
 
     def update(self, trials: Sequence[Observed], outcomes: Iterable[Outcome]) -> None:
-        """Add the trials that are new, and end those that have ended."""
-        for one in trials[len(self._shown) :]:
-            self._add(one)
+        """Add new trials, and end those that have ended."""
+        for observed in trials[len(self._shown) :]:
+            self._add(observed)
         for number, outcome in enumerate(outcomes):
             if self._shown[number] != outcome:
                 self._shown[number] = outcome
                 state = TrialState[outcome.state.name]
                 self.study.tell(number, list(outcome.losses) or None, state)
 
-    def _add(self, one: Observed) -> None:
-        """Add a trial as running, with what the sampler noted when it proposed it.
+    def _add(self, observed: Observed) -> None:
+        """Add a trial as running, with the notes that the sampler made when it proposed it.
 
-        What it noted in the study, such as who are the parents of a generation, it found
-        out by comparing trials, and holds at the level where it did.
+        Notes in the study, such as the parents of a generation, come from a comparison of
+        trials, and are valid only at the level of that comparison.
         """
-        values = {**one.point, **one.notes.get("values", {})}
+        values = {**observed.point, **observed.notes.get("values", {})}
         trial = create_trial(
             state=TrialState.RUNNING,
             params=values,
-            distributions={name: distribution_of(one.domains[name]) for name in values},
-            system_attrs=dict(one.notes.get("trial", {})),
+            distributions={name: distribution_of(observed.domains[name]) for name in values},
+            system_attrs=dict(observed.notes.get("trial", {})),
         )
         self.study.add_trial(trial)
         self._shown.append(RUNNING)
-        if one.notes.get("level") == self._level:
-            for name, value in one.notes.get("study", {}).items():
+        if observed.notes.get("level") == self._level:
+            for name, value in observed.notes.get("study", {}).items():
                 self._storage.set_study_system_attr(self._id, name, value)
 
     def ask(self, space: AnySpace, sampler: BaseSampler) -> Proposal:
-        """Return what the sampler proposes for a new trial, and leave that running."""
+        """Return the sampler's proposal for a new trial, which stays running."""
         self.study.sampler = sampler
         before = dict(self._storage.get_study_system_attrs(self._id))
         asking = _Asking(self.study, sampler)
@@ -316,27 +313,19 @@ class _View:
         after = self._storage.get_study_system_attrs(self._id)
         self._shown.append(RUNNING)
         notes: dict[str, Any] = {
-            # Optuna's sums of steps are not as people write them; samplers go on from those.
-            "values": {name: has for name, has in trial.params.items() if has != point[name]},
+            # Optuna sums up steps with rounding errors; samplers continue from its own values.
+            "values": {name: value for name, value in trial.params.items() if value != point[name]},
             "trial": dict(trial.system_attrs),
-            "study": {name: has for name, has in after.items() if has != before.get(name)},
+            "study": {name: value for name, value in after.items() if value != before.get(name)},
         }
-        kept = {kind: found for kind, found in notes.items() if found}
+        kept = {kind: note for kind, note in notes.items() if note}
         if "study" in kept and self._level is not None:
             kept["level"] = self._level
         return {"point": point, "notes": kept} if kept else {"point": point}
 
 
 class _Asking:
-    """A chooser that asks a sampler.
-
-    Parameters
-    ----------
-    study
-        In which a trial is begun.
-    sampler
-        The study's.
-    """
+    """A chooser that asks the sampler of a study for one new trial."""
 
     def __init__(self, study: optuna.Study, sampler: BaseSampler) -> None:
         self._name = type(sampler).__name__
@@ -344,20 +333,20 @@ class _Asking:
             self._trial: Trial = study.ask()
 
     def number(self, name: str, domain: Float | Int) -> float | int:
-        """Return the sampler's value, as the domain writes it."""
+        """Return the sampler's value, rounded to the nearest point of the domain."""
         low, high, log = domain.low, domain.high, domain.log
         with self._answering(f"coordinate {name!r}"):
             if isinstance(domain, Float):
-                found = self._trial.suggest_float(name, low, high, step=domain.step, log=log)
+                value = self._trial.suggest_float(name, low, high, step=domain.step, log=log)
             else:
-                found = self._trial.suggest_int(
+                value = self._trial.suggest_int(
                     name, domain.low, domain.high, step=domain.step, log=log
                 )
-        near = domain.nearest(found)
-        if not math.isclose(near, found, rel_tol=1e-9, abs_tol=1e-9 * (high - low)):
+        near = domain.nearest(value)
+        if not math.isclose(near, value, rel_tol=1e-9, abs_tol=1e-9 * (high - low)):
             raise ConfigurationError(
                 f"{self._name} must propose a point of {domain} for coordinate {name!r}, "
-                f"got {found!r}"
+                f"got {value!r}"
             )
         return near
 
@@ -369,7 +358,7 @@ class _Asking:
 
     @contextmanager
     def _answering(self, what: str) -> Iterator[None]:
-        """Say whose error it was."""
+        """Name the sampler in an error that it raised."""
         try:
             yield
         except Exception as error:
@@ -380,7 +369,7 @@ class _Asking:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Keep what Optuna warns of and logs from users, who have not called it."""
+    """Hide warnings and logs of Optuna from users, who did not call it."""
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
@@ -392,7 +381,7 @@ def _quietly() -> Iterator[None]:
 
 
 def distribution_of(document: Mapping[str, Any]) -> BaseDistribution:
-    """Return the distribution that a domain's JSON document means.
+    """Return Optuna's distribution for the JSON document of a domain.
 
     Examples
     --------
@@ -412,7 +401,7 @@ def distribution_of(document: Mapping[str, Any]) -> BaseDistribution:
 
 
 def _last(domain: Float | Int) -> Any:
-    """Return the largest point: Optuna warns of an upper bound that no step arrives at."""
+    """Return the largest point: Optuna warns of an upper bound that is no point of the domain."""
     if domain.step is None or domain.size is None:
         return domain.high
     last = Fraction(repr(domain.low)) + (domain.size - 1) * Fraction(repr(domain.step))

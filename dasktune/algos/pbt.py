@@ -349,7 +349,7 @@ class PBT(SampledTuner):
         return decisions
 
     def _child_at(self, member: Member) -> Register | None:
-        """Return the child that replaces a member at its step; None without a donor or trial."""
+        """Return the child that replaces a member at its step, if it has a donor."""
         ranked = self._ranked.get((member.population, member.step), [])
         donors = [
             trial

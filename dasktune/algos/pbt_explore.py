@@ -14,25 +14,25 @@ from dasktune.types import Value
 
 
 class Exploring:
-    """A chooser that settles coordinates near those of a point.
+    """A chooser of coordinates near those of a point.
 
     Each coordinate is, with probability `resample`, drawn from its domain again. Otherwise a
     number is multiplied by one of `factors` and taken to the nearest point of its domain,
     and a choice moves to one of the options beside it. A stepped number that rounding would
-    leave where it was moves by one step. A choice between options that bring coordinates of
-    their own stays as it was. What the point has not, or not within its domain, is drawn: a
-    space that a function defines may have other coordinates for other values.
+    leave where it was moves by one step. A choice between options with coordinates of
+    their own stays as it was. Coordinates that the point lacks, or has outside their domain,
+    are drawn: a space that a function defines may have other coordinates for other values.
 
     Parameters
     ----------
     point
         Values by coordinate.
     rng
-        Decides.
+        Decides the draws.
     factors
-        Equally likely.
+        Factors for numbers, equally likely.
     resample
-        Probability.
+        The probability that a coordinate is drawn again.
     fixed
         Coordinates that stay as they were.
 
@@ -87,7 +87,7 @@ class Exploring:
 def perturbed(value: float, domain: Float | Int, factor: float) -> float | int:
     """Return the point of `domain` that is nearest to ``value * factor``.
 
-    Of a stepped domain, the next point in that direction if `value` itself is nearest.
+    In a stepped domain it is the next point in that direction if `value` itself is nearest.
 
     Examples
     --------
@@ -149,7 +149,7 @@ def _coordinates(path: str, owner: str, domain: Domain) -> Iterator[tuple[str, s
 def fixed_coordinates(space: AnySpace, fixed: Collection[str]) -> frozenset[str]:
     """Return the coordinates that `fixed` names: themselves, or by their hyper-parameter.
 
-    What a function asks for is not known before: there it names coordinates, unchecked.
+    The coordinates of a function are unknown before it runs: there names are not checked.
 
     Raises
     ------

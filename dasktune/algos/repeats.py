@@ -30,7 +30,7 @@ from dasktune.types import (
 
 
 def _mean(values: Sequence[float]) -> float:
-    # A sum that overflows is infinite, which is what a tuner expects of such a loss.
+    # A sum that overflows is infinite, like the loss of a diverging trial.
     return sum(values) / len(values)
 
 
@@ -39,27 +39,28 @@ AGGREGATES: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {
     "median": statistics.median,
     "worst": max,
 }
-"""How one loss is made of those of the repeats."""
+"""The functions that make one loss of those of the repeats."""
 
 
 class Repeats(Tuner):
     """Runs another tuner, and trains each of its trials `seeds` times, with different seeds.
 
-    Trial i of the other tuner is the trials ``i * seeds`` up to ``(i + 1) * seeds - 1``, with
-    equal hyper-parameters and 0, 1, ... added to the study's training seed. What the other
-    tuner decides for a trial goes for all its repeats. It is told of a step when all repeats
-    have reported there, and then once: each loss is the aggregate of the repeats', infinite
-    if one of them is. If a repeat fails, the trial has failed, and its others are stopped.
+    Trial i of the other tuner is the trials ``i * seeds`` up to ``(i + 1) * seeds - 1``. They
+    have equal hyper-parameters, and 0, 1, ... is added to the study's training seed. The
+    decisions of the other tuner for a trial are taken for all its repeats. It gets one report
+    of a step when all repeats have reported there: each loss is the aggregate of the repeats'
+    losses, infinite if one of them is. If a repeat fails, the trial has failed, and its other
+    repeats are stopped.
 
     Parameters
     ----------
     tuner
-        What decides. It must not be used on its own as well.
+        The other tuner, which must not be used on its own as well.
     seeds
-        How many repeats.
+        The number of repeats.
     aggregate
-        ``"mean"``, ``"median"`` or ``"worst"``. Metrics are aggregated likewise, each that
-        all repeats have; with ``"worst"`` they are those of the repeat with the largest first
+        ``"mean"``, ``"median"`` or ``"worst"``. Metrics that all repeats have are aggregated
+        in the same way; with ``"worst"`` they are those of the repeat with the largest first
         loss.
 
     Raises
@@ -72,7 +73,7 @@ class Repeats(Tuner):
     >>> from dasktune.algos import Random
     >>> from dasktune.space import Float, Space
     >>> tuner = Repeats(Random(Space(lr=Float(0.1, 0.2)), trials=1, max_steps=9), seeds=2)
-    >>> [(one.trial, one.seed) for one in tuner.ask(1) if isinstance(one, Register)]
+    >>> [(trial.trial, trial.seed) for trial in tuner.ask(1) if isinstance(trial, Register)]
     [(0, 0), (1, 1)]
     """
 
@@ -87,45 +88,45 @@ class Repeats(Tuner):
         self.tuner = tuner
         self.aggregate = aggregate
         self.max_steps = tuner.max_steps
-        # By trial of the other tuner and step: what its repeats reported, until all have.
+        # By trial of the other tuner and step: the reports of its repeats, until all are there.
         self._waiting: dict[int, dict[Step, dict[int, Report]]] = {}
         self._ended: set[int] = set()
 
     @property
     def several_objectives(self) -> bool:  # type: ignore[override]
-        """Whether the other tuner can be used with more than one."""
+        """Whether the other tuner can be used with several objectives."""
         return self.tuner.several_objectives
 
     @property
     def to_begin(self) -> int | None:
-        """The repeats of those that the other tuner would begin."""
+        """The repeats of the trials that the other tuner would begin."""
         trials = self.tuner.to_begin
         return None if trials is None else self.seeds * trials
 
     # ----------------------------------------------------------------- what a tuner must do
 
     def ask(self, capacity: int) -> list[Decision]:
-        """Return what the other tuner has for as many workers as there are groups of repeats."""
+        """Return the decisions for `capacity` workers, one for each repeat of a trial."""
         return self._for_all(self.tuner.ask(math.ceil(capacity / self.seeds)))
 
     def tell(self, report: Report) -> list[Decision]:
-        """Return what follows from a report if it is the last of the repeats at its step."""
+        """Return the decisions after a report, if it is the last of the repeats at its step."""
         trial, repeat = divmod(report.trial, self.seeds)
         if trial in self._ended:
             return []
         waiting = self._waiting.setdefault(trial, {})
-        told = waiting.setdefault(report.step, {})
-        told[repeat] = report
-        if len(told) < self.seeds:
+        reports = waiting.setdefault(report.step, {})
+        reports[repeat] = report
+        if len(reports) < self.seeds:
             return []
         del waiting[report.step]
         if not waiting:
             del self._waiting[trial]
-        one = self._as_one(trial, [told[number] for number in range(self.seeds)])
-        return self._for_all(self.tuner.tell(one))
+        aggregate = self._as_one(trial, [reports[number] for number in range(self.seeds)])
+        return self._for_all(self.tuner.tell(aggregate))
 
     def tell_failure(self, trial: int) -> list[Decision]:
-        """Stop the other repeats, and return what follows from the failure of them all."""
+        """Stop the other repeats, and return the decisions after the failure of their trial."""
         failed = trial // self.seeds
         if failed in self._ended:
             return []
@@ -136,33 +137,38 @@ class Repeats(Tuner):
     def identity(self) -> dict[str, object]:
         """Return class, arguments and the other tuner's identity as JSON."""
         inner = self.tuner.identity()
-        found = {"tuner": "Repeats", "of": inner, "seeds": self.seeds, "aggregate": self.aggregate}
-        return {**found, "trials": inner["trials"]} if "trials" in inner else found
+        identity = {
+            "tuner": "Repeats",
+            "of": inner,
+            "seeds": self.seeds,
+            "aggregate": self.aggregate,
+        }
+        return {**identity, "trials": inner["trials"]} if "trials" in inner else identity
 
     def snapshot(self) -> dict[str, object]:
         """Return the state as JSON, with the other tuner's."""
         waiting = [
             [
                 *(trial, step, repeat),
-                *(_plain(enumerate(one.losses)), _plain(one.metrics.items())),
-                *([] if one.now is None else [one.now.to_json()]),
+                *(_plain(enumerate(report.losses)), _plain(report.metrics.items())),
+                *([] if report.now is None else [report.now.to_json()]),
             ]
             for trial, steps in self._waiting.items()
-            for step, told in steps.items()
-            for repeat, one in told.items()
+            for step, reports in steps.items()
+            for repeat, report in reports.items()
         ]
         return {"tuner": self.tuner.snapshot(), "waiting": waiting, "ended": sorted(self._ended)}
 
     def restore(self, snapshot: Mapping[str, object]) -> None:
-        """Take over the state that a tuner of the same identity had."""
+        """Continue with the snapshot of a tuner of the same identity."""
         match snapshot:
             case {"tuner": dict(inner), "waiting": list(waiting), "ended": list(ended)}:
                 self.tuner.restore(inner)
                 self._ended = set(ended)
                 self._waiting = {}
                 for trial, step, repeat, losses, metrics, *now in waiting:
-                    told = self._waiting.setdefault(trial, {}).setdefault(step, {})
-                    told[repeat] = Report(
+                    reports = self._waiting.setdefault(trial, {}).setdefault(step, {})
+                    reports[repeat] = Report(
                         trial=trial * self.seeds + repeat,
                         step=step,
                         metrics={name: float(value) for name, value in metrics},
@@ -172,10 +178,10 @@ class Repeats(Tuner):
             case _:
                 raise ConfigurationError(f"not a snapshot of this tuner: {snapshot!r}")
 
-    # ----------------------------------------------------------- what the other tuner knows
+    # --------------------------------------------------------- passed on to the other tuner
 
     def prepare(self, inputs: Inputs) -> None:
-        """Give the other tuner what is known before the start."""
+        """Pass the inputs on to the other tuner."""
         self.tuner.prepare(inputs)
 
     @property
@@ -190,11 +196,15 @@ class Repeats(Tuner):
 
     @property
     def configurations(self) -> tuple[Configuration, ...] | None:
-        """One per trial, those of the other tuner `seeds` times each."""
-        found = self.tuner.configurations
-        if found is None:
+        """The configurations of the other tuner, each `seeds` times."""
+        configurations = self.tuner.configurations
+        if configurations is None:
             return None
-        return tuple(replace(one, seed=seed) for one in found for seed in range(self.seeds))
+        return tuple(
+            replace(configuration, seed=seed)
+            for configuration in configurations
+            for seed in range(self.seeds)
+        )
 
     @property
     def timed(self) -> bool:  # type: ignore[override]
@@ -203,62 +213,62 @@ class Repeats(Tuner):
 
     @property
     def due_seconds(self) -> float | None:
-        """When the other tuner wants to be told of the time."""
+        """The next time at which the other tuner decides."""
         return self.tuner.due_seconds
 
     def tell_time(self, seconds: float) -> list[Decision]:
-        """Tell the other tuner."""
+        """Return the decisions of the other tuner when its time has come."""
         return self._for_all(self.tuner.tell_time(seconds))
 
     def question(self, trial: int) -> Question:
-        """Return what the other tuner wants to know of a trial."""
+        """Return the question of the other tuner about a trial."""
         return self.tuner.question(trial // self.seeds)
 
     def tell_prediction(self, trial: int, prediction: Prediction | None) -> list[Decision]:
-        """Tell the other tuner, unless its trial has ended."""
+        """Return the decisions after a prediction, unless its trial has ended."""
         of = trial // self.seeds
         return (
             [] if of in self._ended else self._for_all(self.tuner.tell_prediction(of, prediction))
         )
 
     def take_proposals(self) -> list[Proposal]:
-        """Return what the other tuner's sampler proposed in the last call."""
+        """Return the proposals of the other tuner in the last call."""
         return self.tuner.take_proposals()
 
     def feed_proposals(self, proposals: Iterable[Proposal]) -> None:
-        """Give the other tuner what was proposed before."""
+        """Pass the proposals of the first run on to the other tuner."""
         self.tuner.feed_proposals(proposals)
 
     def widened_from(self, identity: Mapping[str, object]) -> Repeats | None:
-        """Return this tuner with the fewer trials that `identity` has, if it is that one."""
+        """Return this tuner with the number of trials in `identity`; None if more differs."""
         inner = identity.get("of")
         narrow = self.tuner.widened_from(inner) if isinstance(inner, Mapping) else None
         if narrow is None:
             return None
-        found = Repeats(narrow, self.seeds, self.aggregate)
-        return found if json.loads(json.dumps(found.identity())) == identity else None
+        narrowed = Repeats(narrow, self.seeds, self.aggregate)
+        return narrowed if json.loads(json.dumps(narrowed.identity())) == identity else None
 
     def widen(self, trials: int) -> list[Decision]:
-        """Go on with more trials of the other tuner: `trials` in all."""
+        """Return the decisions that raise the number of the other tuner's trials."""
         return self._for_all(self.tuner.widen(trials))
 
-    # ---------------------------------------------------------------------- one and many
+    # --------------------------------------------------------------- a trial and its repeats
 
     def _repeats_of(self, trial: int) -> range:
         return range(trial * self.seeds, (trial + 1) * self.seeds)
 
     def _for_all(self, decisions: Iterable[Decision]) -> list[Decision]:
-        """Return decisions for the other tuner's trials as decisions for their repeats."""
-        found: list[Decision] = []
+        """Return the decisions for trials of the other tuner as decisions for their repeats."""
+        repeated: list[Decision] = []
         for decision in decisions:
             if isinstance(decision, Finish):
-                found.append(decision)
+                repeated.append(decision)
                 continue
             if isinstance(decision, Stop):
                 self._end(decision.trial)
             for repeat, number in enumerate(self._repeats_of(decision.trial)):
-                found += self._for_one(decision, repeat, number)
-        return found
+                repeated += self._for_one(decision, repeat, number)
+        return repeated
 
     def _for_one(
         self, decision: Register | Extend | Stop | Rank | Predict, repeat: int, number: int
@@ -267,14 +277,15 @@ class Repeats(Tuner):
             case Register():
                 return [replace(decision, trial=number, seed=decision.seed * self.seeds + repeat)]
             case Extend():
-                # A repeat may have come further than the slowest, which the tuner knows of.
+                # The other tuner knows only of the slowest repeat; this one may be further.
                 steps = self._waiting.get(decision.trial, {}).items()
-                reached = max((step for step, told in steps if repeat in told), default=0)
-                reports = tuple(step for step in decision.reports if step > reached)
-                ahead = decision.until <= reached
-                return [] if ahead else [replace(decision, trial=number, reports=reports)]
+                reached = max((step for step, waiting in steps if repeat in waiting), default=0)
+                ahead = tuple(step for step in decision.reports if step > reached)
+                if decision.until <= reached:
+                    return []
+                return [replace(decision, trial=number, reports=ahead)]
             case Predict():
-                # They are of one configuration: the first speaks for all.
+                # All repeats have the same configuration: predict the first.
                 return [replace(decision, trial=number)] if repeat == 0 else []
             case _:
                 return [replace(decision, trial=number)]
@@ -283,49 +294,49 @@ class Repeats(Tuner):
         self._ended.add(trial)
         self._waiting.pop(trial, None)
 
-    def _as_one(self, trial: int, told: list[Report]) -> Report:
-        """Return the reports of all repeats at a step as one of the other tuner's trial."""
-        columns = zip(*(report.losses for report in told), strict=True)
+    def _as_one(self, trial: int, reports: list[Report]) -> Report:
+        """Return the reports of all repeats at a step as one report of the other tuner's trial."""
+        columns = zip(*(report.losses for report in reports), strict=True)
         return Report(
             trial=trial,
-            step=told[0].step,
-            metrics=self._metrics_of(told),
+            step=reports[0].step,
+            metrics=self._metrics_of(reports),
             losses=tuple(self._aggregated(column, math.inf) for column in columns),
-            now=self._now_of(told),
+            now=self._now_of(reports),
         )
 
-    def _now_of(self, told: list[Report]) -> Now | None:
-        """Return what a timed tuner is told: as many of its trials run as groups of repeats can."""
-        known = [report.now for report in told if report.now is not None]
+    def _now_of(self, reports: list[Report]) -> Now | None:
+        """Return the `Now` of a timed tuner, with one worker for each group of repeats."""
+        known = [report.now for report in reports if report.now is not None]
         if not known:
             return None
         return Now(
-            seconds=max(one.seconds for one in known),
-            step_seconds=max(one.step_seconds for one in known),
-            workers=max(1, max(one.workers for one in known) // self.seeds),
+            seconds=max(now.seconds for now in known),
+            step_seconds=max(now.step_seconds for now in known),
+            workers=max(1, max(now.workers for now in known) // self.seeds),
             between=self._between(known),
         )
 
     def _between(self, known: list[Now]) -> tuple[tuple[Step, tuple[float, ...]], ...]:
-        """Return the losses at the steps on the way that all repeats have measured."""
-        found = [dict(one.between) for one in known]
-        common = [step for step in found[0] if all(step in other for other in found)]
+        """Return the losses at the steps in between that all repeats have measured."""
+        losses = [dict(now.between) for now in known]
+        common = [step for step in losses[0] if all(step in other for other in losses)]
         return tuple(
             (step, tuple(self._aggregated(each, math.inf) for each in columns))
             for step in common
-            for columns in [zip(*(one[step] for one in found), strict=True)]
+            for columns in [zip(*(now[step] for now in losses), strict=True)]
         )
 
-    def _metrics_of(self, told: list[Report]) -> Metrics:
+    def _metrics_of(self, reports: list[Report]) -> Metrics:
         if self.aggregate == "worst":
-            return max(told, key=lambda report: report.losses[:1]).metrics
-        first, *others = (report.metrics for report in told)
+            return max(reports, key=lambda report: report.losses[:1]).metrics
+        first, *others = (report.metrics for report in reports)
         names = [name for name in first if all(name in other for other in others)]
-        columns = {name: [report.metrics[name] for report in told] for name in names}
+        columns = {name: [report.metrics[name] for report in reports] for name in names}
         return {name: self._aggregated(column, math.nan) for name, column in columns.items()}
 
     def _aggregated(self, values: Sequence[float], without: float) -> float:
-        """Return the aggregate of finite values; `without` if one of them is not."""
+        """Return the aggregate of finite values; `without` if one is not finite."""
         if not all(map(math.isfinite, values)):
             return without
         return AGGREGATES[self.aggregate](values)

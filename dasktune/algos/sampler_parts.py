@@ -1,7 +1,7 @@
-"""What a sampler is made of: the generators and samplers in it, and what identifies it.
+"""The parts of a sampler: the generators and samplers in it, and its identity.
 
-Samplers are other people's objects. All that is assumed of them is that they keep what they
-are made of in their attributes.
+Samplers are objects of other packages. One thing is assumed of them: that their parts are
+in their attributes.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ import numpy as np
 
 _NAMED = (type, FunctionType, BuiltinFunctionType, MethodType, np.ufunc)
 _LAZY = "LazyRandomState"
-"""Optuna's class for a generator that is made when it is first used."""
+"""Optuna's class for a generator that is created at its first use."""
 
 Randomness = np.random.RandomState | np.random.Generator
 
 
 def parts(thing: object) -> Iterator[object]:
-    """Return an object and the objects it is made of, each once, in a fixed order."""
+    """Return an object and the objects in it, each once, in a fixed order."""
     seen: set[int] = set()
     waiting = [thing]
     while waiting:
-        one = waiting.pop()
-        if id(one) not in seen:
-            seen.add(id(one))
-            yield one
-            waiting.extend(reversed(_inside(one)))
+        part = waiting.pop()
+        if id(part) not in seen:
+            seen.add(id(part))
+            yield part
+            waiting.extend(reversed(_inside(part)))
 
 
 def generators(thing: object) -> list[Randomness]:
-    """Return the generators of random numbers in an object; lazy ones are made now."""
-    found = (
-        one.rng if type(one).__name__ == _LAZY and hasattr(one, "rng") else one
-        for one in parts(thing)
+    """Return the generators of random numbers in an object; lazy ones are created now."""
+    candidates = (
+        part.rng if type(part).__name__ == _LAZY and hasattr(part, "rng") else part
+        for part in parts(thing)
     )
-    distinct = {id(one): one for one in found if isinstance(one, Randomness)}
+    distinct = {id(part): part for part in candidates if isinstance(part, Randomness)}
     return list(distinct.values())
 
 
 def reseed(rngs: Iterable[Randomness], *entropy: int) -> None:
-    """Seed each generator anew; what it was used for before has no influence any more."""
+    """Seed each generator anew: its earlier use has no influence any more."""
     for place, rng in enumerate(rngs):
         sequence = np.random.SeedSequence((*entropy, place))
         if isinstance(rng, np.random.RandomState):
@@ -57,15 +57,15 @@ def reseed(rngs: Iterable[Randomness], *entropy: int) -> None:
 
 
 def own_seed(seed: object) -> bool:
-    """Return whether a seed was drawn by the sampler itself, for want of one from the user."""
+    """Return whether the sampler drew this seed itself, because the user gave none."""
     return isinstance(seed, int) and seed >= 2**32
 
 
 def identity_of(thing: object) -> object:
-    """Return what is equal for two objects that were made alike, as JSON.
+    """Return the identity of an object, which is equal for equal arguments, as JSON.
 
-    Class and attributes; functions by name; a generator by the seed that it was given, None
-    if it was given none. It is the same in every process, as long as the code is.
+    It has class and attributes; functions by name; a generator by its given seed, or None. It
+    is the same in every process with the same code.
     """
     return json.loads(json.dumps(_document(thing, ()), sort_keys=True))
 
@@ -108,9 +108,9 @@ def _document(thing: object, around: tuple[int, ...]) -> object:
         case np.generic() | np.ndarray():
             return _document(thing.tolist(), within)
         case list() | tuple():
-            return [_document(one, within) for one in thing]
+            return [_document(item, within) for item in thing]
         case set() | frozenset():
-            return sorted(json.dumps(_document(one, within)) for one in thing)
+            return sorted(json.dumps(_document(item, within)) for item in thing)
         case Mapping():
             return {str(key): _document(value, within) for key, value in thing.items()}
         case np.random.RandomState() | np.random.Generator():
@@ -131,7 +131,7 @@ def _attributes(thing: object, within: tuple[int, ...]) -> dict[str, object]:
 
 
 def _seed_of(rng: Randomness) -> int | None:
-    """Return the seed of a generator that was given one and not used since."""
+    """Return the given seed of a generator that was never used."""
     if isinstance(rng, np.random.Generator):
         entropy = getattr(rng.bit_generator.seed_seq, "entropy", None)
         return entropy if isinstance(entropy, int) and not own_seed(entropy) else None
@@ -139,15 +139,15 @@ def _seed_of(rng: Randomness) -> int | None:
     if not isinstance(state, dict) or state["bit_generator"] != "MT19937":
         return None
     key = state["state"]["key"]
-    # A seed of 32 bits is the first word of the state that it makes.
+    # A seed of 32 bits is the first word of its state.
     fresh = np.random.RandomState(int(key[0])).get_state(legacy=False)
     same = isinstance(fresh, dict) and fresh["state"]["pos"] == state["state"]["pos"]
     return int(key[0]) if same and np.array_equal(fresh["state"]["key"], key) else None
 
 
 def settle_seeds(thing: object, seed: int) -> None:
-    """Give the user's seed to those parts that drew one for themselves."""
-    for one in parts(thing):
-        attributes = getattr(one, "__dict__", {})
+    """Replace seeds that parts drew for themselves by the seed of the user."""
+    for part in parts(thing):
+        attributes = getattr(part, "__dict__", {})
         if own_seed(attributes.get("_seed")):
             attributes["_seed"] = seed

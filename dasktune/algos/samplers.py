@@ -1,4 +1,4 @@
-"""Sources: where the configurations of a tuner come from."""
+"""Sources of the configurations of a tuner."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from dasktune.types import Step
 class Source(ABC):
     """Proposes configurations, and may learn from how trials go.
 
-    Whatever `propose` returns is an input of the tuner and kept in the log: a replay gives
-    it to `accept` again and never proposes anew.
+    A proposal is an input of the tuner and stands in the event log: a replay gives it to
+    `accept` again and proposes nothing anew.
     """
 
     learns: bool = False
-    """Whether what it proposes depends on losses; if not, all is proposed at the start."""
+    """Whether proposals depend on losses; if not, all are made at the start."""
 
     logged: bool = True
-    """Whether what it proposes is kept in the log; not if seed and number say it all."""
+    """Whether proposals stand in the event log; not if they follow from seed and number."""
 
     most: int | None = None
-    """How many configurations it has; None if there is no end of them."""
+    """The number of its configurations; None if there is no end of them."""
 
     @abstractmethod
     def propose(self, trial: int) -> Proposal:
@@ -36,27 +36,27 @@ class Source(ABC):
 
     @abstractmethod
     def accept(self, trial: int, proposal: Proposal) -> Configuration:
-        """Return the configuration of a proposal: its own, a user's, or one from the log."""
+        """Return the configuration of a proposal: its own, a user's, or one from the event log."""
 
     def known(self, trials: int) -> tuple[Configuration, ...] | None:
-        """Return the first `trials` configurations; None if they depend on what comes."""
+        """Return the first `trials` configurations; None if they depend on later losses."""
         return None
 
     def expect(self, objectives: int) -> None:
-        """Take in how many losses a report will have, where that is known."""
+        """Receive the number of losses of a report, if it is known."""
 
     def earlier(self, point: Mapping[str, object], step: Step, losses: tuple[float, ...]) -> None:
-        """Take in a trial that another tuner, or another study, has finished."""
+        """Observe a trial that another tuner, or another study, has finished."""
 
     def observe(self, trial: int, step: Step, losses: tuple[float, ...]) -> None:
-        """Take in a report of a trial: losses are finite or plus infinity."""
+        """Observe a report of a trial: losses are finite or plus infinity."""
 
     def fail(self, trial: int) -> None:
-        """Take in that a trial failed."""
+        """Observe the failure of a trial."""
 
     @abstractmethod
     def identity(self) -> object:
-        """Return what is the same for sources that propose alike; JSON."""
+        """Return JSON that is equal for sources with equal proposals."""
 
     @abstractmethod
     def snapshot(self) -> object:
@@ -64,7 +64,7 @@ class Source(ABC):
 
     @abstractmethod
     def restore(self, snapshot: object) -> None:
-        """Take over the state that a source of the same identity had."""
+        """Continue with the snapshot of a source of the same identity."""
 
 
 class RandomSource(Source):
@@ -73,9 +73,9 @@ class RandomSource(Source):
     Parameters
     ----------
     space
-        What to draw from.
+        The space to draw from.
     seed
-        Decides what is drawn.
+        Decides the draws.
 
     References
     ----------
@@ -90,13 +90,13 @@ class RandomSource(Source):
         self._picked: tuple[int, Configuration] | None = None
 
     def propose(self, trial: int) -> Proposal:
-        """Return a random point; it depends on nothing but the seed and the number."""
-        found = self._space.pick(self._drawing(trial))
-        self._picked = trial, found
-        return {"point": dict(found.point)}
+        """Return a random point; it depends only on the seed and the number."""
+        configuration = self._space.pick(self._drawing(trial))
+        self._picked = trial, configuration
+        return {"point": dict(configuration.point)}
 
     def accept(self, trial: int, proposal: Proposal) -> Configuration:
-        """Return the configuration at the proposal's point; what it lacks is drawn."""
+        """Return the configuration at the proposal's point; missing coordinates are drawn."""
         point = proposal["point"]
         if not isinstance(point, Mapping):
             raise TypeError(f"a point must be a mapping, got {point!r}")
@@ -109,7 +109,7 @@ class RandomSource(Source):
         return tuple(self.accept(trial, self.propose(trial)) for trial in range(trials))
 
     def identity(self) -> object:
-        """Return None: it is what draws unless a sampler is given."""
+        """Return None: the identity of a tuner without a sampler."""
         return None
 
     def snapshot(self) -> object:
@@ -124,14 +124,14 @@ class RandomSource(Source):
 
 
 class GivenSource(Source):
-    """Gives configurations in order, each once; a user's points do not come in between.
+    """Gives configurations in order, each once, without queued points of a user.
 
     Parameters
     ----------
     configurations
-        Which.
+        The configurations.
     identity
-        What tells them from others; JSON.
+        JSON that other configurations do not have.
     """
 
     logged = False
@@ -142,7 +142,7 @@ class GivenSource(Source):
         self.most = len(self._configurations)
 
     def propose(self, trial: int) -> Proposal:
-        """Return nothing: the number of the trial says it all."""
+        """Return an empty proposal: the number of the trial is enough."""
         return {}
 
     def accept(self, trial: int, proposal: Proposal) -> Configuration:
@@ -154,7 +154,7 @@ class GivenSource(Source):
         return self._configurations[:trials]
 
     def identity(self) -> object:
-        """Return what tells it from others."""
+        """Return the given identity."""
         return self._identity
 
     def snapshot(self) -> object:
@@ -171,7 +171,7 @@ def grid_source(space: AnySpace) -> GivenSource:
     Raises
     ------
     ConfigurationError
-        If the grid cannot be walked.
+        If the space has no finite grid.
     """
     if not isinstance(space, Space):
         raise ConfigurationError(f"a grid needs a Space, got {space!r}")

@@ -62,7 +62,7 @@ def from_json(kind: Any, document: Any, readers: Readers) -> Any:
         If the document describes no value of this type.
     """
     shape, inner = _shape(kind)
-    if document is None and kind is not shape:
+    if document is None and NoneType in get_args(kind):
         return None
     if shape is float:
         return math.inf if document is None else float(document)
@@ -154,7 +154,7 @@ def _list(document: object) -> list[Any]:
 
 
 def _width(kind: Any) -> int | None:
-    """Return how many cells of a row a type takes; None if it is one that is not flat."""
+    """Return the number of cells that a flat type takes in a row; None for other types."""
     shape, inner = _shape(kind)
     return len(inner) if shape is tuple and inner[-1] is not ... else None
 

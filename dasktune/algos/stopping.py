@@ -69,7 +69,7 @@ class StoppingTuner(IndependentTrials):
         """Count a report, and return whether its trial should be stopped there."""
 
     def begin(self) -> None:
-        """Begin with no open trial and no report."""
+        """Begin before the first trial."""
         super().begin()
         self.rule = self.new_rule()
 

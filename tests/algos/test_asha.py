@@ -68,11 +68,8 @@ class AlgorithmTwo:
 class Queue:
     """A tuner behind the same interface: what it asks for, the higher priority first."""
 
-    def __init__(
-        self, tuner: ASHA, capacity: int, renewed: Callable[[], ASHA] | None = None
-    ) -> None:
+    def __init__(self, tuner: ASHA, capacity: int) -> None:
         self.tuner, self.capacity, self.order = tuner, capacity, count()
-        self.renewed = renewed
         self.waiting: list[tuple[float, int, Job]] = []
         self.finished = False
         self.steps = tuner.brackets[0].steps
@@ -83,10 +80,6 @@ class Queue:
         return heappop(self.waiting)[2] if self.waiting else None
 
     def take(self, decisions: list[Decision]) -> None:
-        if self.renewed is not None:
-            state = json.dumps(self.tuner.snapshot(), allow_nan=False)
-            self.tuner = self.renewed()
-            self.tuner.restore(json.loads(state))
         for one in decisions:
             if isinstance(one, Extend):
                 job = (one.trial, self.steps.index(one.until))
@@ -205,22 +198,12 @@ def test_the_jobs_are_those_of_algorithm_two_in_its_order(scene: Scene) -> None:
     assert queue.tuner.registered == scene.trials
 
 
-@given(scene=scenes(rungs=3, eta=3, extra=6))
-@settings(deadline=None)
-def test_so_they_are_if_the_tuner_is_made_anew_from_its_state_after_every_call(
-    scene: Scene,
-) -> None:
-    queue = Queue(scene.tuner(), 1 if scene.learns else scene.workers, scene.tuner)
-    assert scene.run(queue) == scene.expected()
-    assert queue.finished
-
-
 def begin(tuner: ASHA) -> ASHA:
     tuner.ask(1)
     return tuner
 
 
-def test_everything_is_registered_and_sent_to_its_base_rung_at_once() -> None:
+def test_first_ask_extends_every_trial_to_its_base_rung() -> None:
     tuner = ASHA(SPACE, trials=25, max_steps=60)
     decisions = tuner.ask(1)
     assert [type(one) for one in decisions] == [Register] * 25 + [Extend] * 25
@@ -231,7 +214,7 @@ def test_everything_is_registered_and_sent_to_its_base_rung_at_once() -> None:
     assert tuner.ask(4) == []
 
 
-def test_a_source_that_learns_is_asked_for_no_more_than_there_are_workers() -> None:
+def test_learning_source_gives_one_trial_for_each_worker() -> None:
     tuner = make(5, 2, 2, learns=True)
     assert [type(one) for one in tuner.ask(2)] == [Register] * 2 + [Extend] * 2
     assert tuner.ask(0) == []
@@ -250,7 +233,7 @@ def test_brackets_are_filled_side_by_side(trials: int) -> None:
     assert [one.filled for one in tuner.brackets] == [one.width for one in tuner.brackets]
 
 
-def test_the_first_arrival_promotes_nobody_and_the_eta_th_the_best() -> None:
+def test_first_promotion_comes_with_arrival_number_eta() -> None:
     tuner = begin(make(8, 2, 4))
     assert [tuner.tell(arrived(trial, 1, 0.4 - trial / 10)) for trial in range(4)] == [
         [],
@@ -260,7 +243,7 @@ def test_the_first_arrival_promotes_nobody_and_the_eta_th_the_best() -> None:
     ]
 
 
-def test_nobody_is_promoted_from_the_top_rung_and_the_last_arrival_finishes() -> None:
+def test_last_arrival_at_the_top_rung_finishes() -> None:
     tuner = begin(make(4, 2, 2))
     answers = [tuner.tell(arrived(trial, 1, trial / 10)) for trial in range(4)]
     assert answers == [
@@ -321,7 +304,7 @@ def test_only_infinite_losses_come_to_an_end_at_the_base_rung() -> None:
     assert answers == [[]] * 7 + [[Finish()]]
 
 
-def test_more_trials_widen_the_brackets_by_the_same_split_and_go_on() -> None:
+def test_widening_splits_more_trials_like_the_first() -> None:
     wide = ASHA(SPACE, trials=50, max_steps=60)
     tuner = wide.widened_from(ASHA(SPACE, trials=25, max_steps=60).identity())
     assert tuner is not None
@@ -377,29 +360,6 @@ def test_an_infinite_horizon_goes_as_far_as_the_trials_reach() -> None:
     widened.widen(70)
     tuner.restore(widened.snapshot())
     assert tuner.max_steps == 32
-
-
-def test_identities_tell_what_decides_otherwise() -> None:
-    tuners = [
-        ASHA(SPACE, trials=64, max_steps=16),
-        ASHA(SPACE, trials=64, max_steps=16, min_steps=1),
-        ASHA(SPACE, trials=64, max_steps=16, eta=2),
-        ASHA(SPACE, trials=64, max_steps=16, brackets="aggressive"),
-        ASHA(SPACE, trials=64, max_steps=16, brackets="conservative"),
-        ASHA(SPACE, trials=64, max_steps=16, seed=1),
-    ]
-    texts = {json.dumps(tuner.identity(), sort_keys=True) for tuner in tuners}
-    assert len(texts) == len(tuners)
-    same = ASHA(SPACE, trials=64, max_steps=16, brackets=[2, 0, 1])
-    assert same.identity() == tuners[0].identity()
-
-
-def test_a_strange_snapshot_is_refused() -> None:
-    tuner = make(4, 2, 2)
-    good = tuner.snapshot()
-    for state in ({}, {"brackets": [], "open": []}, {"brackets": [{}], "open": []}):
-        with pytest.raises(ConfigurationError, match="not "):
-            tuner.restore({**good, "state": state})
 
 
 def test_all_that_is_wrong_is_refused_at_once() -> None:

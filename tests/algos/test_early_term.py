@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 
@@ -46,7 +45,7 @@ def tell(
     score: float,
     between: Mapping[Step, float] | None = None,
 ) -> list[Decision]:
-    """Return what a report leads to, but for the rank of a trial that goes on."""
+    """Return the decisions after a report, without the rank of a trial that goes on."""
 
     def losses(one: float) -> tuple[float, ...]:
         return (-one if math.isfinite(one) else math.inf,)
@@ -64,7 +63,7 @@ def predicted(after: Step, chance: float, best: float) -> Prediction:
     return Prediction(after=after, steps=(MOST,), scores=(row,), deviations=(0.1,))
 
 
-def test_each_trial_is_asked_for_in_full_with_three_boundaries_on_the_way() -> None:
+def test_trial_is_extended_in_full_with_three_boundaries() -> None:
     for steps, every in ((120, 30), (40, 10), (3, 1)):
         extend = EarlyTerm(SPACE, trials=1, max_steps=steps).ask(1)[-1]
         assert extend == Extend(trial=0, until=steps, reports=tuple(range(every, steps, every)))
@@ -81,7 +80,7 @@ def test_a_prediction_is_asked_for_at_each_boundary() -> None:
     assert tell(tuner, 0, 20, 0.6) == [Predict(trial=0)]
 
 
-def test_the_learning_rate_to_come_and_the_bounds_are_part_of_the_question() -> None:
+def test_question_has_coming_learning_rates_and_bounds() -> None:
     drop = Space(lr=[Constant(0.1)[:30] >> Constant(0.01)])
     for direction, ends in (("maximize", (0.0, 1.0)), ("minimize", (-1.0, 0.0))):
         tuner = EarlyTerm(drop, trials=1, max_steps=MOST, bounds=(0, 1), seed=7)
@@ -106,7 +105,7 @@ def test_bounds_that_the_first_value_has_left_are_refused(direction: str) -> Non
     assert tuner.question(1).curve.scores == (side * 7.0,), "one that diverges later ends nothing"
 
 
-def test_a_trial_is_stopped_whose_chance_is_less_than_delta() -> None:
+def test_trial_with_a_chance_below_delta_is_stopped() -> None:
     for chance, stopped in ((0.025, True), (0.05, False), (0.1, False)):
         tuner = early(delta=0.05)
         tell(tuner, 0, 10, 0.9)
@@ -128,7 +127,7 @@ def test_the_best_is_that_of_all_trials_at_any_step() -> None:
     assert tuner.tell_prediction(1, predicted(30, 0.01, 1.0)) == [Stop(trial=1)]
 
 
-def test_what_the_best_is_when_the_prediction_comes_decides() -> None:
+def test_late_prediction_is_compared_with_the_present_best() -> None:
     late = predicted(10, 0.5, 0.5)  # 0.5 +- 0.5 at the end
     tuner = early()
     tell(tuner, 0, 10, 0.4)
@@ -137,7 +136,7 @@ def test_what_the_best_is_when_the_prediction_comes_decides() -> None:
     assert tuner.tell_prediction(1, late) == [Stop(trial=1)]
 
 
-def test_a_late_prediction_counts_and_the_trial_is_asked_about_again() -> None:
+def test_late_prediction_counts_and_another_is_asked_for() -> None:
     tuner = early()
     tell(tuner, 0, 10, 0.9)
     assert tell(tuner, 1, 10, 0.3) == [Predict(trial=1)]
@@ -148,7 +147,7 @@ def test_a_late_prediction_counts_and_the_trial_is_asked_about_again() -> None:
     assert tuner.tell_prediction(1, predicted(20, 0.01, 0.9)) == [Stop(trial=1)]
 
 
-def test_a_late_prediction_that_the_trial_has_disproved_does_not_count() -> None:
+def test_late_prediction_contradicted_by_scores_is_ignored() -> None:
     tuner = early()
     tell(tuner, 0, 10, 0.5)
     tell(tuner, 1, 10, 0.3)
@@ -165,16 +164,6 @@ def test_a_prediction_that_cannot_be_made_lets_the_trial_go_on() -> None:
     assert tell(tuner, 1, 30, 0.1) == [Predict(trial=1)]
 
 
-def test_what_comes_after_the_end_of_a_trial_changes_nothing() -> None:
-    tuner = early(2)
-    tell(tuner, 0, 10, 0.9)
-    tell(tuner, 0, MOST, 0.9)
-    assert tuner.tell_prediction(0, predicted(10, 0.01, 0.9)) == []
-    tell(tuner, 1, 10, 0.9)
-    assert tuner.tell_failure(1) == [Finish()]
-    assert tuner.tell_prediction(1, predicted(10, 0.01, 0.9)) == []
-
-
 def test_it_ends_when_its_last_trial_is_stopped() -> None:
     tuner = early(2)
     tell(tuner, 0, MOST, 0.9)
@@ -183,7 +172,7 @@ def test_it_ends_when_its_last_trial_is_stopped() -> None:
     assert found == [Stop(trial=1), Finish()]
 
 
-def test_a_trial_that_is_not_finite_at_a_boundary_is_stopped_without_asking() -> None:
+def test_infinite_value_at_a_boundary_stops_without_question() -> None:
     tuner = early()
     # Nothing is finite yet: there is nothing to ask, and nobody to be worse than.
     assert tell(tuner, 0, 10, math.nan) == []
@@ -221,39 +210,6 @@ def test_questions_of_several_trials_have_seeds_of_their_own() -> None:
     assert [tuner.question(trial).seed for trial in (0, 1)] == [3, 4]
 
 
-def test_what_is_asked_is_in_its_snapshot() -> None:
-    tuner = early(bounds=(0, 2))
-    tell(tuner, 0, 10, 0.9)
-    tell(tuner, 1, 10, 0.3, {5: math.nan})
-    found = early(bounds=(0, 2))
-    found.restore(json.loads(json.dumps(tuner.snapshot(), allow_nan=False)))
-    assert found.snapshot() == tuner.snapshot()
-    assert repr(found.question(1).curve) == repr(tuner.question(1).curve)
-    answer = predicted(10, 0.01, 0.9)
-    assert found.tell_prediction(1, answer) == tuner.tell_prediction(1, answer) == [Stop(trial=1)]
-
-
-class Rich(Persistence):
-    def identity(self) -> dict[str, object]:
-        return {"predictor": "Rich"}
-
-
-def test_identities_tell_arguments_apart() -> None:
-    tuners = [
-        early(),
-        early(every=5),
-        early(delta=0.1),
-        early(bounds=(0, 1)),
-        early(predictor=Rich()),
-        early(predictor=PriorFitted()),
-        early(seed=1),
-    ]
-    texts = {json.dumps(one.identity(), sort_keys=True) for one in tuners}
-    assert len(texts) == len(tuners)
-    assert early(predictor=None).identity() == early(predictor=PriorFitted()).identity()
-    assert early(predictor="Persistence").identity() == early().identity()
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -265,7 +221,7 @@ def test_identities_tell_arguments_apart() -> None:
         ({"predictor": Persistence}, "or an instance that has predict and identity, got <class"),
     ],
 )
-def test_what_makes_no_sense_is_refused(arguments: Mapping[str, object], message: str) -> None:
+def test_arguments_out_of_range_are_refused(arguments: Mapping[str, object], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         early(**arguments)  # type: ignore[arg-type]
 

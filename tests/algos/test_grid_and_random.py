@@ -62,7 +62,7 @@ def test_a_grid_registers_the_configurations_in_order() -> None:
 
 @pytest.mark.parametrize("make", [make_grid, make_random])
 @given(order=st.permutations(range(6)), failed=st.sets(st.integers(0, 5)), cut=st.integers(0, 6))
-def test_it_finishes_once_with_the_last_trial_also_after_a_restart(
+def test_last_trial_finishes_once_also_after_a_restart(
     make: Callable[[], Tuner], order: list[int], failed: set[int], cut: int
 ) -> None:
     tuner = make()

@@ -86,7 +86,7 @@ def test_the_next_bracket_begins_when_workers_are_idle() -> None:
         (1, ((9, 1),)),
     ],
 )
-def test_the_last_bracket_is_cut_so_that_one_of_it_still_reaches_the_end(
+def test_last_bracket_is_cut_and_still_reaches_the_end(
     left: int, schedule: tuple[tuple[int, int], ...]
 ) -> None:
     tuner = Hyperband(SPACE, trials=17 + left, max_steps=9, min_steps=1, eta=3)
@@ -120,7 +120,7 @@ def test_widening_keeps_the_rungs_that_few_trials_had() -> None:
 # Asynchronous.
 
 
-def test_new_trials_fill_one_bracket_after_the_other_and_around_again() -> None:
+def test_new_trials_fill_one_bracket_after_the_other() -> None:
     tuner = AsyncHyperband(SPACE, trials=40, max_steps=9, min_steps=1, eta=3)
     loop_of_17 = [1] * 9 + [3] * 5 + [9] * 3
     bases = [until for _, until in extends(tuner.ask(1))]
@@ -161,15 +161,3 @@ def test_bad_arguments_are_refused_at_once(kind: type[Hyperband | AsyncHyperband
         kind(SPACE, trials=8, max_steps=9, min_steps=1, eta=3)
     few = kind(SPACE, trials=8, max_steps=9, eta=3)
     assert extends(few.ask(1))[0] == (0, 3)
-
-
-@pytest.mark.parametrize("kind", [Hyperband, AsyncHyperband])
-def test_a_strange_snapshot_is_refused(kind: type[Hyperband | AsyncHyperband]) -> None:
-    tuner = kind(SPACE, trials=9, max_steps=9, eta=3)
-    good = tuner.snapshot()
-    state = good["state"]
-    assert isinstance(state, dict)
-    for name in state:
-        rest = {key: value for key, value in state.items() if key != name}
-        with pytest.raises(ConfigurationError, match="not the state"):
-            tuner.restore({**good, "state": rest})

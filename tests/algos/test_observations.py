@@ -1,4 +1,4 @@
-"""What a sampler is shown of trials that report at several steps."""
+"""Observations: trials that report at several steps, as a sampler sees them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def observed(trials: int, reports: list[tuple[int, int, float]]) -> Observations
     return found
 
 
-def test_the_level_is_the_largest_step_at_which_enough_have_reported() -> None:
+def test_level_is_the_largest_step_with_enough_reports() -> None:
     found = observed(5, [(trial, 1, trial + 0.5) for trial in range(4)])
     assert found.level() == 1
     assert found.outcomes() == [complete(trial + 0.5) for trial in range(4)] + [RUNNING]
@@ -133,7 +133,7 @@ REPORTS = st.lists(
 
 
 @given(REPORTS, st.sets(st.integers(0, 7)))
-def test_what_is_shown_depends_on_what_was_reported_not_on_its_order(
+def test_outcomes_do_not_depend_on_the_order_of_reports(
     reports: list[tuple[int, int, float]], failed: set[int]
 ) -> None:
     found, other = observed(8, reports), observed(8, reports[::-1])
@@ -150,7 +150,7 @@ def test_what_is_shown_depends_on_what_was_reported_not_on_its_order(
 
 
 @given(REPORTS)
-def test_only_finite_losses_are_shown_and_only_those_of_the_level(
+def test_outcomes_have_only_finite_losses_of_the_level(
     reports: list[tuple[int, int, float]],
 ) -> None:
     found = observed(8, reports)

@@ -36,7 +36,6 @@ from dasktune.errors import ConfigurationError
 from dasktune.sequences import Exponential, MultiStep
 from dasktune.space import Branch, Choice, DefinedByRun, Family, Float, Int, Space
 from dasktune.space.define_by_run import AnySpace, Suggesting
-from dasktune.testing import TunerConformance
 from dasktune.types import Decision, Extend, Register, Report
 
 LEVELS = {"x": [0.0, 0.5, 1.0], "n": [1, 2, 3], "kind": ["a", "b"], "s": [0.1, 0.3]}
@@ -118,7 +117,7 @@ def played(space: AnySpace, name: str, objectives: int = 1) -> list[tuple[Propos
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_a_restored_source_proposes_what_one_that_was_never_stopped_does(name: str) -> None:
+def test_restored_source_proposes_like_an_uninterrupted_one(name: str) -> None:
     for trial, (proposal, before) in enumerate(played(FLAT, name)):
         assert restored(FLAT, name, before).propose(trial) == proposal
 
@@ -130,7 +129,7 @@ def test_a_source_of_two_objectives_is_restored_as_well(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_a_source_that_was_fed_the_log_goes_on_as_the_one_that_wrote_it(name: str) -> None:
+def test_replayed_source_proposes_like_the_first_one(name: str) -> None:
     proposals = [proposal for proposal, _ in played(FLAT, name)]
     source = OptunaSource(FLAT, made(name), seed=3)
     source.expect(1)
@@ -186,16 +185,6 @@ def test_a_replay_decides_the_same_and_asks_no_sampler() -> None:
         tuner(Mute()).ask(1)
 
 
-class TestRandomWithTPE(TunerConformance):
-    seeds = range(3)
-
-    def make(self, seed: int) -> Random:
-        return Random(FLAT, trials=9, max_steps=27, seed=seed, sampler=TPESampler())
-
-    def make_wider(self, seed: int) -> Random:
-        return Random(FLAT, trials=12, max_steps=27, seed=seed, sampler=TPESampler())
-
-
 # ------------------------------------------------------------------- what the sampler sees
 
 
@@ -226,7 +215,7 @@ def begun(source: OptunaSource, trials: int, *, first: int = 0) -> list[Proposal
     return found
 
 
-def test_the_next_of_two_asks_in_a_row_sees_the_first_one_running() -> None:
+def test_second_ask_in_a_row_sees_the_first_trial_running() -> None:
     sampler = Watching()
     source = OptunaSource(FLAT, sampler, seed=0)
     first, second = begun(source, 2)
@@ -236,7 +225,7 @@ def test_the_next_of_two_asks_in_a_row_sees_the_first_one_running() -> None:
     assert first["point"] != second["point"]
 
 
-def test_a_sampler_sees_all_trials_at_the_level_and_the_others_running() -> None:
+def test_sampler_sees_trials_below_the_level_running() -> None:
     sampler = Watching()
     source = OptunaSource(Space(x=Float(0, 1)), sampler, seed=0)
     begun(source, 6)
@@ -260,7 +249,7 @@ def test_a_sampler_sees_all_trials_at_the_level_and_the_others_running() -> None
     ]
 
 
-def test_a_level_has_as_many_trials_as_the_sampler_wants_before_it_learns() -> None:
+def test_level_has_the_startup_trials_of_the_sampler() -> None:
     source = OptunaSource(Space(x=Float(0, 1)), TPESampler(n_startup_trials=5), seed=0)
     for trial in range(6):
         source.accept(trial, {"point": {"x": trial / 10}})
@@ -272,7 +261,7 @@ def test_a_level_has_as_many_trials_as_the_sampler_wants_before_it_learns() -> N
 
 
 def study_of(source: OptunaSource, trial: int) -> optuna.Study:
-    """Return what the sampler is shown for a proposal that is not accepted."""
+    """Return the trials that a sampler sees after a proposal that is not accepted."""
     source.propose(trial)
     return source._view.study  # type: ignore[union-attr]
 
@@ -289,7 +278,7 @@ def test_infinite_losses_are_the_worst_to_a_sampler(name: str) -> None:
     assert seen == [8, 1, 2, 8, 4, 5, 8, 7, 8]
 
 
-def test_queued_and_partial_points_are_seen_without_asking_the_sampler() -> None:
+def test_queued_and_partial_points_are_shown_to_the_sampler() -> None:
     sampler = Watching()
     source = OptunaSource(FLAT, sampler, seed=0)
     found = source.accept(0, {"point": {"x": 0.25, "kind": "b"}})
@@ -332,7 +321,7 @@ def test_a_proposal_that_is_not_accepted_leaves_nothing_behind() -> None:
     assert [one.params["n"] for one in sampler.shown[-1]] == [1]
 
 
-def test_how_many_objectives_there_are_may_be_known_only_after_a_snapshot() -> None:
+def test_objectives_may_be_known_only_after_a_snapshot() -> None:
     source = OptunaSource(FLAT, NSGAIISampler(population_size=4), seed=0)
     (first,) = begun(source, 1)
     again = OptunaSource(FLAT, NSGAIISampler(population_size=4), seed=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 
@@ -12,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dasktune as dt
-from dasktune.algos.base import Tuner
 from dasktune.algos.fixed import SingleTrial
 from dasktune.algos.pbt import PBT
 from dasktune.algos.samplers import RandomSource
@@ -21,7 +19,6 @@ from dasktune.graph.cost import cost_of
 from dasktune.sequences import Constant, Exponential, Joined, Linear, Sequence
 from dasktune.space import Branch, Choice, Family, Float, Int, Space
 from dasktune.space.define_by_run import Suggesting
-from dasktune.testing import TunerConformance
 from dasktune.types import Decision, Extend, Finish, Register, Report, Step, Stop, Value
 
 SPACE = Space(
@@ -194,7 +191,7 @@ def test_a_failed_member_is_replaced_once_it_has_reported() -> None:
     assert driver.living == {3, 6}
 
 
-def test_fixed_hyper_parameters_and_the_branch_stay_as_the_donors() -> None:
+def test_child_keeps_fixed_coordinates_and_branch_of_the_donor() -> None:
     driver = Driver(make(population=10, max_steps=20, fixed=["layers", "lr.gamma"], resample=1.0))
     run(driver, np.random.default_rng(3))
     children = [trial for trial in driver.registered if trial >= 10]
@@ -243,7 +240,7 @@ ORDERS = st.integers(0, 10**6)
 
 @settings(deadline=None, max_examples=40)
 @given(ORDERS)
-def test_children_are_the_donor_up_to_their_birth_over_generations(seed: int) -> None:
+def test_child_equals_its_donor_up_to_its_birth(seed: int) -> None:
     driver = Driver(make(max_steps=13, population=6, resample=0.5))
     run(driver, np.random.default_rng(seed))
     members = driver.tuner.snapshot()["state"]["members"]  # type: ignore[index]
@@ -282,7 +279,7 @@ def test_no_member_is_further_than_the_window_from_the_slowest(
     assert len(members) <= driver.tuner.trials
 
 
-def test_a_window_lets_the_fast_wait_and_idle_workers_begin_a_population() -> None:
+def test_window_holds_fast_members_and_begins_a_population() -> None:
     driver = Driver(make(window=2, populations=2))
     assert len(driver.ask()) == 10
     assert driver.tell(0, 1.0) == []
@@ -298,7 +295,7 @@ def test_a_window_lets_the_fast_wait_and_idle_workers_begin_a_population() -> No
     assert extends == [Extend(trial=trial, until=4) for trial in (0, 1, 2, 3, 10)]
 
 
-def test_without_a_window_only_its_own_step_holds_a_member_up() -> None:
+def test_member_without_a_window_waits_for_no_other() -> None:
     driver = Driver(make())
     driver.ask()
     assert driver.tell(0, 1.0) == [Extend(trial=0, until=4)]
@@ -306,7 +303,7 @@ def test_without_a_window_only_its_own_step_holds_a_member_up() -> None:
     assert driver.tell(0, 1.0) == []
 
 
-def test_trials_bound_what_is_registered() -> None:
+def test_trials_limit_the_registered_members() -> None:
     for seed in range(5):
         driver = Driver(make(trials=7, max_steps=40, populations=2))
         run(driver, np.random.default_rng(seed))
@@ -314,62 +311,6 @@ def test_trials_bound_what_is_registered() -> None:
     driver = Driver(make(max_steps=12))
     assert driver.tuner.trials == 30
     assert make(max_steps=13, populations=4).trials == 140
-
-
-@settings(deadline=None, max_examples=40)
-@given(ORDERS, st.integers(0, 60))
-def test_a_snapshot_at_any_point_gives_the_same_decisions(seed: int, cut: int) -> None:
-    def through(restart: bool) -> list[object]:
-        driver = Driver(make(max_steps=9, window=4, populations=2, population=6))
-        count = 0
-
-        def each() -> None:
-            nonlocal count
-            count += 1
-            if restart and count == cut:
-                state = json.loads(json.dumps(driver.tuner.snapshot(), allow_nan=False))
-                driver.tuner = make(max_steps=9, window=4, populations=2, population=6)
-                driver.tuner.restore(state)
-                assert driver.tuner.snapshot() == state
-
-        run(driver, np.random.default_rng(seed), idle=True, failing=0.05, each=each)
-        return driver.log
-
-    assert through(restart=True) == through(restart=False)
-
-
-def test_a_strange_snapshot_is_refused() -> None:
-    tuner = make()
-    with pytest.raises(ConfigurationError, match="not a snapshot"):
-        tuner.restore({"members": []})
-    with pytest.raises(ConfigurationError, match="not the state"):
-        tuner.restore({**tuner.snapshot(), "state": {"members": 3}})
-
-
-def test_seeds_decide_and_identities_tell_apart() -> None:
-    def log(seed: int) -> list[object]:
-        driver = Driver(make(seed=seed))
-        run(driver, np.random.default_rng(0))
-        return driver.log
-
-    assert log(1) == log(1) != log(2)
-    changes: list[dict[str, object]] = [
-        {},
-        {"every": 3},
-        {"population": 6},
-        {"truncation": 0.25},
-        {"perturb": (2.0, 0.5)},
-        {"resample": 0.5},
-        {"fixed": ["layers"]},
-        {"populations": 2},
-        {"window": 2},
-        {"trials": 9},
-        {"seed": 1},
-    ]
-    texts = {json.dumps(make(**one).identity()) for one in changes}
-    assert len(texts) == len(changes)
-    assert make(fixed=["lr", "layers"]).identity() == make(fixed=["layers", "lr"]).identity()
-    assert make().configurations is None
 
 
 class Listening(RandomSource):
@@ -386,7 +327,7 @@ class Listening(RandomSource):
         self.heard.append(trial)
 
 
-def test_a_sampler_hears_only_of_what_it_proposed() -> None:
+def test_sampler_observes_only_sampled_members() -> None:
     source = Listening()
     driver = Driver(make(sampler=source, population=10, max_steps=12))
     run(driver, np.random.default_rng(0), failing=0.05)
@@ -420,16 +361,6 @@ def test_all_problems_are_reported_at_once() -> None:
     assert len(caught.value.problems) == 4
     with pytest.raises(ConfigurationError, match="ends at step 3, max_steps is 6"):
         PBT(Space(lr=[Linear(0.1, 0.2, period=3), Constant(0.1)]), max_steps=6)
-
-
-class TestConformance(TunerConformance):
-    seeds = range(4)
-
-    def make(self, seed: int) -> PBT:
-        return make(population=6, max_steps=9, window=(None, 3)[seed % 2], populations=2, seed=seed)
-
-    def rivals(self, tuner: Tuner, trial: int) -> object:
-        return tuner.snapshot()["state"]["members"][trial][0]  # type: ignore[index]
 
 
 def defined(trial: Suggesting) -> dict[str, object]:
@@ -485,7 +416,7 @@ def test_a_simulated_study_runs_to_its_end_and_gets_better(workers: int) -> None
     assert found.steps_repeated == 0
 
 
-def test_equal_workers_do_not_spare_who_always_comes_first() -> None:
+def test_members_that_always_come_first_are_replaced_too() -> None:
     space = Space(x=Float(0.0, 1.0))
     tuner = PBT(space, population=10, max_steps=20, every=2)
 

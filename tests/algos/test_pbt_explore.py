@@ -91,7 +91,7 @@ def test_perturbed_numbers_are_points_of_their_domain(
 
 
 @given(st.integers(0, 200), st.integers(0, 200), st.sampled_from([0.0, 0.25, 1.0]))
-def test_what_is_explored_has_the_same_coordinates_within_their_domains(
+def test_explored_point_has_the_same_coordinates_in_domain(
     one: int, other: int, resample: float
 ) -> None:
     found = drawn(one)
@@ -113,7 +113,7 @@ def test_without_resampling_choices_move_to_a_neighbour(one: int, other: int) ->
     assert abs(before - after) == 1
 
 
-def test_a_quarter_is_drawn_again_and_the_rest_is_halves_of_both_factors() -> None:
+def test_exploring_draws_a_quarter_and_splits_factors_evenly() -> None:
     space = Space(x=Float(0.0, 100.0), c=[0, 1, 2, 3, 4])
     found = space.at({"x": 50.0, "c": 2})
     children = [explored(found, seed, space=space).params for seed in range(2000)]

@@ -11,13 +11,11 @@ import pytest
 
 import dasktune as dt
 from dasktune.algos import Grid, Random, Tuner
-from dasktune.algos.pbt import PBT
 from dasktune.algos.repeats import Repeats
 from dasktune.algos.stopping import MedianStopping
 from dasktune.errors import ConfigurationError
 from dasktune.graph.cost import cost_of
 from dasktune.space import Float, Space
-from dasktune.testing import TunerConformance
 from dasktune.types import (
     Decision,
     Extend,
@@ -84,7 +82,7 @@ def test_each_trial_becomes_one_a_seed() -> None:
     ]
 
 
-def test_what_is_decided_for_a_trial_goes_for_all_its_repeats() -> None:
+def test_decision_for_a_trial_holds_for_all_its_repeats() -> None:
     answer: list[Decision] = [Rank(trial=1, priority=3.0), Stop(trial=0), Finish()]
     tuner = Repeats(Scripted(answer), seeds=2)
     tuner.ask(1)
@@ -98,7 +96,7 @@ def test_what_is_decided_for_a_trial_goes_for_all_its_repeats() -> None:
     ]
 
 
-def test_a_step_is_told_once_when_the_last_repeat_has_reported() -> None:
+def test_step_is_reported_once_after_the_last_repeat() -> None:
     inner = Scripted()
     tuner = Repeats(inner, seeds=2)
     tuner.ask(1)
@@ -145,7 +143,7 @@ def test_one_infinite_loss_makes_the_aggregate_infinite(aggregate: str) -> None:
     assert math.isnan(told.metrics["acc"])
 
 
-def test_a_trial_fails_with_its_first_repeat_and_the_others_are_stopped() -> None:
+def test_first_failed_repeat_fails_the_trial() -> None:
     inner = Scripted([Extend(trial=1, until=5)])
     tuner = Repeats(inner, seeds=3)
     tuner.ask(1)
@@ -160,7 +158,7 @@ def test_a_trial_fails_with_its_first_repeat_and_the_others_are_stopped() -> Non
     assert inner.heard == [0]
 
 
-def test_a_repeat_that_is_ahead_is_asked_only_for_what_is_left() -> None:
+def test_repeat_ahead_of_others_is_extended_from_its_step() -> None:
     answers: list[list[Decision]] = [
         [Extend(trial=1, until=7, reports=(2, 5))],
         [Extend(trial=1, until=2)],
@@ -180,7 +178,7 @@ def test_a_repeat_that_is_ahead_is_asked_only_for_what_is_left() -> None:
     assert tuner.tell(report(3, 1, 1.0)) == [Extend(trial=3, until=2)]
 
 
-def test_a_snapshot_keeps_what_waits_for_other_repeats() -> None:
+def test_snapshot_keeps_reports_that_wait_for_repeats() -> None:
     def begun() -> tuple[Scripted, Repeats]:
         inner = Scripted()
         return inner, Repeats(inner, seeds=2)
@@ -202,40 +200,15 @@ def test_a_snapshot_keeps_what_waits_for_other_repeats() -> None:
         other.restore({"waiting": []})
 
 
-class Conformance(TunerConformance):
-    # Repeats of one trial report in any order, so that it is not the first report that counts.
-    ranks = False
-    seeds = range(8)
-
-    def test_queued_points_are_tried_first(self) -> None:
-        queued = [{"lr": 0.5}, {"lr": 0.25}]
-        tuner = self.make(0)
-        assert tuner.most_queued >= 2
-        tuner.prepare({"queued": queued})
-        registered = [one for one in tuner.ask(9) if isinstance(one, Register)]
-        assert [one.point for one in registered[:6]] == [queued[0]] * 3 + [queued[1]] * 3
+def test_repeats_of_queued_points_are_tried_first() -> None:
+    queued = [{"lr": 0.5}, {"lr": 0.25}]
+    tuner = Repeats(Random(SPACE, trials=4, max_steps=6))
+    tuner.prepare({"queued": queued})
+    registered = [trial for trial in tuner.ask(9) if isinstance(trial, Register)]
+    assert [trial.point for trial in registered[:6]] == [queued[0]] * 3 + [queued[1]] * 3
 
 
-class TestRepeatsOfRandom(Conformance):
-    def make(self, seed: int) -> Repeats:
-        return Repeats(Random(SPACE, trials=4, max_steps=6, seed=seed))
-
-    def make_wider(self, seed: int) -> Repeats:
-        return Repeats(Random(SPACE, trials=6, max_steps=6, seed=seed))
-
-
-class TestRepeatsOfStopping(Conformance):
-    def make(self, seed: int) -> Repeats:
-        inner = MedianStopping(SPACE, trials=6, max_steps=8, every=2, min_trials=2, seed=seed)
-        return Repeats(inner, aggregate="median")
-
-
-class TestRepeatsOfPBT(Conformance):
-    def make(self, seed: int) -> Repeats:
-        return Repeats(PBT(SPACE, population=5, max_steps=6, every=2, seed=seed), aggregate="worst")
-
-
-def test_it_says_of_the_other_tuner_what_that_says() -> None:
+def test_repeats_have_the_properties_of_the_other_tuner() -> None:
     inner = Random(SPACE, trials=2, max_steps=9, seed=3)
     tuner = Repeats(inner, seeds=2)
     assert inner.configurations is not None
@@ -267,7 +240,7 @@ def test_it_says_of_the_other_tuner_what_that_says() -> None:
         (lambda: Repeats("Random"), "tuner must be a tuner, got 'Random'"),  # type: ignore[arg-type]
     ],
 )
-def test_what_makes_no_sense_is_refused(make: Callable[[], object], message: str) -> None:
+def test_arguments_out_of_range_are_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         make()
 
@@ -286,7 +259,7 @@ def test_repeats_are_simulated_as_trials_of_their_own() -> None:
     assert [record.seed for record in found.records.values()] == [0, 1, 2] * 4
 
 
-def test_the_cost_of_repeats_is_that_of_trials_which_share_nothing() -> None:
+def test_cost_of_repeats_shares_no_steps() -> None:
     single = Grid(Space(lr=[0.1, 0.2]), max_steps=5)
     known = Repeats(single, seeds=3).configurations
     assert known is not None

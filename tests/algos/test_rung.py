@@ -31,9 +31,7 @@ def top(losses: list[float], eta: int) -> list[int]:
 
 
 @given(losses=LOSSES, eta=ETAS)
-def test_each_arrival_makes_at_most_one_promotable_and_it_is_promoted(
-    losses: list[float], eta: int
-) -> None:
+def test_each_arrival_promotes_at_most_one_trial(losses: list[float], eta: int) -> None:
     rung, promoted = Rung(eta), set[int]()
     for trial, loss in enumerate(losses):
         found = rung.record(loss, trial)
@@ -67,7 +65,7 @@ def test_a_restored_rung_goes_on_as_the_first_would(
     assert rest == expected[cut:]
 
 
-def test_nobody_is_promoted_before_eta_have_arrived_and_the_best_then() -> None:
+def test_first_promotion_is_the_best_of_eta_arrivals() -> None:
     rung = Rung(eta=3)
     assert [rung.record(loss, trial) for trial, loss in enumerate([0.3, 0.1, 0.2])] == [
         None,

@@ -75,7 +75,7 @@ def test_from_above_each_rung_is_the_one_above_it_divided(
 
 
 @given(max_steps=STEPS, min_steps=STEPS, eta=ETAS)
-def test_from_below_every_power_is_a_rung_and_the_maximum_is_on_top(
+def test_rungs_with_a_minimum_are_powers_below_the_maximum(
     max_steps: int, min_steps: int, eta: int
 ) -> None:
     min_steps = min(min_steps, max_steps)
@@ -143,7 +143,7 @@ def test_brackets_that_do_not_exist_are_left_out_of_the_split() -> None:
     eta=ETAS,
     brackets=st.sampled_from(["standard", "aggressive", "conservative", [1], [0, 2]]),
 )
-def test_without_a_minimum_every_bracket_can_bring_a_trial_to_the_end(
+def test_brackets_without_a_minimum_all_reach_the_end(
     trials: int, max_steps: int, eta: int, brackets: object
 ) -> None:
     all_rungs = rungs(max_steps, eta=eta)
@@ -158,7 +158,7 @@ def test_without_a_minimum_every_bracket_can_bring_a_trial_to_the_end(
         assert bracket.width >= bracket.needs(eta)
 
 
-def test_few_trials_leave_out_the_lowest_rungs_and_no_more_of_them_than_they_must() -> None:
+def test_few_trials_leave_out_as_few_rungs_as_possible() -> None:
     assert widths(halving(max_steps=60).layout(25)) == [(3, 16), (15, 6), (60, 3)]
     assert widths(halving(max_steps=60).layout(24)) == [(15, 16), (60, 8)]
     assert widths(halving(max_steps=60).layout(6)) == [(15, 4), (60, 2)]
@@ -190,7 +190,7 @@ def test_the_number_that_is_said_to_be_enough_is_enough(
             assert found[0].steps == rungs(**arguments)
 
 
-def test_too_few_trials_for_a_minimum_are_refused_with_the_number_needed() -> None:
+def test_too_few_trials_are_refused_with_the_number_needed() -> None:
     with pytest.raises(ConfigurationError, match=r"trials must be >= 363 .*, got 144"):
         halving(trials=144, min_steps=1)
     with pytest.raises(ConfigurationError, match=r"trials must be >= 16 .*rungs 15, 60, 120"):

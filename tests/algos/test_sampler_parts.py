@@ -1,4 +1,4 @@
-"""What identifies a sampler, and where its randomness is."""
+"""Parts of a sampler: its identity, and its generators."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ DIFFERENT = [
 
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
-def test_different_arguments_make_different_identities_and_equal_ones_the_same() -> None:
+def test_identity_is_equal_only_for_equal_arguments() -> None:
     texts = [json.dumps(identity_of(make()), allow_nan=False) for make in DIFFERENT]
     assert len(set(texts)) == len(DIFFERENT)
     assert texts == [json.dumps(identity_of(make())) for make in DIFFERENT]

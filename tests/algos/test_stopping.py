@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Callable, Mapping
@@ -23,7 +22,6 @@ from dasktune.algos.stopping import (
 )
 from dasktune.errors import ConfigurationError
 from dasktune.space import Float, Space
-from dasktune.testing import TunerConformance
 from dasktune.types import Decision, Extend, Finish, Rank, Register, Report, Step, Stop, Value
 
 SPACE = Space(lr=Float(0.01, 1.0))
@@ -40,7 +38,7 @@ def patient(trials: int = 2, **changes: object) -> PatienceStopping:
 
 
 def tell(tuner: StoppingTuner, trial: int, step: Step, loss: float) -> list[Decision]:
-    """Return what a report leads to, but for the rank of a trial that goes on."""
+    """Return the decisions after a report, without the rank of a trial that goes on."""
     report = Report(trial=trial, step=step, metrics={"loss": loss}, losses=(loss,))
     decisions = tuner.tell(report)
     ranks = [one for one in decisions if isinstance(one, Rank)]
@@ -48,7 +46,7 @@ def tell(tuner: StoppingTuner, trial: int, step: Step, loss: float) -> list[Deci
     return [one for one in decisions if one not in ranks]
 
 
-def test_a_trial_that_goes_on_comes_before_those_that_have_not_come_so_far() -> None:
+def test_trial_that_goes_on_ranks_by_its_step() -> None:
     tuner = median()
     tuner.ask(1)
     report = Report(trial=0, step=2, metrics={"loss": 1.0}, losses=(1.0,))
@@ -56,7 +54,7 @@ def test_a_trial_that_goes_on_comes_before_those_that_have_not_come_so_far() -> 
 
 
 @pytest.mark.parametrize("make", [median, patient])
-def test_every_trial_is_asked_for_in_full_with_reports_on_the_way(
+def test_trial_is_extended_in_full_with_reports_on_the_way(
     make: Callable[..., StoppingTuner],
 ) -> None:
     tuner = make(trials=3, max_steps=7, every=3)
@@ -226,49 +224,6 @@ def test_a_sampler_that_learns_proposes_for_free_workers_only(
     assert [tuner.tell_failure(3), tuner.tell_failure(4)] == [[], [Finish()]]
 
 
-class Conformance(TunerConformance):
-    rule = ""
-
-    def make(self, seed: int) -> StoppingTuner:
-        return RULES[self.rule](seed=seed)
-
-
-class TestMedian(Conformance):
-    rule = "median"
-
-    def make_wider(self, seed: int) -> StoppingTuner:
-        return median(trials=9, seed=seed)
-
-
-class TestPercentile(Conformance):
-    rule = "percentile"
-
-
-class TestPatience(Conformance):
-    rule = "patience"
-    ranks = False
-
-    def make_wider(self, seed: int) -> StoppingTuner:
-        return patient(trials=9, max_steps=8, seed=seed)
-
-
-def test_identities_tell_the_rules_apart() -> None:
-    tuners = [
-        median(),
-        median(every=1),
-        median(grace=4),
-        median(min_trials=3),
-        PercentileStopping(SPACE, trials=4, max_steps=8, every=2, min_trials=2),
-        PercentileStopping(SPACE, trials=4, max_steps=8, every=2, min_trials=2, percentile=30),
-        patient(),
-        patient(patience=6),
-        patient(min_delta=0.1),
-    ]
-    texts = {json.dumps(one.identity(), sort_keys=True) for one in tuners}
-    assert len(texts) == len(tuners)
-    assert median(grace=2).identity() == median().identity()
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -288,7 +243,7 @@ def test_identities_tell_the_rules_apart() -> None:
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(make: Callable[[], object], message: str) -> None:
+def test_arguments_out_of_range_are_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         make()
 
@@ -300,7 +255,7 @@ def test_all_problems_are_reported_at_once() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 4, 30])
-def test_a_simulated_study_saves_most_of_the_steps_and_keeps_the_best(workers: int) -> None:
+def test_simulated_study_saves_steps_and_keeps_the_best(workers: int) -> None:
     def curve(values: Mapping[str, Value], step: Step) -> float:
         lr = values["lr"]
         assert isinstance(lr, float)

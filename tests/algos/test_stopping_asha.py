@@ -33,7 +33,7 @@ def arrived(trial: int, step: int, loss: float) -> Report:
 
 
 def on(trial: int, rung: int = 1) -> list[Decision]:
-    """Return what lets a trial go on from a rung, counted from 1."""
+    """Return the decision for a trial that goes on from a rung, counted from 1."""
     return [Rank(trial=trial, priority=rung)]
 
 
@@ -43,7 +43,7 @@ def goes_on(decisions: list[Decision]) -> bool:
     return not stops
 
 
-def test_every_trial_is_asked_for_once_to_the_end_with_reports_at_the_rungs() -> None:
+def test_trial_is_extended_once_with_reports_at_the_rungs() -> None:
     decisions = make().ask(1)
     assert [type(one) for one in decisions] == [Register] * 8 + [Extend] * 8
     assert decisions[8] == Extend(trial=0, until=4, reports=(1, 2))
@@ -69,7 +69,7 @@ def test_a_trial_goes_on_if_its_loss_is_within_the_top_so_far(
         assert goes_on(found) == (loss <= limit and loss < math.inf)
 
 
-def test_the_first_goes_on_and_before_eta_have_arrived_only_the_best_so_far() -> None:
+def test_only_the_best_goes_on_before_eta_arrivals() -> None:
     tuner = begun(eta=4)
     losses = [0.5, 0.6, 0.4, 0.45]
     assert [goes_on(tuner.tell(arrived(trial, 1, loss))) for trial, loss in enumerate(losses)] == [
@@ -92,7 +92,7 @@ def test_an_infinite_loss_never_goes_on_not_even_the_first() -> None:
     assert tuner.tell(arrived(2, 1, 9.0)) == on(2)
 
 
-def test_a_report_that_skips_a_rung_counts_at_both_and_is_judged_at_the_last() -> None:
+def test_report_that_skips_a_rung_is_judged_at_the_last() -> None:
     tuner = begun()
     assert tuner.tell(arrived(0, 2, 0.5)) == on(0, rung=2)
     # The first rung knows of the 0.5, so that the 0.6 is not the best there.
@@ -112,7 +112,7 @@ def test_a_report_between_rungs_is_judged_at_the_rung_below_once() -> None:
     assert tuner.tell(arrived(1, 2, 0.6)) == [Stop(trial=1)]
 
 
-def test_nothing_is_stopped_at_the_end_and_the_last_to_end_finishes() -> None:
+def test_no_trial_is_stopped_at_the_end_and_the_last_finishes() -> None:
     tuner = begun(trials=4, max_steps=4)
     assert tuner.tell(arrived(0, 4, 0.1)) == []
     assert tuner.tell(arrived(1, 4, 0.9)) == []

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from dasktune.algos.milestones import Milestones
 from dasktune.algos.samplers import RandomSource
 from dasktune.algos.sha import SHA
-from dasktune.algos.synchronous import SynchronousTuner
 from dasktune.errors import ConfigurationError
 from dasktune.sequences import Warmup
 from dasktune.space import Float, Space
@@ -152,7 +151,7 @@ def test_a_space_may_be_a_function() -> None:
     assert extends(tuner.ask(1)) == [(trial, 5) for trial in range(3)]
 
 
-def test_few_trials_leave_out_the_lowest_rungs_unless_a_minimum_is_given() -> None:
+def test_few_trials_leave_out_low_rungs_without_a_minimum() -> None:
     assert SHA(SPACE, trials=15, max_steps=60).schedule(0, left=15) == ((15, 15), (60, 3))
     with pytest.raises(ConfigurationError, match=r"trials must be >= 9 .*, got 8"):
         SHA(SPACE, trials=8, max_steps=9, min_steps=1, eta=3)
@@ -172,26 +171,10 @@ def test_bad_arguments_of_sha_are_refused_at_once() -> None:
         SHA(SPACE, trials=9, max_steps=None, min_steps=1)  # type: ignore[arg-type]
 
 
-def test_identities_tell_what_decides_otherwise() -> None:
-    tuners: list[SynchronousTuner] = [
-        figure_one(),
-        figure_one(1),
-        SHA(SPACE, trials=9, max_steps=9, min_steps=1, eta=3, brackets=2),
-        SHA(SPACE, trials=18, max_steps=9, min_steps=1, eta=3),
-        Milestones(GRID, keep={5: 4}, max_steps=10),
-        Milestones(GRID, keep={5: 4}, max_steps=10, trials=8),
-        Milestones(GRID, keep={5: 3}, max_steps=10),
-        Milestones(GRID, keep={4: 4}, max_steps=10),
-    ]
-    texts = {json.dumps(tuner.identity(), sort_keys=True) for tuner in tuners}
-    assert len(texts) == len(tuners)
-    assert figure_one().widened_from({**figure_one().identity(), "trials": 3}) is None
-
-
 # Milestones.
 
 
-def test_hippos_example_trains_eight_to_five_and_four_of_them_to_ten() -> None:
+def test_milestones_follow_the_example_of_hippo() -> None:
     tuner = Milestones(GRID, keep={5: 4}, max_steps=10)
     decisions = tuner.ask(1)
     assert extends(decisions) == [(trial, 5) for trial in range(8)]
@@ -248,10 +231,3 @@ def test_bad_arguments_of_milestones_are_refused(
     assert len(caught.value.problems) == len(problems)
     for said, expected in zip(caught.value.problems, problems, strict=True):
         assert expected in said
-
-
-def test_a_strange_snapshot_is_refused() -> None:
-    tuner = figure_one()
-    for state in ({}, {"brackets": [{}]}, {"brackets": 3}):
-        with pytest.raises(ConfigurationError, match="not "):
-            tuner.restore({**tuner.snapshot(), "state": state})

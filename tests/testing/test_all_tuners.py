@@ -177,6 +177,15 @@ class TestRepeatsOfAStoppingRule(Conformance):
         return Repeats(tuner, seeds=2, aggregate="worst")
 
 
+class TestRepeatsOfPBT(Conformance):
+    # Repeats of one trial report in any order: the first report is not the one that counts.
+    ranks = False
+
+    def make(self, seed: int) -> Tuner:
+        inner = PBT(SPACE, population=5, max_steps=6, every=2, seed=seed)
+        return Repeats(inner, seeds=3, aggregate="median")
+
+
 class TestPBT(Conformance):
     def make(self, seed: int) -> Tuner:
         return PBT(SPACE, population=8, max_steps=20, every=5, truncation=0.25, seed=seed)

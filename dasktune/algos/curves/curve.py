@@ -1,6 +1,6 @@
-"""What is known of a learning curve, and what is predicted of its future.
+"""Learning curves, predictions of their future, and the protocol of predictors.
 
-All scores are larger-is-better: who has a metric that gets better downwards negates it.
+All scores are larger-is-better: a metric that gets better downwards is negated first.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ LEVELS: Final = (
 """Probabilities at which a predicted score is given."""
 
 MOST_STEPS: Final = 16
-"""Future steps at which a score is predicted at most; between them it is interpolated."""
+"""The largest number of future steps in a question; between them scores are interpolated."""
 
 MOST_SIBLINGS: Final = 8
-"""Siblings that a curve has at most: those with which it has most in common."""
+"""The largest number of siblings of a curve: those that share most of it."""
 
 HUGE: Final = 1e100
-"""A larger score is taken for this one: its square must be a number, too."""
+"""Larger scores are replaced by this one: its square must be finite, too."""
 
 _DIGITS: Final = 9
-"""To so many digits scores are told apart, counted from how far a row of them reaches."""
+"""Digits that scores are rounded to, counted from the reach of a row of them."""
 
 _EXACT: Final = 17
 """Digits that tell every float from every other."""
@@ -54,7 +54,7 @@ class Branch:
     at
         The step up to which both are the same.
     steps, scores
-        All that was measured of it, also up to `at`.
+        All its measurements, also up to `at`.
     rates
         Its learning rate, as in `Curve`.
     """
@@ -67,19 +67,18 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """What is known of a learning curve, its future included.
+    """A learning curve, and the known part of its trial's future.
 
     Parameters
     ----------
     steps
         Steps after which it was measured, ascending.
     scores
-        What was measured there, larger is better. One that is not finite counts as not
-        measured.
+        The measurements, larger is better. A score that is not finite counts as not measured.
     max_steps
-        How far its trial may be trained.
+        The largest step that its trial may be trained to.
     low, high
-        The range that a score can have; None where there is no bound.
+        The range of scores; None where there is no bound.
     rates
         The learning rate over the whole trial, known beforehand: ``(step, rate)``,
         ascending, each from that step (counted from 0) on until the next. Empty if it is
@@ -122,7 +121,7 @@ class Curve:
 
     @property
     def moderate(self) -> Curve:
-        """The same with no score beyond `HUGE`, and no bound: what sums of squares can be of."""
+        """The curve with scores and bounds cut to `HUGE`, so that sums of squares stay finite."""
         return replace(
             self,
             scores=tuple(
@@ -135,28 +134,28 @@ class Curve:
 
     @property
     def last_step(self) -> Step:
-        """The last step that was measured, finite or not; 0 if none was."""
+        """The last measured step, its score finite or not; 0 if there is none."""
         return self.steps[-1] if self.steps else 0
 
     def rate_at(self, step: Step) -> float | None:
-        """Return the learning rate of the step after `step` steps; None if it is not known."""
+        """Return the learning rate of the step after `step` steps; None if it is unknown."""
         place = bisect_left(self.rates, step + 1, key=lambda pair: pair[0])
         return self.rates[place - 1][1] if place else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What scores will be measured at future steps, with their uncertainty.
+    """A prediction: the scores at future steps, with their uncertainty.
 
     Parameters
     ----------
     after
-        The last step that it rests on.
+        The last step of the curve that it was made from.
     steps
         Future steps, ascending.
     scores
-        ``(steps, levels)``: for each step the scores below which what is measured then lies
-        with the probabilities `LEVELS`, ascending. Noise of the measurement is included.
+        ``(steps, levels)``: for each step the quantiles of the measured score at the
+        probabilities `LEVELS`, ascending. Noise of the measurement is included.
     deviations
         For each step the standard deviation, over the posterior's samples, of the score
         without noise: HyperDrive's prediction accuracy PA (Rasley et al., section 3.1.1).
@@ -191,7 +190,7 @@ class Prediction:
     def of_samples(
         cls, after: Step, steps: Iterable[Step], observed: Any, expected: Any
     ) -> Prediction:
-        """Return the prediction that samples make.
+        """Return the prediction of samples.
 
         Parameters
         ----------
@@ -232,18 +231,18 @@ class Prediction:
     def to_json(self) -> dict[str, object]:
         """Return it as JSON, each step's scores to nine digits of their range.
 
-        So what is read again comes out the same: what decides is what the log holds.
+        Reading it gives the same document again: tuners decide by the scores in the event log.
         """
         return {
             "after": self.after,
             "steps": list(self.steps),
             "scores": [_shortened(row) for row in self.scores],
-            "deviations": [_short(one, _DIGITS) for one in self.deviations],
+            "deviations": [_short(deviation, _DIGITS) for deviation in self.deviations],
         }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Prediction:
-        """Return what `to_json` described."""
+        """Return the prediction of such a document."""
         return cls(
             after=document["after"],
             steps=tuple(document["steps"]),
@@ -260,7 +259,7 @@ class Predictor(Protocol):
     """
 
     def predict(self, curve: Curve, steps: tuple[Step, ...], *, seed: int = 0) -> Prediction:
-        """Return what is measured at future steps.
+        """Return the prediction of a curve at future steps.
 
         Parameters
         ----------
@@ -269,7 +268,7 @@ class Predictor(Protocol):
         steps
             Ascending, all after the curve's last step.
         seed
-            Decides what is drawn, where something is.
+            Decides the draws, if there are any.
 
         Raises
         ------
@@ -286,7 +285,7 @@ class Predictor(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is to be predicted, and by whom; it is pickled and sent to a worker.
+    """A question to a predictor; it is pickled and sent to a worker.
 
     Parameters
     ----------
@@ -300,24 +299,24 @@ class Question:
     seed: int = 0
 
     def answer(self) -> Prediction:
-        """Return the prediction, rounded as the log keeps it.
+        """Return the prediction, rounded as in the event log.
 
         Raises
         ------
         ConfigurationError
             If the predictor answers another question.
         """
-        found = self.predictor.predict(self.curve, self.steps, seed=self.seed)
-        if (found.after, found.steps) != (self.curve.last_step, self.steps):
+        prediction = self.predictor.predict(self.curve, self.steps, seed=self.seed)
+        if (prediction.after, prediction.steps) != (self.curve.last_step, self.steps):
             raise ConfigurationError(
                 f"a predictor must predict steps {list(self.steps)} after step "
-                f"{self.curve.last_step}, got {list(found.steps)} after {found.after}"
+                f"{self.curve.last_step}, got {list(prediction.steps)} after {prediction.after}"
             )
-        return Prediction.from_json(found.to_json())
+        return Prediction.from_json(prediction.to_json())
 
 
 def check_question(curve: Curve, steps: tuple[Step, ...]) -> None:
-    """Refuse what no predictor can answer.
+    """Refuse a question that no predictor can answer.
 
     Raises
     ------
@@ -370,18 +369,18 @@ def _below(row: tuple[float, ...], target: float) -> float:
 
 
 def _shortened(row: tuple[float, ...]) -> list[float]:
-    """Return scores with no more digits than tell them apart, a fixed point of itself.
+    """Return scores rounded to the digits that tell them apart; rounding again changes nothing.
 
-    Rounded scores may reach further and so need fewer digits: fewer each time, or they stay.
+    Rounded scores may reach further, and so need fewer digits: it repeats until they stay.
     """
-    found = [_short(score, _digits(row)) for score in row]
-    return found if found == list(row) else _shortened(tuple(found))
+    short = [_short(score, _digits(row)) for score in row]
+    return short if short == list(row) else _shortened(tuple(short))
 
 
 def _digits(row: tuple[float, ...]) -> int:
     """Return how many digits tell ascending scores apart, however far from zero they are."""
     size, reach = max(abs(row[0]), abs(row[-1])), row[-1] / 2 - row[0] / 2
-    # 16 digits are not always read as they were, and the largest floats have nothing above.
+    # A float is not always the same after 16 digits, and above the largest there is none.
     if size >= 10.0 ** (15 - _DIGITS) * reach or size > _LARGEST:
         return _EXACT
     return _DIGITS + math.floor(math.log10(size / reach))

@@ -1,4 +1,4 @@
-"""Which predictor is meant: by its name, as an object, or the one that predicts unless told."""
+"""Predictors by name, and the default one."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dasktune.errors import ConfigurationError
 from dasktune.sequences.values import Arguments
 
 PREDICTORS: Final[Mapping[str, Callable[[], Predictor]]] = {
-    one.__name__: one for one in (CurveEnsemble, Persistence, PriorFitted)
+    kind.__name__: kind for kind in (CurveEnsemble, Persistence, PriorFitted)
 }
-"""Those that can be named; each is as it is unless told otherwise."""
+"""The predictors that have a name; each is made with its default arguments."""
 
 
 def predictor_of(given: Predictor | str | None) -> Predictor:
-    """Return the predictor that is meant.
+    """Return a predictor.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def predictor_of(given: Predictor | str | None) -> Predictor:
 
 
 def checked_predictor(check: Arguments, given: Predictor | str | None) -> Predictor:
-    """Return the predictor that is meant by an argument of a tuner; problems are kept."""
+    """Return the predictor of a tuner's argument; `check` keeps the problems."""
     try:
         return predictor_of(given)
     except ConfigurationError as error:

@@ -1,4 +1,4 @@
-"""The learning curves that a tuner has seen, with what is known of their trials' future."""
+"""The learning curves that a tuner has observed, with the known future of their trials."""
 
 from __future__ import annotations
 
@@ -11,23 +11,20 @@ from dasktune.algos.curves.curve import MOST_SIBLINGS, Branch, Curve
 from dasktune.types import Register, Sequences, Step, ValueFunction
 
 RATE_NAMES: Final = ("lr", "learning_rate")
-"""Names by which a hyper-parameter is taken for the learning rate."""
+"""Names of a hyper-parameter that is the learning rate."""
 
 MOST_RATES: Final = 64
-"""Values of a learning rate that are kept of a trial."""
+"""The largest number of values of a learning rate that are kept."""
 
 MOST_PIECES: Final = 64
-"""Changes of a hyper-parameter that are kept of a trial."""
+"""The largest number of changes of a hyper-parameter that are kept."""
 
 Pieces = tuple[tuple[Step, str], ...]
-"""From which step on what rules; two trials are alike as long as all their pieces are."""
+"""``(step, text)``: a value or formula from that step on. Trials with equal pieces are equal."""
 
 
 class ObservedCurves:
-    """What was reported of each trial, and what its sequences will be.
-
-    Scores are larger-is-better.
-    """
+    """The scores of each trial, larger is better, and the course of its sequences."""
 
     def __init__(self) -> None:
         self.best = -math.inf
@@ -38,7 +35,7 @@ class ObservedCurves:
         self._pieces: dict[int, dict[str, Pieces]] = {}
 
     def register(self, trial: Register) -> None:
-        """Take in the sequences of a new trial."""
+        """Add a new trial, with its sequences."""
         number, stop = trial.trial, trial.max_steps
         self._steps[number], self._scores[number] = [], []
         self._rates[number] = rates_of(trial.sequences, stop)
@@ -49,7 +46,7 @@ class ObservedCurves:
             self._pieces[number][""] = ((0, str(trial.seed)),)
 
     def observe(self, trial: int, step: Step, score: float) -> None:
-        """Take in a score, finite or not; steps of a trial ascend."""
+        """Add a score, finite or not; steps of a trial ascend."""
         self._steps[trial].append(step)
         self._scores[trial].append(score)
         self.best = max(self.best, score)
@@ -77,15 +74,15 @@ class ObservedCurves:
         )
 
     def _siblings(self, trial: int, max_steps: Step) -> tuple[Branch, ...]:
-        """Return the trials that begin like one and were seen beyond where they part."""
-        found = []
+        """Return the trials that begin like this one and have scores after they part."""
+        partings = []
         for other, steps in self._steps.items():
             if other == trial or not steps:
                 continue
             at = parting(self._pieces[trial], self._pieces[other], max_steps)
             if 0 < at < steps[-1]:
-                found.append((at, other))
-        found.sort(key=lambda pair: (-pair[0], pair[1]))
+                partings.append((at, other))
+        partings.sort(key=lambda pair: (-pair[0], pair[1]))
         return tuple(
             Branch(
                 at=at,
@@ -93,7 +90,7 @@ class ObservedCurves:
                 scores=tuple(self._scores[other]),
                 rates=self._rates[other],
             )
-            for at, other in found[:MOST_SIBLINGS]
+            for at, other in partings[:MOST_SIBLINGS]
         )
 
     def to_json(self) -> list[dict[str, object]]:
@@ -115,19 +112,19 @@ class ObservedCurves:
 
     @classmethod
     def from_json(cls, document: list[Mapping[str, Any]]) -> ObservedCurves:
-        """Return what `to_json` described."""
-        found = cls()
-        for one in document:
-            trial = one["trial"]
-            found._steps[trial] = list(one["steps"])
-            found._scores[trial] = list(map(float, one["scores"]))
-            found.best = max([found.best, *found._scores[trial]])
-            found._rates[trial] = tuple((step, rate) for step, rate in one["rates"])
-            found._pieces[trial] = {
+        """Return the curves of such a document."""
+        curves = cls()
+        for entry in document:
+            trial = entry["trial"]
+            curves._steps[trial] = list(entry["steps"])
+            curves._scores[trial] = list(map(float, entry["scores"]))
+            curves.best = max([curves.best, *curves._scores[trial]])
+            curves._rates[trial] = tuple((step, rate) for step, rate in entry["rates"])
+            curves._pieces[trial] = {
                 name: tuple((step, text) for step, text in pieces)
-                for name, pieces in one["pieces"].items()
+                for name, pieces in entry["pieces"].items()
             }
-        return found
+        return curves
 
 
 def rates_of(
@@ -135,14 +132,15 @@ def rates_of(
 ) -> tuple[tuple[Step, float], ...]:
     """Return a trial's learning rate from each step on at which it changes.
 
-    One that changes at every step is taken at `MOST_RATES` of them, and where its form changes.
+    A rate that changes at every step is sampled at `MOST_RATES` steps, and where its form
+    changes.
 
     Parameters
     ----------
     sequences
         The trial's hyper-parameters.
     max_steps
-        How far it may be trained.
+        The largest step that it may be trained to.
     name
         Of the learning rate; if None, the first of `RATE_NAMES` that there is.
 
@@ -153,10 +151,10 @@ def rates_of(
     ((0, 0.1), (30, 0.01))
     """
     names = RATE_NAMES if name is None else (name,)
-    found = next((one for one in names if one in sequences), None)
-    if found is None:
+    known = next((known for known in names if known in sequences), None)
+    if known is None:
         return ()
-    function = sequences[found]
+    function = sequences[known]
     values = [(step, function(step)) for step in _telling_steps(function, max_steps)]
     if not all(type(value) in (int, float) for _, value in values):
         return ()
@@ -168,7 +166,7 @@ def rates_of(
 
 
 def _telling_steps(function: ValueFunction, max_steps: Step) -> list[Step]:
-    """Return the steps at which a value jumps, and others in between where it changes always."""
+    """Return the steps at which a value jumps; with a grid of others if it changes in between."""
     jumps = [0, *function.boundaries(0, max_steps)]
     if len(jumps) > MOST_RATES:
         last = len(jumps) - 1
@@ -182,9 +180,9 @@ def _telling_steps(function: ValueFunction, max_steps: Step) -> list[Step]:
 
 
 def pieces_of(function: ValueFunction, max_steps: Step) -> Pieces:
-    """Return what rules a hyper-parameter from which step on: a value, or in the end a formula.
+    """Return the values of a hyper-parameter, each with its first step; at last maybe a formula.
 
-    What changes more than `MOST_PIECES` times is known by its formula from there on.
+    After `MOST_PIECES` changes a formula stands for the rest.
 
     Examples
     --------
@@ -192,18 +190,18 @@ def pieces_of(function: ValueFunction, max_steps: Step) -> Pieces:
     >>> pieces_of(Constant(0.1)[:30] >> Constant(0.01), 60)
     ((0, '0.1'), (30, '0.01'))
     """
-    found: list[tuple[Step, str]] = []
+    pieces: list[tuple[Step, str]] = []
     step = 0
     while step < max_steps:
         change = function.constant_until(step)
-        if change is None or len(found) < MOST_PIECES:
-            found.append((step, repr(function(step))))
+        if change is None or len(pieces) < MOST_PIECES:
+            pieces.append((step, repr(function(step))))
             step = max_steps if change is None else change
         else:
             leaf, counted_from, end = function.leaf_at(step)
-            found.append((step, f"{leaf!r} from {counted_from}"))
+            pieces.append((step, f"{leaf!r} from {counted_from}"))
             step = max_steps if end is None else end
-    return tuple(found)
+    return tuple(pieces)
 
 
 def parting(first: Mapping[str, Pieces], second: Mapping[str, Pieces], max_steps: Step) -> Step:

@@ -1,4 +1,4 @@
-"""The last score stays: the plainest prediction, and the one that others have to beat."""
+"""The last score stays: the simplest prediction, which others have to beat."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ _SHARE: Final = 0.75
 """Scale of t, in standard deviations of the walk.
 
 With it the middle 80% held 72, 79 and 84% of the final scores of some 400 recorded curves
-(images, tables, text and games) of which 10, 20 and 40% were seen.
+(images, tables, text and games) after 10, 20 and 40% of their steps.
 """
 
 _SUSPICION: Final = 0.01
-"""How much a curve that has never moved may move in a unit of ln x, in ranges of its score."""
+"""Movement of a constant curve in a unit of ln x, in ranges of its score."""
 
 _IGNORANCE: Final = 0.25
-"""How much one that was measured once may: as `_SUSPICION`."""
+"""The same for a curve that was measured once."""
 
 
 class Persistence:
-    """Predicts that a curve stays where it is, give or take what it has done so far.
+    """Predicts that a curve stays where it is, with a spread like its movement so far.
 
     The last score is the median. The spread about it is that of a random walk in ln x, x being
-    1, 2, 3, ... for the measurements: what a curve may yet do while training doubles is what
-    it did while training doubled before. The walk's variance is that of all steps so far, and
-    the variance of the later half's steps is added once, as noise of the measurement.
+    1, 2, 3, ... for the measurements: a curve may move as much while training doubles as it
+    did while training doubled before. The walk's variance is that of all steps so far; the
+    variance of the later half's steps is added once, as noise of the measurement.
 
     Of a curve that has never moved, or was measured once, the spread is a part of the range
     between `Curve.low` and `Curve.high`, or else of the score itself.
     """
 
     def predict(self, curve: Curve, steps: tuple[Step, ...], *, seed: int = 0) -> Prediction:
-        """Return the last score with its spread; `seed` decides nothing here.
+        """Return the last score with its spread; `seed` has no effect.
 
         Raises
         ------
@@ -79,5 +79,5 @@ def _walk(curve: Curve, changes: Array, logs: float) -> float:
         scale = curve.high - curve.low
     if not len(changes):
         return (_IGNORANCE * scale) ** 2
-    found = float(np.sum(changes**2)) / logs
-    return found or (_SUSPICION * scale) ** 2
+    variance = float(np.sum(changes**2)) / logs
+    return variance or (_SUSPICION * scale) ** 2

@@ -31,7 +31,7 @@ def predicted(row: list[float], deviation: float = 0.0) -> Prediction:
 
 
 def logged(prediction: Prediction) -> Prediction:
-    """Return what is read of what was written."""
+    """Return a prediction after writing and reading it."""
     return Prediction.from_json(json.loads(json.dumps(prediction.to_json(), allow_nan=False)))
 
 

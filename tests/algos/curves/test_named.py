@@ -17,7 +17,7 @@ from dasktune.sequences.values import Arguments
 
 
 @pytest.mark.parametrize("name", PREDICTORS)
-def test_a_name_means_the_predictor_as_it_is_unless_told_otherwise(name: str) -> None:
+def test_predictor_of_a_name_has_default_arguments(name: str) -> None:
     assert predictor_of(name).identity() == PREDICTORS[name]().identity()
     assert predictor_of(name).identity()["predictor"] == name
 

@@ -1,4 +1,4 @@
-"""What a tuner keeps of the curves that it has seen."""
+"""Observed curves: scores, learning rates and siblings."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_the_expected_time_is_cut_at_what_is_left() -> None:
     assert found.remaining_seconds == 20.0
 
 
-def test_between_the_steps_of_a_prediction_the_chance_is_shared_out() -> None:
+def test_chances_are_interpolated_between_predicted_steps() -> None:
     coarse = Chances(after=10, steps=(20, 40), reached=(0.5, 0.7))
     assert [coarse.by(step) for step in (10, 15, 20, 30, 40, 99)] == pytest.approx(
         [0.0, 0.25, 0.5, 0.6, 0.7, 0.7]

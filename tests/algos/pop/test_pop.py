@@ -99,14 +99,14 @@ def test_all_trials_are_tried_in_turn() -> None:
     assert [one.priority for one in requests] == [-1, -2, -3, -4]
 
 
-def test_a_trial_is_suspended_at_a_boundary_and_predicted_meanwhile() -> None:
+def test_trial_at_a_boundary_is_suspended_and_predicted() -> None:
     tuner = begun()
     found = tuner.tell(report(0, 2, 0.07))
     # It waits behind the other three.
     assert found == [Predict(trial=0), Extend(trial=0, until=4, priority=-5.0)]
 
 
-def test_a_trial_that_will_get_there_holds_a_slot_through_its_boundaries() -> None:
+def test_promising_trial_holds_a_slot_through_its_boundaries() -> None:
     tuner = begun()
     tuner.tell(report(0, 2, 0.09))
     (found,) = predicted(tuner, 0)
@@ -151,7 +151,7 @@ def test_or_it_waits_behind_all_others() -> None:
 
 
 @pytest.mark.parametrize("unit", [1.0, 1e-6, 1e6])
-def test_of_poor_trials_that_goes_first_which_will_come_nearest_to_the_target(unit: float) -> None:
+def test_poor_trials_rank_by_distance_to_the_target(unit: float) -> None:
     tuner = begun(predictor=Foresight(deviation=0.02 * unit), target=0.8 * unit)
     asked = {}
     for trial, score in enumerate((0.04, 0.045, 0.02)):
@@ -199,7 +199,7 @@ def test_a_late_prediction_counts_and_is_asked_for_again() -> None:
 # ----------------------------------------------------------------------------- thresholds
 
 
-def test_a_trial_below_the_kill_threshold_is_ended_before_anything_is_predicted() -> None:
+def test_trial_below_the_kill_threshold_ends_unpredicted() -> None:
     tuner = begun(kill=0.05)
     assert tuner.tell(report(0, 2, 0.04)) == [Stop(trial=0)]
     assert tuner.tell(report(1, 2, 0.05))[0] == Predict(trial=1)
@@ -440,7 +440,7 @@ def test_a_learning_sampler_is_asked_for_more_while_others_wait() -> None:
     assert len(found.trials) > 2
 
 
-def test_a_shared_stage_goes_first_for_its_best_trial_and_ends_with_its_last() -> None:
+def test_shared_stage_has_the_priority_of_its_best_trial() -> None:
     """Two trials share ten steps: ending one leaves those to the other."""
     from dasktune.sequences import Constant
 

@@ -17,13 +17,13 @@ from dasktune.sequences.values import Arguments
 from dasktune.types import Step
 
 _LEAST_POINTS: Final = 4
-"""Fewer scores say nothing of a curve's shape."""
+"""A curve with fewer scores has no shape to fit."""
 
 _MOST_POINTS: Final = 100
-"""Of a curve with more scores these many are used, evenly spread, the last among them."""
+"""Of more scores as many are used, evenly spread, the last among them."""
 
 _DRAWS: Final = 2000
-"""How many samples a prediction rests on."""
+"""The number of samples of a prediction."""
 
 _DOUBT: Final = 0.55
 """Scale of the model's own error, as a part of the families' disagreement.
@@ -40,16 +40,16 @@ class CurveEnsemble:
 
     Each family is fitted by least squares; those that fail are left out for the curve. From
     there an affine-invariant ensemble sampler draws parameters, weights and noise, 48
-    dimensions in all; the later half of what it draws, thinned, is the posterior. It is the
-    model of Domhan et al. as HyperDrive uses it, but for this:
+    dimensions in all; the later half of its samples, thinned, is the posterior. It is the
+    model of Domhan et al. as HyperDrive uses it, with these differences:
 
-    - Scores are normalised and bounded to the range that the metric can have, so that no
-      prediction runs away (`Frame`); of steps only the distances matter (`Axis`).
+    - Scores are normalised and bounded to the range of the metric, so that no prediction
+      runs away (`Frame`); of steps only the distances matter (`Axis`).
     - A curve that falls is turned over, since the prior admits only families that rise.
-    - The posterior believes that the model is right, and is far too sure. What is measured
-      may therefore also lie away from the curve by an error of the model. Its scale at each
-      step is a part of the families' disagreement there: the root of their fits' mean squared
-      distance from the median. Its distribution is Student's t with two degrees of freedom.
+    - The posterior takes the model for right, and is far too sure. Predicted scores therefore
+      have an error of the model, too. Its scale at each step is a part of the disagreement of
+      the families there: the root of their fits' mean squared distance from the median. Its
+      distribution is Student's t with two degrees of freedom.
     - A curve with fewer than 4 scores, a constant one, and one that no family fits is
       predicted by `Persistence`.
 
@@ -70,7 +70,7 @@ class CurveEnsemble:
     ------
     ConfigurationError
         If an argument is out of range: all problems at once; or if emcee or scipy is not
-        installed, so that it is said before anything is trained.
+        installed: this is refused before anything is trained.
 
     References
     ----------
@@ -93,7 +93,7 @@ class CurveEnsemble:
         extra.optimize()
 
     def predict(self, curve: Curve, steps: tuple[Step, ...], *, seed: int = 0) -> Prediction:
-        """Return what the posterior's samples say.
+        """Return the scores of the posterior's samples.
 
         Raises
         ------
@@ -110,15 +110,15 @@ class CurveEnsemble:
         x, y = axis.x(step for step, _ in measured), frame.y(score for _, score in measured)
         until = float(axis.x([max(curve.max_steps, steps[-1])])[0])
         places = Abscissae.of([*x, 2.0, until])
-        found = fits(places, y)
-        if not found:
+        fitted = fits(places, y)
+        if not fitted:
             return Persistence().predict(curve, steps, seed=seed)
-        posterior = Posterior(places, y, found, recency=self._recency)
+        posterior = Posterior(places, y, fitted, recency=self._recency)
         chain = sampled(posterior, walkers=self._walkers, samples=self._samples, seed=seed)
         kept = _later(chain)
         ahead = Abscissae.of(axis.x(steps))
         expected = posterior.curves(kept, ahead).clip(0, 1)
-        errors = _errors(expected, kept[:, -1:], _disagreement(expected, found, ahead), seed)
+        errors = _errors(expected, kept[:, -1:], _disagreement(expected, fitted, ahead), seed)
         return Prediction.of_samples(
             curve.last_step,
             steps,
@@ -144,24 +144,24 @@ def _thinned(measured: tuple[tuple[Step, float], ...]) -> tuple[tuple[Step, floa
 
 
 def _later(chain: Array) -> Array:
-    """Return `_DRAWS` of the later half of the samples, from all walkers alike."""
+    """Return `_DRAWS` of the later half of the samples, evenly from all walkers."""
     flat = chain[len(chain) // 2 :].reshape(-1, chain.shape[-1])
-    found: Array = flat[np.linspace(0, len(flat) - 1, _DRAWS).astype(int)]
-    return found
+    later: Array = flat[np.linspace(0, len(flat) - 1, _DRAWS).astype(int)]
+    return later
 
 
-def _disagreement(expected: Array, found: tuple[Fit, ...], ahead: Abscissae) -> Array:
-    """Return for each step how far the families' fits lie from the median, squared mean."""
+def _disagreement(expected: Array, fitted: tuple[Fit, ...], ahead: Abscissae) -> Array:
+    """Return for each step the root of the fits' mean squared distance from the median."""
     with np.errstate(all="ignore"):
-        values = np.stack([fit.family.of(ahead, *fit.parameters) for fit in found])
+        values = np.stack([fit.family.of(ahead, *fit.parameters) for fit in fitted])
     values = np.nan_to_num(values, nan=0.0).clip(0, 1)
     spread: Array = np.sqrt(np.mean((values - np.median(expected, axis=0)) ** 2, axis=0))
     return spread
 
 
 def _errors(expected: Array, noise: Array, disagreement: Array, seed: int) -> Array:
-    """Return noise of the measurement and the model's error: one of this for a whole curve."""
+    """Return the noise of each measurement, plus one error of the model for a whole curve."""
     random = np.random.default_rng((seed % 2**32, 1))
     model = _DOUBT * disagreement * random.standard_t(2, size=(len(expected), 1))
-    found: Array = noise * random.standard_normal(expected.shape) + model
-    return found
+    errors: Array = noise * random.standard_normal(expected.shape) + model
+    return errors

@@ -1,4 +1,4 @@
-"""What the extra ``curves`` installs, imported when it is first needed."""
+"""The packages of the extra ``curves``, imported when they are first needed."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from dasktune.algos.curves.mcmc.frame import Array
 
 @dataclass(frozen=True, slots=True)
 class Abscissae:
-    """Places on the x axis, with what the families need of them, computed once.
+    """Places on the x axis, with the functions of them that the families need, computed once.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class Abscissae:
 
     @classmethod
     def of(cls, x: Any) -> Abscissae:
-        """Return those of the places `x`."""
+        """Return the abscissae of places."""
         places = np.asarray(x, float)
         return cls(places, np.log(places), 1 / places, 1 / np.log1p(places))
 
@@ -51,8 +51,8 @@ class Family:
     starts
         Where the least-squares fit starts, by parameter.
     of
-        ``of(places, *parameters)``: its values; parameters and places broadcast. Where it is
-        not defined, the value is not finite.
+        ``of(places, *parameters)``: its values; parameters and places broadcast. An
+        undefined value is not finite.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Family:
 
     @property
     def size(self) -> int:
-        """How many parameters it has."""
+        """Its number of parameters."""
         return len(self.starts)
 
 
@@ -82,14 +82,14 @@ def _log_log_linear(at: Abscissae, a: Array, b: Array) -> Array:
 
 def _hill3(at: Abscissae, theta: Array, eta: Array, kappa: Array) -> Array:
     """Return theta x^eta / (kappa^eta + x^eta)."""
-    found: Array = theta / (1 + np.exp(eta * (np.log(kappa) - at.log)))
-    return found
+    values: Array = theta / (1 + np.exp(eta * (np.log(kappa) - at.log)))
+    return values
 
 
 def _log_power(at: Abscissae, a: Array, b: Array, c: Array) -> Array:
     """Return a / (1 + (x / e^b)^c)."""
-    found: Array = a / (1 + np.exp(c * (at.log - b)))
-    return found
+    values: Array = a / (1 + np.exp(c * (at.log - b)))
+    return values
 
 
 def _pow4(at: Abscissae, c: Array, a: Array, b: Array, alpha: Array) -> Array:
@@ -99,8 +99,8 @@ def _pow4(at: Abscissae, c: Array, a: Array, b: Array, alpha: Array) -> Array:
 
 def _mmf(at: Abscissae, alpha: Array, beta: Array, kappa: Array, delta: Array) -> Array:
     """Return alpha - (alpha - beta) / (1 + (kappa x)^delta)."""
-    found: Array = alpha - (alpha - beta) / (1 + np.exp(delta * (np.log(kappa) + at.log)))
-    return found
+    values: Array = alpha - (alpha - beta) / (1 + np.exp(delta * (np.log(kappa) + at.log)))
+    return values
 
 
 def _exp4(at: Abscissae, c: Array, a: Array, b: Array, alpha: Array) -> Array:

@@ -1,4 +1,4 @@
-"""A curve as parametric families want it: x = 1, 2, 3, ... and y, rising, within [0, 1]."""
+"""A curve in the frame of parametric families: x = 1, 2, 3, ... and y, rising, in [0, 1]."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ from dasktune.types import Step
 Array = npt.NDArray[np.float64]
 
 _ROOM = 1.0
-"""How far a curve without a bound may go on, in ranges of what was seen of it."""
+"""How far a curve without a bound may go on, in ranges of its scores so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """How steps become x.
+    """The map from steps to x.
 
-    A step is counted in the shortest distance between two measurements, so that a curve that
-    is measured every 10 steps is the same as one that is measured at each; steps that were
-    left out stay left out.
+    The unit is the shortest distance between two measurements: a curve that is measured every
+    10 steps is the same as one that is measured at each. Gaps between measurements stay gaps.
 
     Parameters
     ----------
     first
         The first step that was measured.
     unit
-        How many steps make 1 of x.
+        Steps in a unit of x.
 
     Examples
     --------
@@ -45,25 +44,25 @@ class Axis:
 
     @classmethod
     def of(cls, steps: Collection[Step]) -> Axis:
-        """Return that of the measured steps of a curve."""
+        """Return the axis for the measured steps of a curve."""
         known = sorted({0, *steps})
         gaps = np.diff(known)
         return cls(first=min(steps), unit=int(gaps.min()) if len(gaps) else 1)
 
     def x(self, steps: Iterable[Step]) -> Array:
-        """Return where steps lie; the first that was measured lies at 1 or beyond."""
+        """Return the places of steps; the first measured one lies at 1 or beyond."""
         start = max(1.0, self.first / self.unit)
-        found: Array = start + (np.asarray(tuple(steps), float) - self.first) / self.unit
-        return found
+        places: Array = start + (np.asarray(tuple(steps), float) - self.first) / self.unit
+        return places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """How scores become y, and back.
+    """The map from scores to y, and back.
 
-    They are moved and stretched until the range that they may have is 0 to 1. Where
-    `Curve.low` or `Curve.high` is not known, the curve may go on by as much as it has covered
-    so far, which also keeps its prediction from running away. A curve that falls, by the
+    Scores are moved and stretched until their possible range is 0 to 1. Where `Curve.low` or
+    `Curve.high` is unknown, the curve may go on by as much as it has covered so far, which
+    also keeps its prediction from running away. A curve that falls, by the
     means of its first and its last third, is turned over: families only rise.
 
     Parameters
@@ -77,7 +76,7 @@ class Frame:
 
     @classmethod
     def of(cls, curve: Curve) -> Frame:
-        """Return that of a curve with at least two different scores."""
+        """Return the frame of a curve with at least two different scores."""
         scores = np.array([score for _, score in curve.measured])
         least, most = float(scores.min()), float(scores.max())
         room = _ROOM * (most - least)
@@ -89,13 +88,13 @@ class Frame:
 
     @property
     def height(self) -> float:
-        """How many units of the score make 1 of y."""
+        """Units of the score in 1 of y."""
         return abs(self.top - self.bottom)
 
     def y(self, scores: Iterable[float]) -> Array:
-        """Return where scores lie."""
-        found: Array = np.asarray(tuple(scores), float) - self.bottom
-        return found / (self.top - self.bottom)
+        """Return the places of scores on the y axis."""
+        heights: Array = np.asarray(tuple(scores), float) - self.bottom
+        return heights / (self.top - self.bottom)
 
     def scores(self, y: Array) -> Array:
         """Return the scores at places on the y axis."""
@@ -103,7 +102,7 @@ class Frame:
 
 
 def within(curve: Curve, scores: Array) -> Array:
-    """Return scores cut to the range that those of a curve can have."""
+    """Return scores cut to the bounds of a curve."""
     low = -np.inf if curve.low is None else curve.low
     high = np.inf if curve.high is None else curve.high
     return np.clip(scores, low, high)

@@ -1,4 +1,4 @@
-"""How likely the weighted families are, given a curve: for all walkers at once."""
+"""The posterior of the weighted families, given a curve: for all walkers at once."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dasktune.algos.curves.mcmc.frame import Array
 from dasktune.algos.curves.mcmc.starting import Fit, admitted
 
 _WEIGHT = 10.0
-"""With which each family starts; only the ratio of weights matters."""
+"""The weight with which each family starts; only ratios matter."""
 
 _BALL = 1e-6
 """How far from the fits walkers start, relative to each coordinate."""
 
 _LEAST_NOISE = 1e-4
-"""Standard deviation of the noise that walkers start with at least, on the y axis."""
+"""The least standard deviation of the noise at the start, on the y axis."""
 
 
 class Posterior:
@@ -24,13 +24,15 @@ class Posterior:
 
     Coordinates are the parameters of each family in turn, then the families' weights, then
     the noise's standard deviation. The curve is the families' weighted mean; measurements lie
-    about it with Gaussian noise. The prior is flat, but for what `admitted` refuses, weights
-    below 0, and noise that is not above 0.
+    about it with Gaussian noise. The prior is flat where `admitted` is true and weights and noise
+    are above 0, and zero elsewhere.
 
     Parameters
     ----------
-    places, y, found
-        The curve and the families, as for `fits` and from it.
+    places, y
+        The curve, as for `dasktune.algos.curves.mcmc.starting.fits`.
+    fits
+        The families that fit it.
     recency
         Whether point i of n counts 10^(i/n) times.
 
@@ -40,17 +42,17 @@ class Posterior:
     """
 
     def __init__(
-        self, places: Abscissae, y: Array, found: tuple[Fit, ...], *, recency: bool
+        self, places: Abscissae, y: Array, fits: tuple[Fit, ...], *, recency: bool
     ) -> None:
-        self._places, self._y, self._fits = places, y, found
+        self._places, self._y, self._fits = places, y, fits
         order = np.arange(1, len(y) + 1) / len(y)
         self._counts = 10**order if recency else np.ones(len(y))
-        sizes = [fit.family.size for fit in found]
+        sizes = [fit.family.size for fit in fits]
         self._cuts = [int(cut) for cut in np.cumsum([0, *sizes])]
-        self.dimensions = self._cuts[-1] + len(found) + 1
+        self.dimensions = self._cuts[-1] + len(fits) + 1
 
     def starts(self, walkers: int, random: np.random.RandomState) -> Array:
-        """Return where that many walkers start: closely about the fits, within the prior."""
+        """Return the starts of walkers: closely about the fits, within the prior."""
         parameters = [value for fit in self._fits for value in fit.parameters]
         centre = np.array([*parameters, *(_WEIGHT for _ in self._fits), 1.0])
         residuals = self.curves(centre[None], self._places)[0, : len(self._y)] - self._y
@@ -59,20 +61,20 @@ class Posterior:
         offsets = offsets * random.standard_normal((walkers, len(centre)))
         outside = ~np.isfinite(self.log_probability(centre + offsets))
         offsets[outside] *= _BALL  # the fits themselves lie within
-        found: Array = centre + offsets
-        return found
+        positions: Array = centre + offsets
+        return positions
 
     def log_probability(self, coordinates: Array) -> Array:
-        """Return it for each of ``(walkers, dimensions)``, but for a constant."""
+        """Return the log probability, up to a constant, for each of ``(walkers, dimensions)``."""
         noise, known = coordinates[:, -1], len(self._y)
         with np.errstate(all="ignore"):
             values = self._values(coordinates, self._places)
             allowed = admitted(values).all(axis=0)
             allowed &= (coordinates[:, self._cuts[-1] :] > 0).all(axis=1)
             residuals = self._mix(coordinates, values[..., :known]) - self._y
-            found = -0.5 * (residuals**2 @ self._counts) / noise**2
-            found -= self._counts.sum() * np.log(noise)
-        return np.where(allowed & np.isfinite(found), found, -np.inf)
+            logs = -0.5 * (residuals**2 @ self._counts) / noise**2
+            logs -= self._counts.sum() * np.log(noise)
+        return np.where(allowed & np.isfinite(logs), logs, -np.inf)
 
     def curves(self, coordinates: Array, places: Abscissae) -> Array:
         """Return the curve, without noise, of each walker: ``(walkers, places)``."""
@@ -82,21 +84,21 @@ class Posterior:
     def _values(self, coordinates: Array, places: Abscissae) -> Array:
         """Return the values ``(families, walkers, places)``."""
         columns = coordinates.T[:, :, None]
-        found = np.empty((len(self._fits), len(coordinates), len(places.x)))
+        values = np.empty((len(self._fits), len(coordinates), len(places.x)))
         spans = zip(self._cuts, self._cuts[1:], strict=False)
         for place, (fit, (start, stop)) in enumerate(zip(self._fits, spans, strict=True)):
-            found[place] = fit.family.of(places, *columns[start:stop])
-        return found
+            values[place] = fit.family.of(places, *columns[start:stop])
+        return values
 
     def _mix(self, coordinates: Array, values: Array) -> Array:
         weights = coordinates[:, self._cuts[-1] : -1]
         weights = weights / weights.sum(axis=1, keepdims=True)
-        found: Array = np.einsum("wk,kwp->wp", weights, values)
-        return found
+        mixed: Array = np.einsum("wk,kwp->wp", weights, values)
+        return mixed
 
 
 def sampled(posterior: Posterior, *, walkers: int, samples: int, seed: int) -> Array:
-    """Return what an affine-invariant ensemble sampler draws: ``(samples, walkers, dimensions)``.
+    """Return the draws of an affine-invariant sampler: ``(samples, walkers, dimensions)``.
 
     References
     ----------
@@ -110,5 +112,5 @@ def sampled(posterior: Posterior, *, walkers: int, samples: int, seed: int) -> A
     start = posterior.starts(walkers, random)
     state = emcee.State(start, random_state=random.get_state())
     sampler.run_mcmc(state, samples, skip_initial_state_check=True)
-    found: Array = sampler.get_chain()
-    return found
+    chain: Array = sampler.get_chain()
+    return chain

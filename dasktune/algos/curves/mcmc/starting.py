@@ -1,4 +1,4 @@
-"""Where the sampler starts: each family fitted to the curve by least squares."""
+"""The starts of the sampler: each family fitted to the curve by least squares."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from dasktune.algos.curves.mcmc.families import FAMILIES, Abscissae, Family
 from dasktune.algos.curves.mcmc.frame import Array
 
 _PULL = 10.0
-"""Weight of what goes beyond the prior, next to residuals."""
+"""Weight of a distance beyond the prior, next to residuals."""
 
 _MARGIN = 1e-3
 """How far inside the prior a fit should lie."""
 
 _WRONG = 1e3
-"""Residual of what is not finite, or beyond it."""
+"""The largest residual, also of a value that is not finite."""
 
 _MOST_EVALUATIONS = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """A family as it was fitted.
+    """A fitted family.
 
     Parameters
     ----------
     family
-        Which it is.
+        The family.
     parameters
-        Those of the fit, within the prior.
+        Its parameters, within the prior.
     deviation
         Root of the mean squared residual.
     """
@@ -43,7 +43,7 @@ class Fit:
 
 
 def fits(places: Abscissae, y: Array) -> tuple[Fit, ...]:
-    """Return the families that can be fitted; those that cannot are left out for this curve.
+    """Return the families that can be fitted to a curve.
 
     Levenberg-Marquardt from the starts of each family. A fit that leaves the prior is pulled
     back into it; one that stays outside, or is not finite, has failed.
@@ -51,14 +51,14 @@ def fits(places: Abscissae, y: Array) -> tuple[Fit, ...]:
     Parameters
     ----------
     places
-        Where the curve was measured, then where the prior looks at a family: x = 2 and the
-        last x (see `admitted`).
+        The places of the measurements, then those at which the prior looks at a family: x = 2
+        and the last x (see `admitted`).
     y
-        What was measured.
+        The measurements.
     """
     with np.errstate(all="ignore"):
-        found = [_fit(family, places, y) for family in FAMILIES]
-    return tuple(fit for fit in found if fit is not None)
+        fitted = [_fit(family, places, y) for family in FAMILIES]
+    return tuple(fit for fit in fitted if fit is not None)
 
 
 def admitted(values: Array) -> npt.NDArray[np.bool_]:
@@ -66,27 +66,27 @@ def admitted(values: Array) -> npt.NDArray[np.bool_]:
 
     References
     ----------
-    Domhan et al. (2015), section 3.2: none that falls between the two, none that ends out of
-    range. Theirs is 0 to 100; ours is that of the metric, which is 0 to 1 here.
+    Domhan et al. (2015), section 3.2: no curve falls between the two, or ends out of range. Their
+    range is 0 to 100; here it is 0 to 1, the range of the metric.
     """
     first, last = values[..., -2], values[..., -1]
-    found: npt.NDArray[np.bool_] = (first <= last) & (last >= 0) & (last <= 1)
-    return found
+    rises: npt.NDArray[np.bool_] = (first <= last) & (last >= 0) & (last <= 1)
+    return rises
 
 
 def _fit(family: Family, places: Abscissae, y: Array) -> Fit | None:
     known = len(y)
-    # The algorithm wants as many residuals as parameters; the pulls are three of them.
+    # The algorithm needs as many residuals as parameters; the pulls are three of them.
     size = max(known + 3, family.size)
 
     def residuals(parameters: Array) -> Array:
         values = family.of(places, *parameters)
         first, last = values[-2:]
-        found = np.zeros(size)
-        found[:known] = values[:known] - y
-        found[known : known + 3] = first - last, last - 1 + _MARGIN, _MARGIN - last
-        found[known:] = _PULL * np.maximum(found[known:], 0)
-        finite: Array = np.nan_to_num(found, nan=_WRONG).clip(-_WRONG, _WRONG)
+        rest = np.zeros(size)
+        rest[:known] = values[:known] - y
+        rest[known : known + 3] = first - last, last - 1 + _MARGIN, _MARGIN - last
+        rest[known:] = _PULL * np.maximum(rest[known:], 0)
+        finite: Array = np.nan_to_num(rest, nan=_WRONG).clip(-_WRONG, _WRONG)
         return finite
 
     result = extra.optimize().least_squares(

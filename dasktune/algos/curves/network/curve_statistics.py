@@ -1,8 +1,7 @@
-"""What has been measured of a learning curve, in a unit of its own, described by numbers.
+"""The measured part of a learning curve, in a unit of its own, as numbers.
 
-Scores are counted from the last one in units of the curve's own recent movement, and pressed
-together by asinh, so that noise around a plateau and a jump a thousand times as large are both
-told apart.
+Scores are counted from the last one in units of the curve's own recent movement, and
+compressed by asinh: noise around a plateau and a jump a thousand times as large stay apart.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _KNOTS = np.array([0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0])
 _RECENT = np.array([2, 4, 8, 16, 32])
 
 _RANGES = 25.0
-"""So many times what a curve of ten points has moved it may move yet, if no bound is known."""
+"""How far a curve of ten points without a bound may still move, in ranges of its scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class Seen:
 
     @classmethod
     def of(cls, curve: Curve) -> Seen:
-        """Return what has been measured; at least one score must be finite."""
+        """Return the measured part of a curve; at least one score must be finite."""
         curve = curve.moderate
         times, scores = np.array(curve.measured, float).T
         gap = float(np.median(np.diff(times))) if len(times) > 1 else max(times[0], 1.0)
@@ -60,11 +59,11 @@ class Seen:
         )
 
     def compress(self, score: float) -> float:
-        """Return a score counted from the last one, a large distance pressed together."""
+        """Return a score counted from the last one, compressed."""
         return float(np.arcsinh((score - self.origin) / self.scale))
 
     def extent(self) -> Array:
-        """Return how much has been seen."""
+        """Return the extent of the measured part, beside the whole."""
         last, count = self.times[-1], len(self.times)
         return np.array(
             [
@@ -86,8 +85,8 @@ class Seen:
         recent = np.minimum(_RECENT, count)
         last = (sums[-1] - sums[count - recent]) / recent
         single = self.values[np.maximum(count - _LAGS, 0)]
-        found: Array = np.arcsinh(np.concatenate((single, parts, last)))
-        return found
+        features: Array = np.arcsinh(np.concatenate((single, parts, last)))
+        return features
 
     def movement(self) -> Array:
         """Return noise, range, extremes and how often the score rose."""
@@ -116,7 +115,7 @@ class Seen:
         )
 
     def room(self) -> Array:
-        """Return how far it is to the bounds, and to zero: many a metric ends there."""
+        """Return the distances to the bounds, and to zero: many metrics end there."""
         low, high, last = self.curve.low, self.curve.high, self.origin
         return np.array(
             [
@@ -155,10 +154,11 @@ class Seen:
         )
 
     def extrapolated(self, ahead: Array) -> Array:
-        """Return where simple laws lead, how far each may be off, and how well it fitted.
+        """Return the ends of simple laws, their uncertainty, and how well they fit.
 
-        Straight lines over functions of time, by least squares over all points, later ones
-        weighing more, and over the last ones alone; and a gain that shrinks geometrically.
+        The laws are straight lines over functions of time, by least squares over all points,
+        later ones with more weight, and over the last ones alone; and a gain that shrinks
+        geometrically.
         """
         past, future = _laws(self.times / self.gap), _laws(ahead / self.gap)
         places = np.arange(1, len(self.values) + 1) / len(self.values)
@@ -172,18 +172,18 @@ class Seen:
         lines = level[:, None, None] + slope[..., None] * (past - middle[..., None])
         rest = np.sqrt(np.einsum("wn,wln->wl", weights, (values - lines) ** 2))
         away = future[None] - middle[..., None]
-        found = np.arcsinh(level[:, None, None] + slope[..., None] * away)
+        led = np.arcsinh(level[:, None, None] + slope[..., None] * away)
         count = 1.0 / (weights**2).sum(axis=1)[:, None, None]
         off = rest[..., None] * np.sqrt((1.0 + away**2 / spread[..., None]) / count)
         fitted = np.broadcast_to(log(rest.ravel()), (len(ahead), rest.size))
         parts = (
-            found.reshape(-1, len(ahead)).T,
+            led.reshape(-1, len(ahead)).T,
             np.arcsinh(off).reshape(-1, len(ahead)).T,
         )
         return np.column_stack((*parts, fitted, self._shrinking(ahead)))
 
     def _shrinking(self, ahead: Array) -> Array:
-        """Return where gains lead that shrink by the same part from third to third."""
+        """Return the gains ahead if they shrink by the same part from third to third."""
         if len(self.values) < 3:
             return np.zeros(len(ahead))
         sums = np.concatenate(([0.0], np.cumsum(self.values)))
@@ -195,8 +195,8 @@ class Seen:
         ratio = float(np.clip((late - middle) / change, -0.9, 0.98)) if abs(change) > 1e-6 else 0.0
         thirds = (ahead - self.times[-1]) / self.gap / ((count - first) / 3)
         gain = (late - middle) * ratio * (1 - np.abs(ratio) ** thirds) / (1 - ratio)
-        found: Array = np.arcsinh(gain)
-        return found
+        gains: Array = np.arcsinh(gain)
+        return gains
 
     def around(self, step: float) -> tuple[float, float]:
         """Return the mean of up to three values just before a step and just after it."""
@@ -210,7 +210,7 @@ class Seen:
 def _unit(curve: Curve, values: Array) -> tuple[float, float]:
     """Return the unit of a curve's scores, and the standard deviation of their noise.
 
-    Both rest on the later half, so that a wild beginning does not hide what is fine now.
+    Both are those of the later half: a wild beginning must not hide small changes now.
     """
     size, least = float(np.abs(values).max()) or 1.0, 1e-7
     if curve.low is not None and curve.high is not None:
@@ -229,11 +229,11 @@ def _unit(curve: Curve, values: Array) -> tuple[float, float]:
 
 
 def _laws(times: Array) -> Array:
-    """Return functions of time, over which scores are taken for straight lines."""
+    """Return the functions of time over which scores are taken for straight lines."""
     shifted = times + 1.0
     return np.stack((np.log(shifted), shifted**-0.5, shifted**-1.0, shifted))
 
 
 def log(values: Any) -> Any:
-    """Return logarithms; what is next to nothing counts as a hundred-thousandth."""
+    """Return logarithms, of one hundred-thousandth at least."""
     return np.log(np.maximum(values, 1e-5))

@@ -1,4 +1,4 @@
-"""What a network is told of a learning curve: numbers without a unit, one row for each step.
+"""The input of a network for a learning curve: numbers without a unit, a row for each step.
 
 A curve and the same curve in another unit give the same rows.
 """
@@ -20,15 +20,15 @@ from dasktune.types import Step
 Array = NDArray[np.float64]
 
 FORM: Final = 1
-"""Counts up whenever rows come out differently: weights fit one form."""
+"""The version of the rows; weights fit only one."""
 
 LIMIT: Final = 12.0
-"""No compressed score and no logarithm is told as larger."""
+"""The largest compressed score and logarithm in a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What a network is told, and how its answer is to be read.
+    """The input of a network, and how its answer is read.
 
     Parameters
     ----------
@@ -41,8 +41,8 @@ class Features:
     noise
         Standard deviation of a single measurement, estimated.
     below, above
-        How far the score can fall and rise from the origin, compressed. Where no bound is known
-        it is some ranges of what was seen, or the way to zero where that is not too far.
+        How far the score can fall and rise from the origin, compressed. Without a bound it
+        is some ranges of the scores so far, or the way to zero where that is not too far.
     """
 
     rows: Array
@@ -54,11 +54,8 @@ class Features:
 
 
 def describe(curve: Curve, steps: tuple[Step, ...]) -> Features:
-    """Return what a network is told of a curve's score at future steps.
-
-    It does not check the question.
-    """
-    # Beyond its end a curve is taken for one that goes on: networks have seen no other.
+    """Return the input for a curve's scores at future steps; the question is not checked."""
+    # A curve asked about beyond its end is taken for a longer one: networks know no other.
     seen = Seen.of(replace(curve, max_steps=max(curve.max_steps, *steps)))
     ahead = np.asarray(steps, float)
     constant = np.concatenate((seen.extent(), seen.shape(), seen.movement(), seen.room()))

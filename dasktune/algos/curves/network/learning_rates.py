@@ -1,4 +1,4 @@
-"""The learning rate of a curve: what it will do until each step, and what it has done."""
+"""The learning rate of a curve, until each future step and in the past."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dasktune.types import Step
 Array = NDArray[np.float64]
 
 _DROP = -0.3
-"""Logarithm of the ratio from which on a falling learning rate counts as a drop."""
+"""Logarithm of a ratio of rates: a larger fall than this counts as a drop."""
 
 _LEAST_RATE = 1e-4
-"""Rates are counted from this part of the largest one on: a schedule may end at 0."""
+"""The least rate, as a part of the largest one: a schedule may end at 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Rates:
 
     @classmethod
     def of(cls, rates: tuple[tuple[Step, float], ...]) -> Rates | None:
-        """Return the rates; None if they are not known or never positive."""
+        """Return the rates; None for a rate that is unknown or zero everywhere."""
         if not rates:
             return None
         starts, sizes = np.array(rates, float).T
@@ -42,18 +42,18 @@ class Rates:
     def before(self, steps: Any) -> Array:
         """Return the logarithm of the rate with which each step was trained."""
         places = np.searchsorted(self.starts, np.asarray(steps, float) - 1.0, side="right")
-        found: Array = self.logs[np.maximum(places - 1, 0)]
-        return found
+        logs: Array = self.logs[np.maximum(places - 1, 0)]
+        return logs
 
     def drops(self) -> tuple[Array, Array]:
-        """Return where the rate drops, and the logarithms of the ratios."""
+        """Return the steps at which the rate drops, and the logarithms of the ratios."""
         changes = np.diff(self.logs)
         chosen = changes < _DROP
         return self.starts[1:][chosen], changes[chosen]
 
 
 def schedule(seen: Seen, ahead: Array) -> Array:
-    """Return what the learning rate will do until each step, and what it has done."""
+    """Return the changes of the learning rate until each step, and in the past."""
     rates = Rates.of(seen.curve.rates)
     if rates is None:
         return np.zeros((len(ahead), 19))

@@ -1,8 +1,8 @@
-"""A small network that has seen many learning curves predicts the next one, at once.
+"""Prediction by a small network that was trained on many learning curves.
 
 It was trained on curves drawn from a prior and on recorded ones, by
-``benchmarks/train_predictor.py``; the weights are part of the package. What it is told of a
-curve is in `dasktune.algos.curves.network.features`: coming drops of the learning rate and
+``benchmarks/train_predictor.py``; the weights are part of the package. Its input is
+`dasktune.algos.curves.network.features`, which has coming drops of the learning rate and
 siblings that begin alike, too.
 """
 
@@ -30,7 +30,7 @@ _MIDDLE: Final = LEVELS.index(0.5)
 _LEVELS: Final = np.array(LEVELS)
 
 _OUTWARD: Final = 0.05
-"""Part of the way from the last level but one to the bound that the last one goes at least."""
+"""The last level lies at least this part of the way from its neighbour to the bound."""
 
 LEAST_GAP: Final = -9.0
 MOST_GAP: Final = 2.5
@@ -40,28 +40,28 @@ FARTHEST: Final = 15.0
 """Bound of a compressed score."""
 
 LEAST_ROOM: Final = 1e-3
-"""A bound is taken to be at least that far, compressed."""
+"""The least distance of a bound, compressed."""
 
 MOST_INPUT: Final = 5.0
-"""Bound of what the first layer is given, in standard deviations of the training."""
+"""Bound of the input of the first layer, in standard deviations of the training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Weights:
-    """The weights of some networks of one shape, which answer together.
+    """The weights of networks of one shape, whose answers are averaged.
 
     Parameters
     ----------
     form
         The form of the features that they were trained on.
     mean, deviation
-        ``(networks, 1, features)``: what the rows are standardised by.
+        ``(networks, 1, features)``: mean and deviation of the rows in the training.
     layers
         For each layer the matrices, ``(networks, inputs, outputs)``, and the offsets,
         ``(networks, 1, outputs)``.
     stretch
-        ``(3, 2)``: logarithms of what distances below and above the median are multiplied by,
-        for calibration: a constant, and what the first two features add.
+        ``(3, 2)``: for calibration, the logarithms of factors for the distances below and
+        above the median: a constant, and coefficients of the first two features.
 
     Raises
     ------
@@ -82,13 +82,13 @@ class Weights:
 
     @classmethod
     def load(cls, file: IO[bytes]) -> Weights:
-        """Return what is in a file of `numpy.savez`, whose arrays are those of `to_arrays`."""
+        """Return the weights in a file of `numpy.savez`."""
         with np.load(file, allow_pickle=False) as held:
             return cls.from_arrays({name: held[name] for name in held.files})
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Weights:
-        """Return what `to_arrays` returned."""
+        """Return the weights of these arrays."""
         digest = hashlib.sha256()
         for name in sorted(arrays):
             digest.update(name.encode() + arrays[name].tobytes())
@@ -108,9 +108,9 @@ class Weights:
             digest=digest.hexdigest()[:16],
         )
 
-    def answer(self, told: Features) -> Array:
+    def answer(self, features: Features) -> Array:
         """Return ``(steps, levels)``: the scores, in the curve's own unit."""
-        hidden = ((told.rows - self.mean) / self.deviation).clip(-MOST_INPUT, MOST_INPUT)
+        hidden = ((features.rows - self.mean) / self.deviation).clip(-MOST_INPUT, MOST_INPUT)
         sides = np.exp(self.stretch[0] + hidden[..., :2] @ self.stretch[1:])
         hidden = hidden.astype(np.float32)
         for matrices, offsets in self.layers[:-1]:
@@ -123,28 +123,30 @@ class Weights:
         upper = gaps[..., _MIDDLE + 1 :].cumsum(axis=-1)
         parts = (lower * sides[..., :1], np.zeros_like(raw[..., :1]), upper * sides[..., 1:])
         each = raw[..., _MIDDLE, None] + np.concatenate(parts, axis=-1)
-        found: Array = each.mean(axis=0).clip(-FARTHEST, FARTHEST)
-        return np.where(found > 0, _within(found, told.above), -_within(-found, told.below))
+        scores: Array = each.mean(axis=0).clip(-FARTHEST, FARTHEST)
+        return np.where(
+            scores > 0, _within(scores, features.above), -_within(-scores, features.below)
+        )
 
 
 def _within(distances: Array, room: float) -> Array:
-    """Return distances that come near to a bound, but never beyond it."""
+    """Return distances pressed below a bound."""
     room = max(room, LEAST_ROOM)
     return room * np.tanh(distances / room)
 
 
 @dataclass(frozen=True, slots=True)
 class PriorFitted:
-    """Predicts by a small network that was trained beforehand; the fast default.
+    """Predicts with a small network that was trained beforehand; the fast default.
 
-    It knows a curve's bounds, the whole of its learning rate and its siblings, where they are
-    given. A prediction takes a few milliseconds, draws nothing and is the same everywhere but
-    for rounding.
+    It uses a curve's bounds, its whole learning rate and its siblings, where they are given. A
+    prediction takes a few milliseconds, draws nothing and is the same on every machine up to
+    rounding.
 
     Parameters
     ----------
     weights
-        Others than those of the package.
+        None for those of the package.
     """
 
     weights: Weights | None = None
@@ -152,10 +154,12 @@ class PriorFitted:
     def predict(self, curve: Curve, steps: tuple[Step, ...], *, seed: int = 0) -> Prediction:
         """Return the scores that curves like this one had at such steps."""
         check_question(curve, steps)
-        told = describe(curve, steps)
+        features = describe(curve, steps)
         weights = self.weights or packaged()
-        away = _open(np.sinh(weights.answer(told)), np.sinh(told.below), np.sinh(told.above))
-        scores = told.origin + told.scale * away
+        away = _open(
+            np.sinh(weights.answer(features)), np.sinh(features.below), np.sinh(features.above)
+        )
+        scores = features.origin + features.scale * away
         low = -np.inf if curve.low is None else curve.low
         high = np.inf if curve.high is None else curve.high
         rows = np.maximum.accumulate(scores.clip(low, high), axis=1)
@@ -163,7 +167,7 @@ class PriorFitted:
             after=curve.last_step,
             steps=steps,
             scores=tuple(map(tuple, rows.tolist())),
-            deviations=tuple(_deviations(rows, told.noise).tolist()),
+            deviations=tuple(_deviations(rows, features.noise).tolist()),
         )
 
     def identity(self) -> dict[str, object]:
@@ -182,7 +186,7 @@ def packaged() -> Weights:
 def _open(away: Array, below: float, above: float) -> Array:
     """Return scores whose outermost levels lie some way towards the bounds.
 
-    No training shows all that may happen to one curve in a hundred.
+    No training shows everything that may happen to one curve in a hundred.
     """
     least = away[:, 1] - _OUTWARD * (away[:, 1] + below)
     most = away[:, -2] + _OUTWARD * (above - away[:, -2])
@@ -193,12 +197,12 @@ def _open(away: Array, below: float, above: float) -> Array:
 def _deviations(rows: Array, noise: float) -> Array:
     """Return the standard deviations of the scores without noise.
 
-    They are what of the whole variance is not that of a measurement, a tenth of it at least: the
-    network was not told which is which.
+    The variance of a measurement is subtracted from the whole variance, of which at least a
+    tenth stays: the network was not told which is which.
     """
     middles = (rows[:, 1:] + rows[:, :-1]) / 2
     parts = np.diff(_LEVELS) / np.diff(_LEVELS).sum()
     mean = middles @ parts
     variance = ((middles - mean[:, None]) ** 2) @ parts
-    found: Array = np.sqrt(np.maximum(variance - noise**2, 0.1 * variance))
-    return found
+    deviations: Array = np.sqrt(np.maximum(variance - noise**2, 0.1 * variance))
+    return deviations

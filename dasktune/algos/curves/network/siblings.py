@@ -1,4 +1,4 @@
-"""Curves that begin like this one: what they did later, and after a drop of their rate."""
+"""Curves that begin like this one: their later gains, and those after a drop of their rate."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Array = NDArray[np.float64]
 
 
 def siblings(seen: Seen, ahead: Array) -> Array:
-    """Return what siblings did from this curve's last step on, and after a drop of theirs.
+    """Return the gains of siblings after this curve's last step, and after a drop of their rate.
 
-    Siblings weigh as they reach towards the step, as they share the past and as their
-    learning rate until there is like this curve's.
+    A sibling has more weight the further it reaches towards the step, the more of the past it
+    shares, and the more its learning rate until the step is like this curve's.
     """
-    closest = (Sibling.of(one, seen) for one in _closest(seen.curve))
-    known = [one for one in closest if one is not None]
+    closest = (Sibling.of(branch, seen) for branch in _closest(seen.curve))
+    known = [sibling for sibling in closest if sibling is not None]
     return np.column_stack((_followed(seen, known, ahead), _dropped(seen, known, ahead)))
 
 
@@ -37,7 +37,7 @@ class Sibling:
 
     @classmethod
     def of(cls, branch: Branch, seen: Seen) -> Sibling | None:
-        """Return what is known of a sibling; None if that is nothing."""
+        """Return the sibling of a branch, or None if all its scores are infinite or NaN."""
         times, scores = np.asarray(branch.steps, float), np.asarray(branch.scores, float)
         finite = np.isfinite(scores)
         if not finite.any():
@@ -47,30 +47,33 @@ class Sibling:
 
     def level(self, steps: Any) -> Array:
         """Return the score at steps, its last one after its end."""
-        found: Array = np.interp(steps, self.times, self.values)
-        return found
+        levels: Array = np.interp(steps, self.times, self.values)
+        return levels
 
 
 def _closest(curve: Curve) -> tuple[Branch, ...]:
-    """Return the siblings that share most, those that went on longest first among equals."""
+    """Return the siblings that share most; of equals the longest first."""
     order = sorted(
-        curve.siblings, key=lambda one: (-one.at, -one.steps[-1] if one.steps else 0, one.scores)
+        curve.siblings,
+        key=lambda branch: (-branch.at, -branch.steps[-1] if branch.steps else 0, branch.scores),
     )
     return tuple(order[:MOST_SIBLINGS])
 
 
 def _followed(seen: Seen, known: list[Sibling], ahead: Array) -> Array:
-    """Return the gains of siblings between the last step and each future one."""
+    """Return the gains of siblings between the last step and each future sibling."""
     last = float(seen.times[-1])
-    further = [one for one in known if one.times[-1] > last]
+    further = [sibling for sibling in known if sibling.times[-1] > last]
     if not further:
         return np.zeros((len(ahead), 11))
-    reach = np.array([np.minimum((one.times[-1] - last) / (ahead - last), 1.0) for one in further])
-    start = np.array([float(one.level(last)) for one in further])
-    gains = np.array([one.level(ahead) for one in further]) - start[:, None]
+    reach = np.array(
+        [np.minimum((sibling.times[-1] - last) / (ahead - last), 1.0) for sibling in further]
+    )
+    start = np.array([float(sibling.level(last)) for sibling in further])
+    gains = np.array([sibling.level(ahead) for sibling in further]) - start[:, None]
     own = Rates.of(seen.curve.rates)
-    unlike = np.array([_unlike(own, one.rates, last, ahead) for one in further])
-    shared = np.array([min(one.at / max(last, 1.0), 1.0) for one in further])
+    unlike = np.array([_unlike(own, sibling.rates, last, ahead) for sibling in further])
+    shared = np.array([min(sibling.at / max(last, 1.0), 1.0) for sibling in further])
     weights = reach**2 * np.exp(-3.0 * unlike) * (0.02 + shared**2)[:, None] + 1e-9
     total = weights.sum(axis=0)
     weights = weights / total
@@ -106,7 +109,7 @@ def _unlike(own: Rates | None, other: Rates | None, last: float, ahead: Array) -
 
 
 def _dropped(seen: Seen, known: list[Sibling], ahead: Array) -> Array:
-    """Return what siblings gained by a drop of theirs, as long after it as each step is."""
+    """Return the gains of siblings after a drop of their rate, at the same distance from it."""
     empty = np.zeros((len(ahead), 4))
     rates = Rates.of(seen.curve.rates)
     if rates is None:
@@ -117,12 +120,12 @@ def _dropped(seen: Seen, known: list[Sibling], ahead: Array) -> Array:
         return empty
     lag = ahead - coming[0]
     gains, reach = [], []
-    for one in known:
-        theirs = one.rates.drops()[0] if one.rates is not None else np.empty(0)
-        theirs = theirs[(theirs > one.times[0]) & (theirs < one.times[-1])]
-        if len(theirs):
-            gains.append(one.level(theirs[0] + lag) - float(one.level(theirs[0])))
-            reach.append(np.minimum((one.times[-1] - theirs[0]) / np.maximum(lag, 1.0), 1.0))
+    for sibling in known:
+        drops = sibling.rates.drops()[0] if sibling.rates is not None else np.empty(0)
+        drops = drops[(drops > sibling.times[0]) & (drops < sibling.times[-1])]
+        if len(drops):
+            gains.append(sibling.level(drops[0] + lag) - float(sibling.level(drops[0])))
+            reach.append(np.minimum((sibling.times[-1] - drops[0]) / np.maximum(lag, 1.0), 1.0))
     if not gains:
         return empty
     after = lag > 0

@@ -86,7 +86,7 @@ def test_fits_end_within_the_range_that_scores_can_have() -> None:
         assert 0 <= last <= 1
 
 
-def test_a_curve_that_falls_straight_down_leaves_out_what_only_rises() -> None:
+def test_fits_of_a_falling_line_leave_out_rising_families() -> None:
     places = Abscissae.of([*np.arange(1.0, 11.0), 2.0, 100.0])
     for fit in fits(places, np.linspace(0.9, 0.1, 10)):
         *_, second, last = fit.family.of(places, *fit.parameters)

@@ -1,4 +1,4 @@
-"""What a network is told of a curve has no unit, and knows nothing of the future's scores."""
+"""Features of a curve have no unit, and depend only on its past scores."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_bounds_are_where_they_are_given() -> None:
 
 
 @pytest.mark.parametrize("shift", [0.0, -5.0, 1e6])
-def test_without_bounds_a_curve_goes_no_further_than_some_ranges_or_to_zero(shift: float) -> None:
+def test_features_without_bounds_reach_some_ranges_or_zero(shift: float) -> None:
     one = curve(low=None, high=None)
     found = describe(replace(one, scores=tuple(np.add(one.scores, shift).tolist())), STEPS)
     rise, fall = (found.scale * np.sinh(room) for room in (found.above, found.below))
@@ -112,7 +112,7 @@ def test_a_schedule_may_end_at_zero_or_be_no_rate_at_all() -> None:
         assert np.isfinite(describe(curve(rates=rates), STEPS).rows).all()
 
 
-def test_siblings_are_told_by_what_they_did_later_not_by_their_order() -> None:
+def test_features_do_not_depend_on_the_order_of_siblings() -> None:
     pair = (branch(0.1), branch(0.2))
     assert told_apart(curve(), curve(siblings=pair)) >= 8
     assert told_apart(curve(siblings=pair), curve(siblings=(branch(0.1), branch(-0.2)))) >= 2
@@ -135,7 +135,7 @@ def test_scores_too_large_to_be_squared_are_told_as_large() -> None:
     assert np.isfinite(describe(wild, STEPS).rows).all()
 
 
-def test_siblings_beyond_those_that_a_curve_has_at_most_are_not_told_of() -> None:
+def test_features_ignore_siblings_beyond_the_largest_number() -> None:
     closest = tuple(branch(0.01 * number) for number in range(MOST_SIBLINGS))
     others = tuple(replace(branch(0.5), at=20) for _ in range(3))
     assert told_apart(curve(siblings=closest), curve(siblings=(*others, *closest))) == 0

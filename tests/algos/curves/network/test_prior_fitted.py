@@ -48,7 +48,7 @@ def ask(curve: Curve) -> Prediction:
     return PriorFitted().predict(curve, future_steps(curve.last_step, curve.max_steps))
 
 
-def test_a_coming_drop_of_the_learning_rate_raises_what_is_predicted() -> None:
+def test_prediction_rises_before_a_drop_of_the_learning_rate() -> None:
     kept, dropped = rising(rates=RATE), rising(rates=DROP)
     assert last(dropped) > last(kept) + 0.005
     before, after = (PriorFitted().predict(dropped, (30, 36)).medians[at] for at in (0, 1))
@@ -149,7 +149,7 @@ def test_the_identity_names_the_weights() -> None:
     assert len(packaged().digest) == 16
 
 
-def test_weights_survive_a_file_and_those_of_another_form_are_refused() -> None:
+def test_weights_survive_a_file_unless_of_another_form() -> None:
     arrays = {
         "form": np.array(0),
         "stretch": np.zeros((3, 2)),
