@@ -1,10 +1,10 @@
-"""How studies stand, read from their database: while they run, and after they died."""
+"""The status of studies, read from their database: while they run, and after they ended."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -21,6 +21,7 @@ from dasktune.cli.status_report import (
     waits_text,
 )
 from dasktune.cli.study_file import load
+from dasktune.driver.run_status import RunStatus
 from dasktune.errors import ConfigurationError, unknown
 from dasktune.report.formats import duration, printable
 from dasktune.results.results import objective_of
@@ -31,7 +32,7 @@ from dasktune.study.create import config_of
 from dasktune.types import Direction
 
 DATABASES = ("sqlite", "postgresql")
-"""How URLs of databases begin; other URLs are those of checkpoint stores."""
+"""The first words of database URLs; other URLs are those of checkpoint stores."""
 
 MOST_FAILED = 200
 """Failed trials, and groups of failed stages, that are looked at."""
@@ -39,39 +40,35 @@ MOST_FAILED = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """How one study stands.
+    """The status of one study.
 
     Parameters
     ----------
     study, metric, direction
-        As it was created; several with commas between.
+        Those of the study; several metrics and directions with commas between.
     trials
         Number of trials by state.
     best
-        Number, value, steps and params of the best trial; None if there is none, or there are
-        several metrics to be traded off.
+        Number, value, steps and params of the best trial; None if there is none, or several
+        metrics.
     steps_requested
-        Steps asked for by now.
+        Steps that were requested so far.
     steps_executed, steps_repeated
         Steps of the stages that have ended.
     stages
-        Number of stages that have ended, by how.
+        Number of ended stages, by how they ended.
     last_activity
         When the study was created or its last stage ended (epoch seconds).
     read_at
         When all this was read (epoch seconds).
     driver
-        The driver of the last run; None if there was none, or none that says so.
+        The driver of the last run; None if there was none.
     running
-        What runs, or ran when the driver died, the longest first.
-    waits
-        What the driver waits for: ``kind``, ``text`` and ``since`` (epoch seconds).
-    workers
-        How many workers are usable and busy, and how many stages wait for one.
-    seconds_left
-        Estimate for what is asked for now; None if nothing is known.
+        The stages that run, or ran when the driver died, the longest first.
+    run
+        The status of the last run at its last heartbeat; None if there was none.
     failures
-        What failed and why; of very many only the first.
+        Failed trials and stages; of very many only the first.
     """
 
     study: str
@@ -87,14 +84,21 @@ class Status:
     read_at: float
     driver: Driver | None = None
     running: Sequence[Running] = ()
-    waits: Sequence[Mapping[str, Any]] = ()
-    workers: Mapping[str, int] = field(default_factory=dict)
-    seconds_left: float | None = None
+    run: RunStatus | None = None
     failures: Sequence[Failure] = ()
 
     def to_json(self) -> dict[str, object]:
         """Return it as a JSON document."""
-        return asdict(self)
+        document = asdict(self)
+        del document["run"]
+        run = self.run or RunStatus(seen=0.0)
+        waits = [asdict(wait) for wait in run.waits]
+        return {
+            **document,
+            "waits": waits,
+            "workers": dict(run.workers),
+            "seconds_left": run.seconds_left,
+        }
 
     def __str__(self) -> str:
         return self.in_words()
@@ -105,7 +109,7 @@ class Status:
         Parameters
         ----------
         verbose
-            Leave nothing out, and add the tracebacks of what failed.
+            Leave nothing out, and add the tracebacks of failures.
         """
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.last_activity))
         lines = [
@@ -116,45 +120,48 @@ class Status:
             + (f", {self.steps_repeated:,} of them repeated" if self.steps_repeated else ""),
             f"  stages  {_counts(self.stages)}",
             f"  last    {when}",
-            *self._about_driver(),
+            *self._driver_lines(),
         ]
         parts = {
             "runs" if self.driver is None or self.driver.is_alive else "ran": map(
                 str, self.running
             ),
-            "waits": waits_text(self.waits, self.read_at),
+            "waits": () if self.run is None else waits_text(self.run.waits, self.read_at),
             "failed": self._failures(verbose),
         }
         failed = self.trials.get("FAIL", 0) - sum(
-            len(one.trials) for one in self.failures if one.is_final
+            len(failure.trials) for failure in self.failures if failure.is_final
         )
-        for name, found in parts.items():
+        for name, texts in parts.items():
             more = max(0, failed) if name == "failed" else 0
-            told = folded(list(found), shows_all=verbose, more=more)
-            lines += [f"  {name if not at else '':<7} {one}" for at, one in enumerate(told)]
+            shown_lines = folded(list(texts), shows_all=verbose, more=more)
+            lines += [
+                f"  {name if not at else '':<7} {line}" for at, line in enumerate(shown_lines)
+            ]
         return "\n".join(lines)
 
-    def _about_driver(self) -> list[str]:
+    def _driver_lines(self) -> list[str]:
         """Return the lines about the driver and its workers."""
         if self.driver is None:
             return []
         lines = [f"  driver  {self.driver.in_words(self.read_at)}"]
-        if not self.driver.is_alive:
+        if self.run is None or not self.driver.is_alive:
             return lines
-        if self.workers:
+        if workers := self.run.workers:
             lines.append(
-                f"  workers {self.workers['busy']:,} of {self.workers['usable']:,} busy, "
-                f"{self.workers['stages_waiting']:,} stages wait for one"
+                f"  workers {workers['busy']:,} of {workers['usable']:,} busy, "
+                f"{workers['stages_waiting']:,} stages wait for one"
             )
-        if self.seconds_left is not None:
-            lines.append(f"  left    about {duration(self.seconds_left)} for what is asked for now")
+        if self.run.seconds_left is not None:
+            left = duration(self.run.seconds_left)
+            lines.append(f"  left    about {left} for what is asked for now")
         return lines
 
     def _failures(self, verbose: bool) -> Iterator[str]:
-        for one in self.failures:
-            text = one.in_words(self.read_at)
-            shows = verbose and one.traceback
-            yield f"{text}\n{indent(one.traceback.rstrip(), ' ' * 10)}" if shows else text
+        for failure in self.failures:
+            text = failure.in_words(self.read_at)
+            shows = verbose and failure.traceback
+            yield f"{text}\n{indent(failure.traceback.rstrip(), ' ' * 10)}" if shows else text
 
 
 def migrate(target: str) -> None:
@@ -176,14 +183,14 @@ def migrate(target: str) -> None:
 
 
 def read(target: str, name: str | None = None, settings: Sequence[str] = ()) -> list[Status]:
-    """Return how studies stand; nothing is made or changed.
+    """Return the status of studies, without creating or changing anything.
 
     Parameters
     ----------
     target
         A study file, a storage folder or URL, or a database's file or URL.
     name
-        The only study to look at; all of the database if None, or the file's own.
+        The only study to read; all of the database if None, or the study of the file.
     settings
         As for `dasktune.cli.study_file.load`, if the target is a study file.
 
@@ -214,7 +221,7 @@ def read(target: str, name: str | None = None, settings: Sequence[str] = ()) -> 
 
 
 def _database_of(target: str) -> str:
-    """Return the database of a store, or the one that was given."""
+    """Return the URL of a store's database, or the target if it is a database."""
     if "://" in target:
         is_database = target.partition(":")[0].partition("+")[0] in DATABASES
         return target if is_database else default_database(target)
@@ -228,7 +235,7 @@ def _database_of(target: str) -> str:
 
 
 def _asked_of_file(path: Path, settings: Sequence[str]) -> tuple[str, str]:
-    """Return database and name of the study that a file would create or open."""
+    """Return the database and the name of the study that a file would create or open."""
     config = config_of(lambda: load(path, settings).study())
     if config is None:
         raise ConfigurationError(
@@ -248,7 +255,7 @@ def _status(database: Database, row: StudyRow) -> Status:
     return Status(
         study=row.name,
         metric=", ".join(objective.metrics),
-        direction=", ".join(one.value for one in objective.directions),
+        direction=", ".join(direction.value for direction in objective.directions),
         trials=dict(figures.trials),
         best=_best(database, row.id, objective.directions[0]) if is_single else None,
         steps_requested=figures.steps_requested,
@@ -263,16 +270,15 @@ def _status(database: Database, row: StudyRow) -> Status:
 
 
 def _of_run(database: Database, run: RunRow, now: float) -> dict[str, Any]:
-    """Return what is known of the last run: what goes on, or went on when its driver died."""
+    """Return the fields about the last run, at its last heartbeat if its driver is dead."""
     driver = driver_of(run, now)
+    status = RunStatus.from_row(run)
     at = now if driver.is_alive else run.seen
     stages = [] if run.ended is not None else database.open_stages(run.study_id, run.run)
     return {
         "driver": driver,
         "running": running_of(run, stages, at),
-        "waits": run.waits if driver.is_alive else [],
-        "workers": run.workers,
-        "seconds_left": run.seconds_left if driver.is_alive else None,
+        "run": status if driver.is_alive else replace(status, waits=(), seconds_left=None),
     }
 
 

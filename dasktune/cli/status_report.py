@@ -1,14 +1,15 @@
-"""What goes on in a study: its driver, what runs, what failed, what is waited for; in words."""
+"""The parts of a study's status in words: its driver, running stages, failures and waits."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import psutil
 
+from dasktune.driver.run_status import Wait
 from dasktune.report.formats import count, duration
 from dasktune.storage.database.database import FailedStages
 from dasktune.storage.database.schema import RunRow, StageRow, TrialRow
@@ -16,16 +17,16 @@ from dasktune.storage.redaction import redacted
 from dasktune.types import Step
 
 SILENT_SECONDS = 60.0
-"""A driver that gave no sign of life for so long is dead, or hangs."""
+"""A driver without a heartbeat for so long is dead, or hangs."""
 
 MOST_SHOWN = 10
-"""Lines about one thing, unless all are asked for."""
+"""Lines of one kind, unless the user wants all."""
 
 LONGEST_MESSAGE = 300
-"""Letters of an error's last line that are shown."""
+"""Characters that are shown of an error's last line."""
 
 SAME_SECONDS = 2.0
-"""How much later than its run a process may seem to have begun."""
+"""How much later than its run a process may seem to have begun: clocks differ in rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,16 +36,16 @@ class Driver:
     Parameters
     ----------
     state
-        ``running``; ``silent``: its process is there, and gives no sign of life; ``dead``;
-        ``ended``: the tuner has; ``limit``, ``interrupted`` or ``failed``.
+        ``running``; ``silent``: its process exists, without heartbeats; ``dead``; ``ended``: the
+        tuner has ended; ``limit``, ``interrupted`` or ``failed``.
     host, pid, run, version
-        Where it runs, what its run is called, and its version of dasktune.
+        Its host and process, the name of its run, and its version of dasktune.
     began, seen
-        When the run began, and the driver was last heard of (epoch seconds).
+        When the run began, and when its last heartbeat was (epoch seconds).
     is_gone
-        Whether its process is known not to exist any more.
+        Whether its process is known to have ended.
     message
-        Which limit ended it, why its tuner did, or why it failed.
+        The limit that ended it, the reason of its tuner, or the error.
     """
 
     state: str
@@ -59,33 +60,32 @@ class Driver:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs, as far as can be told."""
+        """Whether it runs, as far as is known."""
         return self.state in ("running", "silent")
 
     def in_words(self, now: float) -> str:
-        """Return how it stands at a time (epoch seconds)."""
+        """Return its state at a time (epoch seconds) in words."""
         where, ago = f"process {self.pid} on {_clean(self.host)}", _ago(now, self.seen)
         match self.state:
             case "running":
                 began = duration(max(0.0, now - self.began))
-                return f"{where} runs since {began}, its last sign was {ago}"
+                return f"{where} runs since {began}, its last heartbeat was {ago}"
             case "silent":
                 return (
-                    f"{where} is there, but its last sign was {ago}: it hangs (in a callback?), or "
-                    "waits for the database"
+                    f"{where} exists, but its last heartbeat was {ago}: it hangs (in a callback?), "
+                    "or waits for the database"
                 )
             case "dead":
                 gone = f"{where} is gone" if self.is_gone else where
-                return (
-                    f"dead: its last sign was {ago} ({gone}); run it again: it goes on from there"
-                )
+                text = f"dead: its last heartbeat was {ago} ({gone})"
+                return f"{text}; run it again: it goes on from there"
             case "failed":
                 return f"failed {ago} ({where}): {_line(self.message)}"
             case "limit":
                 return f"ended {ago} by a limit ({where}): {_line(self.message)}"
             case _:
-                said = f": {_line(self.message)}" if self.message else ""
-                return f"{self.state} {ago} ({where}){said}"
+                reason = f": {_line(self.message)}" if self.message else ""
+                return f"{self.state} {ago} ({where}){reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,13 +97,13 @@ class Running:
     trials
         Some of the trials that want it.
     start, stop, step
-        Its steps, and how far it has come; None if that is not known.
+        Its first and last step, and its position; None if that is not known.
     worker, host
-        Where.
+        The address of its worker, and the host in it.
     seconds
-        For how long.
+        How long it has run.
     attempt, key
-        Its name, and the key of the state that it ends with.
+        Its attempt, and the key of the state at its end.
     """
 
     trials: Sequence[int]
@@ -126,7 +126,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Something that failed.
+    """A failure of trials or of a stage.
 
     Parameters
     ----------
@@ -135,11 +135,11 @@ class Failure:
     step
         The last step before the one that failed; None if it is not known.
     message, traceback
-        The last line of the error, and all of it as far as it is kept.
+        The last line of the error, and its traceback as far as it is kept.
     tries
-        How often it was tried; 0 if that is not known.
+        Number of failed attempts; 0 if that is not known.
     last
-        When the last try failed (epoch seconds); None if that is not known.
+        When the last attempt failed (epoch seconds); None if that is not known.
     is_final
         Whether its trials have failed; otherwise it is, or was, tried again.
     """
@@ -163,7 +163,7 @@ class Failure:
 
 
 def driver_of(row: RunRow, now: float) -> Driver:
-    """Return the driver of a run: whether it lives is told by its last sign, and its process."""
+    """Return the driver of a run; its last heartbeat and its process show whether it is alive."""
     state, is_gone = row.how, False
     if row.ended is None:
         is_here = row.host == socket.gethostname()
@@ -187,7 +187,7 @@ def driver_of(row: RunRow, now: float) -> Driver:
 
 def running_of(row: RunRow, stages: Iterable[StageRow], at: float) -> list[Running]:
     """Return the stages of a run that were running at a time, the longest first."""
-    found = [
+    running = [
         Running(
             trials=tuple(stage.trials),
             start=stage.start,
@@ -201,39 +201,39 @@ def running_of(row: RunRow, stages: Iterable[StageRow], at: float) -> list[Runni
         )
         for stage in stages
     ]
-    return sorted(found, key=lambda one: (-one.seconds, one.attempt))
+    return sorted(running, key=lambda stage: (-stage.seconds, stage.attempt))
 
 
 def failures_of(trials: Iterable[TrialRow], stages: Sequence[FailedStages]) -> list[Failure]:
-    """Return what failed, alike things together: trials first, then what is tried again."""
+    """Return failures, equal ones together: failed trials first, then stages that are retried."""
     by_message: dict[str, list[FailedStages]] = {}
     for stage in stages:
         by_message.setdefault(stage.message, []).append(stage)
-    found: dict[tuple[str, Step | None], Failure] = {}
-    told: set[tuple[str, Step]] = set()
+    failures: dict[tuple[str, Step | None], Failure] = {}
+    covered: set[tuple[str, Step]] = set()
     for trial in trials:
         message = redacted(str(trial.record.get("message", "")))
         alike = by_message.get(message, [])
         # A stage names only some of its trials.
-        mine = [one for one in alike if trial.number in one.trials] or alike
-        steps = {one.step for one in mine}
-        step = mine[0].step if len(steps) == 1 else None
-        told |= {(message, one) for one in steps}
-        before = found.get((message, step))
-        found[message, step] = Failure(
+        own = [stage for stage in alike if trial.number in stage.trials] or alike
+        steps = {stage.step for stage in own}
+        step = own[0].step if len(steps) == 1 else None
+        covered |= {(message, at) for at in steps}
+        before = failures.get((message, step))
+        failures[message, step] = Failure(
             trials=(*(before.trials if before else ()), trial.number),
             step=step,
             message=message,
             traceback=redacted(str(trial.record.get("traceback", ""))),
-            tries=sum(one.count for one in alike if one.step == step),
-            last=max((one.last for one in mine), default=None),
+            tries=sum(stage.count for stage in alike if stage.step == step),
+            last=max((stage.last for stage in own), default=None),
             is_final=True,
         )
-    again = (one for one in stages if (one.message, one.step) not in told)
-    return [*found.values(), *map(_tried_again, again)]
+    again = (stage for stage in stages if (stage.message, stage.step) not in covered)
+    return [*failures.values(), *map(_retried, again)]
 
 
-def _tried_again(stage: FailedStages) -> Failure:
+def _retried(stage: FailedStages) -> Failure:
     return Failure(
         trials=tuple(stage.trials),
         step=stage.step,
@@ -245,23 +245,24 @@ def _tried_again(stage: FailedStages) -> Failure:
     )
 
 
-def waits_text(waits: Iterable[Mapping[str, object]], now: float) -> Iterator[str]:
-    """Yield in words what is waited for."""
+def waits_text(waits: Iterable[Wait], now: float) -> Iterator[str]:
+    """Yield the reasons for waiting, each with its time."""
     for wait in waits:
-        since, text = wait.get("since"), _line(str(wait.get("text", "")))
-        is_known = isinstance(since, int | float)
-        yield f"{text}, since {duration(max(0.0, now - float(str(since))))}" if is_known else text
+        text = _line(wait.text)
+        if wait.since is not None:
+            text += f", since {duration(max(0.0, now - wait.since))}"
+        yield text
 
 
 def folded(lines: Sequence[str], *, shows_all: bool, more: int = 0) -> list[str]:
-    """Return lines, of many only the first ones and how many more there are."""
+    """Return lines; of many only the first ones, and how many more there are."""
     shown = list(lines) if shows_all else list(lines[:MOST_SHOWN])
     left = len(lines) - len(shown) + more
     return [*shown, f"and {left:,} more"] if left > 0 else shown
 
 
 def _is_there(pid: int, began: float) -> bool:
-    """Whether the process of a run exists: one that began later has only its number."""
+    """Return whether the process of a run exists; a younger process has only the same number."""
     try:
         return bool(psutil.Process(pid).create_time() <= began + SAME_SECONDS)
     except psutil.NoSuchProcess:
@@ -289,5 +290,5 @@ def _line(text: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Return a text without what moves a cursor or changes colours."""
-    return "".join(one if one.isprintable() else "\ufffd" for one in text)
+    """Return a text without control characters, which could move a cursor or change colours."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)

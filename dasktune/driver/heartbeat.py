@@ -1,7 +1,7 @@
-"""Signs of life: what a driver says of its run, every few seconds, to who looks from elsewhere.
+"""The heartbeat of a run: its status, every few seconds, for people who look from elsewhere.
 
-They go to the database, for ``dasktune status``, and to the scheduler, for Prometheus. Nothing
-rests on them: one that cannot be written is said in the log, and the run goes on.
+It goes to the database, for ``dasktune status``, and to the scheduler, for Prometheus. No decision
+rests on it: if it cannot be written, the driver logs that, and the run goes on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Protocol
 
 from distributed import Client
 
@@ -23,7 +23,8 @@ import dasktune
 from dasktune.cluster.workers import pool_of
 from dasktune.driver import prometheus
 from dasktune.driver.recorder import Recorder
-from dasktune.driver.waiting import Sight, Wait, in_words, waits_of
+from dasktune.driver.run_status import RunCounts, RunStatus
+from dasktune.driver.waiting import Surroundings, in_words, waits_of
 from dasktune.engine.engine import Engine
 from dasktune.engine.trials import best_of
 from dasktune.errors import StorageError
@@ -31,22 +32,21 @@ from dasktune.logs import about, within
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import RunRow
 from dasktune.storage.redaction import redacted
-from dasktune.types import Direction
 
 logger = logging.getLogger(__name__)
 
-SIGN_SECONDS = 5.0
-"""Time between two signs of life."""
+HEARTBEAT_SECONDS = 5.0
+"""Time between two heartbeats."""
 
 SHARE_OF_TIME = 0.02
-"""Part of the loop's time that they may take; they come less often if they take longer."""
+"""Part of the loop's time that heartbeats may take; they come less often if they take longer."""
 
 RATE_SECONDS = 120.0
-"""How far back the speed that the estimate of the time left rests on is measured."""
+"""Span over which the speed is measured that gives the time left."""
 
 
-class Waiting(Protocol):
-    """What a run waits for from other drivers: `dasktune.driver.shared_stages.Sharing`."""
+class OtherDrivers(Protocol):
+    """What other drivers hold up: `dasktune.driver.shared_stages.Sharing`."""
 
     def holders(self) -> list[str]:
         """Return the driver of each stage that another one trains."""
@@ -55,26 +55,26 @@ class Waiting(Protocol):
         """Return for how many seconds a lease has been asked for; None if none is."""
 
 
-class Signs:
-    """Says how a run stands, from its beginning to its end: a context in which it runs.
+class Heartbeat:
+    """Writes the status of a run from its beginning to its end: a context in which it runs.
 
     Parameters
     ----------
     database
-        Where to.
+        Gets a row for the run.
     study_id, study
         The study's number there, and its name.
     run
-        Names the run.
+        The run's name.
     engine
-        What is run.
+        The engine of the run.
     recorder
-        Has counted what was done.
+        Has the counts of what was done.
     client
-        Of the run, connected.
+        The run's connection to the cluster.
     ending
-        Says how a run came to its end that no exception has ended: ``ended``, ``limit`` or
-        ``interrupted``, and what there is to say about it.
+        Gives the end of a run that raised no exception: ``ended``, ``limit`` or
+        ``interrupted``, and the reason in words.
     """
 
     def __init__(
@@ -117,8 +117,9 @@ class Signs:
         self._unbegun: dict[str, float] = {}
         self._unsaved: dict[str, float] = {}
         self._speeds: deque[tuple[float, int]] = deque()
+        self._status = RunStatus(seen=now)
 
-    def __enter__(self) -> Signs:
+    def __enter__(self) -> Heartbeat:
         self._within.__enter__()
         logger.info("run %s of study %s began", self._row.run, self._study, extra=self._about())
         self._is_served = prometheus.serve(self._client)
@@ -137,7 +138,7 @@ class Signs:
             self._within.__exit__(kind, error, trace)
 
     def _end(self, error: BaseException | None) -> None:
-        """Say how the run has ended."""
+        """Write how the run has ended."""
         how, message = _ending_of(error) or self._ending()
         logger.log(
             logging.WARNING if how == "failed" else logging.INFO,
@@ -146,19 +147,20 @@ class Signs:
             extra=self._about(),
         )
         now = time.time()
-        row = replace(self._row, ended=now, seen=now, how=how, message=message)
-        self._write(replace(row, waits=[], positions={}, seconds_left=None))
-        self._say(is_last=True)
+        last = RunStatus(seen=now, workers=self._status.workers, counts=self._counts())
+        row = replace(self._row, ended=now, how=how, message=message)
+        self._write(last.to_row(row))
+        self._send(last, is_last=True)
 
     def use(self, client: Client) -> None:
-        """Speak through a client: another one than before if the scheduler had been lost."""
+        """Send through a client, which is a new one after the scheduler was lost."""
         if client is self._client:
             return
         self._client = client
         self._is_served = prometheus.serve(client)
 
-    def turn(self, sharing: Waiting | None = None) -> None:
-        """Give a sign, if it is time to.
+    def turn(self, sharing: OtherDrivers | None = None) -> None:
+        """Write the status, if it is time to.
 
         Parameters
         ----------
@@ -168,10 +170,11 @@ class Signs:
         began = time.monotonic()
         if began < self._due:
             return
-        self._write(self._seen(sharing))
-        self._say()
+        self._status = self._look(sharing)
+        self._write(self._status.to_row(self._row))
+        self._send(self._status)
         took = time.monotonic() - began
-        self._due = time.monotonic() + max(SIGN_SECONDS, took / SHARE_OF_TIME)
+        self._due = time.monotonic() + max(HEARTBEAT_SECONDS, took / SHARE_OF_TIME)
 
     def _write(self, row: RunRow) -> None:
         self._row = row
@@ -183,27 +186,43 @@ class Signs:
                 logger.warning("how the run stands cannot be written: %s", error)
             self._is_broken = True
 
-    # ------------------------------------------------------------------- what is seen
+    # -------------------------------------------------------------------------- looking
 
-    def _seen(self, sharing: Waiting | None) -> RunRow:
-        """Return how the run stands now."""
+    def _look(self, sharing: OtherDrivers | None) -> RunStatus:
+        """Return the status of the run now."""
         view, now = self._engine.view, time.time()
-        waits = waits_of(view, self._sight(sharing, now))
-        attempts = view.attempts.values()
-        return replace(
-            self._row,
+        return RunStatus(
             seen=now,
             seconds_left=self._seconds_left(now),
-            waits=[_to_json(wait) for wait in waits],
+            waits=tuple(waits_of(view, self._surroundings(sharing, now))),
             workers={
                 "usable": len(view.slots),
                 "busy": view.busy_workers,
                 "stages_waiting": view.stages_waiting,
             },
-            positions={one.id: one.position for one in attempts if one.begun and not one.ended},
+            positions={
+                attempt.id: attempt.position
+                for attempt in view.attempts.values()
+                if attempt.begun and not attempt.ended
+            },
+            counts=self._counts(),
         )
 
-    def _sight(self, sharing: Waiting | None, now: float) -> Sight:
+    def _counts(self) -> RunCounts:
+        view, tally = self._engine.view, self._recorder.tally
+        trials, objective = self._engine.trials.values(), self._engine.objective
+        best = best_of(trials, objective.directions[0]) if len(objective.metrics) == 1 else None
+        return RunCounts(
+            steps=view.steps_executed - self._steps_before,
+            repeated=view.steps_repeated - self._repeated_before,
+            stages=tally.stages,
+            nbytes=tally.nbytes,
+            worker_seconds=tally.worker_seconds,
+            trials=Counter(trial.state.value for trial in trials),
+            best=None if best is None else best.value,
+        )
+
+    def _surroundings(self, sharing: OtherDrivers | None, now: float) -> Surroundings:
         view = self._engine.view
         present: Mapping[str, Mapping[str, float]] = {}
         if view.slots:
@@ -215,7 +234,7 @@ class Signs:
         is_gone = self._client.status != "running"
         self._gone_since = (self._gone_since or now) if is_gone else None
         asked = None if sharing is None else sharing.unanswered()
-        return Sight(
+        return Surroundings(
             now=now,
             needs=view.needs,
             present=present,
@@ -229,14 +248,14 @@ class Signs:
         )
 
     def _remember(self, now: float) -> None:
-        """Take note since when attempts have not begun, or are not in the store."""
+        """Keep since when attempts have not begun, or are not in the store."""
         view = self._engine.view
         first = {slot.queue[0].id for slot in view.slots.values() if slot.queue}
         attempts = view.attempts.values()
-        waiting = [one.id for one in attempts if one.id in first and not one.has_begun]
-        ended = [one.id for one in attempts if one.ended and not one.taken]
-        self._unbegun = {one: self._unbegun.get(one, now) for one in waiting}
-        self._unsaved = {one: self._unsaved.get(one, now) for one in ended}
+        waiting = [each.id for each in attempts if each.id in first and not each.has_begun]
+        ended = [each.id for each in attempts if each.ended and not each.taken]
+        self._unbegun = {name: self._unbegun.get(name, now) for name in waiting}
+        self._unsaved = {name: self._unsaved.get(name, now) for name in ended}
 
     def _present(self) -> dict[str, Mapping[str, float]]:
         """Return the resources of the workers of the cluster: none of them can be used."""
@@ -245,48 +264,25 @@ class Signs:
         try:
             workers = self._client.scheduler_info()["workers"]
         except (OSError, ValueError):
-            return {}  # the run itself hears of it
-        return {address: dict(one.get("resources") or {}) for address, one in workers.items()}
+            return {}  # the run itself notices that the scheduler is gone
+        return {address: dict(has.get("resources") or {}) for address, has in workers.items()}
 
     def _seconds_left(self, now: float) -> float | None:
-        """Return an estimate for what is asked for now, at the speed of the last while."""
+        """Return an estimate of the time for all requests, at the speed of the last minutes."""
         view, speeds = self._engine.view, self._speeds
         speeds.append((now, view.steps_executed + view.steps_unsaved))
         while len(speeds) > 2 and speeds[1][0] < now - RATE_SECONDS:
             speeds.popleft()
         (since, before), (_, steps) = speeds[0], speeds[-1]
-        if now - since < SIGN_SECONDS or steps <= before:
+        if now - since < HEARTBEAT_SECONDS or steps <= before:
             return None
         return view.steps_left * (now - since) / (steps - before)
 
-    # ----------------------------------------------------------------- to the scheduler
-
-    def _say(self, *, is_last: bool = False) -> None:
+    def _send(self, status: RunStatus, *, is_last: bool = False) -> None:
+        """Send the figures for Prometheus to the scheduler."""
         if self._is_served:
-            message = {"study": self._study, "run": self._row.run, "figures": self._figures()}
-            prometheus.tell(self._client, {**message, "ended": is_last}, waits=is_last)
-
-    def _figures(self) -> dict[str, Any]:
-        """Return the figures that Prometheus is given."""
-        view, tally = self._engine.view, self._recorder.tally
-        workers = self._row.workers
-        trials = self._engine.trials.values()
-        found = {
-            "steps": view.steps_executed - self._steps_before,
-            "repeated": view.steps_repeated - self._repeated_before,
-            "stages": dict(tally.stages),
-            "failures": tally.stages["failed"],
-            "bytes": tally.nbytes,
-            "worker_seconds": tally.worker_seconds,
-            "trials": Counter(trial.state.value for trial in trials),
-            "slots": workers.get("usable", 0),
-            "busy": workers.get("busy", 0),
-            "waiting": workers.get("stages_waiting", 0),
-        }
-        objective = self._engine.objective
-        direction: Direction = objective.directions[0]
-        best = best_of(trials, direction) if len(objective.metrics) == 1 else None
-        return found if best is None else {**found, "best": best.value}
+            message = {"study": self._study, "run": self._row.run, "figures": status.to_figures()}
+            prometheus.send(self._client, {**message, "ended": is_last}, waits=is_last)
 
     def _about(self) -> dict[str, object]:
         return about(run=self._row.run)
@@ -299,7 +295,3 @@ def _ending_of(error: BaseException | None) -> tuple[str, str] | None:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", ""
     return "failed", redacted(traceback.format_exception_only(error)[-1].strip())
-
-
-def _to_json(wait: Wait) -> dict[str, object]:
-    return {"kind": wait.kind, "text": redacted(wait.text), "since": wait.since}

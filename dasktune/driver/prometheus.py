@@ -1,8 +1,9 @@
 """Prometheus metrics of studies, on the endpoint of Dask's scheduler.
 
-A driver says every few seconds how its run stands, in a message that passes the scheduler; the
-plugin keeps what was said last and adds runs of one study up. Light, since schedulers import it.
-Without ``prometheus_client`` on the scheduler, whose ``/metrics`` needs it, nothing is served.
+Every few seconds a driver sends the status of its run to the scheduler. The plugin there keeps the
+last figures of each run and adds up the runs of a study. This module is light, since schedulers
+import it. Without ``prometheus_client`` on the scheduler, whose ``/metrics`` needs it, it serves
+nothing.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ import dasktune
 logger = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 5.0
-"""How long the scheduler is waited for: nothing rests on it."""
+"""How long a driver waits for the scheduler: no decision rests on it."""
 
 TOPIC = "dasktune-figures"
 NAME = "dasktune-prometheus"
 
 SILENT_SECONDS = 60.0
-"""A run that was not heard of for so long has no present any more: its gauges go."""
+"""After so long without a message the gauges of a run are no longer served."""
 
 MOST_STUDIES = 1000
-"""Studies that are remembered; of more, those that were heard of longest ago go."""
+"""Studies that are remembered; beyond that, those with the oldest messages are forgotten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +42,13 @@ class Family:
     Parameters
     ----------
     name
-        As Prometheus knows it; without ``_total``, which counters get.
+        Its name in Prometheus, without ``_total``, which is added for counters.
     help
         One line.
     figure
-        Which figure of a message it is.
+        The name of the figure in a message.
     label
-        The label that a figure which is a mapping is told apart by; empty for a number.
+        The label for the keys of a figure that is a mapping; empty for a number.
     is_counter
         Whether it only grows: it stays when its run has ended, and further runs add to it.
     """
@@ -119,14 +120,14 @@ Sample = tuple[tuple[str, ...], float]
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of one study: counters of runs that ended, and what runs said last."""
+    """The figures of one study: counters of ended runs, and the last figures of the others."""
 
     ended: dict[tuple[str, str], float] = field(default_factory=dict)
     runs: dict[str, tuple[float, Mapping[str, Any]]] = field(default_factory=dict)
 
 
 class Figures:
-    """What drivers have said of their runs, by study.
+    """The figures that drivers have sent, by study.
 
     Parameters
     ----------
@@ -138,8 +139,8 @@ class Figures:
         self._clock = clock
         self._studies: dict[str, _Known] = {}
 
-    def take(self, message: object) -> None:
-        """Take in a message of a driver; anyone may send one, so what is odd is passed over."""
+    def receive(self, message: object) -> None:
+        """Keep a driver's message; malformed ones are ignored, since any client may send one."""
         if not isinstance(message, Mapping):
             return
         study, run, figures = (message.get(name) for name in ("study", "run", "figures"))
@@ -149,9 +150,9 @@ class Figures:
         self._studies[study] = known  # the last of all now
         if len(self._studies) > MOST_STUDIES:
             del self._studies[next(iter(self._studies))]
-        for one, (heard, _) in list(known.runs.items()):
-            if one != run and self._clock() - heard > SILENT_SECONDS:
-                self._end(known, one)
+        for other, (received, _) in list(known.runs.items()):
+            if other != run and self._clock() - received > SILENT_SECONDS:
+                self._end(known, other)
         known.runs[run] = self._clock(), figures
         if message.get("ended"):
             self._end(known, run)
@@ -159,20 +160,21 @@ class Figures:
     def samples(self, family: Family) -> Iterator[Sample]:
         """Yield the values of a metric, by study and label."""
         for study, known in self._studies.items():
-            found: dict[str, float] = {}
+            totals: dict[str, float] = {}
             if family.is_counter:
                 for (figure, label), value in known.ended.items():
                     if figure == family.figure:
-                        found[label] = value
-            for heard, figures in known.runs.values():
-                if family.is_counter or self._clock() - heard <= SILENT_SECONDS:
+                        totals[label] = value
+            for received, figures in known.runs.values():
+                if family.is_counter or self._clock() - received <= SILENT_SECONDS:
                     for label, value in _values(family, figures):
-                        found[label] = value + (found.get(label, 0.0) if family.is_counter else 0.0)
-            for label, value in found.items():
+                        before = totals.get(label, 0.0) if family.is_counter else 0.0
+                        totals[label] = value + before
+            for label, value in totals.items():
                 yield ((study, label) if family.label else (study,)), value
 
     def _end(self, known: _Known, run: str) -> None:
-        """Keep of a run what lasts."""
+        """Add the counters of a run to those of ended runs."""
         _, figures = known.runs.pop(run)
         for family in FAMILIES:
             if family.is_counter:
@@ -185,23 +187,22 @@ def _values(family: Family, figures: Mapping[str, Any]) -> Iterator[tuple[str, f
     """Yield the values of a metric in a message, by label; an empty label for a number."""
     value = figures.get(family.figure)
     pairs = value.items() if isinstance(value, Mapping) else [("", value)]
-    for label, one in pairs:
-        if isinstance(one, int | float) and (bool(family.label) == bool(label)):
-            yield str(label), float(one)
+    for label, number in pairs:
+        if isinstance(number, int | float) and (bool(family.label) == bool(label)):
+            yield str(label), float(number)
 
 
 class Served:
     """All figures of this process, as `prometheus_client` collects them.
 
-    There is one registry in a process, and a metric may be in it once, also where several
-    schedulers are.
+    A process has one registry, which takes each metric once, even where several schedulers run.
     """
 
     def __init__(self) -> None:
         self._figures: list[Figures] = []
 
     def add(self, figures: Figures) -> None:
-        """Serve further figures, if there is what serves them."""
+        """Serve further figures, if `prometheus_client` is installed."""
         with suppress(ImportError):
             registry = import_module("prometheus_client").REGISTRY
             if not self._figures:
@@ -216,7 +217,7 @@ class Served:
                 import_module("prometheus_client").REGISTRY.unregister(self)
 
     def describe(self) -> list[object]:
-        """Return no metrics: so that their registration does not ask for them."""
+        """Return no metrics, so that their registration does not collect them."""
         return []
 
     def collect(self) -> Iterator[object]:
@@ -225,25 +226,25 @@ class Served:
         for family in FAMILIES:
             kind = core.CounterMetricFamily if family.is_counter else core.GaugeMetricFamily
             labels = ["study", family.label] if family.label else ["study"]
-            made = kind(family.name, family.help, labels=labels)
-            samples = (one for figures in self._figures for one in figures.samples(family))
+            metric = kind(family.name, family.help, labels=labels)
+            samples = (pair for figures in self._figures for pair in figures.samples(family))
             for values, value in dict(samples).items():
-                made.add_metric(values, value)
-            yield made
+                metric.add_metric(values, value)
+            yield metric
 
 
 SERVED = Served()
-"""What this process serves."""
+"""The figures that this process serves."""
 
 
 class FiguresPlugin(SchedulerPlugin):
-    """Serves what drivers say of their runs at ``/metrics`` of the scheduler it is on."""
+    """Serves the figures of runs at ``/metrics`` of its scheduler."""
 
     name = NAME
     idempotent = True
 
     async def start(self, scheduler: Scheduler) -> None:
-        """Begin to collect, and to be collected from."""
+        """Begin to receive and to serve."""
         self.figures = Figures()
         SERVED.add(self.figures)
 
@@ -252,16 +253,16 @@ class FiguresPlugin(SchedulerPlugin):
         SERVED.remove(self.figures)
 
     def log_event(self, topic: str, msg: object) -> None:
-        """Take in a message that passes the scheduler."""
+        """Receive a message that a client logs on the scheduler."""
         if topic == TOPIC:
-            self.figures.take(msg)
+            self.figures.receive(msg)
 
 
 def serve(client: Client) -> bool:
-    """Let the scheduler of a client serve metrics; return whether it does.
+    """Start serving metrics on the scheduler of a client; return whether it does.
 
-    It does not where dasktune is missing, is another version, or may not be asked for: that is
-    said nowhere, since nothing depends on it.
+    It does not where dasktune is missing or another version, or where the scheduler runs no code
+    of clients. Only the debug log tells that, since nothing depends on it.
     """
     version = dasktune.__version__
 
@@ -270,11 +271,11 @@ def serve(client: Client) -> bool:
         import importlib
 
         try:
-            found = importlib.import_module("dasktune")
+            package = importlib.import_module("dasktune")
         except ImportError:
             return False
         # A folder of that name is a module, too.
-        return getattr(found, "__version__", None) == version
+        return getattr(package, "__version__", None) == version
 
     async def ask() -> bool:
         if not await client.run_on_scheduler(can_serve):
@@ -289,18 +290,18 @@ def serve(client: Client) -> bool:
         return False
 
 
-def tell(client: Client, message: Mapping[str, object], *, waits: bool = False) -> None:
-    """Send how a run stands to the scheduler of a client; wait for it to be there if asked to."""
+def send(client: Client, message: Mapping[str, object], *, waits: bool = False) -> None:
+    """Send the figures of a run to the scheduler of a client; `waits` for the answer if told so."""
     scheduler, loop = client.scheduler, client.loop
     if client.status != "running" or scheduler is None or loop is None:
         return
 
-    async def send() -> None:
+    async def log() -> None:
         with suppress(OSError):
             await scheduler.log_event(topic=TOPIC, msg=dict(message))
 
     if waits:
         with suppress(OSError):  # a time-out, too
-            client.sync(send, callback_timeout=ANSWER_SECONDS)
+            client.sync(log, callback_timeout=ANSWER_SECONDS)
     else:
-        loop.add_callback(send)
+        loop.add_callback(log)

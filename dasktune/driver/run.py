@@ -91,11 +91,11 @@ class StudyRun:
             As for `DaskRunner`.
         """
         # Imported late: `import dasktune` must not wait for Dask.
-        from dasktune.driver.heartbeat import Signs
+        from dasktune.driver.heartbeat import Heartbeat
         from dasktune.driver.runner import DaskRunner
 
         self.database.connections.patience = self.timeouts.database_seconds
-        with Signs(
+        with Heartbeat(
             self.database,
             study_id=self.study_id,
             study=self.study,
@@ -104,7 +104,7 @@ class StudyRun:
             recorder=self.recorder,
             client=client,
             ending=self._ending,
-        ) as signs:
+        ) as heartbeat:
             yield DaskRunner(
                 client,
                 self.engine,
@@ -116,7 +116,7 @@ class StudyRun:
                 timeouts=self.timeouts,
                 on_turn=on_turn,
                 on_safe=on_safe,
-                signs=signs,
+                heartbeat=heartbeat,
             )
 
     def begin(self, now: float, capacity: int) -> Outcome:

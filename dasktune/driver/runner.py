@@ -22,7 +22,7 @@ from distributed import Client
 from dasktune.cluster.workers import WORKERS_SECONDS, Pool
 from dasktune.driver.attempts import Flights
 from dasktune.driver.connection import AttemptFinished, ClusterMessage, Connection
-from dasktune.driver.heartbeat import Signs
+from dasktune.driver.heartbeat import Heartbeat
 from dasktune.driver.leases import (
     CommitsFound,
     LeaseAnswered,
@@ -120,8 +120,8 @@ class DaskRunner:
         Called with a `Snapshot` at every turn of the loop.
     on_safe
         Called with each outcome of the engine once its records are durable.
-    signs
-        Says how the run stands, to who looks at it from elsewhere; None says nothing.
+    heartbeat
+        Writes the status of the run; None writes nothing.
     """
 
     def __init__(
@@ -137,9 +137,9 @@ class DaskRunner:
         evictor: Evictor | None = None,
         on_turn: Callable[[Snapshot], None] | None = None,
         on_safe: Callable[[Outcome], None] | None = None,
-        signs: Signs | None = None,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
-        self._signs = signs
+        self._heartbeat = heartbeat
         self._engine = engine
         self._plan = plan
         self._recorder = recorder
@@ -243,7 +243,7 @@ class DaskRunner:
             self._sharing.turn()
         if not self._cluster.is_there() and not self._begin_anew():
             return
-        self._sign()
+        self._beat()
         for message in self._next_messages():
             self._receive(message)
         if self._flights.trouble is not None:
@@ -449,10 +449,10 @@ class DaskRunner:
                 self._inbox.put(message)
 
     def _open(self, patience: float | None = None) -> list[WorkerJoined]:
-        """Get the workers ready; signs go by the client that they were made ready with."""
+        """Get the workers ready; heartbeats go by the client that they were made ready with."""
         joined = self._cluster.open(patience)
-        if self._signs is not None:
-            self._signs.use(self._cluster.client)
+        if self._heartbeat is not None:
+            self._heartbeat.use(self._cluster.client)
         return joined
 
     def _check_workers(self) -> None:
@@ -528,7 +528,7 @@ class DaskRunner:
         while self._flights and not self._engine.view.is_idle and self._now() < deadline:
             if not self._cluster.is_open:
                 return
-            self._sign()
+            self._beat()
             if not self._can_save and self._flights.have_ended:
                 return  # what is not durable yet will not be
             for message in self._next_messages():
@@ -559,16 +559,16 @@ class DaskRunner:
     def _welcome(self, event: WorkerJoined) -> None:
         logger.info("worker %s joined", event.worker, extra=about(worker=event.worker))
 
-    def _sign(self) -> None:
-        """Say now and then how the run stands."""
-        if self._signs is not None:
-            self._signs.turn(self._sharing)
+    def _beat(self) -> None:
+        """Write the status of the run now and then."""
+        if self._heartbeat is not None:
+            self._heartbeat.turn(self._sharing)
 
     def _gives_up(self) -> bool:
         """Whether scheduler and workers need not be waited for any more; asked while they are."""
         if self._sharing is not None:
             self._sharing.turn()
-        self._sign()
+        self._beat()
         return self._stop.is_set()
 
     def _now(self) -> float:

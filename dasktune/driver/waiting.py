@@ -1,7 +1,7 @@
-"""What a run waits for, in words; who wants a stage; and how much is left. Pure.
+"""Reasons why a run waits, in words. Pure.
 
-What is said here is read by people, in another terminal, when nothing seems to happen: each
-sentence names what is missing.
+People read them in another terminal when nothing seems to happen: each sentence names what is
+missing.
 """
 
 from __future__ import annotations
@@ -11,69 +11,51 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
+from dasktune.driver.run_status import Wait
 from dasktune.graph.plan import Node
 from dasktune.graph.view import RunView
 
 MOST_TRIALS = 5
-"""Trials that are named where a stage is spoken of."""
+"""Trials that a sentence about a stage names."""
 
 MOST_NODES = 1000
-"""Nodes below a stage's that are looked at for them."""
+"""Nodes below a stage's that are searched for them."""
 
 MOST_WORKERS = 3
-"""Workers that are named in one sentence."""
+"""Workers that one sentence names."""
 
 SLOW_SECONDS = 30.0
-"""How long a worker may take to begin a stage, or to store a state, before it is spoken of."""
+"""How long a worker may take to begin a stage before the status mentions it."""
 
 ANSWER_SECONDS = 10.0
-"""How long the store may take to answer before it is spoken of."""
+"""How long the store may take to answer before the status mentions it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
-    """Something that a run waits for.
-
-    Parameters
-    ----------
-    kind
-        ``workers``, ``resources``, ``pool``, ``worker``, ``store``, ``driver`` or ``stages``.
-    text
-        In words, without for how long.
-    since
-        When it began, on the clock that the run was looked at with; None if it is not known.
-    """
-
-    kind: str
-    text: str
-    since: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
-    """What is seen of a run beside its view.
+class Surroundings:
+    """Facts about a run that its engine does not know.
 
     Parameters
     ----------
     now
-        When it was looked at, in seconds on any clock.
+        When they were seen, in seconds on any clock.
     needs
         Resources that a stage occupies.
     present
         Resources of all workers of the cluster by address, usable or not.
     pool
-        What a cluster that starts its workers itself says it waits for; None if there is none.
+        What a cluster that starts its workers itself waits for, in words; None if nothing.
     deserted
-        Since when there has been no worker that can be used; None if there is one.
+        Since when there has been no usable worker; None if there is one.
     others
         How many stages other drivers train, by driver in words.
     unanswered
-        Since when the store has been asked for a lease and has not answered; None if it has.
+        Since when the store has not answered a lease request; None if there is none.
     disconnected
         Since when the scheduler has been gone; None if it is there.
     unbegun, unsaved
-        Since when attempts were sent to their workers and have not begun, and ended and are
-        not in the store, by attempt.
+        Since when attempts were sent to their workers and have not begun, and since when they
+        have ended and are not in the store; by attempt.
     """
 
     now: float
@@ -88,75 +70,75 @@ class Sight:
     unsaved: Mapping[str, float] = field(default_factory=dict)
 
 
-def waits_of(view: RunView, sight: Sight) -> list[Wait]:
-    """Return what a run waits for, the gravest first; nothing if it trains what it can."""
-    if sight.disconnected is not None:
-        text = "the scheduler is gone; it is waited for, and so are workers that come to it"
-        return [Wait(kind="scheduler", text=text, since=sight.disconnected)]
-    found = [*_for_workers(view, sight), *_for_store(sight), *_for_begin(view, sight)]
-    for name, count in sorted(sight.others.items()):
-        found.append(Wait(kind="driver", text=f"{name} trains {_counted(count, 'stage')}"))
+def waits_of(view: RunView, around: Surroundings) -> list[Wait]:
+    """Return the reasons why a run waits, the gravest first; none if it trains what it can."""
+    if around.disconnected is not None:
+        text = "the scheduler is gone; the run waits for it, and for workers that come to it"
+        return [Wait(kind="scheduler", text=text, since=around.disconnected)]
+    waits = [*_for_workers(view, around), *_for_store(around), *_for_begin(view, around)]
+    for name, count in sorted(around.others.items()):
+        waits.append(Wait(kind="driver", text=f"{name} trains {_counted(count, 'stage')}"))
     idle, total = view.idle_workers, len(view.slots)
     if idle and not view.is_idle:
         has = "has" if idle == 1 else "have"
         text = (
-            f"{idle:,} of {_counted(total, 'worker')} {has} nothing to do: what is left goes on "
-            "from stages that run now, or is decided when they report"
+            f"{idle:,} of {_counted(total, 'worker')} {has} nothing to do: all other stages start "
+            "from stages that run now, or the tuner decides on them when these report"
         )
-        found.append(Wait(kind="stages", text=text))
-    return found
+        waits.append(Wait(kind="stages", text=text))
+    return waits
 
 
-def _for_workers(view: RunView, sight: Sight) -> Iterator[Wait]:
-    """Yield why nothing can run, if there is no worker that can be used."""
+def _for_workers(view: RunView, around: Surroundings) -> Iterator[Wait]:
+    """Yield why nothing can run, if there is no usable worker."""
     if view.slots:
         return
-    if sight.present and sight.needs:
+    if around.present and around.needs:
         stages = _counted(view.stages_waiting, "stage")
-        shown = [f"{worker} has {dict(has)}" for worker, has in sight.present.items()]
+        shown = [f"{worker} has {dict(has)}" for worker, has in around.present.items()]
         more = f" and {len(shown) - MOST_WORKERS:,} more" if len(shown) > MOST_WORKERS else ""
         text = (
-            f"{_what_lacks(sight)}: {stages} to run, each needs {dict(sight.needs)}; "
+            f"{_lacking_text(around)}: {stages} to run, each needs {dict(around.needs)}; "
             f"{', '.join(shown[:MOST_WORKERS])}{more}"
         )
-        yield Wait(kind="resources", text=text, since=sight.deserted)
-    elif sight.present:
-        text = f"none of {_counted(len(sight.present), 'worker')} can be used yet"
-        yield Wait(kind="workers", text=text, since=sight.deserted)
-    elif sight.pool is None:
-        yield Wait(kind="workers", text="there is no worker", since=sight.deserted)
-    if sight.pool is not None:
-        yield Wait(kind="pool", text=sight.pool, since=sight.deserted)
+        yield Wait(kind="resources", text=text, since=around.deserted)
+    elif around.present:
+        text = f"none of {_counted(len(around.present), 'worker')} can be used yet"
+        yield Wait(kind="workers", text=text, since=around.deserted)
+    elif around.pool is None:
+        yield Wait(kind="workers", text="there is no worker", since=around.deserted)
+    if around.pool is not None:
+        yield Wait(kind="pool", text=around.pool, since=around.deserted)
 
 
-def _what_lacks(sight: Sight) -> str:
-    """Say what no worker has of what a stage needs."""
-    most = {name: max(has.get(name, 0) for has in sight.present.values()) for name in sight.needs}
-    lacking = [name for name, amount in sight.needs.items() if most[name] < amount]
+def _lacking_text(around: Surroundings) -> str:
+    """Return which of a stage's resources no worker has, in words."""
+    most = {name: max(has.get(name, 0) for has in around.present.values()) for name in around.needs}
+    lacking = [name for name, amount in around.needs.items() if most[name] < amount]
     if not lacking:
         return "no worker has all that a stage needs"
     enough = "enough " if all(most[name] for name in lacking) else "a "
     return f"no worker has {' and '.join(enough + name for name in lacking)}"
 
 
-def _for_store(sight: Sight) -> Iterator[Wait]:
-    """Yield what the store has been asked for, and has not done, for long."""
-    since = sight.unanswered
-    if since is not None and sight.now - since >= ANSWER_SECONDS:
+def _for_store(around: Surroundings) -> Iterator[Wait]:
+    """Yield what the store has not answered or saved for long."""
+    since = around.unanswered
+    if since is not None and around.now - since >= ANSWER_SECONDS:
         yield Wait(kind="store", text="the store has not answered", since=since)
-    late = [at for at in sight.unsaved.values() if sight.now - at >= ANSWER_SECONDS]
+    late = [at for at in around.unsaved.values() if around.now - at >= ANSWER_SECONDS]
     if late:
         stages = _counted(len(late), "stage")
         text = f"the store has not got the states of {stages} that ended"
         yield Wait(kind="store", text=text, since=min(late))
 
 
-def _for_begin(view: RunView, sight: Sight) -> Iterator[Wait]:
-    """Yield which workers do not begin what they were sent."""
+def _for_begin(view: RunView, around: Surroundings) -> Iterator[Wait]:
+    """Yield the workers that have not begun a stage for long."""
     late = {
         attempt.worker: since
-        for name, since in sight.unbegun.items()
-        if sight.now - since >= SLOW_SECONDS and (attempt := view.attempts.get(name)) is not None
+        for name, since in around.unbegun.items()
+        if around.now - since >= SLOW_SECONDS and (attempt := view.attempts.get(name)) is not None
     }
     for worker, since in islice(late.items(), MOST_WORKERS):
         text = f"worker {worker} has not begun the stage that it was sent"
@@ -167,7 +149,7 @@ def _for_begin(view: RunView, sight: Sight) -> Iterator[Wait]:
 
 
 def trials_of(node: Node) -> list[int]:
-    """Return a few of the trials that want the steps of a node, or what comes after it."""
+    """Return a few of the trials that want the steps of a node, or of nodes below it."""
     wanting = (trial for below in islice(node.below(), MOST_NODES) for trial in below.requests)
     return sorted(dict.fromkeys(islice(wanting, MOST_TRIALS)))
 
@@ -180,13 +162,13 @@ def in_words(drivers: Iterable[str]) -> Counter[str]:
     >>> dict(in_words(["9f3b-4711-node7", "9f3b-4711-node7", "0a11"]))
     {'another driver (node7, process 4711)': 2, 'another driver': 1}
     """
-    found: Counter[str] = Counter()
+    names: Counter[str] = Counter()
     for holder in drivers:
         _, dash, rest = holder.partition("-")
         pid, _, host = rest.partition("-")
-        is_told = dash and pid.isdecimal() and host
-        found[f"another driver ({host}, process {pid})" if is_told else "another driver"] += 1
-    return found
+        is_named = dash and pid.isdecimal() and host
+        names[f"another driver ({host}, process {pid})" if is_named else "another driver"] += 1
+    return names
 
 
 def _counted(count: int, noun: str) -> str:

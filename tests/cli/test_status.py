@@ -17,7 +17,7 @@ from dasktune.cli.status import MOST_FAILED, read
 from dasktune.storage.database.database import Batch, Database
 from dasktune.storage.database.schema import StageRow, TrialRow
 
-OLD = Path(__file__).parents[1] / "storage" / "tables_of_version_2.sql"
+OLD = Path(__file__).parents[1] / "storage" / "database" / "tables_of_version_2.sql"
 
 
 @pytest.fixture

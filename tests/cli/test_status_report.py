@@ -21,6 +21,7 @@ from dasktune.cli.status_report import (
     running_of,
     waits_text,
 )
+from dasktune.driver.run_status import Wait
 from dasktune.storage.database.database import FailedStages
 from dasktune.storage.database.schema import RunRow, StageRow, TrialRow
 
@@ -49,14 +50,14 @@ def test_a_driver_that_signs_runs() -> None:
     for row in (MINE, THEIRS):
         driver = driver_of(row, NOW)
         assert (driver.state, driver.is_alive) == ("running", True)
-        assert "runs since 3 min 20 s, its last sign was 3.0 s ago" in driver.in_words(NOW)
+        assert "runs since 3 min 20 s, its last heartbeat was 3.0 s ago" in driver.in_words(NOW)
 
 
 @pytest.mark.process
 def test_one_whose_process_is_gone_is_dead_at_once(gone: int) -> None:
     driver = driver_of(replace(MINE, pid=gone), NOW)
     assert (driver.state, driver.is_gone, driver.is_alive) == ("dead", True, False)
-    assert driver.in_words(NOW).startswith("dead: its last sign was 3.0 s ago (process ")
+    assert driver.in_words(NOW).startswith("dead: its last heartbeat was 3.0 s ago (process ")
 
 
 def test_a_number_that_another_process_has_now_is_not_taken_for_it() -> None:
@@ -70,7 +71,7 @@ def test_elsewhere_it_is_dead_when_it_has_long_not_signed(gone: int) -> None:
     assert driver_of(row, row.seen + SILENT_SECONDS).state == "running"
     driver = driver_of(row, row.seen + 3 * 3600)
     assert (driver.state, driver.is_gone) == ("dead", False)
-    assert "dead: its last sign was 3 h 0 min ago" in driver.in_words(row.seen + 3 * 3600)
+    assert "dead: its last heartbeat was 3 h 0 min ago" in driver.in_words(row.seen + 3 * 3600)
 
 
 def test_here_it_hangs_when_it_has_long_not_signed() -> None:
@@ -182,5 +183,5 @@ def test_long_messages_and_many_lines_are_folded() -> None:
 
 
 def test_what_is_waited_for_says_since_when() -> None:
-    waits = [{"kind": "pool", "text": "a", "since": NOW - 40}, {"kind": "x", "text": "b\nc"}]
+    waits = [Wait(kind="pool", text="a", since=NOW - 40), Wait(kind="x", text="b\nc")]
     assert list(waits_text(waits, NOW)) == ["a, since 40.0 s", "b c"]

@@ -15,7 +15,7 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
-from dasktune.driver import heartbeat as signs
+from dasktune.driver import heartbeat
 from dasktune.driver.prometheus import FAMILIES, NAME
 from dasktune.errors import StorageError
 from dasktune.sequences import Constant
@@ -66,8 +66,8 @@ MANY = [number / 100 for number in range(1, 21)]
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let signs be given at every turn."""
-    monkeypatch.setattr(signs, "SIGN_SECONDS", 0.0)
-    monkeypatch.setattr(signs, "SHARE_OF_TIME", 1.0)
+    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.0)
+    monkeypatch.setattr(heartbeat, "SHARE_OF_TIME", 1.0)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from distributed import Client
 from prometheus_client.parser import text_string_to_metric_families
 
 import dasktune as dt
-from dasktune.driver import heartbeat as signs
+from dasktune.driver import heartbeat
 from dasktune.driver.prometheus import FAMILIES, MOST_STUDIES, NAME, SILENT_SECONDS, Figures, serve
 from dasktune.sequences import Constant
 from tests.services import scheduler_in
@@ -36,7 +36,7 @@ class Clock:
 
 def told(figures: Figures, run: str, study: str = "s", **values: Any) -> None:
     ended = values.pop("ended", False)
-    figures.take({"study": study, "run": run, "figures": values, "ended": ended})
+    figures.receive({"study": study, "run": run, "figures": values, "ended": ended})
 
 
 def test_counters_add_up_over_runs_and_gauges_are_of_the_present_one() -> None:
@@ -79,7 +79,7 @@ def test_gauges_of_a_driver_that_died_go_after_a_while_and_its_counters_stay() -
 )
 def test_what_is_odd_is_passed_over(odd: object) -> None:
     figures = Figures(Clock())
-    figures.take(odd)
+    figures.receive(odd)
     assert [list(figures.samples(one)) for one in FAMILIES] == [[]] * len(FAMILIES)
 
 
@@ -149,8 +149,8 @@ def get(url: str) -> str:
 def test_the_schedulers_page_has_the_metrics_of_a_study_that_runs(
     tmp_path: Path, two_threads: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(signs, "SIGN_SECONDS", 0.0)
-    monkeypatch.setattr(signs, "SHARE_OF_TIME", 1.0)
+    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.0)
+    monkeypatch.setattr(heartbeat, "SHARE_OF_TIME", 1.0)
     url = two_threads.dashboard_link.replace("/status", "/metrics")
     name, scrape = 'a "name" \\ and {more}', Scrape(url)
     study = dt.create_study(Count, name=name, storage=tmp_path, metric="loss")

@@ -7,7 +7,7 @@ import pytest
 from dasktune.driver.waiting import (
     MOST_TRIALS,
     SLOW_SECONDS,
-    Sight,
+    Surroundings,
     trials_of,
     waits_of,
 )
@@ -39,7 +39,7 @@ def dispatcher(trials: int = 2, needs: dict[str, float] | None = None) -> Dispat
 
 
 def texts(machine: Dispatcher, **seen: object) -> list[tuple[str, str]]:
-    sight = Sight(**{"now": 100.0, **seen})  # type: ignore[arg-type]
+    sight = Surroundings(**{"now": 100.0, **seen})  # type: ignore[arg-type]
     return [(wait.kind, wait.text) for wait in waits_of(RunView(machine), sight)]
 
 
@@ -50,7 +50,7 @@ def test_a_run_that_trains_all_it_can_waits_for_nothing() -> None:
 
 
 def test_without_a_worker_that_is_said_with_its_time() -> None:
-    (wait,) = waits_of(RunView(dispatcher()), Sight(now=100.0, deserted=60.0))
+    (wait,) = waits_of(RunView(dispatcher()), Surroundings(now=100.0, deserted=60.0))
     assert (wait.kind, wait.text, wait.since) == ("workers", "there is no worker", 60.0)
 
 
@@ -95,7 +95,8 @@ def test_a_store_that_does_not_answer_is_spoken_of_after_a_while() -> None:
     machine.handle(WorkerJoined(worker="w"), 0.0)
     assert texts(machine, unanswered=95.0, unsaved={"0-a": 91.0}) == []
     found = waits_of(
-        RunView(machine), Sight(now=100.0, unanswered=80.0, unsaved={"0-a": 70.0, "1-a": 60.0})
+        RunView(machine),
+        Surroundings(now=100.0, unanswered=80.0, unsaved={"0-a": 70.0, "1-a": 60.0}),
     )
     assert [(wait.text, wait.since) for wait in found] == [
         ("the store has not answered", 80.0),
@@ -159,5 +160,5 @@ def test_what_another_driver_trains_is_left_until_it_is_found() -> None:
 
 
 def test_a_scheduler_that_is_gone_is_all_that_is_waited_for() -> None:
-    waits = waits_of(RunView(dispatcher()), Sight(now=9.0, disconnected=4.0))
+    waits = waits_of(RunView(dispatcher()), Surroundings(now=9.0, disconnected=4.0))
     assert [(wait.kind, wait.since) for wait in waits] == [("scheduler", 4.0)]

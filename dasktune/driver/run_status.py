@@ -1,0 +1,150 @@
+"""The status of a run: one value for the database row, Prometheus and the terminal.
+
+The driver takes it every few seconds (`dasktune.driver.heartbeat`). `to_row` stores it as a
+heartbeat, `to_figures` gives the numbers for Prometheus, and ``dasktune status`` puts what
+`from_row` reads into words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dasktune.storage.database.schema import RunRow
+from dasktune.storage.redaction import redacted
+from dasktune.types import Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Something that a run waits for.
+
+    Parameters
+    ----------
+    kind
+        ``scheduler``, ``workers``, ``resources``, ``pool``, ``worker``, ``store``, ``driver`` or
+        ``stages``.
+    text
+        A sentence, without the time.
+    since
+        When it began (epoch seconds); None if it is not known.
+    """
+
+    kind: str
+    text: str
+    since: float | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as a JSON document, without secrets."""
+        return {"kind": self.kind, "text": redacted(self.text), "since": self.since}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCounts:
+    """Counts that only the driver has.
+
+    Parameters
+    ----------
+    steps, repeated
+        Steps that this run trained, and those of them that had been trained before.
+    stages
+        Ended stages, by how they ended.
+    nbytes
+        Bytes of checkpoints saved.
+    worker_seconds
+        Seconds that workers had stages that have ended.
+    trials
+        Trials by state.
+    best
+        The value of the best trial; None if there is none, or several objectives.
+    """
+
+    steps: Step
+    repeated: Step
+    stages: Mapping[str, int]
+    nbytes: int
+    worker_seconds: float
+    trials: Mapping[str, int]
+    best: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """A run at one moment.
+
+    Parameters
+    ----------
+    seen
+        The moment (epoch seconds).
+    workers
+        Numbers of workers that are ``usable`` and ``busy``, and of ``stages_waiting``; empty
+        before the first look.
+    waits
+        Reasons for waiting, the gravest first.
+    positions
+        Steps that the running attempts have reached, by attempt.
+    seconds_left
+        Estimated time for all requests; None if nothing is known.
+    counts
+        Counts of the driver; None where the status was read from the database.
+    """
+
+    seen: float
+    workers: Mapping[str, int] = field(default_factory=dict)
+    waits: tuple[Wait, ...] = ()
+    positions: Mapping[str, Step] = field(default_factory=dict)
+    seconds_left: float | None = None
+    counts: RunCounts | None = None
+
+    def to_row(self, row: RunRow) -> RunRow:
+        """Return a run's row with this status."""
+        return replace(
+            row,
+            seen=self.seen,
+            seconds_left=self.seconds_left,
+            waits=[wait.to_json() for wait in self.waits],
+            workers=dict(self.workers),
+            positions=dict(self.positions),
+        )
+
+    @classmethod
+    def from_row(cls, row: RunRow) -> RunStatus:
+        """Return the status in a row; parts of waits that are malformed are left out."""
+        return cls(
+            seen=row.seen,
+            workers=row.workers,
+            waits=tuple(_wait_of(wait) for wait in row.waits if isinstance(wait, Mapping)),
+            positions=row.positions,
+            seconds_left=row.seconds_left,
+        )
+
+    def to_figures(self) -> dict[str, Any]:
+        """Return the figures for `dasktune.driver.prometheus.FAMILIES`."""
+        counts = self.counts
+        figures: dict[str, Any] = {
+            "slots": self.workers.get("usable", 0),
+            "busy": self.workers.get("busy", 0),
+            "waiting": self.workers.get("stages_waiting", 0),
+        }
+        if counts is not None:
+            figures |= {
+                "steps": counts.steps,
+                "repeated": counts.repeated,
+                "stages": dict(counts.stages),
+                "failures": counts.stages.get("failed", 0),
+                "bytes": counts.nbytes,
+                "worker_seconds": counts.worker_seconds,
+                "trials": dict(counts.trials),
+            }
+            figures |= {} if counts.best is None else {"best": counts.best}
+        return figures
+
+
+def _wait_of(document: Mapping[str, Any]) -> Wait:
+    since = document.get("since")
+    return Wait(
+        kind=str(document.get("kind", "")),
+        text=str(document.get("text", "")),
+        since=float(since) if isinstance(since, int | float) else None,
+    )

@@ -1,0 +1,57 @@
+"""The status of a run: stored as a row and read again, and as figures for Prometheus."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from dasktune.driver.run_status import RunCounts, RunStatus, Wait
+from dasktune.storage.database.schema import RunRow
+
+ROW = RunRow(run="r", study_id=1, host="h", pid=2, version="1", began=0.0, seen=0.0)
+STATUS = RunStatus(
+    seen=9.0,
+    workers={"usable": 2, "busy": 1, "stages_waiting": 4},
+    waits=(Wait(kind="store", text="the store has not answered", since=3.0),),
+    positions={"0-a": 7},
+    seconds_left=60.0,
+)
+
+
+def test_status_survives_its_row() -> None:
+    row = STATUS.to_row(ROW)
+    assert row.waits == [{"kind": "store", "text": "the store has not answered", "since": 3.0}]
+    assert RunStatus.from_row(row) == STATUS
+
+
+def test_stored_wait_holds_no_secret() -> None:
+    wait = Wait(kind="pool", text="asks s3://ann:hunter2-hunter2@bucket")
+    assert wait.to_json()["text"] == "asks s3://***@bucket"
+
+
+def test_malformed_waits_of_a_row_are_left_out() -> None:
+    row = replace(ROW, waits=["x", {"since": "yesterday", "text": 5}])
+    assert RunStatus.from_row(row).waits == (Wait(kind="", text="5"),)
+
+
+def test_figures_have_no_best_value_without_one() -> None:
+    counts = RunCounts(
+        steps=5,
+        repeated=1,
+        stages=Counter(trained=2, failed=1),
+        nbytes=100,
+        worker_seconds=3.5,
+        trials={"COMPLETE": 2},
+        best=None,
+    )
+    assert STATUS.to_figures() == {"slots": 2, "busy": 1, "waiting": 4}
+    assert replace(STATUS, counts=counts).to_figures() == {
+        **STATUS.to_figures(),
+        "steps": 5,
+        "repeated": 1,
+        "stages": {"trained": 2, "failed": 1},
+        "failures": 1,
+        "bytes": 100,
+        "worker_seconds": 3.5,
+        "trials": {"COMPLETE": 2},
+    }
