@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from dasktune.cli import app
-from tests.chaos.__main__ import open_left
-from tests.chaos.builtin import TUNERS
+from tests.chaos.__main__ import app, open_left
 from tests.chaos.session import Case, Terms, chaos
 
 pytestmark = pytest.mark.cluster
@@ -18,11 +16,8 @@ pytestmark = pytest.mark.cluster
 TERMS = Terms(kills=3, gap=0.8, seconds=120.0, silence=2.0)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("tuner", TUNERS)
-def test_study_under_kills_equals_an_undisturbed_study(tuner: str) -> None:
-    seed = list(TUNERS).index(tuner)
-    found = chaos(Case.builtin(tuner, "pace=0.35"), seed, TERMS, open_left)
+def test_chaos_of_right_code_finds_no_difference() -> None:
+    found = chaos(Case.builtin("asha", "pace=0.35"), 2, TERMS, open_left)
     assert found.problems == ()
     assert found.folder is None
     assert all(found.kills.values()), found.course.done  # a worker, the scheduler and the driver
@@ -63,7 +58,7 @@ def tuner(steps=60):
 
 
 def command(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["chaos", *map(str, arguments)])
+    return CliRunner().invoke(app, [*map(str, arguments)])
 
 
 @pytest.fixture

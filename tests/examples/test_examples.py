@@ -16,6 +16,7 @@ import dasktune as dt
 from dasktune.sequences import Exponential, Piecewise
 from dasktune.testing import TunerConformance
 from dasktune.trainer import fingerprint, run_alone
+from tests.forked import fork_for_resume_checks
 
 FOLDER = Path(__file__).parents[2] / "examples"
 TRAINERS = {
@@ -91,10 +92,9 @@ def test_it_learns(example: ModuleType) -> None:
     assert metrics[2]["accuracy"] > 2 * chance
 
 
-@pytest.mark.process
 @every
-@pytest.mark.slow
-def test_it_resumes_exactly(example: ModuleType) -> None:
+def test_it_resumes_exactly(example: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    fork_for_resume_checks(monkeypatch)
     report = dt.check_resume(trainer(example), hp(example), split=1, total=4)
     assert report.ok, str(report)
 

@@ -13,6 +13,10 @@ from tests.torture.seeds import Finding, many, shortest, torture
 from .bugs import BUGS, Plant, a_report_is_delivered_twice, requests_are_not_restored
 
 SEEDS = 2000
+"""Within so many seeds a bug must be found."""
+
+SAMPLE = 300
+"""Seeds that run with the tests; `make torture` runs more."""
 
 
 def first_violation(least_faults: int = 0) -> Finding | None:
@@ -20,18 +24,18 @@ def first_violation(least_faults: int = 0) -> Finding | None:
     return next((one for one in found if one.problem and len(one.faults) >= least_faults), None)
 
 
-@pytest.mark.slow
-def test_nothing_is_violated_in_two_thousand_seeds() -> None:
-    findings = [one for some in many(0, SEEDS) for one in some]
-    assert len(findings) == SEEDS
+def test_torture_of_right_code_finds_no_violation() -> None:
+    findings = [one for some in many(0, SAMPLE) for one in some]
+    assert len(findings) == SAMPLE
     assert [(one.command, one.problem) for one in findings if one.problem is not None] == []
     # All that can go wrong did, with every tuner.
     happened = Counter(name for one in findings for name in one.faults)
     assert {*happened} == {*FAULTS} - {"raise", "poison"}
-    assert min(happened.values()) > 100
+    assert min(happened.values()) > 10
     assert {one.scenario.tuner for one in findings} == {*TUNERS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
 def test_a_planted_bug_is_found(bug: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     bug(monkeypatch)
@@ -67,9 +71,10 @@ def test_what_needs_no_fault_is_found_without_any(monkeypatch: pytest.MonkeyPatc
     assert short.command.startswith(found.command)
 
 
+@pytest.mark.slow
 def test_several_processes_find_the_same() -> None:
     alone, together = (
-        [(one.scenario.seed, one.events, one.faults) for some in many(7, 250, n) for one in some]
+        [(one.scenario.seed, one.events, one.faults) for some in many(7, 60, n) for one in some]
         for n in (1, 2)
     )
     assert alone == together

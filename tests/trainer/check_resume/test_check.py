@@ -14,10 +14,16 @@ from dasktune.trainer.base import Trainer
 from dasktune.trainer.check_resume.check import check_resume
 from dasktune.trainer.data import ResumableLoader
 from dasktune.trainer.torch import TorchTrainer
-
-pytestmark = pytest.mark.process
+from tests.forked import fork_for_resume_checks
 
 HP = {"lr": MultiStep(0.1, [4], 0.5), "batch_size": 8}
+
+
+@pytest.fixture(autouse=True)
+def _fork(monkeypatch, request):
+    """Fork the processes, but those of tests that are marked ``process``."""
+    if request.node.get_closest_marker("process") is None:
+        fork_for_resume_checks(monkeypatch)
 
 
 def check(trainer_class, **arguments):
@@ -164,6 +170,11 @@ class ByHand(Net):
         self.optimizer.load_state_dict(state["optimizer"])
         self.loader.load_state_dict(state["loader"])
         torch.set_rng_state(state["rng"])
+
+
+@pytest.mark.process
+def test_check_in_processes_of_their_own_passes():
+    assert check(Net).ok
 
 
 @pytest.mark.parametrize("trainer_class", [Descent, Forest, Net, ByHand])
