@@ -19,7 +19,12 @@ from types import SimpleNamespace
 
 import pytest
 
-LIBRARIES = ["dasktune.trainer.check_resume.new_process", "sklearn.linear_model", "torch"]
+LIBRARIES = [
+    "dasktune.trainer.check_resume.new_process",
+    "pytest",
+    "sklearn.linear_model",
+    "torch._dynamo",  # which the first optimizer imports
+]
 
 
 def fork_for_resume_checks(patch: pytest.MonkeyPatch) -> None:
