@@ -55,6 +55,7 @@ def test_questions_can_be_asked(modules: dict[str, ModuleType]) -> None:
         assert len(found.scores) == len(question.truths)
 
 
+@pytest.mark.slow
 def test_a_network_answers_as_its_weights_do_in_the_package(
     modules: dict[str, ModuleType],
 ) -> None:

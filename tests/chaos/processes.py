@@ -18,6 +18,14 @@ MOST_LINES = 150
 """Lines that a process may need to say what it is doing."""
 
 
+ROOT = Path(__file__).parents[2]
+
+
+def _path() -> str:
+    """Return where processes find modules: in the repository, too, whatever their folder is."""
+    return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
     """How to start a process once.
@@ -101,7 +109,7 @@ class Kept:
         with self.output.open("wb") as output, self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 how.command,
-                env={**os.environ, **how.environment},
+                env={**os.environ, **how.environment, "PYTHONPATH": _path()},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=log,

@@ -210,6 +210,7 @@ def proxy(moto: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     S3FileSystem.clear_instance_cache()
 
 
+@pytest.mark.slow
 @pytest.mark.s3
 def test_a_store_may_be_away_for_longer_than_leases_are_waited_for(
     tmp_path: Path, moto: S3Server, proxy: Proxy, two_threads: Client
@@ -231,6 +232,7 @@ def test_a_store_may_be_away_for_longer_than_leases_are_waited_for(
     study.close()
 
 
+@pytest.mark.slow
 @pytest.mark.s3
 def test_a_store_that_stays_away_ends_the_run_which_goes_on_when_it_is_back(
     tmp_path: Path,

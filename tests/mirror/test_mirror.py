@@ -403,6 +403,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RDBStorage]:
     storage.engine.dispose()
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_rows_and_calls_give_the_same_whatever_comes_when(

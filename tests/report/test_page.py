@@ -404,6 +404,7 @@ def huge() -> tuple[Content, str, float]:
     return made, render(made), time.thread_time() - began
 
 
+@pytest.mark.slow
 def test_ten_thousand_trials_make_a_small_page_in_seconds(huge: tuple[Content, str, float]) -> None:
     made, source, seconds = huge
     assert len(list(made.plan)) > 10_000

@@ -95,6 +95,7 @@ def test_the_tree_has_a_bar_for_every_node(study: Study, page: Path) -> None:
     assert f"{len(nodes)} stages" in page.read_text()
 
 
+@pytest.mark.slow
 def test_a_huge_plan_is_cut_and_says_so(tmp_path: Path) -> None:
     from dasktune.graph.plan import SearchPlan
 

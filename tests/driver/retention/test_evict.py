@@ -571,6 +571,7 @@ def free_results(kind: str) -> dict[int, tuple[object, ...]]:
         return results(play(TUNERS[kind](), database, budget=None, workers=1))
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     states=st.integers(1, 20),
@@ -634,6 +635,7 @@ READS = 100
 """How often a state is read at least, while it comes and goes."""
 
 
+@pytest.mark.slow
 def test_who_reads_a_state_that_goes_gets_all_of_it_or_is_told(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
