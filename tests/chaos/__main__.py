@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dasktune.errors import refuse, unknown
+from dasktune.errors import DasktuneError, unknown
 
 if TYPE_CHECKING:
     from dasktune.algos.base import Tuner
@@ -61,7 +62,7 @@ def chaos(
     from tests.chaos.session import chaos as run_one
 
     names = tuple(FAULTS) if only is None else tuple(only.split(","))
-    refuse(unknown("fault", name, FAULTS) for name in names if name not in FAULTS)
+    _check("fault", names, FAULTS)
     cases = _cases(file, tuple(config or ()), tuner)
     terms = Terms(kills=kills, workers=workers, gap=gap, seconds=limit, only=names)
     found: list[Result] = []
@@ -87,11 +88,20 @@ def _cases(file: Path | None, settings: tuple[str, ...], tuner: str | None) -> l
             raise typer.BadParameter("--tuner is for our own study, not for one of a FILE")
         from dasktune.cli.study_file import load
 
-        load(file, settings)  # what is wrong with it is said before anything starts
+        try:
+            load(file, settings)  # before anything starts
+        except DasktuneError as error:
+            raise typer.BadParameter(str(error)) from None
         return [Case(name=file.name, file=file, settings=settings)]
     names = list(TUNERS) if tuner is None else tuner.split(",")
-    refuse(unknown("tuner", name, TUNERS) for name in names if name not in TUNERS)
+    _check("tuner", names, TUNERS)
     return [Case.builtin(name, *settings) for name in names]
+
+
+def _check(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise typer.BadParameter(unknown(kind, name, known))
 
 
 def open_left(path: Path) -> tuple[Study, Tuner]:
