@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import multiprocessing
+import os
 import subprocess
 import sys
 import tempfile
@@ -45,5 +46,6 @@ def _run(command: list[str], *, input: bytes, **_: object) -> subprocess.Complet
 
 def _work(program: str, input: bytes, errors: str) -> None:
     sys.stdin = io.TextIOWrapper(io.BytesIO(input))
-    sys.stderr = open(errors, "w")  # where multiprocessing writes a traceback, last
+    # To this file multiprocessing writes the traceback of an error.
+    os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT), sys.stderr.fileno())
     exec(program, {})

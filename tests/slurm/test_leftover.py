@@ -30,6 +30,7 @@ def test_other_comments_name_none(comment: str) -> None:
     assert Driver.read(comment) is None
 
 
+@pytest.mark.process
 def test_a_process_of_this_host_is_gone_when_it_has_ended() -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     born = int(psutil.Process(process.pid).create_time())
