@@ -1,21 +1,20 @@
-"""Attempts under way: what their workers say of them, and what the store knows if they do not.
+"""The attempts under way: messages of workers become events; the store is asked for lost ones.
 
-An attempt is in flight from its submission until its last state is durable. Workers speak of
-it in messages, some of which may be lost: metrics are in the commits, too, and a commit that
-is not heard of is looked up.
+An attempt is under way from its submission until its last state is durable. Some messages of
+its worker may be lost: metrics are in the commits, too, and a commit whose message does not
+come is looked up.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
 from dasktune.driver.recorder import Recorder
 from dasktune.driver.waiting import trials_of
-from dasktune.engine.engine import Engine
 from dasktune.errors import StorageError
 from dasktune.graph.events import (
     Ended,
@@ -28,7 +27,7 @@ from dasktune.graph.events import (
     WorkerLost,
 )
 from dasktune.graph.plan import Node
-from dasktune.graph.view import AttemptView
+from dasktune.graph.view import AttemptView, RunView
 from dasktune.logs import KEY_LETTERS, about, trials_text
 from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.types import Metrics, Step
@@ -53,8 +52,37 @@ MOST_REACH = 100
 """How many steps beyond what was heard of a worker may have saved whose scheduler is gone."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """An attempt has come to `step`, and measured metrics that are not durable yet."""
+
+    attempt: str
+    step: Step
+    metrics: tuple[Metrics, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateDurable:
+    """A state at or above a node is durable; `attempt` made it, or the one that was first."""
+
+    node: Node
+    attempt: str
+    commit: Commit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptLost:
+    """An attempt was lost with its worker: nothing more will be heard of it."""
+
+    attempt: str
+
+
+Following = Event | Reached | StateDurable | AttemptLost
+"""What follows from a message: events for the engine, and notes for other parts of the driver."""
+
+
 @dataclass(slots=True)
-class _Flight:
+class _Open:
     """An attempt of which something is still to be heard."""
 
     order: RunStage
@@ -62,174 +90,193 @@ class _Flight:
     ended_at: float | None = None
 
 
-class Flights:
-    """Translates what workers say into events, and has it recorded.
+@dataclass(frozen=True, slots=True)
+class _End:
+    """The end of an attempt that is recorded once the engine has handled its event."""
+
+    attempt: AttemptView
+    at: float
+    status: str
+    message: str = ""
+
+
+class Attempts:
+    """The attempts under way: translates what workers say of them into events.
+
+    Each method returns what follows, in order. The caller gives the events to the engine and
+    then calls `settle`: how many steps were repeated, and whether an attempt is done with, is
+    known only after that.
 
     Parameters
     ----------
-    engine
-        Is told the events, by `tell`.
+    view
+        The run as the engine has it.
     recorder
-        Takes note of states, metrics and ends.
+        Records states, metrics and ends.
     store
-        Where states are looked up of which nothing was heard.
-    tell
-        Tells the engine an event.
-    now
-        Gives the seconds since the run began.
-    see
-        Called with metrics as soon as they are heard of, durable or not.
-    on_step
-        Called with an attempt and how far it has come.
-    on_saved
-        Called with a node, an attempt, and the commit of its state at or above the node.
+        Where states are looked up whose messages were lost.
     lookups
         The same store, for what can be looked up later as well; `store` if None.
 
     Attributes
     ----------
     worker_seconds
-        What workers have spent on stages that ended.
+        Seconds that workers have spent on stages that ended.
     latest
-        The step and metrics heard of last.
+        The step and metrics that were heard of last.
     trouble
-        What a worker could not store, in words; None if all went well.
+        The problem of a worker that could not store a state, in words; None if all went well.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        view: RunView,
         recorder: Recorder,
         store: CheckpointStore,
-        *,
-        tell: Callable[[Event], None],
-        now: Callable[[], float],
-        see: Callable[[Metrics], None],
-        on_step: Callable[[str, Step], None],
-        on_saved: Callable[[Node, str, Commit], None],
         lookups: CheckpointStore | None = None,
     ) -> None:
         self.worker_seconds = 0.0
         self.latest: tuple[Step, Metrics] | None = None
         self.trouble: str | None = None
-        self._view = engine.view
+        self._view = view
         self._recorder = recorder
         self._store = store
         self._lookups = store if lookups is None else lookups
-        self._tell = tell
-        self._now = now
-        self._see = see
-        self._on_step = on_step
-        self._on_saved = on_saved
-        self._flights: dict[str, _Flight] = {}
+        self._open: dict[str, _Open] = {}
+        self._ends: list[_End] = []
+        self._touched: dict[str, bool] = {}
+        """The attempts whose events the engine is about to handle, and whether each is lost."""
 
     def __bool__(self) -> bool:
-        """Whether something is still to be heard."""
-        return bool(self._flights)
+        """Return whether something is still to be heard."""
+        return bool(self._open)
 
     @property
     def have_ended(self) -> bool:
         """Whether nothing trains any more, though states may not be durable yet."""
-        return all(flight.ended_at is not None for flight in self._flights.values())
+        return all(attempt.ended_at is not None for attempt in self._open.values())
 
     def add(self, order: RunStage, key: str) -> None:
-        """Take in an attempt that was submitted, and the key that its end will have."""
-        self._flights[order.attempt] = _Flight(order)
+        """Add an attempt that was submitted, and the key that its end will have."""
+        self._open[order.attempt] = _Open(order)
         self._recorder.launched(order, key)
 
     def order_of(self, attempt: str) -> RunStage | None:
         """Return the order of an attempt of which no end was heard yet."""
-        flight = self._flights.get(attempt)
-        return None if flight is None or flight.ended_at is not None else flight.order
+        known = self._open.get(attempt)
+        return None if known is None or known.ended_at is not None else known.order
 
-    def end(self, attempt: str, receipt: StageEnded) -> None:
-        """Take in the end of an attempt as Dask tells it: the message did not come."""
-        self._ended(self._flights[attempt], receipt)
-
-    def lose(self, worker: str, *, is_blameless: bool = False) -> list[str]:
-        """Take in that a worker is gone; return its attempts, of which nothing more is heard.
+    def lose(self, worker: str, *, is_blameless: bool = False) -> list[Following]:
+        """Return what follows from the loss of a worker.
 
         Parameters
         ----------
         worker
-            Which.
+            Its address.
         is_blameless
             See `WorkerLost`.
         """
+        following: list[Following] = []
         slot = self._view.slots.get(worker)
-        if slot is not None and slot.queue and slot.queue[0].id in self._flights:
+        if slot is not None and slot.queue and slot.queue[0].id in self._open:
             # A step that kills its process at once is never heard of: it counts as started, or
             # the stage would be tried for ever.
-            self._tell(Started(attempt=slot.queue[0].id))
-        lost = [one for one in self._view.attempts.values() if one.worker == worker]
+            following.append(Started(attempt=slot.queue[0].id))
+        lost = [attempt for attempt in self._view.attempts.values() if attempt.worker == worker]
+        now = time.time()
         for attempt in lost:
-            flight = self._flights.get(attempt.id)
-            if flight is not None:
+            known = self._open.get(attempt.id)
+            if known is not None:
                 reach = MOST_REACH if is_blameless else 1
-                self._look_up_saves(flight, attempt, until=attempt.position + reach)
+                until = attempt.position + reach
+                following += self._look_up_saves(known, attempt, until=until) or ()
             if not attempt.ended:
-                self.worker_seconds += self._recorder.seconds_of(attempt.id, time.time())
-        self._tell(WorkerLost(worker=worker, is_blameless=is_blameless))
+                self.worker_seconds += self._recorder.seconds_of(attempt.id, now)
+        following.append(WorkerLost(worker=worker, is_blameless=is_blameless))
         for attempt in lost:
-            self._record_end(attempt, time.time(), "lost")
-            self._recorder.settled(attempt.id)
-            self._flights.pop(attempt.id, None)
-        return [attempt.id for attempt in lost]
+            following.append(AttemptLost(attempt=attempt.id))
+            self._ends.append(_End(attempt, now, "lost"))
+            self._touched[attempt.id] = True
+        return following
 
     def close(self) -> None:
-        """Take note of what has ended and is not in the store: nobody waits for it any more."""
-        for attempt in self._flights:
-            found = self._view.attempts.get(attempt)
-            if found is not None:
-                self._recorder.unsaved(attempt, max(found.saved, found.start))
+        """Record what has ended and is not in the store: nobody waits for it any more."""
+        for attempt_id in self._open:
+            attempt = self._view.attempts.get(attempt_id)
+            if attempt is not None:
+                self._recorder.unsaved(attempt_id, max(attempt.saved, attempt.start))
 
-    def check(self) -> None:
-        """Ask the store about states whose durable message does not come."""
-        now = self._now()
-        for attempt_id, flight in list(self._flights.items()):
-            if flight.ended_at is None or now - flight.ended_at < DURABLE_SECONDS:
+    def check(self, now: float) -> list[Following]:
+        """Ask the store about states whose messages do not come; return what follows."""
+        following: list[Following] = []
+        for attempt_id, known in list(self._open.items()):
+            if known.ended_at is None or now - known.ended_at < DURABLE_SECONDS:
                 continue
-            flight.ended_at = now
+            known.ended_at = now
             attempt = self._view.attempts.get(attempt_id)
             if attempt is None:
-                del self._flights[attempt_id]
-            elif not self._look_up_saves(flight, attempt, until=attempt.position):
-                return  # the store is away: the others are looked up later, too
+                del self._open[attempt_id]
+                continue
+            states = self._look_up_saves(known, attempt, until=attempt.position)
+            if states is None:
+                break  # the store is away: the others are looked up later, too
+            following += states
+        return following
 
-    def receive(self, message: StageMessage) -> None:
-        """Translate one message of a worker."""
-        flight = self._flights.get(message.attempt)
-        if flight is None:
-            return
+    def receive(self, message: StageMessage, now: float) -> list[Following]:
+        """Return what follows from a message of a worker, or from the receipt of a stage."""
+        known = self._open.get(message.attempt)
+        if known is None:
+            return []
         match message:
             case StageStarted(attempt=attempt, at=at):
                 self._recorder.started(attempt, at)
-                _log(flight.order, logging.INFO, "started")
-                self._tell(Started(attempt=attempt))
+                _log(known.order, logging.INFO, "started")
+                return [Started(attempt=attempt)]
             case StageProgress(attempt=attempt, step=step):
                 for at, key, metrics in message.reports:
-                    flight.reports[at] = (key, metrics)
+                    known.reports[at] = (key, metrics)
                     self.latest = (at, metrics)
-                    self._see(metrics)
-                self._tell(Progress(attempt=attempt, step=step))
-                self._on_step(attempt, step)
+                measured = tuple(metrics for _, _, metrics in message.reports)
+                return [
+                    Reached(attempt=attempt, step=step, metrics=measured),
+                    Progress(attempt=attempt, step=step),
+                ]
             case StateSaved():
-                self._saved(flight, message)
-            case StateMeasured(key=key, step=step):
-                reports = self._reports_of(flight, key, (step,))
-                self._durable(flight, message.attempt, step, reports)
+                return self._saved(known, message)
+            case StateMeasured(attempt=attempt, key=key, step=step):
+                return [self._durable(known, attempt, step, self._reports_of(known, key, (step,)))]
             case StageEnded():
-                self._ended(flight, message)
+                return self._ended(known, message, now)
             case StageFailed():
-                self._failed(flight, message)
+                return self._failed(known, message)
             case StoreFailed():
                 self.trouble = message.message
+                return []
             case _:
                 assert_never(message)
 
-    def _saved(self, flight: _Flight, message: StateSaved) -> None:
-        """Take in a durable state: its metrics are durable with it."""
-        attempt, step, node = message.attempt, message.step, flight.order.node
+    def settle(self) -> None:
+        """Record the ends that the engine has handled; forget attempts that are done with."""
+        for end in self._ends:
+            self._recorder.ended(
+                end.attempt.id,
+                end.at,
+                status=end.status,
+                step=end.attempt.position,
+                repeated=end.attempt.repeated,
+                message=end.message,
+            )
+        self._ends.clear()
+        for attempt, is_lost in self._touched.items():
+            if is_lost or attempt not in self._view.attempts:
+                self._open.pop(attempt, None)
+                self._recorder.settled(attempt)
+        self._touched.clear()
+
+    def _saved(self, known: _Open, message: StateSaved) -> list[Following]:
+        """Return what follows from a durable state: its metrics are durable with it."""
+        attempt, step, node = message.attempt, message.step, known.order.node
         if message.differs:
             logger.warning(
                 "attempt %s gave another state at step %d than %s, which was first: training is "
@@ -240,7 +287,7 @@ class Flights:
             )
         reports = list(message.replaced)
         if not reports:
-            reports = self._reports_of(flight, message.key, message.reported)
+            reports = self._reports_of(known, message.key, message.reported)
         commit = Commit(
             key=message.key,
             attempt=message.by,
@@ -252,32 +299,33 @@ class Flights:
         hold_up, latency = message.hold_up, message.latency
         self._recorder.checkpoint(node, commit, hold_up=hold_up, latency=latency)
         self._recorder.saved(attempt, step)
-        if message.suspend_seconds is not None and _is_suspension(flight, step):
+        if message.suspend_seconds is not None and _is_suspension(known.order, step):
             self._recorder.suspended(attempt, message.suspend_seconds, message.snapshot_bytes)
-        self._on_saved(node, attempt, commit)
-        self._durable(
-            flight, attempt, step, reports, dict(zip(message.reported, message.paces, strict=False))
-        )
+        paces = dict(zip(message.reported, message.paces, strict=False))
+        return [
+            StateDurable(node=node, attempt=attempt, commit=commit),
+            self._durable(known, attempt, step, reports, paces),
+        ]
 
     def _durable(
         self,
-        flight: _Flight,
+        known: _Open,
         attempt: str,
         step: Step,
         reports: Collection[StepMetrics],
         paces: Mapping[Step, float] | None = None,
-    ) -> None:
-        """Have the metrics recorded that a durable state at `step` covers, and tell of them."""
-        self._recorder.metrics(flight.order.node, reports, paces)
+    ) -> Saved:
+        """Record the metrics that a durable state at `step` covers; return its event."""
+        self._recorder.metrics(known.order.node, reports, paces)
+        self._touched.setdefault(attempt, False)
         metrics = tuple((at, values) for at, _, values in reports)
-        self._tell(Saved(attempt=attempt, step=step, reports=metrics))
-        self._forget_if_settled(attempt)
+        return Saved(attempt=attempt, step=step, reports=metrics)
 
-    def _reports_of(self, flight: _Flight, key: str, steps: Iterable[Step]) -> list[StepMetrics]:
+    def _reports_of(self, known: _Open, key: str, steps: Iterable[Step]) -> list[StepMetrics]:
         """Return the metrics that a saved state covers; asks the store for what was lost."""
         found, missing = [], []
         for step in steps:
-            report = flight.reports.pop(step, None)
+            report = known.reports.pop(step, None)
             if report is None:
                 missing.append(step)
             else:
@@ -285,134 +333,115 @@ class Flights:
         if missing:
             commit = self._store.commit_of(key)
             stored = {} if commit is None else dict(commit.reports)
-            node = flight.order.node
+            node = known.order.node
             for step in missing:
                 if step in stored:
                     found.append((step, node.key_at(step), stored[step]))
         return sorted(found, key=lambda report: report[0])
 
-    def _ended(self, flight: _Flight, message: StageEnded) -> None:
-        if flight.ended_at is None:  # Dask may have told it before
+    def _ended(self, known: _Open, message: StageEnded, now: float) -> list[Following]:
+        if known.ended_at is None:  # Dask may have told it before
             self.worker_seconds += message.seconds
-        flight.ended_at = self._now()
-        self._on_step(message.attempt, message.step)
+        known.ended_at = now
         attempt = self._view.attempts.get(message.attempt)
         if message.status == "missing" and not (attempt and attempt.uprooted):
-            key = flight.order.node.key_at(flight.order.start)
+            key = known.order.node.key_at(known.order.start)
             logger.warning("state %s is missing or corrupt; it is trained again", key)
             self._recorder.forget(key)
         if message.start_seconds is not None:
             self._recorder.held(message.attempt, message.start_seconds)
         # Dask alone has told of a stage that failed: the message with the reason was lost.
         status = "lost" if message.status == "failed" else message.status
-        self._tell(
-            Ended(
-                attempt=message.attempt,
-                step=message.step,
-                status=status,
-                seconds=message.seconds + message.evaluate_seconds,
-            )
-        )
-        self._record_end(attempt, message.at, status)
-        _log(flight.order, logging.INFO, f"ended ({status})", message.step)
-        self._forget_if_settled(message.attempt)
+        _log(known.order, logging.INFO, f"ended ({status})", message.step)
+        self._note_end(attempt, message.attempt, message.at, status)
+        seconds = message.seconds + message.evaluate_seconds
+        return [
+            Reached(attempt=message.attempt, step=message.step),
+            Ended(attempt=message.attempt, step=message.step, status=status, seconds=seconds),
+        ]
 
-    def _failed(self, flight: _Flight, message: StageFailed) -> None:
+    def _failed(self, known: _Open, message: StageFailed) -> list[Following]:
         text = f"failed after step {message.step}: {message.message}"
-        _log(flight.order, logging.WARNING, text, message.step)
+        _log(known.order, logging.WARNING, text, message.step)
         attempt = self._view.attempts.get(message.attempt)
         self.worker_seconds += self._recorder.seconds_of(message.attempt, message.at)
-        self._tell(
+        self._note_end(attempt, message.attempt, message.at, "failed", message.message)
+        return [
             Failed(
                 attempt=message.attempt,
                 step=message.step,
                 message=message.message,
                 traceback=message.traceback,
             )
-        )
-        self._record_end(attempt, message.at, "failed", message.message)
-        self._forget_if_settled(message.attempt)
+        ]
 
-    def _record_end(
-        self, attempt: AttemptView | None, at: float, status: str, message: str = ""
+    def _note_end(
+        self, attempt: AttemptView | None, name: str, at: float, status: str, message: str = ""
     ) -> None:
-        """Take note of the end of an attempt of which the dispatcher has just been told."""
+        """Note an end, for `settle` to record."""
+        self._touched.setdefault(name, False)
         if attempt is not None:
-            self._recorder.ended(
-                attempt.id,
-                at,
-                status=status,
-                step=attempt.position,
-                repeated=attempt.repeated,
-                message=message,
-            )
+            self._ends.append(_End(attempt, at, status, message))
 
-    def _forget_if_settled(self, attempt: str) -> None:
-        if attempt not in self._view.attempts:
-            self._flights.pop(attempt, None)
-            self._recorder.settled(attempt)
+    def _look_up_saves(
+        self, known: _Open, attempt: AttemptView, until: Step
+    ) -> list[Following] | None:
+        """Return what follows from the states of an attempt whose messages were lost.
 
-    def _look_up_saves(self, flight: _Flight, attempt: AttemptView, until: Step) -> bool:
-        """Take in the states of an attempt that were saved but not heard of, in their order.
-
-        They are looked for where it is likely: earlier ones, too, since each has metrics that
-        no later one has.
-
-        Returns
-        -------
-        bool
-            Whether the store has answered.
+        They are looked for at all steps where they are likely, in order: earlier ones have
+        metrics that no later one has. None: the store does not answer.
         """
         ends = (node.stop for node in attempt.leaf.up())
         reached = range(attempt.position, until + 1)
-        likely = {*reached, attempt.stop, *flight.order.saves, *ends}
+        likely = {*reached, attempt.stop, *known.order.saves, *ends}
         first = max(attempt.saved, attempt.start) + 1
         steps = [step for step in sorted(likely) if first <= step <= attempt.stop]
         keys = {step: attempt.node_at(step).key_at(step) for step in steps}
         try:
             commits = self._lookups.commits(keys.values())
         except StorageError:
-            return False
+            return None
+        following: list[Following] = []
         for step in steps:
             if keys[step] in commits:
-                self._take_in(flight, attempt, step, commits[keys[step]])
-        return True
-
-    def _take_in(self, flight: _Flight, attempt: AttemptView, step: Step, commit: Commit) -> None:
-        """Take in the state at a step that the store has."""
-        node = attempt.node_at(step)
-        reports = [(at, node.key_at(at), metrics) for at, metrics in commit.reports]
-        message = StateSaved(
-            attempt=attempt.id,
-            step=step,
-            key=commit.key,
-            by=commit.attempt,
-            digest=commit.digest,
-            nbytes=commit.nbytes,
-            seconds=commit.seconds,
-            replaced=tuple(reports),
-        )
-        self._saved(flight, message)
+                message = _saved_message(attempt, step, commits[keys[step]])
+                following += self._saved(known, message)
+        return following
 
 
-def _is_suspension(flight: _Flight, step: Step) -> bool:
+def _saved_message(attempt: AttemptView, step: Step, commit: Commit) -> StateSaved:
+    """Return the message, which was lost, about a state that the store has."""
+    node = attempt.node_at(step)
+    return StateSaved(
+        attempt=attempt.id,
+        step=step,
+        key=commit.key,
+        by=commit.attempt,
+        digest=commit.digest,
+        nbytes=commit.nbytes,
+        seconds=commit.seconds,
+        replaced=tuple((at, node.key_at(at), metrics) for at, metrics in commit.reports),
+    )
+
+
+def _is_suspension(order: RunStage, step: Step) -> bool:
     """Return whether a stage's last state is where a trial is left for now.
 
     Either it was stopped before its end, or its end is what a trial was asked to come to; at
     others its worker goes on with the next stage of a path.
     """
-    return step < flight.order.stop or bool(flight.order.node.requests)
+    return step < order.stop or bool(order.node.requests)
 
 
-def _log(order: RunStage, level: int, said: str, step: Step | None = None) -> None:
-    """Log what is heard of a stage, with all that tells it apart."""
+def _log(order: RunStage, level: int, text: str, step: Step | None = None) -> None:
+    """Log a line about a stage, with all that tells it apart."""
     if not logger.isEnabledFor(level):
         return
     trials = trials_of(order.node)
     logger.log(
         level,
         "stage of %s, steps %d to %d on %s, %s",
-        *(trials_text(trials), order.start, order.stop, order.worker, said),
+        *(trials_text(trials), order.start, order.stop, order.worker, text),
         extra=about(
             trials=trials,
             stage=order.node.key_at(order.stop)[:KEY_LETTERS],

@@ -6,35 +6,41 @@ forgets plugins and subscriptions.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent import futures
 from concurrent.futures import CancelledError
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from distributed import Client, Future, KilledWorker
+from distributed.client import ClosedClientError
 
 from dasktune.cluster.workers import Workers, client_hushed, connect_again, pool_of
-from dasktune.driver.messages import Messages
-from dasktune.driver.submissions import Submissions
 from dasktune.engine.timeouts import Timeouts
 from dasktune.errors import ClusterError, InternalError
 from dasktune.graph.events import RunStage, SaveMissed, WorkerJoined, WorkerLost
-from dasktune.worker.job import JobPlan
+from dasktune.worker.job import JobPlan, StageSpec
 from dasktune.worker.messages import (
     MessageError,
+    PredictionAnswer,
     StageEnded,
     WorkerMessage,
     from_wire,
     receipt_from_wire,
 )
+from dasktune.worker.plugin import predicting, prefix_of, run_stage
 
 logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 2.0
 """How long a client may take to be closed whose scheduler is gone."""
+
+SETTLE_SECONDS = 5.0
+"""How long workers may take to answer the messages that are under way when a run ends."""
 
 RESULT_SECONDS = 5.0
 """How long the receipt of a stage may take whose worker has said nothing of its end."""
@@ -47,8 +53,164 @@ class AttemptFinished:
     attempt: str
 
 
+Claims = Callable[[str, Mapping[str, float]], dict[str, float] | None]
+"""Returns the Dask resources that a stage with such needs occupies on a worker."""
+
 ClusterMessage = WorkerMessage | WorkerJoined | WorkerLost | SaveMissed | AttemptFinished
 """What is heard of a cluster while a study runs there."""
+
+
+class Submissions:
+    """The futures of attempts on one connection to a cluster.
+
+    Parameters
+    ----------
+    client
+        Connected to it.
+    plan
+        The study's job.
+    claims
+        See `Claims`.
+    """
+
+    def __init__(self, client: Client, plan: JobPlan, claims: Claims) -> None:
+        self._client = client
+        self._plan = plan
+        self._claims = claims
+        self._futures: dict[str, Future[Any]] = {}
+
+    def submit(self, order: RunStage, seed: int) -> str:
+        """Send a stage to its worker; return the key of the state at its end.
+
+        Parameters
+        ----------
+        order
+            Which stage, and where.
+        seed
+            Of its training.
+        """
+        node = order.node
+        chain = node.chain_at(order.start)
+        spec = StageSpec(
+            attempt=order.attempt,
+            start=order.start,
+            stop=order.stop,
+            saves=order.saves,
+            sequences={name: sequence.to_json() for name, sequence in node.sequences.items()},
+            chain=(chain.base, chain.values.hex(), chain.length),
+            seed=seed,
+        )
+        before = None if order.after is None else self._futures.get(order.after)
+        key = node.key_at(order.stop)
+        self._futures[order.attempt] = self._client.submit(
+            run_stage,
+            self._plan.run,
+            spec.to_wire(),
+            before,
+            key=(prefix_of(self._plan.run), key, order.start, order.stop, order.attempt),
+            workers=[order.worker],
+            resources=self._claims(order.worker, order.needs),
+            priority=-order.order,
+            retries=0,
+            pure=False,
+        )
+        return key
+
+    def done(self) -> Iterator[str]:
+        """Yield the attempts that Dask is done with."""
+        return (attempt for attempt, future in self._futures.items() if future.done())
+
+    def take(self, attempt: str) -> Future[Any] | None:
+        """Return the future of an attempt, which is forgotten here."""
+        return self._futures.pop(attempt, None)
+
+    def cancel(self, attempt: str) -> None:
+        """Let Dask forget an attempt; its worker hears of it."""
+        future = self._futures.pop(attempt, None)
+        if future is not None and self._client.status == "running":
+            with suppress(ClosedClientError):  # its scheduler may be gone at this moment
+                future.cancel()
+
+    def close(self) -> None:
+        """Let Dask forget all."""
+        for attempt in list(self._futures):
+            self.cancel(attempt)
+
+
+class Messages:
+    """The messages of one run on one connection to a cluster; none is waited for.
+
+    Parameters
+    ----------
+    client
+        Connected to it.
+    run
+        Name of the run.
+    put
+        Takes what workers could not do.
+    """
+
+    def __init__(
+        self, client: Client, run: str, put: Callable[[SaveMissed | PredictionAnswer], None]
+    ) -> None:
+        self._client = client
+        self._run = run
+        self._put = put
+        self._sent: set[futures.Future[None]] = set()
+
+    def control(
+        self, worker: str, attempt: str, *, save_at: int | None = None, stop_at: int | None = None
+    ) -> None:
+        """Send a save-point, or a stop, to an attempt.
+
+        `SaveMissed` follows if the attempt was at its save-point before.
+        """
+
+        def receive(answer: object) -> None:
+            if save_at is not None and answer != "ok":
+                self._put(SaveMissed(attempt=attempt, step=save_at))
+
+        message = {"op": self._run, "attempt": attempt, "save_at": save_at}
+        message["stop_at"] = -1 if stop_at is None else stop_at
+        self._send(worker, message, receive)
+
+    def predict(self, worker: str, number: int, question: bytes) -> None:
+        """Send a question to a worker, which says its answer later, as all that it says.
+
+        A `PredictionAnswer` without an answer follows if the worker does not take it.
+        """
+
+        def receive(answer: object) -> None:
+            if answer != "ok":
+                self._put(PredictionAnswer(worker=worker, number=number, answer=None))
+
+        message = {"op": predicting(self._run), "number": number, "question": question}
+        self._send(worker, message, receive)
+
+    def settle(self) -> None:
+        """Wait until workers have answered: who has left the run knows no message of it."""
+        futures.wait(list(self._sent), SETTLE_SECONDS)
+
+    def _send(
+        self, worker: str, message: Mapping[str, object], receive: Callable[[object], None]
+    ) -> None:
+        """Send a message; its answer is heard in Dask's event loop."""
+        scheduler, loop = self._client.scheduler, self._client.loop
+        if scheduler is None or loop is None:
+            return  # the client is closed: whatever runs, or is asked, is lost
+
+        async def send() -> None:
+            try:
+                answers = await scheduler.broadcast(
+                    msg=message, workers=[worker], on_error="return"
+                )
+            except OSError:
+                answers = {}  # the scheduler is gone
+            receive(answers.get(worker))
+
+        sent = asyncio.run_coroutine_threadsafe(send(), loop.asyncio_loop)  # type: ignore[attr-defined]
+        self._sent.add(sent)
+        sent.add_done_callback(self._sent.discard)
 
 
 class Connection:
@@ -172,8 +334,8 @@ class Connection:
                 )
         return client
 
-    def hear_of_futures(self) -> None:
-        """Put down what Dask is done with; a callback for each costs a thread hop and more."""
+    def check_futures(self) -> None:
+        """Report the attempts that Dask is done with; callbacks would cost a thread hop each."""
         for attempt in self.submissions.done():
             self._put(AttemptFinished(attempt=attempt))
 

@@ -46,13 +46,23 @@ RATE_SECONDS = 120.0
 
 
 class OtherDrivers(Protocol):
-    """What other drivers hold up: `dasktune.driver.shared_stages.Sharing`."""
+    """What other drivers hold up: `dasktune.driver.shared_stages.SharedStages`."""
 
     def holders(self) -> list[str]:
         """Return the driver of each stage that another one trains."""
 
     def unanswered(self) -> float | None:
         """Return for how many seconds a lease has been asked for; None if none is."""
+
+
+class NoHeartbeat:
+    """Writes no run status."""
+
+    def use(self, client: Client) -> None:
+        """Do nothing."""
+
+    def turn(self, sharing: OtherDrivers | None = None) -> None:
+        """Do nothing."""
 
 
 class Heartbeat:

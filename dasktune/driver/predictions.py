@@ -8,7 +8,6 @@ import pickle
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from dasktune.algos.curves.curve import Prediction, Predictor, Question
 from dasktune.engine.outcome import RunPrediction
@@ -28,11 +27,13 @@ ANSWER_SECONDS = 300.0
 """How long a prediction may take; it counts as one that cannot be made then."""
 
 
-class Ask(Protocol):
-    """Sends a question to a worker; does not wait for the answer."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedQuestion:
+    """A question to be sent to a worker."""
 
-    def __call__(self, worker: str, number: int, question: bytes) -> None:
-        """Send question `number`."""
+    worker: str
+    number: int
+    question: bytes
 
 
 @dataclass(slots=True)
@@ -54,22 +55,16 @@ class Predictions:
 
     Workers compute them in a thread of their own: a prediction takes nothing but CPU time
     from the stage that runs there.
-
-    Parameters
-    ----------
-    ask
-        See `Ask`. The answers are given to `receive`.
     """
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
+    def __init__(self) -> None:
         self._open: dict[int, _Open] = {}
         self._count = 0
         self._packed: tuple[Predictor, bytes] | None = None
         self._stuck: set[str] = set()
 
     def add(self, order: RunPrediction) -> None:
-        """Take a question, for `send` to ask."""
+        """Add a question, for `due` to return."""
         self._count += 1
         self._open[self._count] = _Open(order, self._pack(order.question))
 
@@ -79,13 +74,16 @@ class Predictions:
             self._packed = question.predictor, _by_value(question.predictor)
         return pickle.dumps((self._packed[1], question.curve, question.steps, question.seed))
 
-    def send(self, workers: Collection[str], now: float) -> None:
-        """Ask what nobody is asked: of workers that were not yet, with the fewest questions.
+    def due(self, workers: Collection[str], now: float) -> list[AskedQuestion]:
+        """Return the questions to send now, each to a worker that was not asked it yet.
+
+        Of several such workers it is the one with the fewest questions.
 
         Workers that have not answered for long are asked last: they take one after the other.
         """
         if not workers:
-            return
+            return []
+        due = []
         load = Counter(one.worker for one in self._open.values())
         for number, one in self._open.items():
             if one.worker is None and now - one.since >= RETRY_SECONDS:
@@ -97,7 +95,8 @@ class Predictions:
                 one.worker = worker
                 one.asked.append(worker)
                 load[worker] += 1
-                self._ask(worker, number, one.question)
+                due.append(AskedQuestion(worker=worker, number=number, question=one.question))
+        return due
 
     def receive(
         self, message: PredictionAnswer, now: float

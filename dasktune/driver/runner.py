@@ -12,7 +12,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import assert_never
@@ -20,9 +20,11 @@ from typing import assert_never
 from distributed import Client
 
 from dasktune.cluster.workers import WORKERS_SECONDS, Pool
-from dasktune.driver.attempts import Flights
+from dasktune.driver import attempts as attempting
+from dasktune.driver import shared_stages as sharing
+from dasktune.driver.attempts import AttemptLost, Attempts, Reached, StateDurable
 from dasktune.driver.connection import AttemptFinished, ClusterMessage, Connection
-from dasktune.driver.heartbeat import Heartbeat
+from dasktune.driver.heartbeat import Heartbeat, NoHeartbeat
 from dasktune.driver.leases import (
     CommitsFound,
     LeaseAnswered,
@@ -33,9 +35,9 @@ from dasktune.driver.leases import (
 )
 from dasktune.driver.predictions import Predictions
 from dasktune.driver.recorder import Recorder
-from dasktune.driver.retention.evict import Evictor
+from dasktune.driver.retention.evict import Evictor, NoEvictor
 from dasktune.driver.scaling import slowest_step, usable_slots
-from dasktune.driver.shared_stages import Sharing
+from dasktune.driver.shared_stages import NoSharing, SharedStages
 from dasktune.engine.engine import Engine
 from dasktune.engine.limits import Meter
 from dasktune.engine.outcome import Order, Outcome, RunPrediction, with_save_points
@@ -52,9 +54,8 @@ from dasktune.graph.events import (
     WorkerLeaving,
     WorkerLost,
 )
-from dasktune.graph.plan import Node
 from dasktune.logs import about
-from dasktune.storage.checkpoints import CheckpointStore, Commit
+from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.files.retry import Patience
 from dasktune.types import Metrics, Step
 from dasktune.worker.job import JobPlan
@@ -139,13 +140,13 @@ class DaskRunner:
         on_safe: Callable[[Outcome], None] | None = None,
         heartbeat: Heartbeat | None = None,
     ) -> None:
-        self._heartbeat = heartbeat
+        self._heartbeat: Heartbeat | NoHeartbeat = heartbeat or NoHeartbeat()
         self._engine = engine
         self._plan = plan
         self._recorder = recorder
         self._meter = meter
         self._patience = timeouts.scheduler_seconds
-        self._evictor = evictor
+        self._evictor: Evictor | NoEvictor = evictor or NoEvictor()
         self._on_turn = on_turn
         self._on_safe = on_safe
         self._outcomes: list[Outcome] = []
@@ -158,21 +159,12 @@ class DaskRunner:
         self._stop = threading.Event()
         self._cluster = Connection(client, plan, self._inbox.put, self._gives_up, timeouts)
         self._study = study
-        self._predictions = Predictions(lambda *question: self._cluster.messages.predict(*question))
-        self._sharing: Sharing | None = None
+        self._predictions = Predictions()
+        self._sharing: SharedStages | NoSharing = NoSharing()
         self._began = time.monotonic()
-        self._flights = Flights(
-            engine,
-            recorder,
-            self._store,
-            tell=self._tell,
-            now=self._now,
-            see=meter.see,
-            on_step=self._note_step,
-            on_saved=self._note_saved,
-            # The loop must not wait long for a store that is away: this is asked again later.
-            lookups=CheckpointStore(plan.store, LOOK_UP),
-        )
+        # The loop must not wait long for a store that is away: it is asked again later.
+        lookups = CheckpointStore(plan.store, LOOK_UP)
+        self._attempts = Attempts(engine.view, recorder, self._store, lookups)
         self._flushed = 0.0
         self._is_draining = False
         self._can_save = True
@@ -199,11 +191,11 @@ class DaskRunner:
             What `on_safe` raised, likewise.
         """
         try:
-            if self._evictor is not None:
-                self._evictor.open()
+            self._evictor.open()
             joined = self._open()
             if self._study is not None:
-                self._sharing = self._shared(self._study)
+                leasing = Leasing(self._store, self._study, self._inbox.put)
+                self._sharing = SharedStages(self._engine.view, leasing, self._recorder)
             if self._stop.is_set():
                 return  # asked while the cluster started: nothing has begun
             self._take(begin(self._now(), len(joined)))
@@ -217,7 +209,7 @@ class DaskRunner:
                     break
                 self._turn()
         except (KeyboardInterrupt, Exception) as error:
-            self._flights.trouble, self._can_save = None, not isinstance(error, StorageError)
+            self._attempts.trouble, self._can_save = None, not isinstance(error, StorageError)
             # A call of the tuner may have been broken off; what it is not told now, it is told
             # by the next run.
             self._engine.mute(self._now())
@@ -239,20 +231,19 @@ class DaskRunner:
 
     def _turn(self) -> None:
         """Take what has come in, let the engine decide, make it durable, carry it out."""
-        if self._sharing is not None:
-            self._sharing.turn()
+        self._sharing.turn()
         if not self._cluster.is_there() and not self._begin_anew():
             return
         self._beat()
         for message in self._next_messages():
             self._receive(message)
-        if self._flights.trouble is not None:
-            raise StorageError(self._flights.trouble)
+        if self._attempts.trouble is not None:
+            raise StorageError(self._attempts.trouble)
         self._ask_for_more()
         self._make_room()
         self._carry_out()
-        self._cluster.hear_of_futures()
-        self._flights.check()
+        self._cluster.check_futures()
+        self._follow(self._attempts.check(self._now()))
         self._check_workers()
         self._count()
         if self._on_turn is not None:
@@ -276,7 +267,7 @@ class DaskRunner:
         match message:
             case StageMessages():
                 for one in message.messages:
-                    self._flights.receive(one)
+                    self._follow(self._attempts.receive(one, self._now()))
             case AttemptFinished():
                 self._future_done(message.attempt)
             case SaveMissed() | Tick():
@@ -296,16 +287,36 @@ class DaskRunner:
                 self._leaving.add(worker)  # may be heard of before it is known to be there
                 self._tell(WorkerLeaving(worker=worker))
             case LeaseAnswered() | LeaseChanged() | CommitsFound() | SavesRequested():
-                if self._sharing is not None:
-                    self._sharing.receive(message)
+                self._follow(self._sharing.receive(message))
             case _:
                 assert_never(message)
 
+    def _follow(self, following: Iterable[attempting.Following | sharing.Following]) -> None:
+        """Pass on what follows from a message, in order."""
+        for item in following:
+            match item:
+                case RunStage():
+                    self._submit(item)
+                case SavePoint():
+                    self._cluster.messages.control(item.worker, item.attempt, save_at=item.step)
+                case Reached():
+                    for metrics in item.metrics:
+                        self._meter.see(metrics)
+                    self._sharing.reached(item.attempt, item.step)
+                case StateDurable():
+                    self._evictor.saved(item.node, item.commit)
+                    self._sharing.saved(item.attempt, item.commit.step)
+                case AttemptLost():
+                    # Dask must not run it anywhere else.
+                    self._cluster.submissions.cancel(item.attempt)
+                case _:
+                    self._tell(item)
+        self._attempts.settle()
+
     def _make_room(self) -> None:
-        """Let states go that the store has no room for."""
-        if self._evictor is not None:
-            for event in self._evictor.turn():
-                self._tell(event)
+        """Evict states that the store has no room for."""
+        for event in self._evictor.turn():
+            self._tell(event)
 
     def _tell(self, event: Event) -> None:
         self._take(self._engine.handle(event, self._now()))
@@ -313,8 +324,7 @@ class DaskRunner:
     def _take(self, outcome: Outcome) -> None:
         """Gather an outcome: its records are written before its orders are carried out."""
         self._recorder.outcome(outcome)
-        if self._sharing is not None:
-            self._sharing.want(outcome.trials)
+        self._sharing.want(outcome.trials)
         if outcome.reports or outcome.trials:
             self._outcomes.append(outcome)
         self._orders.extend(outcome.orders)
@@ -335,7 +345,7 @@ class DaskRunner:
                 case RunStage():
                     # Not there any more if its worker was lost in this turn.
                     if order.attempt in self._engine.view.attempts:
-                        self._start(order)
+                        self._follow(self._sharing.start(order))
                 case SavePoint():
                     self._cluster.messages.control(order.worker, order.attempt, save_at=order.step)
                 case StopStage():
@@ -345,7 +355,8 @@ class DaskRunner:
         if not self._is_draining:
             for trial in self._predictions.overdue(now):
                 self._take(self._engine.predicted(trial, None, now))
-            self._predictions.send(self._engine.view.slots, now)
+            for asked in self._predictions.due(self._engine.view.slots, now):
+                self._cluster.messages.predict(asked.worker, asked.number, asked.question)
 
     def _predicted(self, message: PredictionAnswer) -> None:
         """Take in a prediction; what comes while the run is drained is asked for again later."""
@@ -379,7 +390,7 @@ class DaskRunner:
         trained = self._engine.view.steps_executed - self._steps_before
         self._meter.count(
             seconds=now,
-            worker_seconds=self._flights.worker_seconds + sum(now - at for at in began),
+            worker_seconds=self._attempts.worker_seconds + sum(now - at for at in began),
             steps=trained + sum(one.position - one.start for one in running),
         )
 
@@ -398,7 +409,7 @@ class DaskRunner:
 
     def _future_done(self, attempt: str) -> None:
         """Take in that Dask is done with an attempt: normally its messages came before."""
-        order = self._flights.order_of(attempt)
+        order = self._attempts.order_of(attempt)
         if order is None:
             self._cluster.submissions.take(attempt)
             return
@@ -406,18 +417,17 @@ class DaskRunner:
         if receipt is None:
             self._worker_left(order.worker)
         elif order.worker in self._engine.view.slots:
-            self._flights.end(attempt, receipt)
+            self._follow(self._attempts.receive(receipt, self._now()))
 
     def _worker_left(self, worker: str, *, is_blameless: bool = False) -> None:
-        """Take in that a worker is gone; Dask must not run its stages anywhere else."""
+        """Take in that a worker is gone."""
         if worker in self._leaving:
             logger.info("worker %s has left", worker, extra=about(worker=worker))
         elif worker in self._engine.view.slots:
             logger.warning("worker %s is lost", worker, extra=about(worker=worker))
         self._leaving.discard(worker)
         self._predictions.lose(worker, is_blameless=is_blameless)
-        for attempt in self._flights.lose(worker, is_blameless=is_blameless):
-            self._cluster.submissions.cancel(attempt)
+        self._follow(self._attempts.lose(worker, is_blameless=is_blameless))
 
     def _begin_anew(self) -> bool:
         """Go on with a scheduler that was lost, once it is there again, and with its workers.
@@ -451,8 +461,7 @@ class DaskRunner:
     def _open(self, patience: float | None = None) -> list[WorkerJoined]:
         """Get the workers ready; heartbeats go by the client that they were made ready with."""
         joined = self._cluster.open(patience)
-        if self._heartbeat is not None:
-            self._heartbeat.use(self._cluster.client)
+        self._heartbeat.use(self._cluster.client)
         return joined
 
     def _check_workers(self) -> None:
@@ -482,39 +491,9 @@ class DaskRunner:
 
     # ----------------------------------------------------------------------- Dask
 
-    def _shared(self, study: str) -> Sharing:
-        leasing = Leasing(self._store, study, self._inbox.put)
-        return Sharing(
-            self._engine.view,
-            leasing,
-            self._recorder,
-            submit=self._submit,
-            tell=self._tell,
-            save_at=lambda worker, attempt, step: self._cluster.messages.control(
-                worker, attempt, save_at=step
-            ),
-        )
-
-    def _start(self, order: RunStage) -> None:
-        if self._sharing is None:
-            self._submit(order)
-        else:
-            self._sharing.start(order)
-
-    def _note_saved(self, node: Node, attempt: str, commit: Commit) -> None:
-        """Take in a state that is durable."""
-        if self._evictor is not None:
-            self._evictor.saved(node, commit)
-        if self._sharing is not None:
-            self._sharing.saved(attempt, commit.step)
-
-    def _note_step(self, attempt: str, step: Step) -> None:
-        if self._sharing is not None:
-            self._sharing.heard(attempt, step)
-
     def _submit(self, order: RunStage) -> None:
         seed = self._plan.seed + self._engine.view.plan.seed_of(order.node)
-        self._flights.add(order, self._cluster.submissions.submit(order, seed))
+        self._attempts.add(order, self._cluster.submissions.submit(order, seed))
 
     def _drain(self) -> None:
         """Let what runs end at its next step and be saved; a second ctrl-C ends that, too."""
@@ -525,49 +504,45 @@ class DaskRunner:
             self._orders.clear()
         self._take(self._engine.drain(self._now()))
         self._carry_out()
-        while self._flights and not self._engine.view.is_idle and self._now() < deadline:
+        while self._attempts and not self._engine.view.is_idle and self._now() < deadline:
             if not self._cluster.is_open:
                 return
             self._beat()
-            if not self._can_save and self._flights.have_ended:
+            if not self._can_save and self._attempts.have_ended:
                 return  # what is not durable yet will not be
             for message in self._next_messages():
                 self._receive(message)
             self._make_room()
             self._carry_out()
-            self._cluster.hear_of_futures()
-            self._flights.check()
+            self._cluster.check_futures()
+            self._follow(self._attempts.check(self._now()))
 
     def _close(self) -> None:
         try:
-            self._flights.close()
+            self._attempts.close()
             self._recorder.flush()
             self._say_what_is_safe()
             self._count()
         finally:
             with ExitStack() as last:  # each is done, whatever becomes of the others
-                if self._evictor is not None:
-                    last.callback(self._close_evictor, self._evictor)
+                last.callback(self._close_evictor)
                 last.callback(self._engine.dismiss)
-                if self._sharing is not None:
-                    last.callback(self._sharing.close)
+                last.callback(self._sharing.close)
                 last.callback(self._cluster.close)
 
-    def _close_evictor(self, evictor: Evictor) -> None:
-        self._engine.evicted(evictor.close())
+    def _close_evictor(self) -> None:
+        self._engine.evicted(self._evictor.close())
 
     def _welcome(self, event: WorkerJoined) -> None:
         logger.info("worker %s joined", event.worker, extra=about(worker=event.worker))
 
     def _beat(self) -> None:
-        """Write the status of the run now and then."""
-        if self._heartbeat is not None:
-            self._heartbeat.turn(self._sharing)
+        """Write the run status now and then."""
+        self._heartbeat.turn(self._sharing)
 
     def _gives_up(self) -> bool:
         """Whether scheduler and workers need not be waited for any more; asked while they are."""
-        if self._sharing is not None:
-            self._sharing.turn()
+        self._sharing.turn()
         self._beat()
         return self._stop.is_set()
 
@@ -582,6 +557,6 @@ class DaskRunner:
             steps_executed=view.steps_executed,
             stages_left=view.stages_waiting,
             seconds=self._now(),
-            worker_seconds=self._flights.worker_seconds,
-            latest=self._flights.latest,
+            worker_seconds=self._attempts.worker_seconds,
+            latest=self._attempts.latest,
         )

@@ -1,15 +1,16 @@
-"""What a run does with leases: stages that others train are waited for, not trained again.
+"""Stages shared with other drivers: a stage that another one trains is not trained here.
 
 A stage is leased before it is sent to its worker. Where another driver holds the lease, the
-dispatcher is told that the stage is `Taken`: it stays in the plan as one that runs, until the
-other's states are `Found` or its lease ends. What others will want is saved on the way.
+engine receives that the stage is `Taken`: it stays in the plan as one that runs, until the
+other driver's states are `Found` or its lease ends. States that other drivers ask for are saved
+on the way.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import assert_never
@@ -23,64 +24,83 @@ from dasktune.driver.leases import (
     SavesRequested,
 )
 from dasktune.driver.recorder import Recorder
-from dasktune.driver.save_requests import Wishes
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError
-from dasktune.graph.events import Ended, Event, Found, Progress, RunStage, Taken
-from dasktune.graph.plan import shared_until
+from dasktune.graph.events import Ended, Event, Found, Progress, RunStage, SavePoint, Taken
+from dasktune.graph.keys import encode_at
+from dasktune.graph.plan import SearchPlan, shared_until
 from dasktune.graph.view import RunView
 from dasktune.sequences import sequence_from_json
 from dasktune.storage.checkpoints import Commit
 from dasktune.storage.leases import Lease, SaveRequest
-from dasktune.types import Step
+from dasktune.types import Sequences, Step
 
 logger = logging.getLogger(__name__)
+
+Following = Event | RunStage | SavePoint
+"""What follows from a message: events for the engine, stages and save-points for workers."""
+
+
+class NoSharing:
+    """Shares nothing: each stage is sent to its worker at once."""
+
+    def start(self, order: RunStage) -> list[Following]:
+        """Return the stage."""
+        return [order]
+
+    def reached(self, attempt: str, step: Step) -> None:
+        """Do nothing."""
+
+    def saved(self, attempt: str, step: Step) -> None:
+        """Do nothing."""
+
+    def want(self, trials: Iterable[TrialRecord]) -> None:
+        """Do nothing."""
+
+    def turn(self) -> None:
+        """Do nothing."""
+
+    def receive(self, message: LeaseMessage) -> list[Following]:
+        """Return nothing."""
+        return []
+
+    def holders(self) -> list[str]:
+        """Return no driver."""
+        return []
+
+    def unanswered(self) -> float | None:
+        """Return None: no lease is asked for."""
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 @dataclass(slots=True)
 class _Wait:
-    """A stage that another driver trains, and the steps whose states are known of."""
+    """A stage that another driver trains, and the steps whose states were found."""
 
     order: RunStage
     lease: Lease
     found: set[Step] = field(default_factory=set)
 
 
-class Sharing:
-    """Between a run's dispatcher and the leases in its store.
+class SharedStages:
+    """Stands between a run's stages and the leases in its store.
 
     Parameters
     ----------
     view
-        What runs.
+        The run as the engine has it.
     leasing
-        Asks and watches.
+        The leases of this run.
     recorder
-        Takes note of what others made.
-    submit
-        Sends a stage to its worker.
-    tell
-        Tells the engine.
-    save_at
-        Lets a running attempt also save at a step: (worker, attempt, step).
+        Records the states that other drivers made.
     """
 
-    def __init__(
-        self,
-        view: RunView,
-        leasing: Leasing,
-        recorder: Recorder,
-        *,
-        submit: Callable[[RunStage], None],
-        tell: Callable[[Event], None],
-        save_at: Callable[[str, str, Step], None],
-    ) -> None:
+    def __init__(self, view: RunView, leasing: Leasing, recorder: Recorder) -> None:
         self._view = view
         self._leasing = leasing
         self._recorder = recorder
-        self._submit = submit
-        self._tell = tell
-        self._save_at = save_at
         self._asked: dict[str, RunStage] = {}
         self._asked_at: dict[str, float] = {}
         self._running: dict[str, RunStage] = {}
@@ -89,15 +109,14 @@ class Sharing:
         self._heeded: set[str] = set()
         self._passed: set[str] = set()
         self._steps: dict[str, Step] = {}
-        self._wishes = Wishes()
-        self._told: dict[int, Step] = {}
+        self._requested = RequestedSaves()
+        self._wanted: dict[int, Step] = {}
 
-    def start(self, order: RunStage) -> None:
-        """Send a stage to its worker, once its steps are leased."""
+    def start(self, order: RunStage) -> list[Following]:
+        """Return a stage that needs no lease; any other follows once its steps are leased."""
         key = order.node.key_at(min(order.start + 1, order.stop))
         if order.start == order.stop or key in self._passed:
-            self._submit(order)  # it trains nothing, or what another did not save
-            return
+            return [order]  # it trains nothing, or what another did not save
         lease = self._leasing.lease(
             key=key,
             root=self._root_of(order),
@@ -108,13 +127,14 @@ class Sharing:
         self._asked[order.attempt] = order
         self._asked_at[order.attempt] = time.monotonic()
         self._leasing.ask(order.attempt, lease, heed_saved=lease.key not in self._heeded)
+        return []
 
-    def heard(self, attempt: str, step: Step) -> None:
-        """Take note of how far an attempt has come."""
+    def reached(self, attempt: str, step: Step) -> None:
+        """Record how far an attempt has come."""
         self._steps[attempt] = step
 
     def saved(self, attempt: str, step: Step) -> None:
-        """Tell others of a state, if the attempt is leased."""
+        """Show other drivers a state, if the attempt is leased."""
         order = self._running.get(attempt)
         if order is not None:
             is_last = step >= order.stop
@@ -122,13 +142,13 @@ class Sharing:
             self._leasing.saved(attempt, step, following)
 
     def want(self, trials: Iterable[TrialRecord]) -> None:
-        """Tell others what trials will want, once for each end."""
+        """Ask other drivers for the states that trials will need, once for each end."""
         paths: dict[str, list[SaveRequest]] = {}
         for trial in trials:
             until = trial.until or trial.max_steps
-            if trial.state.is_finished or self._told.get(trial.number, -1) >= until:
+            if trial.state.is_finished or self._wanted.get(trial.number, -1) >= until:
                 continue
-            self._told[trial.number] = until
+            self._wanted[trial.number] = until
             nodes = self._view.plan.nodes_of(trial.number)
             if nodes:
                 path = SaveRequest(sequences=trial.sequences, ends=(until, trial.max_steps))
@@ -137,11 +157,11 @@ class Sharing:
             self._leasing.want(root, found)
 
     def turn(self) -> None:
-        """Let go of what has ended."""
+        """Release the leases of attempts that have ended."""
         self._leasing.beat()
         attempts = self._view.attempts
         for attempt in [one for one in self._running if one not in attempts]:
-            self._let_go(attempt)
+            self._release(attempt)
 
     def holders(self) -> list[str]:
         """Return the driver of each stage that another one trains."""
@@ -154,69 +174,69 @@ class Sharing:
         return None if since is None else time.monotonic() - since
 
     def close(self) -> None:
-        """Let go of all."""
+        """Release all leases."""
         for attempt in list(self._running):
-            self._let_go(attempt)
+            self._release(attempt)
         self._leasing.close()
 
-    def _let_go(self, attempt: str) -> None:
+    def _release(self, attempt: str) -> None:
         order = self._running.pop(attempt)
         self._leasing.release(attempt, self._steps.pop(attempt, order.start))
 
     # ------------------------------------------------------------ messages
 
-    def receive(self, message: LeaseMessage) -> None:
-        """Take in one message of the leases."""
+    def receive(self, message: LeaseMessage) -> list[Following]:
+        """Return what follows from a message of the leases."""
         match message:
             case LeaseAnswered():
-                self._answered(message.attempt, message.other)
+                return self._answered(message.attempt, message.other)
             case LeaseChanged():
                 self._changed(message.attempt, message.lease)
+                return []
             case CommitsFound():
-                self._looked_up(message.attempt, message.commits)
+                return self._looked_up(message.attempt, message.commits)
             case SavesRequested():
-                self._wished(message.paths)
+                return self._saves_requested(message.paths)
             case _:
                 assert_never(message)
 
-    def _answered(self, attempt: str, other: Lease | None) -> None:
-        """Take in whether a lease was taken."""
+    def _answered(self, attempt: str, other: Lease | None) -> list[Following]:
+        """Return what follows from the answer to a question for a lease."""
         order = self._asked.pop(attempt)
         self._asked_at.pop(attempt)
         if attempt not in self._view.attempts:
             self._leasing.release(attempt, order.start)  # its worker is gone
-        elif order.after in self._refused:
+            return []
+        if order.after in self._refused:
             self._leasing.release(attempt, order.start)
             self._refused.add(attempt)
-            self._tell(Ended(attempt=attempt, step=order.start, status="skipped"))
-        elif other is None:
-            order = self._with_wishes(order)
-            self._running[attempt] = order
-            self._submit(order)
-        else:
-            self._wait(order, other)
+            return [Ended(attempt=attempt, step=order.start, status="skipped")]
+        if other is None:
+            order = self._running[attempt] = self._with_requested_saves(order)
+            return [order]
+        return self._wait(order, other)
 
-    def _wait(self, order: RunStage, other: Lease) -> None:
-        """Let a stage be, as long as another driver trains it."""
+    def _wait(self, order: RunStage, other: Lease) -> list[Following]:
+        """Leave a stage to the driver that trains it, as long as it does."""
         self._refused.add(order.attempt)
         self._waiting[order.attempt] = _Wait(order, other)
-        self._tell(Taken(attempt=order.attempt))
         if not self._leasing.is_over(other):
             logger.info("steps %d-%d are trained by another driver", order.start, order.stop)
             self._leasing.watch(order.attempt, other)
         self._look_up(order.attempt)
+        return [Taken(attempt=order.attempt)]
 
     def _changed(self, attempt: str, lease: Lease | None) -> None:
-        """Take in what has become of a lease that is waited for; it has ended if it is gone."""
+        """Look up what the holder of a lease has made since; if the lease is gone, it ended."""
         waiting = self._waiting.get(attempt)
         if waiting is not None:
             waiting.lease = lease or replace(waiting.lease, is_done=True)
             self._look_up(attempt)
 
     def _look_up(self, attempt: str) -> None:
-        """Ask the store for the states that another has made on the way of an attempt.
+        """Ask the store for the states that another driver has made on the way of an attempt.
 
-        At the stage's end there may be one of someone else still.
+        At the stage's end there may be a state of a third driver.
         """
         waiting = self._waiting[attempt]
         order, saved = waiting.order, waiting.lease.saved
@@ -224,17 +244,20 @@ class Sharing:
         keys = {step: order.node.key_at(step) for step in sorted(steps - waiting.found)}
         self._leasing.look_up(attempt, keys)
 
-    def _looked_up(self, attempt: str, commits: Mapping[Step, Commit]) -> None:
-        """Take in states of others; let the dispatcher go on from there when that is all."""
+    def _looked_up(self, attempt: str, commits: Mapping[Step, Commit]) -> list[Following]:
+        """Return the states of other drivers, and the end of the attempt if no more will come."""
         waiting = self._waiting.get(attempt)
         if waiting is None or attempt not in self._view.attempts:
             self._waiting.pop(attempt, None)
-            return
+            return []
         order, lease = waiting.order, waiting.lease
         waiting.found.update(commits)
+        following: list[Following] = []
         for step in sorted(commits):
-            self._tell(Progress(attempt=attempt, step=step))
-            self._found(order, step, commits[step])
+            commit = commits[step]
+            self._recorder.found(order.node, commit)
+            following.append(Progress(attempt=attempt, step=step))
+            following.append(Found(node=order.node, step=step, reports=commit.reports))
         shared = self._shared(order, lease)
         # States come in the order of steps: where it has saved further on, no more will come.
         is_over = self._leasing.is_over(lease)
@@ -244,41 +267,107 @@ class Sharing:
             # The lease's own key is another one if only a part of it was in the way.
             known = self._heeded if is_over else self._passed
             known.add(order.node.key_at(order.start + 1))
-            self._tell(Progress(attempt=attempt, step=shared))
-            self._tell(Ended(attempt=attempt, step=order.start, status="lost"))
-
-    def _found(self, order: RunStage, step: Step, commit: Commit) -> None:
-        self._recorder.found(order.node, commit)
-        self._tell(Found(node=order.node, step=step, reports=commit.reports))
+            following.append(Progress(attempt=attempt, step=shared))
+            following.append(Ended(attempt=attempt, step=order.start, status="lost"))
+        return following
 
     def _shared(self, order: RunStage, lease: Lease) -> Step:
-        """Return up to where another has trained the steps of a stage."""
+        """Return the step up to which another driver has trained a stage."""
         try:
-            theirs = {name: sequence_from_json(one) for name, one in lease.sequences.items()}
+            sequences = {name: sequence_from_json(one) for name, one in lease.sequences.items()}
             limit = min(lease.step, order.stop)
-            return shared_until(order.node.sequences, theirs, order.start, limit)
+            return shared_until(order.node.sequences, sequences, order.start, limit)
         except (ConfigurationError, LookupError, RecursionError, TypeError, ValueError):
             return order.start  # anyone may have written it
 
-    def _wished(self, wishes: Iterable[tuple[str, SaveRequest]]) -> None:
-        """Take in what others want, also of what runs already."""
+    def _saves_requested(self, requests: Iterable[tuple[str, SaveRequest]]) -> list[Following]:
+        """Return the save-points that running stages need for the requests of other drivers."""
         paths = self._view.plan.paths.values()
         within = max((path.leaf.stop for path in paths), default=0)
-        for root, path in wishes if within else ():
-            with suppress(ConfigurationError):  # what cannot be trained is nobody's wish
-                self._wishes.add(root, path.sequences, path.ends, within=within)
+        for root, request in requests if within else ():
+            with suppress(ConfigurationError):  # a path that cannot be trained needs no state
+                self._requested.add(root, request.sequences, request.ends, within=within)
+        following: list[Following] = []
         for attempt, order in self._running.items():
-            wished = self._with_wishes(order)
-            for step in set(wished.saves) - set(order.saves):
-                self._save_at(order.worker, attempt, step)
-            self._running[attempt] = wished
+            changed = self._running[attempt] = self._with_requested_saves(order)
+            following += (
+                SavePoint(attempt=attempt, worker=order.worker, step=step)
+                for step in set(changed.saves) - set(order.saves)
+            )
+        return following
 
-    def _with_wishes(self, order: RunStage) -> RunStage:
-        """Return a stage that is also saved where others need it."""
-        steps = self._wishes.on_way(
+    def _with_requested_saves(self, order: RunStage) -> RunStage:
+        """Return a stage that is also saved where other drivers need it."""
+        steps = self._requested.on_way(
             self._root_of(order), order.node.sequences, order.start, order.stop
         )
         return replace(order, saves=tuple(sorted({*order.saves, *steps}))) if steps else order
 
     def _root_of(self, order: RunStage) -> str:
         return self._view.plan.root_key_of(order.node)
+
+
+class RequestedSaves:
+    """The states that other drivers ask for: their paths, merged by value as in a plan.
+
+    Examples
+    --------
+    >>> from dasktune.sequences import Constant, MultiStep
+    >>> requested = RequestedSaves()
+    >>> requested.add("a1f0", {"lr": MultiStep(0.1, [30], gamma=0.1)}, ends=[60])
+    >>> requested.on_way("a1f0", {"lr": Constant(0.1)}, 0, 100)
+    (30,)
+    """
+
+    def __init__(self) -> None:
+        self._plans: dict[str, SearchPlan] = {}
+        self._count = 0
+
+    def add(
+        self, root: str, sequences: Sequences, ends: Collection[Step], *, within: Step | None = None
+    ) -> None:
+        """Add a request for the states at `ends` of a configuration.
+
+        Parameters
+        ----------
+        root
+            The state key before any step.
+        sequences
+            By name.
+        ends
+            Steps.
+        within
+            The last step of the paths given to `on_way`: nothing is computed beyond it.
+
+        Raises
+        ------
+        ConfigurationError
+            If a sequence ends, or overflows, before the last of them.
+        """
+        steps = sorted({end if within is None else min(end, within) for end in ends}, reverse=True)
+        for sequence in sequences.values():
+            sequence(steps[0] - 1)  # a last value that is finite speaks for all
+        plan = self._plans.get(root)
+        if plan is None:
+            plan = self._plans[root] = SearchPlan(root)
+        for step in steps:
+            plan.register(self._count, sequences, step)
+        self._count += 1
+
+    def on_way(self, root: str, sequences: Sequences, start: Step, stop: Step) -> tuple[Step, ...]:
+        """Return the steps between `start` and `stop` at which other drivers need the state.
+
+        They need one where they ask for it, and where the last of them leaves this path.
+        """
+        plan = self._plans.get(root)
+        steps = []
+        at = plan.roots[0] if plan is not None and plan.roots else None
+        while at is not None and at.stop < stop:
+            child = at.children.get(encode_at(sequences, at.stop))
+            if child is None:
+                break
+            limit = min(child.stop, stop)
+            part = shared_until(child.sequences, sequences, child.start, limit)
+            steps.append(part)
+            at = child if part == child.stop else None
+        return tuple(step for step in steps if start < step < stop)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from uuid import uuid4
 
 from dasktune.errors import ClusterError
@@ -112,6 +112,10 @@ class StageSpec:
     sequences: Mapping[str, Mapping[str, object]]
     chain: tuple[str, str, int]
     seed: int
+
+    def to_wire(self) -> dict[str, object]:
+        """Return the fields as plain data, which a scheduler may unpickle."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
 
 def open_job(plan: JobPlan, resources: Mapping[str, float]) -> Job:

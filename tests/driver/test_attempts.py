@@ -78,6 +78,6 @@ def test_an_end_that_is_told_twice_is_counted_once() -> None:
         driver.hear_receipt(worker.receipts[0])
     for message in worker.outbox:
         driver.hear(message)
-    assert driver.flights.worker_seconds == STEPS
+    assert driver.attempts.worker_seconds == STEPS
     assert driver.engine.view.steps_executed == STEPS
     assert driver.is_done

@@ -62,12 +62,13 @@ def said() -> Iterator[list[str]]:
 def ask(connection: Connection, folder: Path, count: int) -> None:
     """Ask the only worker so many questions, of which each takes until there is a gate."""
     curve = Curve(steps=(1, 2), scores=(0.1, 0.2), max_steps=10)
-    predictions = Predictions(connection.messages.predict)
+    predictions = Predictions()
     (worker,) = connection.client.scheduler_info()["workers"]
     for number in range(count):
         question = Question(predictor=Slow(str(folder)), curve=curve, steps=(5,), seed=number)
         predictions.add(RunPrediction(trial=number, question=question))
-    predictions.send([worker], now=0.0)
+    for asked in predictions.due([worker], now=0.0):
+        connection.messages.predict(asked.worker, asked.number, asked.question)
 
 
 def test_a_run_that_ends_with_open_questions_leaves_none_behind(

@@ -30,11 +30,7 @@ class Asked:
     def __init__(self) -> None:
         self.sent: list[tuple[str, int]] = []
         self.questions: list[bytes] = []
-        self.predictions = Predictions(self)
-
-    def __call__(self, worker: str, number: int, question: bytes) -> None:
-        self.sent.append((worker, number))
-        self.questions.append(question)
+        self.predictions = Predictions()
 
     def add(self, *trials: int) -> None:
         for trial in trials:
@@ -42,9 +38,11 @@ class Asked:
 
     def send(self, *workers: str, at: float = 0.0) -> list[tuple[str, int]]:
         """Return what is asked now."""
-        before = len(self.sent)
-        self.predictions.send(workers, at)
-        return self.sent[before:]
+        due = self.predictions.due(workers, at)
+        self.questions += [asked.question for asked in due]
+        sent = [(asked.worker, asked.number) for asked in due]
+        self.sent += sent
+        return sent
 
     def take(
         self, number: int, worker: str, answer: Mapping[str, Any] | str | None, at: float = 0.0

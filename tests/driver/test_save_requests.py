@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
-from dasktune.driver.save_requests import Wishes
+from dasktune.driver.shared_stages import RequestedSaves
 from dasktune.sequences import Constant, MultiStep, Piecewise, Sequence
 
 HORIZON = 12
@@ -32,10 +32,10 @@ def test_states_are_wanted_where_others_end_and_where_the_last_of_them_leaves(
     others: list[tuple[Sequence, set[int]]], mine: Sequence, start: int, length: int
 ) -> None:
     stop = min(HORIZON, start + length)
-    wishes = Wishes()
+    requested = RequestedSaves()
     for path, ends in others:
-        wishes.add("a1", {"lr": path}, ends)
-    found = wishes.on_way("a1", {"lr": mine}, start, stop)
+        requested.add("a1", {"lr": path}, ends)
+    found = requested.on_way("a1", {"lr": mine}, start, stop)
     ends_on_way = {
         end for path, ends in others for end in ends if end <= shared(path, mine) and end < stop
     }
@@ -48,9 +48,9 @@ def test_states_are_wanted_where_others_end_and_where_the_last_of_them_leaves(
 
 
 def test_nobody_wants_anything_below_another_root() -> None:
-    wishes = Wishes()
-    wishes.add("a1", {"lr": Constant(0.5)}, [3])
-    assert wishes.on_way("a1", {"lr": Constant(0.5)}, 0, 9) == (3,)
-    assert wishes.on_way("b2", {"lr": Constant(0.5)}, 0, 9) == ()
-    assert wishes.on_way("a1", {"rate": Constant(0.5)}, 0, 9) == ()
-    assert wishes.on_way("a1", {"lr": Constant(0.5)}, 3, 9) == ()
+    requested = RequestedSaves()
+    requested.add("a1", {"lr": Constant(0.5)}, [3])
+    assert requested.on_way("a1", {"lr": Constant(0.5)}, 0, 9) == (3,)
+    assert requested.on_way("b2", {"lr": Constant(0.5)}, 0, 9) == ()
+    assert requested.on_way("a1", {"rate": Constant(0.5)}, 0, 9) == ()
+    assert requested.on_way("a1", {"lr": Constant(0.5)}, 3, 9) == ()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dasktune.driver.attempts import Flights
+from dasktune.driver.attempts import AttemptLost, Attempts, Following
 from dasktune.driver.reuse import Recall
 from dasktune.engine import engine as engines
 from dasktune.engine.engine import Engine
@@ -100,21 +100,21 @@ def a_split_loses_checkpoints(patch: pytest.MonkeyPatch) -> None:
 
 def a_dead_worker_still_makes_progress(patch: pytest.MonkeyPatch) -> None:
     """Planted bug: a lost attempt is kept, and its late messages count."""
-    lose, receive, lost = Flights.lose, Flights.receive, {}
+    lose, receive, lost = Attempts.lose, Attempts.receive, set()
 
-    def remembers(self: Flights, worker: str, **options: bool) -> list[str]:
-        flights = dict(self._flights)
-        gone = lose(self, worker, **options)
-        lost.update({attempt: flights[attempt] for attempt in gone if attempt in flights})
-        return gone
+    def remembers(self: Attempts, worker: str, **options: bool) -> list[Following]:
+        following = lose(self, worker, **options)
+        gone = {item.attempt for item in following if isinstance(item, AttemptLost)}
+        lost.update(gone & self._open.keys())
+        return following
 
-    def counts(self: Flights, message: StageMessage) -> None:
-        receive(self, message)
+    def counts(self: Attempts, message: StageMessage, now: float) -> list[Following]:
         if message.attempt in lost and isinstance(message, StageProgress):
             self._view._dispatcher.steps_executed += 1
+        return receive(self, message, now)
 
-    patch.setattr(Flights, "lose", remembers)
-    patch.setattr(Flights, "receive", counts)
+    patch.setattr(Attempts, "lose", remembers)
+    patch.setattr(Attempts, "receive", counts)
 
 
 def a_stopped_trial_is_not_withdrawn(patch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A driver: the real engine, dispatcher, tuner, flights and recall, in a modelled world.
+"""A driver: the real engine, dispatcher, tuner, attempts and recall, in a modelled world.
 
 It does what `dasktune.driver.runner.DaskRunner` does in a turn: takes in messages, makes records
 durable, carries out orders. It can be cut short between any two of these.
@@ -6,12 +6,12 @@ durable, carries out orders. It can be cut short between any two of these.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from dasktune.algos.base import Tuner
-from dasktune.driver.attempts import Flights
+from dasktune.driver.attempts import AttemptLost, Attempts, Following, Reached, StateDurable
 from dasktune.driver.recorder import Recorder
 from dasktune.driver.reuse import Recall
 from dasktune.engine.engine import Engine
@@ -128,15 +128,8 @@ class Driver:
         )
         self._seconds: dict[str, float] = {}
         self.notes = Notes(world.ledger, dispatcher.plan.root_key_of, self._recall.take_found)
-        self.flights = Flights(
-            self.engine,
-            cast(Recorder, self.notes),
-            cast(CheckpointStore, world.store),
-            tell=self.tell,
-            now=lambda: world.now,
-            see=lambda metrics: None,
-            on_step=lambda attempt, step: None,
-            on_saved=lambda node, attempt, commit: None,
+        self.attempts = Attempts(
+            self.engine.view, cast(Recorder, self.notes), cast(CheckpointStore, world.store)
         )
 
     def begin(self) -> None:
@@ -166,16 +159,16 @@ class Driver:
         """Receive a message from a worker."""
         if isinstance(message, StageEnded):
             self._seconds[message.attempt] = message.seconds
-        self.flights.receive(message)
+        self._follow(self.attempts.receive(message, self.world.now))
 
     def hear_receipt(self, receipt: StageEnded) -> None:
         """Receive Dask's notice that an attempt ended."""
         attempt = receipt.attempt
         order = self._submitted.pop(attempt, None)
-        if order is None or self.flights.order_of(attempt) is None:
+        if order is None or self.attempts.order_of(attempt) is None:
             return
         self._seconds[attempt] = receipt.seconds
-        self.flights.end(attempt, receipt)
+        self._follow(self.attempts.receive(receipt, self.world.now))
 
     def hear_late(self, attempt: str, step: Step) -> None:
         """Receive the notice that a save-point came too late."""
@@ -183,8 +176,19 @@ class Driver:
 
     def lose(self, worker: str, *, is_blameless: bool = False) -> None:
         """Receive the loss of a worker, or of all workers if it is blameless."""
-        for attempt in self.flights.lose(worker, is_blameless=is_blameless):
-            self._submitted.pop(attempt, None)
+        self._follow(self.attempts.lose(worker, is_blameless=is_blameless))
+
+    def _follow(self, following: Iterable[Following]) -> None:
+        """Pass on what follows from a message, as the runner does."""
+        for item in following:
+            match item:
+                case Reached() | StateDurable():
+                    pass
+                case AttemptLost():
+                    self._submitted.pop(item.attempt, None)
+                case _:
+                    self.tell(item)
+        self.attempts.settle()
 
     def tell(self, event: Event) -> None:
         """Tell the engine, and check what follows."""
@@ -208,8 +212,8 @@ class Driver:
     def tick(self) -> None:
         """Give the engine the time; the tuner is asked when workers are idle."""
         self.tell(Tick())
-        self.flights.check()
-        spent, most = self.flights.worker_seconds, sum(self._seconds.values())
+        self._follow(self.attempts.check(self.world.now))
+        spent, most = self.attempts.worker_seconds, sum(self._seconds.values())
         check(spent <= most, f"{spent} worker seconds are counted, {most} were spent")
 
     def ask(self) -> None:
@@ -255,7 +259,7 @@ class Driver:
             self.tell(Taken(attempt=order.attempt))
         else:
             self._submitted[order.attempt] = order
-            self.flights.add(order, order.node.key_at(order.stop))
+            self.attempts.add(order, order.node.key_at(order.stop))
             worker = self.world.workers.get(order.worker)
             if worker is not None:
                 worker.inbox.append(order)
@@ -315,7 +319,7 @@ class Driver:
     def go_on(self) -> None:
         """Run once more in the same process, with the plan as it is."""
         trials = self.engine.trials
-        self.flights.close()
+        self.attempts.close()
         self.flush_all()
         self.books.dismissed()
         self.engine.dismiss()

@@ -94,6 +94,24 @@ class _Changes:
     removed: set[str] = field(default_factory=set)
 
 
+class NoEvictor:
+    """Evicts nothing: the store has no budget."""
+
+    def open(self) -> None:
+        """Do nothing."""
+
+    def saved(self, node: Node, commit: Commit) -> None:
+        """Do nothing."""
+
+    def turn(self) -> list[Evicted | StoreCrowded]:
+        """Return no event."""
+        return []
+
+    def close(self) -> list[Evicted]:
+        """Return no event."""
+        return []
+
+
 class Evictor:
     """Makes room in a store.
 
