@@ -22,7 +22,7 @@ from dasktune.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from dasktune.doctor.subject import Subject
+    from dasktune.doctor.study import CheckedStudy
 
 Seconds = Annotated[
     float,
@@ -48,13 +48,13 @@ def doctor(
     """
     from dasktune.cli.study_file import load
     from dasktune.doctor import examine
-    from dasktune.doctor.subject import subject_of
+    from dasktune.doctor.study import study_of
 
     with (
-        subject_of(lambda: load(file, config or ()).study()) as subject,
-        _client(file.parent, subject, cluster, jobs) as client,
+        study_of(lambda: load(file, config or ()).study()) as checked,
+        _client(file.parent, checked, cluster, jobs) as client,
     ):
-        diagnosis = examine(subject, client, seconds=seconds)
+        diagnosis = examine(checked, client, seconds=seconds)
     if as_json:
         print_json(diagnosis.to_json())
     else:
@@ -63,14 +63,14 @@ def doctor(
 
 
 def _client(
-    folder: Path, subject: Subject, cluster: ClusterFlags, jobs: SlurmFlags
+    folder: Path, checked: CheckedStudy, cluster: ClusterFlags, jobs: SlurmFlags
 ) -> AbstractContextManager[Any]:
     """Return a client of the cluster that the flags, and ``dasktune.toml``, name."""
     from dasktune.cli.target import place_of
-    from dasktune.doctor.visiting import local_cluster
+    from dasktune.doctor.diagnosis import local_cluster
 
     place = place_of(folder, given(cluster))
     connect = place.connecting(folder, given(jobs))
     if place.is_local:
-        return local_cluster(subject, place.local_workers, place.local_gpus)
+        return local_cluster(checked, place.local_workers, place.local_gpus)
     return connect()

@@ -1,4 +1,4 @@
-"""Examining all that a study needs before it runs for days: cluster, store, database.
+"""Checks of all that a study needs before it runs for days: cluster, store, database.
 
 The module is itself the function: ``dasktune.doctor(study, client=client)``.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
+from dasktune.doctor.diagnosis import doctor, examine
 from dasktune.doctor.findings import Diagnosis, Finding, Status
-from dasktune.doctor.visiting import doctor, examine
 
 __all__ = ["Diagnosis", "Finding", "Status", "doctor", "examine"]
 

@@ -1,4 +1,4 @@
-"""What is known of a cluster, a store and a database: gathered first, judged later."""
+"""Facts on a cluster, a store and a database: collected first, judged later."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What a process says of itself and of its host.
+    """A process and its host, as the process sees them.
 
     Parameters
     ----------
     host, process
-        Its host, and what tells the process from all others.
+        The name of its host, and an identifier of the process.
     python, packages
-        The version of Python, and of packages by name; None for one that is not there.
+        The version of Python, and of packages by name; None for a missing package.
     cores
         Numbers of the cores that it may use.
     threads
-        What ``OMP_NUM_THREADS`` says; empty if nothing.
+        The value of ``OMP_NUM_THREADS``; empty if it is not set.
     memory_free
-        Bytes that the host has left.
+        Free memory of the host, in bytes.
     free
-        Bytes left by folder.
+        Free bytes by folder.
     missing
-        Paths that the driver has, and this process has not.
+        Paths of the driver that this process does not see.
     visible
-        What ``CUDA_VISIBLE_DEVICES`` says; None if nothing.
+        The value of ``CUDA_VISIBLE_DEVICES``; None if it is not set.
     gpus
-        GPUs of the host, as its driver tells them.
+        GPUs of the host, from NVIDIA's driver.
     """
 
     host: str
@@ -47,7 +47,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """What a process is in Dask.
+    """A process as a worker or scheduler of Dask.
 
     Parameters
     ----------
@@ -58,11 +58,11 @@ class Role:
     slots
         Threads that run tasks.
     resources
-        What it says it has.
+        Its declared resources.
     memory_limit
-        Bytes at which Dask ends it; 0 if it does not.
+        Bytes at which Dask ends the process; 0 for no limit.
     is_daemon
-        Whether it cannot start processes of its own.
+        Whether it cannot start child processes.
     """
 
     listening: tuple[str, ...] = ()
@@ -75,14 +75,14 @@ class Role:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offset:
-    """How far a clock is ahead of the driver's.
+    """The offset of a clock from the driver's.
 
     Parameters
     ----------
     seconds
-        By so much; negative if it is behind.
+        Positive if the clock is ahead.
     error
-        At most so far from the truth (seconds).
+        Largest error of `seconds`.
     """
 
     seconds: float
@@ -96,9 +96,9 @@ class Device:
     Parameters
     ----------
     name, uuid
-        What it is, and which.
+        Its model and its identifier.
     nbytes, free
-        Its memory.
+        Its memory, and the free part of it.
     """
 
     name: str
@@ -109,16 +109,16 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Torch:
-    """What torch says in a process of its own, with a worker's environment.
+    """Facts from torch, in a new process with a worker's environment.
 
     Parameters
     ----------
     cuda
-        The version of CUDA that it was built with; None if without.
+        The version of CUDA that torch was built with; None for a build without CUDA.
     devices
-        The GPUs that it sees; the trainer is put on the first.
+        The visible GPUs; the trainer uses the first.
     problem
-        Why it cannot use them; empty if it can.
+        Why torch cannot use them; empty if it can.
     """
 
     cuda: str | None
@@ -127,25 +127,27 @@ class Torch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Visit:
-    """What came of one process's use of the store.
+class StoreUse:
+    """The outcome of one process's use of the store.
 
     Parameters
     ----------
     failed, reason
-        The operation that failed, and why; empty if none did.
+        The operation that failed, and the reason; empty after success.
     sees, is_seen
-        Whether it finds what the driver wrote, and the driver finds what it wrote.
+        Whether the process reads the driver's file, and the driver reads the process's file.
     refuses
-        Whether a file that exists is not created a second time.
+        Whether the store refuses to create an existing file.
     lists
-        Whether a listing shows what it has written.
+        Whether a listing shows the written file.
     removes
-        Whether what it removed is gone.
+        Whether a removed file is gone.
     won
-        Whether it has created the one file that all tried to create.
+        Whether the process created the file that all processes try to create.
     seconds
         To write and read a small file.
+    made
+        The local folders that did not exist before, deepest first.
     """
 
     failed: str = ""
@@ -157,11 +159,12 @@ class Visit:
     removes: bool = True
     won: bool = False
     seconds: float = 0.0
+    made: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """How fast a store took and gave a large file, in bytes per second."""
+    """The speed of a store for a large file, in bytes per second."""
 
     write: float
     read: float
@@ -169,14 +172,14 @@ class Speed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trip:
-    """How fast a worker runs tasks that do nothing.
+    """The times of empty tasks on a worker.
 
     Parameters
     ----------
     seconds
         From the driver's call until the driver has the answer.
     gap
-        Seconds between two that waited on the worker.
+        Seconds between two tasks that waited on the worker.
     """
 
     seconds: float
@@ -185,18 +188,18 @@ class Trip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFacts:
-    """What is known of one worker; None where it was not asked or did not answer.
+    """Facts on one worker; None stands for a missing answer.
 
     Parameters
     ----------
     address
-        Where it is.
+        The worker's address.
     unanswered
-        By check, why there is no answer.
+        The reasons of failed calls, by check.
     opened
-        Why the trainer cannot be opened there; empty if it can.
+        Why the worker cannot open the trainer; empty if it can.
     differing
-        What differs there of what decides a result, in words.
+        The parts of the trainer's fingerprint that differ on the worker, in words.
     """
 
     address: str
@@ -207,31 +210,31 @@ class WorkerFacts:
     opened: str | None = None
     differing: tuple[str, ...] = ()
     torch: Torch | None = None
-    visit: Visit | None = None
+    use: StoreUse | None = None
     speed: Speed | None = None
     trip: Trip | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFacts:
-    """What is known of the store beside what workers tell.
+    """Facts on the store, without those of workers.
 
     Parameters
     ----------
     url
-        Where it is, as workers are told.
-    visit
+        Its URL, without secrets.
+    use
         What came of the driver's use of it.
     alone
-        Speed when one worker uses it alone; None if nothing else was measured.
+        Speed for one worker alone; None with fewer than 2 workers.
     offset
-        Of its clock; None if that is not known.
+        The offset of its clock; None if unknown.
     left
-        What could not be removed again.
+        The folder that could not be removed; empty after success.
     """
 
     url: str
-    visit: Visit
+    use: StoreUse
     alone: Speed | None = None
     offset: Offset | None = None
     left: str = ""
@@ -239,18 +242,18 @@ class StoreFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseFacts:
-    """What is known of the database.
+    """Facts on the database.
 
     Parameters
     ----------
     name
         The file or URL, without a password.
     problem
-        Why it cannot be used; empty if it can.
+        Why the driver cannot use it; empty if it can.
     seconds
-        Of one transaction.
+        The time of one transaction.
     network
-        The kind of network file system that its file is on; None if on no such.
+        The kind of network file system of its file; None for a local disk.
     """
 
     name: str
@@ -261,18 +264,18 @@ class DatabaseFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerFacts:
-    """What is known of the trainer on the driver.
+    """Facts on the trainer that the driver knows.
 
     Parameters
     ----------
     name
-        Its class.
+        The name of its class.
     needs
         Resources that a stage occupies.
     threads
-        With how many it computes; None if it does not say.
+        The number of threads that it declares; None without a declaration.
     checked
-        Whether it was found to resume exactly; None if that was never checked.
+        Whether `check_resume` found that it resumes exactly; None if it was never checked.
     """
 
     name: str
@@ -283,20 +286,20 @@ class TrainerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that is known.
+    """All collected facts.
 
     Parameters
     ----------
     trainer, driver, store, database
-        Of the study, and of the process that asks.
+        Facts on the study and on the driver.
     scheduler, scheduler_role
-        None if it did not answer.
+        Facts on the scheduler; None if it did not answer.
     absent
-        Why there are no, or fewer workers than expected; empty if all are there.
+        Why workers are missing; empty if all are there.
     workers
-        Of those that are there.
+        Facts on each worker.
     limit
-        Seconds that each check had on each worker.
+        Time limit of each check on each worker, in seconds.
     """
 
     trainer: TrainerFacts

@@ -1,4 +1,4 @@
-"""What a doctor has found: each check with its outcome, and what to mend."""
+"""Findings: the outcome of each check, and how to mend a problem."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 
 LINE = 100
-"""Letters of the longest line, if its words allow."""
+"""Longest line, in letters, if its words allow."""
 
 MOST_NAMED = 3
-"""Workers that are named in one line; of more, the number."""
+"""Most workers named in one line; of more, the line gives the number."""
 
 
 class Status(StrEnum):
-    """How a check came out."""
+    """The outcome of a check."""
 
     OK = "ok"
     WARNING = "warning"
@@ -24,20 +24,20 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """How one check came out.
+    """The result of one check.
 
     Parameters
     ----------
     group, check
-        What was checked, and the part of the whole that it belongs to.
+        The group of the check, and its name.
     status
-        How it came out.
+        The outcome.
     found
-        What was seen.
+        The observation, in words.
     mend
-        What to do about it, in one sentence; empty if there is nothing to do.
+        The remedy in one sentence; empty if nothing is wrong.
     workers
-        The addresses of the workers that it is about; none if it is about no worker.
+        Addresses of the workers concerned; empty for a finding that concerns no worker.
     """
 
     group: str
@@ -50,32 +50,32 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Makes the findings of one part of the whole.
+    """Makes the findings of one group of checks.
 
     Parameters
     ----------
     name
-        Of the part.
+        The group's name.
     """
 
     name: str
 
     def ok(self, check: str, found: str, workers: Iterable[str] = ()) -> Finding:
-        """Return that something is as it should be."""
+        """Return a finding that all is well."""
         return self.finding(Status.OK, check, found, "", workers)
 
     def warning(self, check: str, found: str, mend: str, workers: Iterable[str] = ()) -> Finding:
-        """Return something that may do harm."""
+        """Return a finding that may do harm."""
         return self.finding(Status.WARNING, check, found, mend, workers)
 
     def problem(self, check: str, found: str, mend: str, workers: Iterable[str] = ()) -> Finding:
-        """Return something with which a run fails, or does wrong."""
+        """Return a finding with which a run fails or has wrong results."""
         return self.finding(Status.PROBLEM, check, found, mend, workers)
 
     def finding(
         self, status: Status, check: str, found: str, mend: str, workers: Iterable[str] = ()
     ) -> Finding:
-        """Return how something came out."""
+        """Return a finding with a status."""
         return Finding(
             group=self.name,
             check=check,
@@ -88,18 +88,18 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """All that a doctor has found.
+    """All findings on a study.
 
     Parameters
     ----------
     study
         Its name.
     workers
-        How many there are.
+        The number of workers.
     seconds
-        How long it took.
+        The duration of all checks.
     findings
-        In the order of their groups; equal ones of several workers are one.
+        The findings by group; equal findings of several workers are merged.
     """
 
     study: str
@@ -109,21 +109,21 @@ class Diagnosis:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found that will fail."""
+        """Whether there is no problem."""
         return not self.of(Status.PROBLEM)
 
     def of(self, status: Status) -> list[Finding]:
-        """Return the findings that came out so."""
-        return [one for one in self.findings if one.status is status]
+        """Return the findings with a status."""
+        return [finding for finding in self.findings if finding.status is status]
 
     def to_json(self) -> dict[str, object]:
-        """Return it as JSON."""
+        """Return a JSON document."""
         return {
             "study": self.study,
             "ok": self.ok,
             "workers": self.workers,
             "seconds": round(self.seconds, 3),
-            "findings": [asdict(one) for one in self.findings],
+            "findings": [asdict(finding) for finding in self.findings],
         }
 
     def __str__(self) -> str:
@@ -131,21 +131,21 @@ class Diagnosis:
 
     def _lines(self) -> Iterator[str]:
         yield f"study {self.study}, {counted(self.workers, 'worker')}, {self.seconds:.1f} s"
-        width = max((len(one.check) for one in self.findings), default=0)
+        width = max((len(finding.check) for finding in self.findings), default=0)
         group = ""
-        for one in self.findings:
-            if one.group != group:
-                group = one.group
+        for finding in self.findings:
+            if finding.group != group:
+                group = finding.group
                 yield f"\n{group}"
-            head = f"  {one.status:<8} {one.check:<{width}}  "
-            yield _wrapped(head, one.found + self._whose(one.workers))
-            if one.mend:
-                yield _wrapped(f"{'':<{len(head)}}-> ", one.mend)
-        problems, warnings = (len(self.of(one)) for one in (Status.PROBLEM, Status.WARNING))
+            head = f"  {finding.status:<8} {finding.check:<{width}}  "
+            yield _wrapped(head, finding.found + self._whose(finding.workers))
+            if finding.mend:
+                yield _wrapped(f"{'':<{len(head)}}-> ", finding.mend)
+        problems, warnings = (len(self.of(finding)) for finding in (Status.PROBLEM, Status.WARNING))
         yield f"\n{counted(problems, 'problem')}, {counted(warnings, 'warning')}"
 
     def _whose(self, workers: Sequence[str]) -> str:
-        """Return in words which workers something is about."""
+        """Return the workers of a finding, in words."""
         if not workers:
             return ""
         if len(workers) == self.workers:
@@ -156,7 +156,7 @@ class Diagnosis:
 
 
 def _wrapped(head: str, text: str) -> str:
-    """Return a text after its head, in lines that begin where the first one does."""
+    """Return a text after its head, its further lines indented alike."""
     blank, width = " " * len(head), max(LINE, len(head) + 40)
     return textwrap.fill(
         text,
@@ -168,19 +168,19 @@ def _wrapped(head: str, text: str) -> str:
     )
 
 
-def counted(number: int, what: str) -> str:
-    """Return how many there are of something.
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun.
 
     Examples
     --------
     >>> counted(1, "worker"), counted(0, "problem")
     ('1 worker', 'no problems')
     """
-    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
+    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
 
 
 def folded(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings with those that differ in their workers alone made one.
+    """Return the findings, merged where they differ only in their workers.
 
     Examples
     --------
@@ -188,8 +188,8 @@ def folded(findings: Iterable[Finding]) -> list[Finding]:
     >>> [one.workers for one in folded([replace(slow, workers=(name,)) for name in "ab"])]
     [('a', 'b')]
     """
-    found: dict[Finding, tuple[str, ...]] = {}
-    for one in findings:
-        key = replace(one, workers=())
-        found[key] = (*found.get(key, ()), *one.workers)
-    return [replace(one, workers=workers) for one, workers in found.items()]
+    merged: dict[Finding, tuple[str, ...]] = {}
+    for finding in findings:
+        key = replace(finding, workers=())
+        merged[key] = (*merged.get(key, ()), *finding.workers)
+    return [replace(finding, workers=workers) for finding, workers in merged.items()]

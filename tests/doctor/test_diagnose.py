@@ -1,4 +1,4 @@
-"""What facts mean: one table row for each thing that can be wrong."""
+"""Findings from facts: one table row for each thing that can be wrong."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dasktune.doctor.diagnose import diagnose
-from dasktune.doctor.examination import offset_of
+from dasktune.doctor.checks import diagnose, severity
+from dasktune.doctor.collect import offset_of
 from dasktune.doctor.facts import (
     DatabaseFacts,
     Device,
@@ -21,14 +21,13 @@ from dasktune.doctor.facts import (
     Role,
     Speed,
     StoreFacts,
+    StoreUse,
     Torch,
     TrainerFacts,
     Trip,
-    Visit,
     WorkerFacts,
 )
 from dasktune.doctor.findings import Diagnosis, Finding, Status
-from dasktune.doctor.software import severity
 
 GIB = 2**30
 WORKERS = ("tcp://10.0.0.1:1", "tcp://10.0.0.2:1")
@@ -62,7 +61,7 @@ def worker(number: int) -> WorkerFacts:
         role=Role(listening=("tls://10.0.0.1:1",)),
         offset=Offset(seconds=0.001, error=0.002),
         opened="",
-        visit=Visit(seconds=0.002),
+        use=StoreUse(seconds=0.002),
         speed=Speed(write=50e6, read=80e6),
         trip=Trip(seconds=0.01, gap=0.001),
     )
@@ -72,7 +71,7 @@ HEALTHY = Facts(
     trainer=TrainerFacts(name="Net", checked=True),
     driver=look(9),
     store=StoreFacts(
-        url="s3://bucket/study", visit=Visit(won=True), alone=Speed(write=9e7, read=9e7)
+        url="s3://bucket/study", use=StoreUse(won=True), alone=Speed(write=9e7, read=9e7)
     ),
     database=DatabaseFacts(name="/data/dasktune.db", seconds=0.001),
     scheduler=look(9),
@@ -163,14 +162,14 @@ TABLE: list[tuple[Change, str, Status, str, tuple[str, ...]]] = [
     (of_worker(look={"missing": ("/data/x",)}), "config", W, "/data/x exists here", SECOND),
     (of("trainer", checked=None), "resume", W, "never checked", NONE),
     (of("trainer", checked=False), "resume", P, "not to resume exactly", NONE),
-    (of_worker(visit={"sees": False}), "store", P, "another place there", SECOND),
-    (of_worker(visit={"is_seen": False}), "store", P, "another place there", SECOND),
-    (of_worker(visit=Visit(failed="create", reason="denied")), "store", P, "create in", SECOND),
-    (of_worker(visit={"refuses": False}), "store", P, "second time", SECOND),
-    (of_worker(visit={"lists": False}), "store", P, "does not list", SECOND),
-    (of_worker(visit={"removes": False}), "store", P, "keeps what was removed", SECOND),
-    (of_worker(visit={"won": True}), "store", P, "let 2 processes create", NONE),
-    (of("store", visit=Visit(failed="read", reason="no bucket")), "store", P, "the driver", NONE),
+    (of_worker(use={"sees": False}), "store", P, "another place there", SECOND),
+    (of_worker(use={"is_seen": False}), "store", P, "another place there", SECOND),
+    (of_worker(use=StoreUse(failed="create", reason="denied")), "store", P, "create in", SECOND),
+    (of_worker(use={"refuses": False}), "store", P, "second time", SECOND),
+    (of_worker(use={"lists": False}), "store", P, "does not list", SECOND),
+    (of_worker(use={"removes": False}), "store", P, "keeps what was removed", SECOND),
+    (of_worker(use={"won": True}), "store", P, "let 2 processes create", NONE),
+    (of("store", use=StoreUse(failed="read", reason="no bucket")), "store", P, "the driver", NONE),
     (of("store", url="memory://x"), "store", P, "one process only", BOTH),
     (of("store", left="probes/a1"), "removal", P, "probes/a1", NONE),
     (of_worker(speed=Speed(write=1e5, read=1e8)), "speed", W, "0.1 MB/s", BOTH),
@@ -232,7 +231,7 @@ TABLE: list[tuple[Change, str, Status, str, tuple[str, ...]]] = [
     TABLE,
     ids=[f"{check}-{words}" for _, check, _, words, _ in TABLE],
 )
-def test_each_fact_has_its_finding(
+def test_diagnose_changed_fact_gives_its_finding(
     change: Change, check: str, status: Status, words: str, workers: tuple[str, ...]
 ) -> None:
     found = [
@@ -244,21 +243,21 @@ def test_each_fact_has_its_finding(
     assert bool(found[0].mend) == (status is not Status.OK)
 
 
-def test_nothing_is_wrong_with_what_is_healthy() -> None:
+def test_diagnose_healthy_facts_are_all_ok() -> None:
     findings = diagnose(HEALTHY)
     assert {one.status for one in findings} == {Status.OK}
     checks = {one.check for one in findings}
     assert checks >= {"versions", "trainer", "store", "speed", "database", "disk", "clock", "cores"}
 
 
-def test_what_did_not_answer_is_judged_by_nothing_else() -> None:
+def test_diagnose_silent_worker_has_one_finding() -> None:
     silent = WorkerFacts(address=WORKERS[1], unanswered={"answer": "no answer within 5 s"})
     findings = diagnose(replace(HEALTHY, workers=(HEALTHY.workers[0], silent)))
     about = [one for one in findings if WORKERS[1] in one.workers]
     assert [(one.check, one.status) for one in about] == [("answers", Status.PROBLEM)]
 
 
-def test_equal_findings_of_many_workers_are_one_line() -> None:
+def test_diagnosis_merges_equal_findings_of_many_workers() -> None:
     many = [replace(worker(0), address=f"tcp://{n}:1", opened="no torch") for n in range(8)]
     found = diagnose(replace(HEALTHY, workers=tuple(many)))
     diagnosis = Diagnosis(study="digits", workers=8, seconds=1.0, findings=found)
@@ -266,7 +265,7 @@ def test_equal_findings_of_many_workers_are_one_line() -> None:
     assert lines == ["  problem  trainer   no torch: 8 workers"]
 
 
-def test_of_many_workers_three_are_named() -> None:
+def test_diagnosis_names_three_of_many_workers() -> None:
     one = Finding(
         group="store", check="x", status=Status.OK, found="f", workers=("a", "b", "c", "d", "e")
     )
@@ -274,7 +273,7 @@ def test_of_many_workers_three_are_named() -> None:
     assert "f: 5 of 9 workers, a, b, c and 2 more" in text
 
 
-def test_warnings_alone_are_no_failure() -> None:
+def test_diagnosis_with_warnings_only_is_ok() -> None:
     def outcome(change: Change) -> bool:
         found = diagnose(change(HEALTHY))
         return Diagnosis(study="digits", workers=2, seconds=1.0, findings=found).ok
@@ -296,7 +295,7 @@ def test_warnings_alone_are_no_failure() -> None:
         ("dasktune", "0.1.0", "0.1.0.dev1", Status.PROBLEM),
     ],
 )
-def test_how_much_versions_may_differ(
+def test_severity_depends_on_the_number_that_differs(
     name: str, here: str, there: str, status: Status | None
 ) -> None:
     assert severity(name, here, there) is status
@@ -306,10 +305,8 @@ def test_how_much_versions_may_differ(
     ahead=st.floats(-1e4, 1e4),
     ways=st.lists(st.tuples(st.floats(0, 5), st.floats(0, 5)), min_size=1, max_size=8),
 )
-def test_the_offset_of_a_clock_is_never_further_off_than_it_says(
-    ahead: float, ways: list[tuple[float, float]]
-) -> None:
-    """Whatever the way there and back takes, each by itself."""
+def test_clock_offset_is_within_its_error(ahead: float, ways: list[tuple[float, float]]) -> None:
+    """For any times of the way to the worker and of the way back."""
     trips = [(100.0, 100.0 + there + ahead, 100.0 + there + back) for there, back in ways]
     found = offset_of(trips)
     assert abs(found.seconds - ahead) <= found.error + 1e-6

@@ -22,9 +22,9 @@ from distributed import Client, LocalCluster
 import dasktune as dt
 from dasktune.cluster.local import local_client
 from dasktune.doctor import Diagnosis, Finding, Status, examine
-from dasktune.doctor.diagnose import diagnose
-from dasktune.doctor.examination import Examination
-from dasktune.doctor.subject import Subject, subject_of
+from dasktune.doctor.checks import diagnose
+from dasktune.doctor.collect import Collector
+from dasktune.doctor.study import CheckedStudy, study_of
 from dasktune.errors import ClusterError, ConfigurationError
 from dasktune.study.study import Study
 from tests.services import S3Server, scheduler_in
@@ -99,7 +99,7 @@ def named(client: Client, name: str) -> str:
     return next(address for address, one in workers.items() if one["name"] == name)
 
 
-def test_a_local_cluster_is_in_order_and_stays_as_it_was(study: Study, tmp_path: Path) -> None:
+def test_doctor_local_cluster_is_ok_and_leaves_no_files(study: Study, tmp_path: Path) -> None:
     before = content(tmp_path)
     found = dt.doctor(study, workers=2, seconds=60)
     assert found.ok, str(found)
@@ -111,14 +111,14 @@ def test_a_local_cluster_is_in_order_and_stays_as_it_was(study: Study, tmp_path:
     assert content(tmp_path) == before
 
 
-def test_a_store_and_a_database_that_are_not_there_yet_are_not_made(
+def test_doctor_missing_store_and_database_are_not_created(
     tmp_path: Path, cluster: Cluster
 ) -> None:
     cluster.start()
     cluster.start()
     new = partial(make, tmp_path / "not" / "there" / "yet")
-    with subject_of(new) as subject:
-        found = examine(subject, cluster.client)
+    with study_of(new) as checked:
+        found = examine(checked, cluster.client)
     assert found.ok, str(found)
     assert of(found, "store", Status.OK)
     assert of(found, "database", Status.OK)
@@ -126,7 +126,7 @@ def test_a_store_and_a_database_that_are_not_there_yet_are_not_made(
 
 
 @private_mounts
-def test_a_folder_that_is_another_one_on_a_worker_is_named(
+def test_doctor_folder_that_differs_on_workers_is_a_problem(
     study: Study, tmp_path: Path, cluster: Cluster
 ) -> None:
     """Two workers of one host that has another file system there; a third sees ours."""
@@ -149,7 +149,7 @@ def test_a_folder_that_is_another_one_on_a_worker_is_named(
 
 
 @private_mounts
-def test_a_store_that_a_worker_cannot_write_is_named(
+def test_doctor_read_only_store_of_a_worker_is_a_problem(
     study: Study, tmp_path: Path, cluster: Cluster
 ) -> None:
     before = content(tmp_path)
@@ -165,7 +165,7 @@ def test_a_store_that_a_worker_cannot_write_is_named(
 
 
 @private_mounts
-def test_data_that_a_worker_lacks_or_has_otherwise_is_named(
+def test_doctor_missing_or_different_data_of_a_worker_is_found(
     tmp_path: Path, cluster: Cluster
 ) -> None:
     data = tmp_path / "data"
@@ -194,7 +194,7 @@ def distribution(folder: Path, name: str, version: str) -> Path:
     return folder
 
 
-def test_other_versions_on_a_worker_are_named(
+def test_doctor_other_numpy_versions_on_workers_are_found(
     study: Study, tmp_path_factory: pytest.TempPathFactory, cluster: Cluster
 ) -> None:
     here = tuple(map(int, np.__version__.split(".")[:2]))
@@ -213,7 +213,7 @@ def test_other_versions_on_a_worker_are_named(
     assert [one.workers for one in of(found, "versions", Status.OK)] == [(same,)]
 
 
-def test_workers_with_another_dasktune_or_none_are_named_and_not_used(
+def test_workers_with_another_dasktune_are_found_and_not_used(
     study: Study, tmp_path_factory: pytest.TempPathFactory, cluster: Cluster
 ) -> None:
     other, none = tmp_path_factory.mktemp("other"), tmp_path_factory.mktemp("none")
@@ -233,7 +233,7 @@ def test_workers_with_another_dasktune_or_none_are_named_and_not_used(
 
 
 @pytest.mark.slow
-def test_a_worker_that_hangs_is_named_and_holds_up_nothing(study: Study, cluster: Cluster) -> None:
+def test_hanging_worker_is_a_problem_and_delays_no_other(study: Study, cluster: Cluster) -> None:
     hung = cluster.start()
     cluster.start()
     address = named(cluster.client, "worker-0")
@@ -248,7 +248,7 @@ def test_a_worker_that_hangs_is_named_and_holds_up_nothing(study: Study, cluster
     assert of(found, "store", Status.OK)[0].workers == (named(cluster.client, "worker-1"),)
 
 
-def test_a_scheduler_that_hangs_is_named(study: Study, tmp_path: Path) -> None:
+def test_doctor_hanging_scheduler_raises_cluster_error(study: Study, tmp_path: Path) -> None:
     file = tmp_path / "scheduler.json"
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1"]
     command += ["--port", "0", "--no-dashboard", "--scheduler-file", str(file)]
@@ -264,15 +264,15 @@ def test_a_scheduler_that_hangs_is_named(study: Study, tmp_path: Path) -> None:
         scheduler.wait()
 
 
-def test_clocks_are_measured_by_round_trips(study: Study, cluster: Cluster) -> None:
+def test_doctor_clock_offset_is_measured_by_round_trips(study: Study, cluster: Cluster) -> None:
     cluster.start()
-    facts = Examination(cluster.client, Subject.of(study), 30).facts()
+    facts = Collector(cluster.client, CheckedStudy.of(study), 30).facts()
     offset = facts.workers[0].offset
     assert offset is not None
     assert abs(offset.seconds) <= offset.error + 0.01
     assert offset.error < 1
-    behind = Examination(
-        cluster.client, Subject.of(study), 30, clock=lambda: time.time() - 40
+    behind = Collector(
+        cluster.client, CheckedStudy.of(study), 30, clock=lambda: time.time() - 40
     ).facts()
     clocks = [one for one in diagnose(behind) if one.check == "clock"]
     assert {one.status for one in clocks} == {Status.PROBLEM}
@@ -287,7 +287,7 @@ def test_clocks_are_measured_by_round_trips(study: Study, cluster: Cluster) -> N
 
 
 @pytest.mark.slow
-def test_a_gpu_that_is_claimed_and_not_there_is_a_problem(study: Study, cluster: Cluster) -> None:
+def test_doctor_claimed_but_missing_gpu_is_a_problem(study: Study, cluster: Cluster) -> None:
     cluster.start("--resources", "GPU=1", env={"CUDA_VISIBLE_DEVICES": ""})
     found = dt.doctor(study, client=cluster.client, seconds=120)
     (problem,) = of(found, "GPU")
@@ -295,7 +295,7 @@ def test_a_gpu_that_is_claimed_and_not_there_is_a_problem(study: Study, cluster:
 
 
 @pytest.mark.gpu
-def test_a_gpu_that_a_worker_has_is_told_and_left_alone(study: Study) -> None:
+def test_doctor_gpu_of_a_worker_is_reported_without_using_it(study: Study) -> None:
     with local_client(1, gpus_per_worker=1) as client:
         found = dt.doctor(study, client=client, seconds=120)
         memory = client.run(lambda: "torch" in __import__("sys").modules)
@@ -304,7 +304,7 @@ def test_a_gpu_that_a_worker_has_is_told_and_left_alone(study: Study) -> None:
     assert set(memory.values()) == {False}  # CUDA was started in another process
 
 
-def test_a_need_that_no_worker_meets_is_a_problem(tmp_path: Path, cluster: Cluster) -> None:
+def test_doctor_unmet_needs_are_a_problem(tmp_path: Path, cluster: Cluster) -> None:
     cluster.start("--resources", "CAMERA=1")
     for needs, status in ({"CAMERA": 1}, Status.OK), ({"CAMERA": 2}, Status.PROBLEM):
         with closing(make(tmp_path / "runs", needs=needs, load_if_exists=True)) as study:
@@ -313,7 +313,7 @@ def test_a_need_that_no_worker_meets_is_a_problem(tmp_path: Path, cluster: Clust
 
 
 @pytest.mark.filterwarnings("ignore:Port 8787")
-def test_a_cluster_as_dask_starts_it_has_its_warnings(study: Study, tmp_path: Path) -> None:
+def test_doctor_default_dask_cluster_has_warnings(study: Study, tmp_path: Path) -> None:
     with (
         dask.config.set({"temporary-directory": str(tmp_path / "dask")}),
         LocalCluster(
@@ -335,7 +335,7 @@ def test_a_cluster_as_dask_starts_it_has_its_warnings(study: Study, tmp_path: Pa
     assert "3.0 GiB" in " ".join(one.found for one in of(found, "memory", Status.WARNING))
 
 
-def test_a_store_in_memory_is_a_problem_for_other_processes_only(two_threads: Client) -> None:
+def test_memory_store_is_a_problem_for_other_processes_only(two_threads: Client) -> None:
     with closing(make("memory://doctor")) as study:
         assert not of(dt.doctor(study, client=two_threads), "store")
         with local_client(1) as client:
@@ -345,7 +345,7 @@ def test_a_store_in_memory_is_a_problem_for_other_processes_only(two_threads: Cl
 
 @pytest.mark.s3
 @pytest.mark.slow
-def test_a_bucket_is_tried_from_every_worker_and_left_as_it_was(
+def test_bucket_is_tried_by_every_worker_and_left_unchanged(
     tmp_path: Path, moto: S3Server, monkeypatch: pytest.MonkeyPatch, cluster: Cluster
 ) -> None:
     for name, value in moto.environment().items():
@@ -367,7 +367,7 @@ def test_a_bucket_is_tried_from_every_worker_and_left_as_it_was(
     assert of(found, "speed", Status.OK) or of(found, "speed", Status.WARNING)
 
 
-def test_what_check_resume_found_is_told(study: Study, two_threads: Client) -> None:
+def test_doctor_reports_the_last_check_resume(study: Study, two_threads: Client) -> None:
     for ok, status in ((False, Status.PROBLEM), (True, Status.OK)):
         study.record_check(ok, "as it was found")
         found = dt.doctor(study, client=two_threads)
@@ -375,7 +375,7 @@ def test_what_check_resume_found_is_told(study: Study, two_threads: Client) -> N
 
 
 @pytest.mark.postgresql
-def test_a_server_of_databases_is_tried_and_left_as_it_was(
+def test_postgresql_is_tried_and_missing_server_is_a_problem(
     tmp_path: Path, postgresql: str, two_threads: Client
 ) -> None:
     fields = {"database": postgresql, "name": "doctor"}
@@ -384,26 +384,26 @@ def test_a_server_of_databases_is_tried_and_left_as_it_was(
     (fine,) = of(found, "database", Status.OK)
     assert "ms for a transaction" in fine.found
     gone = postgresql.replace("postgres?host=", "postgres?host=/nowhere")
-    with subject_of(partial(make, tmp_path / "runs", **{**fields, "database": gone})) as subject:
-        found = examine(subject, two_threads)
+    with study_of(partial(make, tmp_path / "runs", **{**fields, "database": gone})) as checked:
+        found = examine(checked, two_threads)
     (problem,) = of(found, "database")
     assert "cannot use database postgresql" in problem.found
 
 
 @pytest.mark.parametrize("text", ["this is no database, but long enough", ""])
-def test_a_file_that_is_no_database_is_a_problem_and_an_empty_one_is_not(
+def test_file_without_a_database_is_a_problem_unless_empty(
     tmp_path: Path, two_threads: Client, text: str
 ) -> None:
     file = tmp_path / "some.db"
     file.write_text(text)
-    with subject_of(partial(make, tmp_path / "runs", database=str(file))) as subject:
-        found = examine(subject, two_threads)
+    with study_of(partial(make, tmp_path / "runs", database=str(file))) as checked:
+        found = examine(checked, two_threads)
     assert bool(of(found, "database")) == bool(text)
     assert file.read_text() == text
     assert [one.name for one in tmp_path.iterdir()] == ["some.db"]
 
 
-def test_what_cannot_be_is_refused(study: Study, two_threads: Client) -> None:
+def test_doctor_invalid_arguments_are_refused(study: Study, two_threads: Client) -> None:
     with pytest.raises(ConfigurationError, match="seconds must be a number > 0, got 0"):
         dt.doctor(study, client=two_threads, seconds=0)
     with pytest.raises(ConfigurationError, match="not for the one of client"):

@@ -17,10 +17,10 @@ from dasktune.cluster.local import LOCAL_SETTINGS
 pytestmark = pytest.mark.process
 
 PAGE = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text()
-RULES = ("machines", "network", "places", "software")
+RULES = ("checks", "host_checks")
 
 
-def test_its_example_runs(tmp_path: Path) -> None:
+def test_page_example_runs(tmp_path: Path) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "flat.py").write_text(example)
     done = subprocess.run(
@@ -36,17 +36,19 @@ def test_its_example_runs(tmp_path: Path) -> None:
     assert done.stdout.startswith("study flat, 1 worker, ")
 
 
-def test_it_names_every_check() -> None:
-    """Rules name their checks where they make a finding."""
+def test_page_names_every_check() -> None:
+    """Checks have their name where they make a finding."""
     folder = Path(dasktune.doctor.__file__).parent
     source = "".join((folder / f"{name}.py").read_text() for name in RULES)
-    made = re.findall(r'GROUP\.\w+\(\s*(?:status,\s*)?"([A-Za-z]+)"', source)
+    made = re.findall(
+        r'(?:CLUSTER|SOFTWARE|STORAGE|MACHINES)\.\w+\(\s*(?:status,\s*)?"([A-Za-z]+)"', source
+    )
     named = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\|.*?\|", PAGE, re.MULTILINE))))
     assert set(made) >= {"store", "clock", "GPU", "settings", "trainer"}
     assert set(made) <= named
 
 
-def test_its_settings_are_those_of_a_cluster_of_ours() -> None:
+def test_page_settings_are_those_of_a_local_cluster() -> None:
     (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     shown = yaml.safe_load(text)["distributed"]
     for part, settings in shown.items():

@@ -1,4 +1,4 @@
-"""What users call: a doctor that comes to a study."""
+"""The functions that users call: collect the facts of a study, and judge them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from contextlib import AbstractContextManager
 from distributed import Client
 
 from dasktune.cluster.local import local_client
-from dasktune.doctor.diagnose import diagnose
-from dasktune.doctor.examination import Examination
+from dasktune.doctor.checks import diagnose
+from dasktune.doctor.collect import Collector
 from dasktune.doctor.findings import Diagnosis
-from dasktune.doctor.subject import Subject
+from dasktune.doctor.study import CheckedStudy
 from dasktune.errors import ClusterError, ConfigurationError
 from dasktune.study.study import Study
 from dasktune.worker.gpus import gpus_needed
 
 SECONDS = 30.0
-"""How long each check may take on each worker, unless told otherwise."""
+"""Default time limit of each check on each worker."""
 
 
 def doctor(
@@ -29,10 +29,10 @@ def doctor(
     gpus_per_worker: float | None = None,
     seconds: float = SECONDS,
 ) -> Diagnosis:
-    """Return what is wrong with all that a study needs, and what to mend.
+    """Check all that a study needs, and return the findings with what to mend.
 
-    Versions, trainer, store, database, clocks, memory, cores, GPUs and Dask's settings are
-    looked at on every worker. Nothing is trained, and nothing stays behind.
+    Checks versions, trainer, store, database, clocks, memory, cores, GPUs and Dask's settings
+    on every worker. It trains nothing and leaves nothing behind.
 
     Parameters
     ----------
@@ -43,14 +43,14 @@ def doctor(
     workers, gpus_per_worker
         Of the local cluster, as for `dasktune.Study.optimize`.
     seconds
-        How long each check may take on each worker; one that takes longer is named.
+        Longest time of each check on each worker; a finding names a worker that takes longer.
 
     Raises
     ------
     ConfigurationError
-        If the study has no trainer, or an argument cannot be.
+        If the study has no trainer, or an argument is invalid.
     ClusterError
-        If there is no cluster to look at.
+        If there is no cluster to check.
 
     Examples
     --------
@@ -68,23 +68,23 @@ without one it is used with ask and tell
         raise ConfigurationError(
             "workers and gpus_per_worker are for a local cluster, not for the one of client"
         )
-    subject = Subject.of(study)
+    checked = CheckedStudy.of(study)
     if client is not None:
-        return examine(subject, client, seconds=seconds)
-    with local_cluster(subject, workers, gpus_per_worker) as own:
-        return examine(subject, own, seconds=seconds)
+        return examine(checked, client, seconds=seconds)
+    with local_cluster(checked, workers, gpus_per_worker) as local:
+        return examine(checked, local, seconds=seconds)
 
 
-def examine(subject: Subject, client: Client, *, seconds: float = SECONDS) -> Diagnosis:
-    """Return what is wrong with all that a study needs on a cluster."""
+def examine(checked: CheckedStudy, client: Client, *, seconds: float = SECONDS) -> Diagnosis:
+    """Return the findings on all that a study needs on a cluster."""
     if isinstance(seconds, bool) or not (math.isfinite(seconds) and seconds > 0):
         raise ConfigurationError(f"seconds must be a number > 0, got {seconds!r}")
     if client.status != "running":
         raise ClusterError(f"the client must be connected, it is {client.status}")
     began = time.monotonic()
-    facts = Examination(client, subject, seconds).facts()
+    facts = Collector(client, checked, seconds).facts()
     return Diagnosis(
-        study=subject.name,
+        study=checked.name,
         workers=len(facts.workers),
         seconds=time.monotonic() - began,
         findings=tuple(diagnose(facts)),
@@ -92,8 +92,8 @@ def examine(subject: Subject, client: Client, *, seconds: float = SECONDS) -> Di
 
 
 def local_cluster(
-    subject: Subject, workers: int | None, gpus_per_worker: float | None
+    checked: CheckedStudy, workers: int | None, gpus_per_worker: float | None
 ) -> AbstractContextManager[Client]:
     """Return the cluster that a run of the study would start on this host."""
-    gpus = gpus_needed(subject.plan.needs, gpus_per_worker)
+    gpus = gpus_needed(checked.plan.needs, gpus_per_worker)
     return local_client(workers, gpus_per_worker=gpus)

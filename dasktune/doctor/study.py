@@ -1,18 +1,23 @@
-"""What is examined: a study that is open, or the one that a study file would open."""
+"""The study that is checked: an open one, or the one that a study file would open.
+
+`open_there` and `parts_there` travel by value to workers that have the same version of dasktune.
+"""
 
 from __future__ import annotations
 
 import ast
+import asyncio
 import inspect
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from dasktune.doctor.facts import TrainerFacts
 from dasktune.driver.history import History
@@ -20,28 +25,30 @@ from dasktune.errors import ConfigurationError, StorageError
 from dasktune.storage.database.database import Database
 from dasktune.study.create import config_of, open_in, opening_with
 from dasktune.study.study import Study
+from dasktune.trainer.fingerprint.data import json_digest
+from dasktune.trainer.fingerprint.fingerprint import fingerprint
 from dasktune.trainer.fingerprint.installed import is_installed_name
-from dasktune.worker.job import JobPlan
+from dasktune.worker.job import JobPlan, open_job
 
 _PARSING = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """A study as it is examined.
+class CheckedStudy:
+    """A study to check.
 
     Parameters
     ----------
     name
-        Of the study.
+        The study's name.
     trainer
-        Its class.
+        The trainer class.
     plan
-        What workers would be told, among others where the store is.
+        The plan that workers would get, with the URL of the store.
     fingerprint
-        Of the trainer.
+        The trainer's fingerprint.
     database
-        Open, or where it would be.
+        The open database, or the URL where it would be.
     """
 
     name: str
@@ -51,8 +58,8 @@ class Subject:
     database: Database | str
 
     @classmethod
-    def of(cls, study: Study) -> Subject:
-        """Return a study that is open."""
+    def of(cls, study: Study) -> CheckedStudy:
+        """Return an open study as a study to check."""
         row = study.database.study(study.name)
         return cls(
             name=study.name,
@@ -63,7 +70,7 @@ class Subject:
         )
 
     def facts(self) -> TrainerFacts:
-        """Return what is known of the trainer here."""
+        """Return the facts on the trainer that the driver knows."""
         threads = getattr(self.trainer, "threads", None)
         return TrainerFacts(
             name=self.trainer.__qualname__,
@@ -76,31 +83,31 @@ class Subject:
         """Return the distributions that the trainer's module imports."""
         module = sys.modules.get(self.trainer.__module__)
         names = {
-            name for one in _travelling(module, set()) for name in _imported(one) if name
+            name for each in _travelling(module, set()) for name in _imported(each) if name
         } - set(sys.stdlib_module_names)
         homes = metadata.packages_distributions()
         return sorted({homes[name][0] for name in names if name in homes} - {"dasktune"})
 
     def _checked(self) -> bool | None:
-        """Return what the last `check_resume` of this trainer found; None if there was none."""
+        """Return the outcome of the last `check_resume` of this trainer, if any."""
         try:
             with _opened(self.database) as database:
                 row = database.study(self.name)
                 notes = [] if row is None else History(database, row.id).notes("check")
         except (StorageError, ConfigurationError):
-            return None  # the check of the database says why
-        mine = [one["ok"] for one in notes if one["fingerprint"] == self.fingerprint]
-        return bool(mine[-1]) if mine else None
+            return None  # the check of the database gives the reason
+        outcomes = [note["ok"] for note in notes if note["fingerprint"] == self.fingerprint]
+        return bool(outcomes[-1]) if outcomes else None
 
 
 @contextmanager
-def subject_of(make: Callable[[], Study]) -> Iterator[Subject]:
-    """Give the study that `make` would create or open; nothing is made where it would be.
+def study_of(make: Callable[[], Study]) -> Iterator[CheckedStudy]:
+    """Yield the study that `make` would create or open, without creating it there.
 
     Raises
     ------
     ConfigurationError
-        If it cannot be created as it is asked for, or has no trainer.
+        If the study cannot be created, or has no trainer.
     """
     config = config_of(make)
     if config is None:
@@ -111,13 +118,15 @@ def subject_of(make: Callable[[], Study]) -> Iterator[Subject]:
     ):
         study = make()
         try:
-            found = Subject.of(study)
+            checked = CheckedStudy.of(study)
         finally:
             study.close()
         store = config.store_url
         if "://" not in store:
             store = str(Path(store).expanduser().absolute())
-        yield replace(found, plan=replace(found.plan, store=store), database=config.database_url)
+        yield replace(
+            checked, plan=replace(checked.plan, store=store), database=config.database_url
+        )
 
 
 @contextmanager
@@ -133,7 +142,7 @@ def _opened(database: Database | str) -> Iterator[Database]:
 
 
 def _travelling(module: ModuleType | None, known: set[str]) -> Iterator[ModuleType]:
-    """Yield a module and those it imports that travel with it, since they are not installed."""
+    """Yield a module and its imported modules that are not installed: they travel with it."""
     if module is None or module.__name__ in known:
         return
     known.add(module.__name__)
@@ -144,18 +153,51 @@ def _travelling(module: ModuleType | None, known: set[str]) -> Iterator[ModuleTy
 
 
 def _imported(module: ModuleType) -> set[str]:
-    """Return the top-level names that a module imports, also where its functions run."""
+    """Return the top-level modules that a module imports, also inside functions."""
     try:
         source = inspect.getsource(module)
     except (OSError, TypeError):
-        found = (getattr(one, "__module__", None) or "" for one in vars(module).values())
-        return {name.partition(".")[0] for name in found}
-    with _PARSING:  # Python counts the depth of a tree for all threads together in 3.11
+        homes = (getattr(value, "__module__", None) or "" for value in vars(module).values())
+        return {name.partition(".")[0] for name in homes}
+    with _PARSING:  # Python 3.11 counts the depth of a tree for all threads together
         tree = ast.parse(source)
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names |= {one.name.partition(".")[0] for one in node.names}
+            names |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names.add(node.module.partition(".")[0])
     return names
+
+
+# ------------------------------------------------------------------ its trainer on workers
+
+
+async def open_there(plan: JobPlan, dask_worker: Any = None) -> str:
+    """Return why a worker cannot open the trainer; empty if it can."""
+    try:
+        await asyncio.to_thread(open_job, plan, dask_worker.state.total_resources)
+    except Exception as error:  # noqa: BLE001 - a module of the user's may run here
+        return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return ""
+
+
+async def parts_there(plan: JobPlan, dask_worker: Any = None) -> dict[str, str]:
+    """Return `parts_of` on a worker."""
+
+    def find() -> dict[str, str]:
+        trainer = open_job(plan, dask_worker.state.total_resources).trainer_class
+        return dict(parts_of(plan, trainer))
+
+    return await asyncio.to_thread(find)
+
+
+def parts_of(plan: JobPlan, trainer: type) -> Mapping[str, str]:
+    """Return the parts of a fingerprint that may differ between two hosts.
+
+    For code that travels by value only the data may differ: the driver sends the rest.
+    """
+    if plan.code.kind == "import":
+        return fingerprint(trainer, plan.config).parts
+    describe = getattr(trainer, "fingerprint_data", None)
+    return {} if describe is None else {"data": json_digest(describe(plan.config))}

@@ -1,7 +1,7 @@
-"""What workers and schedulers are asked: functions that travel by value.
+"""Facts on a process and its host: functions that travel by value to workers and scheduler.
 
-dasktune may be missing over there, or be another one, so nothing of it is imported here, and
-answers are plain data. What may take long runs in a thread: the event loop must go on.
+dasktune may be missing there or have another version. So this module imports nothing of it, and
+answers are plain data. Slow calls run in a thread, because the event loop must go on.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ except Exception as error:
     problem = " ".join(str(error).split())
 print(json.dumps({"cuda": torch.version.cuda, "devices": devices, "problem": problem}))
 """
-"""Runs in a process of its own: what starts CUDA keeps memory of the GPU until it ends."""
+"""Runs in a new process: one that starts CUDA keeps memory of the GPU until it ends."""
 
 
 def look(packages: list[str], folders: list[str], paths: list[str]) -> dict[str, Any]:
@@ -46,11 +46,11 @@ def look(packages: list[str], folders: list[str], paths: list[str]) -> dict[str,
     Parameters
     ----------
     packages
-        Distributions whose versions are asked for; dasktune's own is always told.
+        Distributions to look up, besides dasktune.
     folders
-        Where the room on the disk is asked for, or of the nearest folder that exists.
+        Folders to measure the free space for; also folders that do not exist yet.
     paths
-        Those that do not exist are told.
+        Paths to look for.
     """
     import psutil
 
@@ -62,7 +62,10 @@ def look(packages: list[str], folders: list[str], paths: list[str]) -> dict[str,
         "host": host,
         "process": f"{host}:{os.getpid()}:{psutil.Process().create_time()}",
         "python": platform.python_version(),
-        "packages": {"dasktune": own_version(), **{one: version(one) for one in packages}},
+        "packages": {
+            "dasktune": own_version(),
+            **{package: version(package) for package in packages},
+        },
         "cores": tuple(cores),
         "threads": os.environ.get("OMP_NUM_THREADS", ""),
         "memory_free": psutil.virtual_memory().available,
@@ -74,7 +77,7 @@ def look(packages: list[str], folders: list[str], paths: list[str]) -> dict[str,
 
 
 def own_version() -> str | None:
-    """Return the version of dasktune, as a run asks for it."""
+    """Return the version of the dasktune that this process imports, if any."""
     try:
         return str(importlib.import_module("dasktune").__version__)
     except ImportError:
@@ -82,7 +85,7 @@ def own_version() -> str | None:
 
 
 def version(package: str) -> str | None:
-    """Return the version of a package; None if it is not there."""
+    """Return the version of an installed package, if any."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -90,18 +93,18 @@ def version(package: str) -> str | None:
 
 
 def room(folder: str) -> int | None:
-    """Return the bytes that are left for a folder, also for one that is to be made."""
-    place = Path(folder).expanduser().absolute()
-    for one in (place, *place.parents):
+    """Return the free bytes for a folder, also for one that does not exist yet."""
+    path = Path(folder).expanduser().absolute()
+    for folder_above in (path, *path.parents):
         try:
-            return shutil.disk_usage(one).free
+            return shutil.disk_usage(folder_above).free
         except OSError:
             continue
     return None
 
 
 def gpus() -> list[str]:
-    """Return the names of the GPUs that NVIDIA's driver has, whatever this process may see."""
+    """Return the names of all GPUs of NVIDIA's driver, also of hidden ones."""
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
@@ -139,15 +142,15 @@ async def look_at_scheduler(packages: list[str], dask_scheduler: Any = None) -> 
 
 def listening(server: Any) -> tuple[str, ...]:
     """Return the addresses that a worker or scheduler listens on."""
-    found = [str(one.listen_address) for one in server.listeners]
+    addresses = [str(listener.listen_address) for listener in server.listeners]
     page = getattr(server, "http_server", None)
     if page is not None and hasattr(page, "address"):
-        found.append(f"http://{page.address}:{page.port}")
-    return tuple(found)
+        addresses.append(f"http://{page.address}:{page.port}")
+    return tuple(addresses)
 
 
 def time_of_day() -> float:
-    """Return what the clock says (epoch seconds)."""
+    """Return the time of day (epoch seconds)."""
     return time.time()
 
 
@@ -163,5 +166,5 @@ def _torch() -> dict[str, Any]:
     except subprocess.CalledProcessError as error:
         words = error.stderr.strip().splitlines() or ["no word"]
         return {"cuda": None, "devices": [], "problem": f"torch cannot be imported: {words[-1]}"}
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
