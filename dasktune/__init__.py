@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from dasktune.lazy import import_on_use
+
 __version__ = "0.1.0"
 
 _HOMES = {
@@ -40,12 +42,11 @@ _PARTS = ("algos", "errors", "sequences", "space", "types")
 __all__ = ["__version__", *sorted(_HOMES), *_PARTS]
 
 
+_import = import_on_use(__name__, _HOMES)
+
+
 def __getattr__(name: str) -> Any:
-    if name in _PARTS:
-        return import_module(f"dasktune.{name}")
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'dasktune' has no attribute {name!r}")
+    return import_module(f"dasktune.{name}") if name in _PARTS else _import(name)
 
 
 def __dir__() -> list[str]:

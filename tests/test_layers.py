@@ -18,6 +18,7 @@ PACKAGE = ROOT / "dasktune"
 
 LAYERS: tuple[tuple[tuple[str, str], ...], ...] = (
     (
+        ("lazy", "packages whose names are imported on first use"),
         ("errors", "one error class for each reaction of the caller"),
         ("types", "the nouns that all parts share: steps, reports, decisions, objectives"),
     ),

@@ -1,4 +1,4 @@
-"""Clients of a scheduler that somebody else has started: encrypted, unless asked otherwise."""
+"""Clients of a running scheduler; encrypted, unless the user allows a plain connection."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import json
 import os
 import socket
 import ssl
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -17,18 +19,32 @@ from distributed.comm.addressing import parse_host_port
 from distributed.core import rpc
 from distributed.security import Security
 
-from dasktune.cluster.hello import CONNECT_SECONDS, HELLO_SECONDS, check_hello
 from dasktune.errors import ClusterError, ConfigurationError, refuse
 
 CLIENT_SECONDS = 10.0
-"""How long a scheduler may take to accept a client."""
+"""Longest time of a scheduler to accept a client."""
 
 SCHEMES = ("tls", "tcp")
+
+CONNECT_SECONDS = 5.0
+"""Longest time of a host to accept a connection."""
+
+HELLO_SECONDS = 6.0
+"""Longest time of a scheduler to identify itself; it is silent while it imports."""
+
+GUESS_SECONDS = 1.0
+"""Longest time of another server to answer, for each protocol that is tried."""
+
+HELLO = b"pickle-protocol"
+"""Part of the first bytes that every Dask server sends to a new connection."""
+
+ENOUGH = 4096
+"""Number of bytes that hold HELLO."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduler:
-    """A scheduler that is there, and how it is talked to.
+    """The address of a running scheduler, and the security of the connection.
 
     Parameters
     ----------
@@ -43,7 +59,7 @@ class Scheduler:
     Raises
     ------
     ConfigurationError
-        If anything of this cannot be: all problems at once.
+        If an argument is invalid: all problems at once.
     """
 
     address: str
@@ -62,12 +78,12 @@ class Scheduler:
         return str(host), int(port)
 
     def security(self) -> Security:
-        """Return what Dask connects with.
+        """Return the security settings for Dask.
 
         Raises
         ------
         ConfigurationError
-            If the files are none that TLS can use.
+            If TLS cannot use the files.
         """
         names = {"tls_ca_file": self.ca, "tls_client_cert": self.certificate}
         names["tls_client_key"] = self.key
@@ -75,7 +91,7 @@ class Scheduler:
         security = Security(**given, require_encryption=True) if given else Security()
         try:
             context = security.get_connection_args("client")["ssl_context"]
-        except (OSError, ValueError) as error:  # of ssl, too
+        except (OSError, ValueError) as error:  # errors of ssl are among them
             raise ConfigurationError(
                 f"TLS cannot use {given or 'what Dask has'}: {error}"
             ) from error
@@ -92,9 +108,9 @@ class Scheduler:
         Raises
         ------
         ConfigurationError
-            If the files are none that TLS can use.
+            If TLS cannot use the files.
         ClusterError
-            If no scheduler answers there, saying what does; within about 15 seconds.
+            If no scheduler answers there, within about 15 seconds; the message names the answer.
         """
         security = self.security()
         try:
@@ -111,8 +127,8 @@ class Scheduler:
     def _context(self, security: Security) -> ssl.SSLContext | None:
         if not self.address.startswith("tls://"):
             return None
-        found: ssl.SSLContext = security.get_connection_args("client")["ssl_context"]
-        return found
+        context: ssl.SSLContext = security.get_connection_args("client")["ssl_context"]
+        return context
 
     def _address_problems(self) -> Iterator[str]:
         scheme, separator, _ = self.address.partition("://")
@@ -160,22 +176,131 @@ def address_in(file: str | os.PathLike[str]) -> str:
 
 
 async def _kind(address: str, security: Security) -> str:
-    """Return which of Dask's servers answers."""
+    """Return the type of the Dask server at an address."""
     arguments = security.get_connection_args("client")
     server = rpc(address, timeout=CONNECT_SECONDS, connection_args=arguments)
     try:
-        found = await asyncio.wait_for(server.identity(), HELLO_SECONDS)
+        identity = await asyncio.wait_for(server.identity(), HELLO_SECONDS)
     except TimeoutError as error:
         raise ClusterError(f"it does not answer for {HELLO_SECONDS:g} s") from error
     finally:
         await server.close_rpc()
-    return str(found["type"])
+    return str(identity["type"])
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether only this host can reach another; what is unknown nobody can."""
+    """Return whether only this host can reach a host; true for an unknown host."""
     try:
-        found = {str(one[4][0]) for one in socket.getaddrinfo(host, None)}
+        addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
     except OSError:
         return True
-    return all(ip_address(one.partition("%")[0]).is_loopback for one in found)
+    return all(ip_address(each.partition("%")[0]).is_loopback for each in addresses)
+
+
+# ------------------------------------------------------------- the server at an address
+#
+# Checked before Dask connects: Dask would wait long for a silent server, and would read the
+# first bytes of another protocol as a length.
+
+
+def check_hello(host: str, port: int, context: ssl.SSLContext | None) -> None:
+    """Refuse an address without a Dask server.
+
+    Parameters
+    ----------
+    host, port
+        The address.
+    context
+        Trusted certificates, and this side's; None without encryption.
+
+    Raises
+    ------
+    ClusterError
+        With the kind of server that answers there.
+    """
+    try:
+        received = _first_bytes(host, port, context, HELLO_SECONDS)
+    except ssl.SSLError as error:
+        raise ClusterError(_why_not_encrypted(host, port, error)) from error
+    except socket.gaierror as error:
+        raise ClusterError(f"the host {host} is not known: {error.strerror}") from error
+    except OSError as error:
+        raise ClusterError(f"nothing answers there: {error}") from error
+    if HELLO not in received:
+        raise ClusterError(_what_else(host, port, context, received))
+
+
+def _first_bytes(
+    host: str, port: int, context: ssl.SSLContext | None, patience: float, question: bytes = b""
+) -> bytes:
+    """Return the first bytes from a server; empty if it is silent for `patience` seconds."""
+    deadline = time.monotonic() + patience
+    with socket.create_connection((host, port), CONNECT_SECONDS) as plain:
+        plain.settimeout(patience)
+        with plain if context is None else context.wrap_socket(plain) as connection:
+            connection.sendall(question)
+            received = b""
+            with suppress(TimeoutError):
+                while HELLO not in received and len(received) < ENOUGH:
+                    connection.settimeout(max(0.01, deadline - time.monotonic()))
+                    more = connection.recv(ENOUGH)
+                    if not more:
+                        break
+                    received += more
+            return received
+
+
+def _why_not_encrypted(host: str, port: int, error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message} (is it the right CA?)"
+    if "ALERT" in str(error.reason):
+        return f"it refuses this side's certificate: {_in_words(error)}"
+    if HELLO in _first_bytes_quickly(host, port):
+        return "a scheduler without encryption answers there: tcp://"
+    return f"what answers there does not speak TLS ({_in_words(error)})"
+
+
+def _what_else(host: str, port: int, context: ssl.SSLContext | None, received: bytes) -> str:
+    """Return the kind of a server that is not Dask, in words."""
+    if context is None and not received and _speaks_tls(host, port):
+        return (
+            "what answers there speaks TLS: tls://, with the files of --tls-ca, --tls-cert and "
+            "--tls-key"
+        )
+    received = received or _first_bytes_quickly(host, port, context, b"GET / HTTP/1.0\r\n\r\n")
+    if received.startswith(b"HTTP/"):
+        return (
+            f"an HTTP server answers there ({_first_line(received)}); the port of a scheduler is "
+            "often 8786, 8787 that of its dashboard"
+        )
+    if received:
+        return f"what answers there is no scheduler of Dask: it says {_first_line(received)!r}"
+    return "something listens there, and says nothing"
+
+
+def _first_bytes_quickly(
+    host: str, port: int, context: ssl.SSLContext | None = None, question: bytes = b""
+) -> bytes:
+    with suppress(OSError):
+        return _first_bytes(host, port, context, GUESS_SECONDS, question)
+    return b""
+
+
+def _speaks_tls(host: str, port: int) -> bool:
+    anyone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
+    try:
+        _first_bytes(host, port, anyone, GUESS_SECONDS)
+    except ssl.SSLError as error:
+        return "ALERT" in str(error.reason)  # a TLS server refuses a client with an alert
+    except OSError:
+        return False
+    return True
+
+
+def _first_line(received: bytes) -> str:
+    return received.splitlines()[0][:60].decode("ascii", "replace")
+
+
+def _in_words(error: ssl.SSLError) -> str:
+    return (error.reason or str(error)).lower().replace("_", " ")

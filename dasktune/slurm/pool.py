@@ -16,9 +16,8 @@ from distributed.deploy.spec import ProcessInterface
 
 from dasktune.errors import ClusterError
 from dasktune.slurm.commands import job_states, words
-from dasktune.slurm.demand import Demand
-from dasktune.slurm.draining import drain
 from dasktune.slurm.options import SlurmOptions
+from dasktune.slurm.scaling import Demand, drain
 
 logger = logging.getLogger(__name__)
 

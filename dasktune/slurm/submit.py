@@ -21,8 +21,14 @@ from dask.utils import parse_bytes
 from dasktune.config_file import FILE
 from dasktune.errors import ClusterError, ConfigurationError, refuse, unknown
 from dasktune.slurm.commands import call, words
-from dasktune.slurm.options import LONGEST_MARGIN, SlurmOptions, seconds_of
-from dasktune.slurm.table import DRIVER, TABLE, slurm_table
+from dasktune.slurm.options import (
+    DRIVER,
+    LONGEST_MARGIN,
+    TABLE,
+    SlurmOptions,
+    seconds_of,
+    slurm_table,
+)
 from dasktune.storage.layout import slug
 
 UNLIMITED, LONGEST = "UNLIMITED", "365-0"

@@ -5,8 +5,9 @@ The names below are loaded on first use, because SQLAlchemy and fsspec are slow 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dasktune.lazy import import_on_use
 
 if TYPE_CHECKING:
     from dasktune.storage.checkpoints import CheckpointStore, Commit
@@ -16,17 +17,13 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "CheckpointStore", "Commit", "Database", "Snapshot", "decode", "encode"]
 
 _HOMES = {
-    "Batch": "database",
-    "CheckpointStore": "checkpoints",
-    "Commit": "checkpoints",
-    "Database": "database",
-    "Snapshot": "codec",
-    "decode": "codec",
-    "encode": "codec",
+    "Batch": "dasktune.storage.database",
+    "CheckpointStore": "dasktune.storage.checkpoints",
+    "Commit": "dasktune.storage.checkpoints",
+    "Database": "dasktune.storage.database",
+    "Snapshot": "dasktune.storage.codec",
+    "decode": "dasktune.storage.codec",
+    "encode": "dasktune.storage.codec",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = import_on_use(__name__, _HOMES)

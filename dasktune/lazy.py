@@ -1,0 +1,44 @@
+"""Packages whose names are imported on first use, and packages that users call."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+
+def import_on_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package that imports its names on first use.
+
+    Parameters
+    ----------
+    package
+        The package's ``__name__``.
+    homes
+        The module of each name.
+
+    Examples
+    --------
+    >>> import_on_use("example", {"sqrt": "math"})("sqrt")(9.0)
+    3.0
+    """
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(homes[name]), name)
+
+    return get
+
+
+def make_callable(package: str, function: Callable[..., Any]) -> None:
+    """Make a package, such as ``dasktune.simulate``, callable as one of its functions."""
+
+    class CallableModule(ModuleType):
+        """A package that is also a function."""
+
+        __call__ = staticmethod(function)
+
+    sys.modules[package].__class__ = CallableModule
