@@ -1,30 +1,30 @@
-"""What a trial will come to, and how sure that is: its learning curve, predicted.
+"""Predictions of the future of trials, with their uncertainty, from their learning curves.
 
-A curve is all that was measured on a trial's way through the plan, whoever trained it. What a
-predictor makes of it is given back in the metric's own unit and direction.
+A curve has all values that were measured on a trial's path through the plan, by any trial. A
+prediction has the metric's own unit and direction.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
-from dasktune.algos.curves import Branch, Curve, Prediction, Predictor, predictor_of
-from dasktune.algos.curves.curve import MOST_SIBLINGS, future_steps
-from dasktune.algos.curves.observed import rates_of
+from dasktune.algos.curves import Curve, Prediction, Predictor, predictor_of
+from dasktune.algos.curves.curve import future_steps
+from dasktune.algos.curves.observed import ObservedCurves, rates_of
 from dasktune.algos.pop.allocation import Chances
 from dasktune.algos.stopping import beyond_bounds
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError, refuse, unknown
-from dasktune.graph.plan import Node, SearchPlan
+from dasktune.graph.plan import SearchPlan
 from dasktune.storage.database.schema import StageRow
-from dasktune.types import Direction, Sequences, Step
+from dasktune.types import Direction, Register, Sequences, Step
 
 INTERVALS = (0.5, 0.8, 0.95)
-"""Probabilities of the intervals that are shown."""
+"""Probabilities of the intervals in figures and tables."""
 
 Bounds = tuple[float | None, float | None]
 """The lowest and the highest value that a metric can have; None where there is no bound."""
@@ -32,18 +32,18 @@ Bounds = tuple[float | None, float | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What a trial may come to.
+    """The predicted future of a trial.
 
     Parameters
     ----------
     trial
-        Its number.
+        Number of the trial.
     metric, direction
-        What is predicted; all values are in its own unit.
+        The predicted metric; all values have its unit.
     curve, prediction
-        What a predictor was asked, and its answer: scores, of which larger ones are better.
+        The question to the predictor, and its answer, in scores: larger is better.
     step_seconds
-        What a step took on a worker so far; None if that was not measured.
+        Mean seconds of a step on a worker so far; None if that was not measured.
     """
 
     trial: int
@@ -74,12 +74,12 @@ class Outlook:
         Parameters
         ----------
         probability
-            That of the value's being inside, such as 0.8.
+            Probability that the value is inside, such as 0.8.
 
         Raises
         ------
         ConfigurationError
-            If it is not between 0 and 1.
+            If `probability` is not between 0 and 1.
         """
         if not 0 < probability < 1:
             raise ConfigurationError(f"probability must be between 0 and 1, got {probability!r}")
@@ -88,14 +88,14 @@ class Outlook:
         return tuple((low, high) for low, high in ends)
 
     def reached(self, target: float) -> Step | None:
-        """Return the first measured step whose value is at least as good; None if none is."""
+        """Return the first measured step whose value is at least as good, or None."""
         score = self._score(target)
         return next((step for step, seen in self.curve.measured if seen >= score), None)
 
     def chances(self, target: float) -> tuple[float, ...]:
         """Return for each step the probability that the value there is at least as good.
 
-        It is 0 for what is beyond the bounds of the metric.
+        It is 0 for a target beyond the bounds of the metric.
         """
         score, most = self._score(target), self.curve.high
         if most is not None and score > most:
@@ -105,21 +105,21 @@ class Outlook:
     def chance(self, target: float) -> float:
         """Return the probability that the target is reached by the last of the steps.
 
-        1 if it has been reached. Else the largest of `chances`: steps between which a curve
-        rises and falls again may reach it more often.
+        1 if it has been reached; else the largest of `chances`. A curve that rises and falls
+        between these steps may reach it more often.
         """
         return 1.0 if self.reached(target) is not None else max(self.chances(target))
 
     def expected_steps(self, target: float) -> float | None:
-        """Return after how many more steps the target is reached, if it is: their mean.
+        """Return the mean number of further steps to the target, if it is reached.
 
-        0 if it has been reached; None if there is no chance of it.
+        0 if it has been reached; None if its probability is 0.
 
         References
         ----------
         Rasley et al., "HyperDrive", section 3.1.1: x = sum of m p_m, with p_m the growth of
         P(y(m) >= target) from one step to the next. Here it is divided by the sum of p_m, the
-        prediction confidence p, which says how long it takes only where it is near 1. Between
+        prediction confidence p, without which x would tell the time only where p is near 1. Between
         predicted steps the probability grows evenly (`Chances`).
         """
         if self.reached(target) is not None:
@@ -131,14 +131,14 @@ class Outlook:
         return chances.expected_steps(self.steps[-1]) / chance
 
     def expected_seconds(self, target: float) -> float | None:
-        """Return the expected remaining time (ERT) on one worker; None if it is not known."""
+        """Return the expected remaining time (ERT) in seconds on one worker; None if unknown."""
         steps = self.expected_steps(target)
         return None if steps is None or self.step_seconds is None else steps * self.step_seconds
 
     def to_json(self, target: float | None = None) -> dict[str, object]:
-        """Return it as a JSON document, with what is said of a target if there is one."""
+        """Return a JSON document, with the chances of a target if one is given."""
         last = self.measured[-1]
-        found: dict[str, object] = {
+        document: dict[str, object] = {
             "trial": self.trial,
             "metric": self.metric,
             "direction": self.direction.value,
@@ -147,10 +147,10 @@ class Outlook:
             "max_steps": self.curve.max_steps,
             "steps": list(self.steps),
             "medians": list(self.medians),
-            "intervals": {str(one): list(map(list, self.interval(one))) for one in INTERVALS},
+            "intervals": {str(each): list(map(list, self.interval(each))) for each in INTERVALS},
         }
         if target is not None:
-            found |= {
+            document |= {
                 "target": target,
                 "reached": self.reached(target),
                 "chances": list(self.chances(target)),
@@ -158,7 +158,7 @@ class Outlook:
                 "expected_steps": self.expected_steps(target),
                 "expected_seconds": self.expected_seconds(target),
             }
-        return found
+        return document
 
     def _turned(self, value: float) -> float:
         return turned(value, self.direction)
@@ -178,20 +178,20 @@ class CurveReader:
     Parameters
     ----------
     plan
-        Has all trials and what was measured.
+        The search plan, with the measured metrics.
     records
         The trials by number.
     metric, direction
-        What is read.
+        The metric to read.
     bounds
-        The metric's, in its own unit.
+        Bounds of the metric, in its own unit.
     rate
-        The hyper-parameter that is the learning rate; as in `rates_of` if None.
+        Name of the learning rate; as in `rates_of` if None.
 
     Raises
     ------
     ConfigurationError
-        If bounds are not two ascending numbers.
+        If `bounds` are not two ascending numbers.
     """
 
     plan: SearchPlan
@@ -205,37 +205,55 @@ class CurveReader:
         refuse(_bounds_problems(self.bounds))
 
     def curve(self, trial: int, until: Step | None = None) -> Curve:
-        """Return all that is known of a trial's curve, also from others that share its way.
+        """Return a trial's curve: all values on its path, also those that other trials measured.
+
+        Its siblings are found as a running tuner finds them (`ObservedCurves`), so that both
+        predict the same from the same values.
 
         Parameters
         ----------
         trial
-            A trial that was trained here.
+            Number of a trial that was trained here.
         until
-            How far its learning rate is to be known, if that is further than it may be trained.
+            The step up to which the learning rate is needed, if beyond the trial's end.
 
         Raises
         ------
         ConfigurationError
-            If there is no such trial or learning rate, nothing finite was measured of it, or
-            something beyond the bounds.
+            If there is no such trial or learning rate, the trial has no finite value, or has one
+            beyond the bounds.
         """
         record = self._record(trial)
-        steps, scores = self._scores(self.plan.nodes_of(trial))
-        if not any(map(math.isfinite, scores)):
+        scores = self._scores(record)
+        if not any(math.isfinite(score) for _, score in scores):
             raise ConfigurationError(
                 f"trial {trial} has no finite {self.metric} yet: there is nothing to go by"
             )
-        refuse(self._beyond_bounds(trial, steps, scores))
+        refuse(self._beyond_bounds(trial, scores))
+        curves = ObservedCurves(self.rate)
+        start = _start(record)
+        for other in list(self.records.values()):  # a run may add to them meanwhile
+            is_known = other.was_trained_here and other.number in self.plan.paths
+            if is_known and _start(other) == start:
+                curves.register(
+                    Register(
+                        trial=other.number,
+                        sequences=other.sequences,
+                        max_steps=other.max_steps,
+                        seed=other.seed,
+                    )
+                )
+                for step, score in self._scores(other):
+                    curves.observe(other.number, step, score)
         low, high = self.bounds if self.direction is Direction.MAXIMIZE else self.bounds[::-1]
-        return Curve(
-            steps=steps,
-            scores=scores,
+        curve = curves.curve(
+            trial,
             max_steps=record.max_steps,
             low=None if low is None or math.isinf(low) else turned(low, self.direction),
             high=None if high is None or math.isinf(high) else turned(high, self.direction),
-            rates=self._rates(record.sequences, max(record.max_steps, until or 0)),
-            siblings=tuple(self._siblings(trial)),
+        )
+        return replace(
+            curve, rates=self._rates(record.sequences, max(record.max_steps, until or 0))
         )
 
     def _record(self, trial: int) -> TrialRecord:
@@ -251,47 +269,36 @@ class CurveReader:
             )
         return record
 
-    def _beyond_bounds(
-        self, trial: int, steps: Iterable[Step], scores: Iterable[float]
-    ) -> Iterator[str]:
-        """Say which value was measured first that there cannot be."""
-        every = (
+    def _beyond_bounds(self, trial: int, scores: Iterable[tuple[Step, float]]) -> Iterator[str]:
+        """Yield the problem of the first value that the bounds exclude."""
+        problems = (
             beyond_bounds(
                 turned(score, self.direction),
                 *self.bounds,
                 metric=self.metric,
                 where=f" at step {step} of trial {trial}",
             )
-            for step, score in zip(steps, scores, strict=True)
+            for step, score in scores
         )
-        yield from islice(chain.from_iterable(every), 1)
+        yield from islice(chain.from_iterable(problems), 1)
 
-    def _scores(self, nodes: Iterable[Node]) -> tuple[tuple[Step, ...], tuple[float, ...]]:
-        found = [
-            (step, node.metrics[step].get(self.metric, math.nan))
-            for node in nodes
+    def _scores(self, record: TrialRecord) -> list[tuple[Step, float]]:
+        """Return the scores on the path of a trial by step, NaN where the metric is missing."""
+        return [
+            (step, turned(node.metrics[step].get(self.metric, math.nan), self.direction))
+            for node in self.plan.nodes_of(record.number)
             for step in sorted(node.metrics)
         ]
-        scores = tuple(turned(value, self.direction) for _, value in found)
-        return tuple(step for step, _ in found), scores
-
-    def _siblings(self, trial: int) -> Iterator[Branch]:
-        """Yield the curves of other trials that begin alike, each once."""
-        mine = set(self.plan.nodes_of(trial))
-        parting: dict[Node, Step] = {}
-        for path in list(self.plan.paths.values()):  # a run may add to them meanwhile
-            last = next((node for node in path.leaf.up() if node.metrics), None)
-            if last is not None and last not in mine:
-                parting[last] = next((node.stop for node in last.up() if node in mine), 0)
-        alike = [(at, last) for last, at in parting.items() if at]
-        for at, last in sorted(alike, key=lambda pair: (-pair[0], pair[1].number))[:MOST_SIBLINGS]:
-            steps, scores = self._scores(reversed(list(last.up())))
-            rates = self._rates(last.sequences, last.stop)
-            yield Branch(at=at, steps=steps, scores=scores, rates=rates)
 
     def _rates(self, sequences: Sequences, until: Step) -> tuple[tuple[Step, float], ...]:
-        ends = (one.end for one in sequences.values() if one.end is not None)
+        ends = (sequence.end for sequence in sequences.values() if sequence.end is not None)
         return rates_of(sequences, min([until, *ends]), self.rate)
+
+
+def _start(record: TrialRecord) -> tuple[object, ...]:
+    """Return what decides the first step of a trial: others of another start are no siblings."""
+    values = {name: repr(sequence(0)) for name, sequence in record.sequences.items()}
+    return record.seed, sorted(values.items())
 
 
 def outlook_of(
@@ -302,26 +309,26 @@ def outlook_of(
     predictor: Predictor | str | None = None,
     step_seconds: float | None = None,
 ) -> Outlook:
-    """Return what a trial may come to.
+    """Predict the future of a trial.
 
     Parameters
     ----------
     reader
         Reads its curve.
     trial
-        Which.
+        Number of the trial.
     steps
         Future steps, ascending; up to its end if None.
     predictor
-        Who predicts: as for `dasktune.algos.curves.predictor_of`.
+        As for `dasktune.algos.curves.predictor_of`.
     step_seconds
         As for `Outlook`.
 
     Raises
     ------
     ConfigurationError
-        As for `CurveReader.curve` and `predictor_of`, or if steps are not ascending future
-        ones, or none is left.
+        As for `CurveReader.curve` and `predictor_of`, or if `steps` are not ascending
+        future steps, or no step is left.
     """
     predicts = predictor_of(predictor)
     asked = _steps_asked(steps)
@@ -349,7 +356,7 @@ def outlook_of(
 
 
 def turned(value: float, direction: Direction) -> float:
-    """Return the score of a value, which is better where it is larger; or the value of a score.
+    """Return the score of a value, of which larger is better; or the value of a score.
 
     Examples
     --------
@@ -360,36 +367,38 @@ def turned(value: float, direction: Direction) -> float:
 
 
 def seconds_of_steps(stages: Iterable[StageRow], trial: int) -> float | None:
-    """Return what a step took on a worker, of a trial's own stages if there are any, else of all.
+    """Return the mean seconds of a step on a worker; None if no stage has ended.
 
     Parameters
     ----------
     stages
         Attempts that ran.
     trial
-        Which.
+        Number of a trial: only its stages count, if it has any.
     """
     ended = [
-        (one, one.ended - one.started) for one in stages if one.ended and one.started and one.steps
+        (stage, stage.ended - stage.started)
+        for stage in stages
+        if stage.ended and stage.started and stage.steps
     ]
-    mine = [pair for pair in ended if trial in pair[0].trials] or ended
-    steps = sum(one.steps for one, _ in mine)
-    return sum(seconds for _, seconds in mine) / steps if steps else None
+    own = [pair for pair in ended if trial in pair[0].trials] or ended
+    steps = sum(stage.steps for stage, _ in own)
+    return sum(seconds for _, seconds in own) / steps if steps else None
 
 
 def _steps_asked(steps: Step | Iterable[Step] | None) -> tuple[Step, ...] | None:
     if steps is None:
         return None
-    found: tuple[Any, ...] = tuple(steps) if isinstance(steps, Iterable) else (steps,)
-    whole = all(type(one) is int for one in found)
-    if not found or not whole or any(a >= b for a, b in zip((0, *found), found, strict=False)):
+    asked: tuple[Any, ...] = tuple(steps) if isinstance(steps, Iterable) else (steps,)
+    whole = all(type(step) is int for step in asked)
+    if not asked or not whole or any(a >= b for a, b in zip((0, *asked), asked, strict=False)):
         raise ConfigurationError(f"steps must be ascending whole numbers >= 1, got {steps!r}")
-    return found
+    return asked
 
 
 def _bounds_problems(bounds: Any) -> Iterator[str]:
     fits = isinstance(bounds, tuple | list) and len(bounds) == 2
-    given: list[Any] = [one for one in bounds if one is not None] if fits else [None]
-    numbers = all(type(one) in (int, float) and not math.isnan(one) for one in given)
+    given: list[Any] = [bound for bound in bounds if bound is not None] if fits else [None]
+    numbers = all(type(bound) in (int, float) and not math.isnan(bound) for bound in given)
     if not numbers or (len(given) == 2 and not given[0] < given[1]):
         yield f"bounds must be (lowest, highest) with lowest < highest, got {bounds!r}"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dasktune.algos.curves import LEVELS, Curve, Persistence, Prediction
 from dasktune.algos.curves.curve import MOST_SIBLINGS
+from dasktune.algos.curves.observed import ObservedCurves
 from dasktune.engine.trials import ADDED, TrialRecord
 from dasktune.errors import ConfigurationError
 from dasktune.graph.plan import SearchPlan
@@ -22,7 +23,7 @@ from dasktune.results.prediction import (
 )
 from dasktune.sequences import Constant, MultiStep, Piecewise, Warmup
 from dasktune.storage.database.schema import StageRow
-from dasktune.types import Direction, Sequences, Step, TrialState
+from dasktune.types import Direction, Register, Sequences, Step, TrialState
 
 END = 12
 
@@ -110,7 +111,17 @@ def test_others_that_begin_alike_are_siblings_the_longest_shared_first() -> None
 
 def test_siblings_that_have_nothing_measured_of_their_own_are_left_out() -> None:
     assert reader(ALIKE, trained=4).curve(0).siblings == ()
-    assert [one.at for one in reader(ALIKE, trained=6).curve(0).siblings] == [4], "both are alike"
+    assert [one.at for one in reader(ALIKE, trained=6).curve(0).siblings] == [4, 4]
+
+
+def test_siblings_are_those_that_a_running_tuner_has() -> None:
+    curves = ObservedCurves()
+    for number, sequences in ALIKE.items():
+        curves.register(Register(trial=number, sequences=sequences, max_steps=END))
+        for step in range(1, 9):
+            curves.observe(number, step, step / 100)
+    for trial in ALIKE:
+        assert reader(ALIKE).curve(trial) == curves.curve(trial, max_steps=END)
 
 
 def test_of_very_many_siblings_some_are_told() -> None:

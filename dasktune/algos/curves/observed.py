@@ -24,9 +24,16 @@ Pieces = tuple[tuple[Step, str], ...]
 
 
 class ObservedCurves:
-    """The scores of each trial, larger is better, and the course of its sequences."""
+    """The scores of each trial, larger is better, and the course of its sequences.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    rate
+        Name of the learning rate; if None, the first of `RATE_NAMES` that a trial has.
+    """
+
+    def __init__(self, rate: str | None = None) -> None:
+        self._rate = rate
         self.best = -math.inf
         """The best score of all trials."""
         self._steps: dict[int, list[Step]] = {}
@@ -38,7 +45,7 @@ class ObservedCurves:
         """Add a new trial, with its sequences."""
         number, stop = trial.trial, trial.max_steps
         self._steps[number], self._scores[number] = [], []
-        self._rates[number] = rates_of(trial.sequences, stop)
+        self._rates[number] = rates_of(trial.sequences, stop, self._rate)
         self._pieces[number] = {
             name: pieces_of(function, stop) for name, function in sorted(trial.sequences.items())
         }
