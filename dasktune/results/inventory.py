@@ -1,4 +1,7 @@
-"""What lies in a checkpoint store, and whom it serves: one listing, the rest from the database."""
+"""The inventory of a checkpoint store, and the trials that use each checkpoint.
+
+The store is listed once; all else comes from the database.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from dasktune.storage.leases import Lease
 from dasktune.types import Step
 
 LEASE_AGE = 3600.0
-"""Seconds after which a lease that was not renewed is not even read: renewals come every few."""
+"""Age in seconds of a lease that is not read any more: drivers renew every few seconds."""
 
 Owners = Mapping[str, tuple[int, ...]]
 """Numbers of trials by study."""
@@ -32,16 +35,16 @@ class Holding:
     Parameters
     ----------
     key, step
-        Of its state.
+        Key and step of its state.
     nbytes
-        What it takes in the store.
+        Bytes in the store.
     seconds
-        Training time since the checkpoint before it; None if that was not looked up.
+        Training time since the checkpoint before it; None if unknown.
     written, used
-        When it was written, and found again last (epoch seconds); 0 if that is not known.
+        When it was written and last used (epoch seconds); 0 if unknown.
     owners
-        Trials on whose way it lies, by study; a study without any had one that was ended
-        before it. Where no database tells, what it was trained with in place of a study.
+        Trials whose path it lies on, by study; a study without such trials had one that ended
+        before it. Without a database, the software that trained it in place of a study.
     """
 
     key: str
@@ -55,18 +58,18 @@ class Holding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shelf:
-    """What is stored of one study.
+    """The checkpoints of a study.
 
     Parameters
     ----------
     name
-        The study's; what states were trained with, where no database tells.
+        The study's; without a database, the software that trained the states.
     trials
-        How many trials it has.
+        Number of its trials.
     checkpoints, nbytes, seconds, written, used
-        Number of its checkpoints; sums and latest times of theirs.
+        Number of its checkpoints; sums and latest times over them.
     shared
-        How many of them serve other studies, too.
+        Number of checkpoints that other studies use, too.
     """
 
     name: str
@@ -81,7 +84,7 @@ class Shelf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """What lies in a store.
+    """The content of a store.
 
     Parameters
     ----------
@@ -90,11 +93,11 @@ class Inventory:
     trials
         Number of trials by study, oldest study first.
     unfinished
-        Bytes of uploads that did not come to a commit: their workers died, or still write.
+        Bytes of uploads without a commit: their workers died, or still write.
     gone
-        How many checkpoints the database knows that do not lie in the store.
+        Number of checkpoints in the database that the store does not have.
     leases
-        Steps that somebody trains at this time.
+        Leases of the steps that are in training now.
     """
 
     holdings: tuple[Holding, ...]
@@ -105,25 +108,25 @@ class Inventory:
 
     @property
     def strangers(self) -> list[Holding]:
-        """The checkpoints that no study serves from, as far as is known."""
-        return [one for one in self.holdings if not one.owners]
+        """The checkpoints that no known study uses."""
+        return [holding for holding in self.holdings if not holding.owners]
 
     def shelves(self) -> list[Shelf]:
-        """Return what is stored by study, oldest first, then by what states were trained with."""
+        """Return the checkpoints by study, oldest first, then by the software that trained them."""
         by_name: dict[str, list[Holding]] = {name: [] for name in self.trials}
-        for one in self.holdings:
-            for name in one.owners:
-                by_name.setdefault(name, []).append(one)
+        for holding in self.holdings:
+            for name in holding.owners:
+                by_name.setdefault(name, []).append(holding)
         return [
             Shelf(
                 name=name,
                 trials=self.trials.get(name, 0),
                 checkpoints=len(held),
-                nbytes=sum(one.nbytes for one in held),
-                seconds=sum(one.seconds or 0.0 for one in held),
-                written=max((one.written for one in held), default=0.0),
-                used=max((one.used for one in held), default=0.0),
-                shared=sum(len(one.owners) > 1 for one in held),
+                nbytes=sum(holding.nbytes for holding in held),
+                seconds=sum(holding.seconds or 0.0 for holding in held),
+                written=max((holding.written for holding in held), default=0.0),
+                used=max((holding.used for holding in held), default=0.0),
+                shared=sum(len(holding.owners) > 1 for holding in held),
             )
             for name, held in by_name.items()
         ]
@@ -132,18 +135,19 @@ class Inventory:
 def take_inventory(
     store: CheckpointStore, database: Database | None, now: float, *, opens: bool = False
 ) -> Inventory:
-    """Return what lies in a store, and whom it serves.
+    """Return the inventory of a store, with the trials that use each checkpoint.
 
     Parameters
     ----------
     store
-        Is listed once. The commits of states that have a row in the database are not opened.
+        The store, which is listed once. Commits of states with a row in the database are not
+        opened.
     database
-        Where studies are recorded; without one, every commit is opened for what it says.
+        The database of the studies; without one, every commit is opened.
     now
         The time (epoch seconds).
     opens
-        Also open the commits of states that no study of the database knows.
+        Also open the commits of states that no study in the database knows.
 
     Raises
     ------
@@ -151,9 +155,9 @@ def take_inventory(
         If store or database cannot be read.
     """
     stored = list(store.inventory())
-    there = {one.key: one for one in stored if one.is_committed and one.attempts}
+    there = {each.key: each for each in stored if each.is_committed and each.attempts}
     rows = {} if database is None else {row.key: row for row in database.storage_rows()}
-    unrecorded = {key: one.step for key, one in there.items() if key not in rows}
+    unrecorded = {key: each.step for key, each in there.items() if key not in rows}
     owners, trials = ({}, {}) if database is None else _owners(database, rows, unrecorded)
     reads = opens or database is None
     commits = store.commits(
@@ -162,29 +166,29 @@ def take_inventory(
     if database is None:
         owners = {key: {_trained_with(commits.get(key)): ()} for key in there}
     holdings = tuple(
-        _holding(one, rows.get(key), commits.get(key), owners.get(key, {}))
-        for key, one in there.items()
+        _holding(each, rows.get(key), commits.get(key), owners.get(key, {}))
+        for key, each in there.items()
     )
-    total = sum(one.nbytes for one in stored)
+    total = sum(each.nbytes for each in stored)
     return Inventory(
         holdings=holdings,
         trials=trials,
-        unfinished=total - sum(one.nbytes for one in holdings),
+        unfinished=total - sum(holding.nbytes for holding in holdings),
         gone=len(rows.keys() - there.keys()),
         leases=tuple(_leases(store, now)),
     )
 
 
 def _holding(
-    one: Stored, row: CheckpointRow | None, commit: Commit | None, owners: Owners
+    stored: Stored, row: CheckpointRow | None, commit: Commit | None, owners: Owners
 ) -> Holding:
-    """Return a checkpoint from what listing, database and commit say of it."""
+    """Return a checkpoint from its listing, its database row and its commit."""
     known = commit if row is None else row
-    last = max(one.attempts.values(), key=lambda found: found[1])
-    nbytes, written = last if known is None else one.attempts.get(known.attempt, last)
+    last = max(stored.attempts.values(), key=lambda attempt: attempt[1])
+    nbytes, written = last if known is None else stored.attempts.get(known.attempt, last)
     return Holding(
-        key=one.key,
-        step=one.step if known is None else known.step,
+        key=stored.key,
+        step=stored.step if known is None else known.step,
         nbytes=nbytes,
         seconds=None if known is None else known.seconds,
         written=written,
@@ -194,35 +198,39 @@ def _holding(
 
 
 def _trained_with(commit: Commit | None) -> str:
-    """Return what a state was trained with, in words."""
+    """Return the software and device that trained a state, in words."""
     if commit is None:
         return "(commit cannot be read)"
     names = (("python", "Python"), ("numpy", "NumPy"), ("torch", "torch"))
-    found = [
+    software = [
         f"{word} {commit.environment[name]}" for name, word in names if commit.environment.get(name)
     ]
-    text = ", ".join([*found, str(commit.environment.get("device", "(unknown device)"))])
-    # It may be anyone's, and is shown in a terminal.
-    return "".join(one if one.isprintable() else "?" for one in text)
+    text = ", ".join([*software, str(commit.environment.get("device", "(unknown device)"))])
+    # Anyone may have written it, and a terminal shows it.
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _leases(store: CheckpointStore, now: float) -> list[Lease]:
-    """Return the leases that are held; parts of others are left out."""
+    """Return the open leases, without the parts of larger leases."""
     try:
         entries = store.files.entries(layout.LEASES)
-        recent = [one.path for one in entries if not one.modified or now - one.modified < LEASE_AGE]
+        recent = [
+            entry.path
+            for entry in entries
+            if not entry.modified or now - entry.modified < LEASE_AGE
+        ]
         contents = store.files.read("", recent)
     except OSError as error:
         raise StorageError(f"cannot read leases from {store.url}: {error}") from error
-    found = (Lease.from_bytes(one.tobytes()) for one in contents if one is not None)
-    return [one for one in found if one is not None and not one.of and one.is_held(now)]
+    leases = (Lease.from_bytes(content.tobytes()) for content in contents if content is not None)
+    return [lease for lease in leases if lease is not None and not lease.of and lease.is_held(now)]
 
 
-# ------------------------------------------------------------------- whom states serve
+# ------------------------------------------------------------- the trials that use states
 
 
 class _Known:
-    """States of one kind: keys by step."""
+    """Keys of states by step."""
 
     def __init__(self, states: Iterable[tuple[str, Step]]) -> None:
         self.keys: dict[Step, set[str]] = defaultdict(set)
@@ -231,7 +239,7 @@ class _Known:
         self.steps = sorted(self.keys)
 
     def on(self, node: Node) -> Iterator[str]:
-        """Yield the keys of those that lie on a node."""
+        """Yield the keys of the states on a node."""
         if node.parent is None:
             return
         first, last = bisect_right(self.steps, node.start), bisect_right(self.steps, node.stop)
@@ -245,9 +253,9 @@ class _Known:
 def _owners(
     database: Database, rows: Mapping[str, CheckpointRow], unrecorded: Mapping[str, Step]
 ) -> tuple[dict[str, dict[str, tuple[int, ...]]], dict[str, int]]:
-    """Return whom each state serves, by key, and how many trials each study has.
+    """Return the trials that use each state, by key, and the number of trials of each study.
 
-    Of states without a row the root is not known: they may be on any study's way.
+    The root of states without a row is unknown: they may lie on the path of any study.
     """
     by_root: dict[str, list[tuple[str, Step]]] = defaultdict(list)
     for row in rows.values():
@@ -270,7 +278,7 @@ def _owners(
 
 
 def _plan_of(study: StudyRow, rows: Iterable[TrialRow]) -> tuple[SearchPlan, int]:
-    """Return a plan with a study's trials as far as they were asked to go, and their number."""
+    """Return a plan with the requested steps of a study's trials, and the number of trials."""
     count = 0
     plan = SearchPlan(
         study.root, merge=bool(study.spec.get("merge")), seeded_key=seeded_key_of(study)
@@ -287,15 +295,15 @@ def _plan_of(study: StudyRow, rows: Iterable[TrialRow]) -> tuple[SearchPlan, int
 
 
 def _uses(plan: SearchPlan, known: Mapping[str, _Known], others: _Known) -> dict[str, list[int]]:
-    """Return the trials on whose way each known state lies, by its key."""
+    """Return the trials whose path each known state lies on, by its key."""
     on = {node: list(others.on(node)) for node in plan}
     for node, keys in on.items():
         root = plan.root_key_of(node)
         if root in known:
             keys += known[root].on(node)
-    found: dict[str, list[int]] = defaultdict(list)
+    uses: dict[str, list[int]] = defaultdict(list)
     for number in sorted(plan.paths):
         for node in plan.nodes_of(number):
             for key in on.get(node, ()):
-                found[key].append(number)
-    return found
+                uses[key].append(number)
+    return uses

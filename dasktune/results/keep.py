@@ -1,4 +1,4 @@
-"""What studies keep: the last states of their best trials, whoever needs room in the store."""
+"""The states that studies keep in a crowded store: the last ones of their best trials."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from dasktune.types import Direction, Objective
 logger = logging.getLogger(__name__)
 
 DEFAULT = "best:1"
-"""What a study keeps unless it was told otherwise."""
+"""The default of `keep`."""
 
 _NOTE = "keep"
 
 
 def keep_of(database: Database, study_id: int) -> Keep:
-    """Return what a study keeps, as it was said last."""
-    said = [row.payload["keep"] for row in database.notes(study_id) if row.kind == _NOTE]
-    return Keep.parse(said[-1] if said else DEFAULT)
+    """Return the last noted `keep` of a study."""
+    notes = [row.payload["keep"] for row in database.notes(study_id) if row.kind == _NOTE]
+    return Keep.parse(notes[-1] if notes else DEFAULT)
 
 
 def note_keep(database: Database, study_id: int, keep: Keep) -> None:
-    """Let others know what a study keeps, if that is new."""
+    """Note what a study keeps for the drivers of other studies, if it has changed."""
     if keep_of(database, study_id) != keep:
         database.note(study_id, {"kind": _NOTE, "keep": str(keep)})
 
 
 def kept_elsewhere(database: Database, study_id: int | None = None) -> frozenset[str]:
-    """Return the keys of the states that all studies but one keep."""
+    """Return the keys of the states that all studies but `study_id` keep."""
     keys: set[str] = set()
     for row in database.studies():
         if row.id != study_id:
@@ -49,7 +49,7 @@ def kept_elsewhere(database: Database, study_id: int | None = None) -> frozenset
                 TypeError,
                 ValueError,
             ) as error:
-                # Another version's study, perhaps: no reason to end this one.
+                # Perhaps a study of another version: no reason to end this run.
                 logger.warning("what study %r keeps cannot be read: %s", row.name, error)
     return frozenset(keys)
 
@@ -59,10 +59,10 @@ def kept_keys(database: Database, row: StudyRow, keep: Keep) -> list[str]:
     objective = objective_of(row.spec)
     records = map(record_of, _candidates(database, row, objective, keep))
     plan = SearchPlan(row.root, merge=bool(row.spec.get("merge")), seeded_key=seeded_key_of(row))
+    best = (trial for trial in winners(records, objective, keep) if trial.steps)
     return [
-        plan.register(one.number, one.sequences, one.steps, one.seed).key_at(one.steps)
-        for one in winners(records, objective, keep)
-        if one.steps
+        plan.register(trial.number, trial.sequences, trial.steps, trial.seed).key_at(trial.steps)
+        for trial in best
     ]
 
 
@@ -74,7 +74,7 @@ def record_of(row: TrialRow) -> TrialRecord:
 def _candidates(
     database: Database, row: StudyRow, objective: Objective, keep: Keep
 ) -> Iterable[TrialRow]:
-    """Return the trials among which the best are; of one the database knows itself."""
+    """Return the trials among which the best are; the database itself finds a single best."""
     if keep.best == 0:
         return []
     if keep.best == 1 and len(objective.metrics) == 1:

@@ -131,7 +131,7 @@ class Outlook:
         return chances.expected_steps(self.steps[-1]) / chance
 
     def expected_seconds(self, target: float) -> float | None:
-        """Return the expected remaining time (ERT) in seconds on one worker; None if unknown."""
+        """Return the expected remaining time (ERT) in seconds on one worker, if it is known."""
         steps = self.expected_steps(target)
         return None if steps is None or self.step_seconds is None else steps * self.step_seconds
 
@@ -296,7 +296,7 @@ class CurveReader:
 
 
 def _start(record: TrialRecord) -> tuple[object, ...]:
-    """Return what decides the first step of a trial: others of another start are no siblings."""
+    """Return the values and the seed of a trial's first step, which siblings have in common."""
     values = {name: repr(sequence(0)) for name, sequence in record.sequences.items()}
     return record.seed, sorted(values.items())
 
@@ -367,7 +367,7 @@ def turned(value: float, direction: Direction) -> float:
 
 
 def seconds_of_steps(stages: Iterable[StageRow], trial: int) -> float | None:
-    """Return the mean seconds of a step on a worker; None if no stage has ended.
+    """Return the mean seconds of a step on a worker, if a stage has ended.
 
     Parameters
     ----------

@@ -202,7 +202,7 @@ class StudyResults:
         return list({note["run"]: note for note in self.history.notes("run")}.values())
 
     def used(self, place: int, *, with_best: bool) -> Used:
-        """Return what the earlier runs of a tuner used.
+        """Return the time and steps that the earlier runs of a tuner used.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""What a study asked for, what it trained, and what that cost, from measured counts."""
+"""The summary of a study: requested and trained steps, and their cost, as measured."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from dasktune.storage.database.schema import StageRow
 from dasktune.types import Step
 
 
-class Spread(TypedDict):
-    """What many measurements come to: mean, standard deviation, 95th percentile, the largest."""
+class Measurements(TypedDict):
+    """Mean, standard deviation, 95th percentile and maximum of measurements."""
 
     mean: float
     deviation: float
@@ -23,11 +23,10 @@ class Spread(TypedDict):
 
 
 class Suspensions(TypedDict):
-    """How often trials were left for now, what that took in seconds, and the bytes of their states.
+    """How often trials were suspended, the seconds that it took, and the bytes of their states.
 
-    The bytes are those of the whole state as it is stored, tensors and all else.
-    It takes from the order to stop, or from the end of the last training step where a trial
-    came to where it was asked to, until its state is durable.
+    The bytes are those of the whole stored state. A suspension lasts from the order to stop, or
+    from the end of the last requested step, until the state is durable.
 
     References
     ----------
@@ -35,19 +34,19 @@ class Suspensions(TypedDict):
     """
 
     count: int
-    seconds: Spread
-    nbytes: Spread
+    seconds: Measurements
+    nbytes: Measurements
 
 
 class Summary(TypedDict):
-    """Figures of a study; seconds are of the wall clock unless said otherwise.
+    """Figures of a study; ``wall_seconds`` are of the wall clock.
 
-    ``steps_requested`` counts the steps of every trial as far as it was asked for,
-    ``steps_unique`` the states among them, ``steps_executed`` what workers trained, with
-    the ``steps_repeated`` that had been trained before, and the ``steps_beyond`` that no trial
-    was asked for in the end: it was told to stop while it went on. ``steps_reused`` were found
-    from earlier. ``merge_rate`` is requested by unique. ``worker_seconds`` is the time that
-    workers spent on stages. ``suspensions`` is None if no trial was left for now.
+    ``steps_requested`` counts the requested steps of all trials, ``steps_unique`` the different
+    states among them. ``steps_executed`` counts the steps that workers trained. They include
+    ``steps_repeated``, which had been trained before, and ``steps_beyond``, which a trial
+    trained before its order to stop arrived. ``steps_reused`` were found in the store.
+    ``merge_rate`` is requested by unique steps. ``worker_seconds`` is the time that workers
+    spent on stages. ``suspensions`` is None if no trial was suspended.
     """
 
     trials: int
@@ -76,7 +75,7 @@ def summarise(
     steps_beyond: int = 0,
     suspensions: Suspensions | None = None,
 ) -> Summary:
-    """Return the figures of a study from its plan and what was measured."""
+    """Return the summary of a study from its plan and measurements."""
     asked = steps_asked(trials)
     requested = sum(asked.values())
     unique = unique_steps(plan, asked)
@@ -98,11 +97,11 @@ def summarise(
 
 
 def suspensions_of(stages: Iterable[StageRow]) -> Suspensions | None:
-    """Return what suspending took where it was measured; None if it was nowhere."""
+    """Return the measured suspensions, or None."""
     measured = [
-        (one.suspend_seconds, one.snapshot_bytes)
-        for one in stages
-        if one.suspend_seconds is not None and one.snapshot_bytes is not None
+        (stage.suspend_seconds, stage.snapshot_bytes)
+        for stage in stages
+        if stage.suspend_seconds is not None and stage.snapshot_bytes is not None
     ]
     if not measured:
         return None
@@ -110,8 +109,8 @@ def suspensions_of(stages: Iterable[StageRow]) -> Suspensions | None:
     return Suspensions(count=len(measured), seconds=spread_of(seconds), nbytes=spread_of(nbytes))
 
 
-def spread_of(values: Iterable[float]) -> Spread:
-    """Return what measurements come to; the percentile is one of them (nearest rank).
+def spread_of(values: Iterable[float]) -> Measurements:
+    """Return the statistics of measurements; the percentile is a measurement (nearest rank).
 
     Examples
     --------
@@ -119,7 +118,7 @@ def spread_of(values: Iterable[float]) -> Spread:
     {'mean': 3.0, 'deviation': 1.0, 'p95': 4.0, 'most': 4.0}
     """
     ordered = sorted(values)
-    return Spread(
+    return Measurements(
         mean=fmean(ordered),
         deviation=pstdev(ordered),
         p95=ordered[math.ceil(0.95 * len(ordered)) - 1],
@@ -128,7 +127,7 @@ def spread_of(values: Iterable[float]) -> Spread:
 
 
 def steps_asked(trials: Mapping[int, TrialRecord]) -> dict[int, Step]:
-    """Return how far each trial that is trained here was asked to go."""
+    """Return the requested steps of each trial that is trained here."""
     return {
         number: max(trial.steps, trial.until or 0)
         for number, trial in trials.items()
@@ -137,20 +136,20 @@ def steps_asked(trials: Mapping[int, TrialRecord]) -> dict[int, Step]:
 
 
 def unique_steps(plan: SearchPlan, asked: Mapping[int, Step]) -> int:
-    """Return how many states lie on the way of trials up to the steps asked for."""
+    """Return the number of different states on the paths of trials up to `asked` steps."""
     return sum(end - node.start for node, end in _ends(plan, asked).items())
 
 
 def steps_beyond(
     plan: SearchPlan, trials: Mapping[int, TrialRecord], stages: Iterable[StageRow]
 ) -> int:
-    """Return how many states that stages came to lie further on than any trial was asked to go."""
+    """Return the number of trained states beyond the requested steps of all trials."""
     asked = steps_asked(trials)
     ends = _ends(plan, asked)
     beyond: dict[Node, tuple[Step, Step]] = {}
     for stage in stages:
         last = stage.start + stage.steps
-        trial = next((one for one in stage.trials if one in asked), None)
+        trial = next((number for number in stage.trials if number in asked), None)
         if trial is None or last <= asked[trial]:
             continue
         for node in plan.nodes_of(trial):
@@ -162,7 +161,7 @@ def steps_beyond(
 
 
 def _ends(plan: SearchPlan, asked: Mapping[int, Step]) -> dict[Node, Step]:
-    """Return the last step that is asked of each node, where there is one."""
+    """Return the last requested step of each node that has one."""
     ends: dict[Node, Step] = {}
     for trial, until in asked.items():
         for node in plan.nodes_of(trial):
@@ -172,21 +171,21 @@ def _ends(plan: SearchPlan, asked: Mapping[int, Step]) -> dict[Node, Step]:
 
 
 def steps_known(plan: SearchPlan, asked: Mapping[int, Step]) -> dict[int, Step]:
-    """Return how far each trial has come: to its last state or metrics, as far as asked."""
+    """Return the step of each trial's last state or metrics, at most the requested one."""
     known: dict[Node, int] = {}
-    found = {}
+    steps = {}
     for trial, until in asked.items():
         reached = 0
         for node in plan.nodes_of(trial):
             if node not in known:
                 known[node] = max((*node.checkpoints, *node.metrics), default=0)
             reached = max(reached, known[node])
-        found[trial] = min(until, reached)
-    return found
+        steps[trial] = min(until, reached)
+    return steps
 
 
 def savings_line(summary: Summary) -> str:
-    """Return the one line that every run ends with."""
+    """Return the line that every run ends with."""
     requested, beyond = summary["steps_requested"], summary["steps_beyond"]
     if not requested:
         return "nothing was trained" if not summary["trials"] else "no trial came to a report"

@@ -79,7 +79,7 @@ class AskTell:
         self._loop: OwnLoop | None = None
 
     def ask(self, tuner: Tuner | None = None) -> Asked | None:
-        """Return the trial to train next in the user's own loop; None if there is none now.
+        """Return the trial to train next in the user's own loop, or None for now.
 
         The study must have been created without a trainer. After a restart, trials that were
         asked for but not told are asked for again.
@@ -182,7 +182,7 @@ class OwnLoop:
         return self._identity == tuner.identity()
 
     def ask(self) -> Asked | None:
-        """Return the most urgent trial that was not handed out yet; None if there is none now."""
+        """Return the most urgent of the trials that wait to be handed out, or None for now."""
         waiting = self._waiting()
         if not waiting and not self._engine.finished:
             self._take(self._engine.ask(1, self._now()))

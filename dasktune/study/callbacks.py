@@ -39,7 +39,7 @@ class Callback:
 
 
 class Mirroring:
-    """Keeps an Optuna storage up to date while its context lasts; does nothing without one.
+    """Keeps an Optuna storage, if there is one, up to date while its context lasts.
 
     Parameters
     ----------

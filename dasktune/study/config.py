@@ -103,7 +103,7 @@ class StudyConfig:
 
     @property
     def retention(self) -> Retention | None:
-        """The budget of the store and what it must keep; None without a budget."""
+        """The budget of the store and the states that it must keep, if there is a budget."""
         if self.budget is None:
             return None
         return Retention(budget=bytes_of(self.budget), keep=Keep.parse(self.keep))
@@ -119,7 +119,7 @@ class StudyConfig:
         )
 
     def fingerprint(self) -> Fingerprint | None:
-        """Return the fingerprint of the trainer; None without one. It reads code and data."""
+        """Return the fingerprint of the trainer, if there is one; this reads code and data."""
         if self.trainer is None:
             return None
         config = dict(self.config or {})

@@ -219,36 +219,36 @@ def config_of(make: Callable[[], object]) -> StudyConfig | None:
 def _open_row(
     database: Database, name: str, spec: Mapping[str, object], load_if_exists: bool
 ) -> StudyRow:
-    """Return the study's row; refuse one that was made for something else."""
-    found = database.study(name)
-    if found is None:
+    """Return the row of a new or existing study; refuse a study that differs."""
+    row = database.study(name)
+    if row is None:
         # A control has a root of its own, so that it shares nothing with any other study.
         own = "" if spec["merge"] else uuid4().hex
         root = root_key(f"{spec['fingerprint']}{own}", int(str(spec["seed"])))
         made = database.create_study(name, root=root, spec=dict(spec), created=time.time())
         if made is not None:
             return made
-        found = database.study(name)  # which another process has made in this moment
-    if not load_if_exists or found is None:
+        row = database.study(name)  # another process has created it just now
+    if not load_if_exists or row is None:
         raise ConfigurationError(
             f"study {name!r} exists already; open it with load_if_exists=True, or choose "
             "another name"
         )
     refuse(
-        f"study {name!r} was created with {_shown(found.spec, field)}, got "
-        f"{_shown(spec, field)}{_differing(found.spec, spec, field)}; another one needs another "
+        f"study {name!r} was created with {_shown(row.spec, field)}, got "
+        f"{_shown(spec, field)}{_differing(row.spec, spec, field)}; another one needs another "
         "name"
         for field in ("fingerprint", "metric", "direction", "seed", "merge")
-        if found.spec.get(field) != spec[field]
+        if row.spec.get(field) != spec[field]
     )
-    refuse(_store_problems(name, found.spec, spec))
-    return found
+    refuse(_store_problems(name, row.spec, spec))
+    return row
 
 
 def _store_problems(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Refuse a second store: what a study has trained lies in one.
+    """Yield the problem of a second store: all states of a study lie in one store.
 
-    One that was moved is known by its name, one that was emptied by its place.
+    A moved store is known by its name, an emptied store by its place.
     """
     known = before.get("storage", now["storage"])
     if before.get("store") != now["store"] and known != now["storage"]:
@@ -259,19 +259,19 @@ def _store_problems(name: str, before: Mapping[str, Any], now: Mapping[str, Any]
 
 
 def _whole(url: str) -> str:
-    """Return the place of a store as it is known from everywhere on this machine."""
+    """Return the URL or the absolute path of a store."""
     return url if "://" in url else str(Path(url).expanduser().absolute())
 
 
 def _differing(before: Mapping[str, Any], now: Mapping[str, Any], field: str) -> str:
-    """Return in words which parts of two fingerprints differ; early studies kept none."""
+    """Return in words the parts of two fingerprints that differ, if both were stored."""
     if field != "fingerprint" or not (before.get("parts") and now.get("parts")):
         return ""
     return f"; what differs: {', '.join(differing(before['parts'], now['parts']))}"
 
 
 def _shown(spec: Mapping[str, object], field: str) -> str:
-    """Return one thing that a study was created with, in words."""
+    """Return a field of a study's description, in words."""
     if field != "fingerprint":
         return f"{field} {spec.get(field)!r}"
     return f"the trainer {spec.get('trainer')} (code, config and data: {str(spec.get(field))[:12]})"

@@ -1,8 +1,8 @@
-"""A trial's state as a plain file, which needs no dasktune to be read.
+"""A trial's state as a plain file, readable without dasktune.
 
 The ending of the path decides: ``.pt`` and ``.pth`` are torch's, for
 ``torch.load(path, weights_only=True)``; ``.npz`` is NumPy's, for ``numpy.load(path)``.
-``docs/reuse.md`` says exactly what is in them.
+``docs/reuse.md`` describes their content.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dasktune.study.trial_state import Training, TrialStates, chosen_step
 from dasktune.types import Step
 
 ABOUT = "dasktune"
-"""Name under which a file says what state it holds."""
+"""Name of the description of the state in a file."""
 
 _TORCH_TRAINER = frozenset({"objects", "values", "generators"})
 _MODULE = frozenset({"tensors", "buffers", "evaluating", "frozen"})
@@ -169,20 +169,20 @@ def write_state(
     Parameters
     ----------
     path
-        Where to; the folders above are made. What is there is replaced.
+        The file, which is replaced if it exists; its folders are created.
     state
-        What a trainer's ``state_dict`` gave.
+        The return value of a trainer's ``state_dict``.
     about
-        What the state is: plain values, put in under `ABOUT`.
+        Description of the state: plain values, written under `ABOUT`.
     only
-        Write just this part of the state, and nothing about it.
+        Write just this part of the state, without the description.
 
     Raises
     ------
     ConfigurationError
-        If the path is none (`check_target`), or there is no such part.
+        If the path is invalid (`check_target`), or there is no such part.
     StorageError
-        If it cannot be written.
+        If the file cannot be written.
     """
     check_target(path)
     if only is not None:
@@ -199,10 +199,10 @@ def write_state(
 
 
 def parts_of(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `write_state` can write of a state by itself, by name.
+    """Return the parts of a state that `write_state` can write alone, by name.
 
-    For a `dasktune.TorchTrainer` these are its attributes, a module's part being what the
-    module's own ``state_dict`` gives; for any other trainer, the entries of its state.
+    For a `dasktune.TorchTrainer` these are its attributes, modules as their own
+    ``state_dict``; for any other trainer, the entries of its state.
 
     Examples
     --------
@@ -227,7 +227,7 @@ def _part(state: Mapping[str, Any], name: str) -> Any:
 
 @contextmanager
 def _whole(path: Path) -> Iterator[BinaryIO]:
-    """Let a file be written aside, and give it its name once it is whole."""
+    """Give a temporary file, which gets the name of `path` once it is complete."""
     aside = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -320,18 +320,18 @@ def _write_numpy(file: BinaryIO, content: Any, name: str) -> None:
 
 def _arrays(content: Any, name: str) -> dict[str, np.ndarray[Any, Any]]:
     """Return the arrays of a value by the names that lead to them, with dots between."""
-    found: dict[str, np.ndarray[Any, Any]] = {}
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
     about = content.get(ABOUT) if isinstance(content, dict) else None
     if about is not None:
         content = {**content, ABOUT: json.dumps(about)}
     is_nested = isinstance(content, dict | list | tuple)
     for path, array in _leaves("" if is_nested else name, content):
-        if path in found:
+        if path in arrays:
             raise ConfigurationError(
                 f"the state has two values named {path!r}; export it to .pt, which keeps them apart"
             )
-        found[path] = array
-    return found
+        arrays[path] = array
+    return arrays
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:

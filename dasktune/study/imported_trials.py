@@ -1,4 +1,4 @@
-"""Trials from elsewhere: what was trained before, or by others, with its results."""
+"""Trials that were trained outside of a study, with their results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dasktune.types import Objective, Step, TrialState, Value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Earlier:
-    """A finished trial of somebody else's.
+    """A finished trial that was trained elsewhere.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class Earlier:
     values
         One for each objective, after `steps` steps.
     steps
-        How far it was trained.
+        Number of steps that it was trained.
     user_attrs
         JSON values by name.
     """
@@ -43,19 +43,19 @@ class Earlier:
         user_attrs: Mapping[str, object],
         objective: Objective,
     ) -> Self:
-        """Return the trial that these say.
+        """Return the trial of checked values.
 
         Raises
         ------
         ConfigurationError
-            If there are not as many values as objectives, or something is no plain value.
+            If there is not one value for each objective, or a parameter is not a plain value.
         """
         problems = []
         listed = [values] if isinstance(values, int | float) else values
         if not isinstance(listed, Iterable) or isinstance(listed, str):
             listed = []
-        found = tuple(float(value) for value in listed)
-        if len(found) != len(objective.metrics):
+        numbers = tuple(float(value) for value in listed)
+        if len(numbers) != len(objective.metrics):
             names = ", ".join(objective.metrics)
             problems.append(f"values must be one for each of {names}, got {values!r}")
         if type(steps) is not int or steps < 1:
@@ -63,11 +63,11 @@ class Earlier:
         refuse(problems)
         json.dumps(dict(user_attrs))
         return cls(
-            params=plain_params(params), values=found, steps=steps, user_attrs=dict(user_attrs)
+            params=plain_params(params), values=numbers, steps=steps, user_attrs=dict(user_attrs)
         )
 
     def record(self, number: int) -> TrialRecord:
-        """Return it as a trial of a study."""
+        """Return the record of the trial in a study, where it gets this number."""
         return TrialRecord(
             number=number,
             tuner=ADDED,
@@ -88,19 +88,19 @@ def plain_params(params: Mapping[str, Value]) -> dict[str, Value]:
     Raises
     ------
     ConfigurationError
-        If it is no mapping of names to plain values.
+        If `params` is not a mapping of names to plain values.
     """
     if not isinstance(params, Mapping):
         raise ConfigurationError(f"params must be values by name, got {params!r}")
-    found: dict[str, Value] = {}
+    plain: dict[str, Value] = {}
     for name, value in params.items():
         if not isinstance(name, str):
             raise ConfigurationError(f"names of params must be strings, got {name!r}")
         try:
-            found[name] = as_sequence(value)(0)
+            plain[name] = as_sequence(value)(0)
         except ConfigurationError as error:
             raise ConfigurationError(*(f"{name}: {text}" for text in error.problems)) from error
-    return found
+    return plain
 
 
 def earlier_trials(source: Any, objective: Objective) -> list[Earlier]:
@@ -109,7 +109,7 @@ def earlier_trials(source: Any, objective: Objective) -> list[Earlier]:
     Raises
     ------
     ConfigurationError
-        If it is neither, its directions are others, or a column is missing.
+        If `source` is neither, its directions differ, or a column is missing.
     """
     if hasattr(source, "get_trials") and hasattr(source, "directions"):
         return _of_optuna(source, objective)
@@ -121,11 +121,11 @@ def earlier_trials(source: Any, objective: Objective) -> list[Earlier]:
 
 
 def _of_optuna(study: Any, objective: Objective) -> list[Earlier]:
-    theirs = [one.name.lower() for one in study.directions]
-    mine = [one.value for one in objective.directions]
-    if theirs != mine:
+    given = [direction.name.lower() for direction in study.directions]
+    wanted = [direction.value for direction in objective.directions]
+    if given != wanted:
         raise ConfigurationError(
-            f"the Optuna study must have the directions {', '.join(mine)}, got {', '.join(theirs)}"
+            f"the Optuna study must have the directions {', '.join(wanted)}, got {', '.join(given)}"
         )
     return [
         Earlier.of(
@@ -150,9 +150,9 @@ def _of_frame(frame: Any, objective: Objective) -> list[Earlier]:
             f"the data frame must have columns {', '.join(wanted)}, got {', '.join(names)}"
         )
     others = [name for name in names if name not in {*COLUMNS, *wanted, "seed"}]
-    # A frame of Optuna's has times and attributes, too.
+    # A data frame of Optuna also has times and attributes.
     others = [name for name in others if name.startswith("params_")] or others
-    found = []
+    trials = []
     for row in frame.to_dict("records"):
         if row.get("state", "COMPLETE") != "COMPLETE":
             continue
@@ -162,5 +162,5 @@ def _of_frame(frame: Any, objective: Objective) -> list[Earlier]:
         values = [row[name] for name in wanted]
         if not all(isinstance(value, int | float) for value in values):
             raise ConfigurationError(f"values must be numbers, got {values!r}")
-        found.append(Earlier.of(params, values, int(row.get("steps", 1)), {}, objective))
-    return found
+        trials.append(Earlier.of(params, values, int(row.get("steps", 1)), {}, objective))
+    return trials

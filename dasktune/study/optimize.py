@@ -249,7 +249,7 @@ class Optimizer:
         return True
 
     def plan_of_run(self, run: str) -> JobPlan:
-        """Return what workers need to know at the beginning of a run of that name."""
+        """Return the plan that workers get at the beginning of a run of that name."""
         return self._plan(run, Timeouts())
 
     @contextmanager

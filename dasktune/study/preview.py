@@ -1,4 +1,4 @@
-"""What a space costs, before anything runs."""
+"""The cost of training a whole space, before anything runs."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def preview(
     filter: Filter | None = None,
     checkpoint_every: int | None = None,
 ) -> Cost | Costs:
-    """Return what training every configuration of a space to `max_steps` costs.
+    """Return the cost of training every configuration of a space to `max_steps` steps.
 
     Parameters
     ----------
     space
-        A space that can be walked as a grid; or several, each that of a study of its own
-        with the same trainer, config, data and training seed, which share their states.
+        A space with finitely many points; or several, one for each of several studies with the
+        same trainer, config, data and training seed, which share their states.
     max_steps
         Steps of each trial.
     workers
@@ -69,7 +69,7 @@ def preview(
     at least 60.0 steps of wall time on 2 workers; longest trial 60 steps
     3 checkpoints
 
-    Of a space and a part of it, only the former has to be trained:
+    A space that is part of another adds nothing to train:
 
     >>> print(preview([space, Space(lr=[Constant(0.1)])], max_steps=60))
     2 studies ask for 180 steps; 90 are unique, 150 if they shared nothing
@@ -78,7 +78,7 @@ def preview(
     saves = SavePolicy(every=checkpoint_every)
     if isinstance(space, Space):
         return cost_of(_trials(space, max_steps, filter), workers=workers, saves=saves)
-    studies = (StudyTrials(trials=_trials(one, max_steps, filter)) for one in space)
+    studies = (StudyTrials(trials=_trials(each, max_steps, filter)) for each in space)
     return costs_of(studies, workers=workers, saves=saves)
 
 
@@ -86,4 +86,4 @@ def _trials(
     space: Space, max_steps: Step, filter: Filter | None
 ) -> tuple[tuple[Sequences, Step], ...]:
     tuner = Grid(space, max_steps=max_steps, filter=filter)
-    return tuple((one.sequences, max_steps) for one in tuner.configurations)
+    return tuple((each.sequences, max_steps) for each in tuner.configurations)

@@ -63,7 +63,7 @@ class Study:
     user_attrs
         The values that users attached with `set_user_attr`.
     limit
-        The limit that ended the last `optimize`, in words; None if none did.
+        The limit that ended the last `optimize`, in words, if one did.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class Study:
 
     @property
     def limit(self) -> str | None:
-        """The limit that ended the last `optimize`, in words; None if none did."""
+        """The limit that ended the last `optimize`, in words, if one did."""
         return self._optimizer.limit
 
     @property

@@ -1,4 +1,4 @@
-"""The states of trials: read from the store, or trained again if they are not there."""
+"""The states of trials: read from the store, or trained again if they are missing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from dasktune.types import Step, Value
 logger = logging.getLogger(__name__)
 
 DEVICE = "cpu"
-"""Where states are trained again."""
+"""Device on which states are trained again."""
 
 Keep = Callable[[Node, Commit], None]
 """Takes note of a state that was saved at or above a node, as a worker tells it."""
@@ -40,14 +40,14 @@ Keep = Callable[[Node, Commit], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """What trains a study's trials, beside their own sequences.
+    """The arguments of a study that decide its training, beside the trials' sequences.
 
     Parameters
     ----------
     trainer, config
         As for `dasktune.create_study`.
     seed
-        The study's; a trial's own is added to it.
+        The study's seed; a trial's own seed is added to it.
     """
 
     trainer: type
@@ -61,13 +61,13 @@ class TrialStates:
     Parameters
     ----------
     store
-        Where states are looked for, and put if they had to be trained again.
+        Where states are looked up, and saved if they had to be trained again.
     plan
-        Has all trials, and knows where states may lie.
+        The search plan with all trials and the steps of their checkpoints.
     training
-        How to train.
+        The arguments of the training.
     keep
-        Called with what was put into the store; None leaves the store as it is.
+        Called with each state that was saved; None leaves the store unchanged.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class TrialStates:
         Raises
         ------
         StorageError
-            If the store cannot be read. What cannot be saved there is only warned of.
+            If the store cannot be read. A failed save is only a warning.
         TrainerError
             If the state had to be trained again, and the trainer failed.
         """
@@ -101,11 +101,11 @@ class TrialStates:
             snapshot, commit = self._train(trial, node, step)
             winner = self._save(node, key, snapshot, commit, error)
         if winner is not None and winner.digest != snapshot.digest:
-            return self._store.load(key)[0]  # one state per key: somebody else's came first
+            return self._store.load(key)[0]  # one state per key: another process saved first
         return decode(snapshot.document, snapshot.data)
 
     def _train(self, trial: int, node: Node, step: Step) -> tuple[Snapshot, dict[str, Any]]:
-        """Train to a step from the nearest state; return the state, and what its commit says."""
+        """Train to a step from the nearest state; return the state and its commit's content."""
         start, state, parent = self._nearest(node, step)
         logger.warning(
             "trial %d: the state at step %d is not stored; training %d steps again, from step %d",
@@ -166,18 +166,18 @@ class TrialStates:
         key: str,
         snapshot: Snapshot,
         commit: Mapping[str, Any],
-        found: StorageError,
+        missing: StorageError,
     ) -> Commit | None:
-        """Put a state where it was not found; return what is there now, None if that is nothing.
+        """Save a state that was missing; return the commit that counts, or None.
 
-        Who only reads the store gets his state all the same.
+        A user who may only read the store gets the state without a save.
         """
         if self._keep is None:
             return None
         try:
-            if isinstance(found, CorruptCheckpointError):
-                # Out of the way, or it would win over the state that is whole.
-                self._store.discard(key, attempt=found.attempt)
+            if isinstance(missing, CorruptCheckpointError):
+                # The corrupt checkpoint is older, so it would win over the new one.
+                self._store.discard(key, attempt=missing.attempt)
             attempt = f"again-{uuid4().hex[:16]}"
             winner = self._store.save(snapshot, key=key, attempt=attempt, **commit)
             self._keep(node, winner)
@@ -188,12 +188,12 @@ class TrialStates:
 
 
 def chosen_step(records: Mapping[int, TrialRecord], trial: int, step: Step | None) -> Step:
-    """Return the step of a trial that is meant: its last one if None.
+    """Return the given step of a trial, checked; its last step if None.
 
     Raises
     ------
     ConfigurationError
-        If there is no such trial, or it was not trained here, or not as far.
+        If the trial does not exist, or was trained elsewhere, or less far.
     """
     record = records.get(trial)
     if record is None:
@@ -211,18 +211,18 @@ def chosen_step(records: Mapping[int, TrialRecord], trial: int, step: Step | Non
 
 
 def _values(node: Node, step: Step) -> dict[str, Value]:
-    """Return what the trainer is given at a step of a node or above it."""
+    """Return the hyper-parameters at a step of a node or above it."""
     return {name: sequence(step) for name, sequence in node.sequences.items()}
 
 
 @contextmanager
 def _blaming() -> Iterator[None]:
-    """Say of what user code raises that it is the trainer's."""
+    """Raise errors of user code as `TrainerError`."""
     try:
         yield
     except DasktuneError:
         raise
-    # A trainer may raise anything, and it is its author's to mend.
+    # A trainer may raise any exception; its author has to fix it.
     except Exception as error:
         message = traceback.format_exception_only(error)[-1].strip()
         raise TrainerError(message, "".join(traceback.format_exception(error))) from error
@@ -230,10 +230,10 @@ def _blaming() -> Iterator[None]:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Put back what trainers change of the process: generators, torch's threads and choices.
+    """Restore the global state that trainers change: generators, torch's threads and options.
 
-    A cluster in this process, or its client, does not reach the trainer's generators: it has one
-    of its own from then on.
+    A cluster or client in this process does not disturb the trainer's generators: it has its
+    own generator from then on.
     """
     give_own_generator()
     states = global_states()

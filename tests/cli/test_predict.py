@@ -127,7 +127,7 @@ def test_others_that_begin_alike_are_known(home: tuple[Path, list[dt.Trial]]) ->
         one = next(one for one in home[1] if one.sequences["lr"] == Piecewise([0.02, 0.05], [2]))
         assert any(other.sequences["lr"] == Constant(0.02) for other in home[1])
         found = study.predict(one.number, steps=40)
-        assert [branch.at for branch in found.curve.siblings] == [2]
+        assert [branch.at for branch in found.curve.siblings] == [2, 2]
         assert found.curve.rates == ((0, 0.02), (2, 0.05))
         assert found.step_seconds is not None
         assert found.step_seconds > 0
