@@ -30,7 +30,7 @@ from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import Event, Saved
 from dasktune.graph.keys import root_key
 from dasktune.graph.save_policy import SavePolicy
-from dasktune.simulate.mishaps import Mishaps
+from dasktune.simulate.jobs import Mishaps
 from dasktune.simulate.runner import Conditions, SimulatedRunner
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import encode

@@ -21,7 +21,7 @@ from dasktune.engine.event_log import Record
 from dasktune.engine.limits import Limits
 from dasktune.engine.outcome import Outcome
 from dasktune.graph.events import Ended, Event, RunStage, Saved
-from dasktune.simulate.mishaps import Mishaps
+from dasktune.simulate.jobs import Mishaps
 from dasktune.simulate.runner import Conditions, SimulatedRunner
 from dasktune.storage.codec import encode
 from dasktune.study.additions import recorder_of

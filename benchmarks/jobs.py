@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from given import LOSS
 
 from dasktune.algos.base import Tuner
-from dasktune.simulate.mishaps import Mishaps
+from dasktune.simulate.jobs import Mishaps
 from dasktune.types import Decision, Extend, Register, Report
 
 Job = tuple[float, int, int, int]

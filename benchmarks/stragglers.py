@@ -21,7 +21,7 @@ import dasktune as dt
 from dasktune.engine.limits import Limits
 from dasktune.report.axes import Scale, bottom_axis, left_axis
 from dasktune.report.svg import Svg, line, tag, text
-from dasktune.simulate.mishaps import Mishaps
+from dasktune.simulate.jobs import Mishaps
 
 ETA, LEAST, MOST, WIDTH, WORKERS = 4, 1, 256, 256, 25
 """The paper's: eta, r, R, n and the number of workers."""

@@ -1,4 +1,4 @@
-"""What jobs use, and when a limit is reached on a virtual clock: also between two events."""
+"""The budget of a simulation: the use of its jobs, and the moment at which a limit is reached."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dasktune.simulate.jobs import Job
 from dasktune.types import Objective
 
 ROUNDING = 1e-12
-"""Part of a time that sums of floats may be off by."""
+"""Relative rounding error of a sum of times."""
 
 
 class Budget:
@@ -19,16 +19,16 @@ class Budget:
     Parameters
     ----------
     limits
-        How much may be used.
+        The limits.
     objective
-        What the study optimises.
+        The objective of the study.
 
     Attributes
     ----------
     worker_seconds, steps
-        What jobs that are over have used.
+        Use of the jobs that are over.
     wanted
-        The loss that is the target; None if there is none.
+        The target as a loss, if there is a target.
     """
 
     def __init__(self, limits: Limits, objective: Objective) -> None:
@@ -46,16 +46,16 @@ class Budget:
 
     @property
     def bounds_time(self) -> bool:
-        """Whether a run must end even if nothing ever gets done."""
+        """Whether a limit ends the run even if all jobs are dropped."""
         return self._limits.seconds is not None or self._limits.worker_seconds is not None
 
     def begin(self, job: Job) -> None:
-        """Take in a job that begins."""
+        """Count a job that begins."""
         self._jobs[job.order.attempt] = job
         self._weigh(job, 1)
 
     def end(self, job: Job, now: float) -> None:
-        """Take in that a job is over."""
+        """Count the use of a job that is over."""
         del self._jobs[job.order.attempt]
         self._weigh(job, -1)
         self.worker_seconds += now - job.launched
@@ -66,32 +66,32 @@ class Budget:
         return self.wanted is not None and loss <= self.wanted
 
     def met(self, loss: float) -> str | None:
-        """Return in words that a loss is as good as the target; None if it is not."""
+        """Return the target in words if a loss reaches it, else None."""
         used = Used(best_loss=loss)
         return self._limits.reached(used, self._objective) if self.is_target(loss) else None
 
     def spent_before(self, at: float, now: float) -> tuple[float, str | None] | None:
-        """Return when a limit is reached before `at`, and which; None if none is.
+        """Return the moment before `at` at which a limit is reached, and the limit, or None.
 
         Parameters
         ----------
         at
-            When the next thing happens.
+            Time of the next event.
         now
-            When the last one did.
+            Time of the last event.
         """
         moments = [
             *self._by_seconds(),
             *self._by_worker_seconds(now),
             *self._by_steps(at, now),
         ]
-        moment, used = min(moments, key=lambda one: one[0], default=(math.inf, Used()))
+        moment, used = min(moments, key=lambda pair: pair[0], default=(math.inf, Used()))
         if moment >= at - ROUNDING * max(1.0, at):
             return None
         return max(now, moment), self._limits.reached(used, self._objective)
 
     def _weigh(self, job: Job, sign: int) -> None:
-        """Count a job in or out of the line that no number of steps lies above."""
+        """Add a job to the linear upper bound of the number of steps, or remove it."""
         if least := job.pace.least:
             self._rate += sign / least
             self._offset += sign * job.launched / least
@@ -116,7 +116,7 @@ class Budget:
 
     def _by_steps(self, at: float, now: float) -> Iterator[tuple[float, Used]]:
         limit = self._limits.steps
-        # Counting whole steps takes a look at every job: not before it can matter.
+        # Counting whole steps visits every job: only if the limit may be near.
         if limit is None or self.steps + self._rate * at - self._offset < limit - 1:
             return
         jobs = self._jobs.values()

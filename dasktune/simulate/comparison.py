@@ -1,4 +1,4 @@
-"""Tuners side by side: the same curves, conditions and numbers of workers, several seeds."""
+"""Comparisons of tuners: equal curves, conditions and numbers of workers, several seeds."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from dasktune.types import Direction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """How a figure spreads over repeats: what a box plot shows. None is never, or nothing.
+    """The distribution of a figure over repeats, as in a box plot (never: None).
 
     Attributes
     ----------
     mean
-        None if one of them is.
+        The mean; None if a value is None.
     median, low, high
-        The middle, the least and the greatest.
+        The median, the least and the greatest value.
     q1, q3
         The quartiles, interpolated between neighbours.
     """
@@ -47,14 +47,14 @@ class Spread:
         >>> Spread.of([3, None, 1])
         Spread(mean=None, median=3, low=1, q1=2.0, q3=None, high=None)
         """
-        found = sorted(math.inf if value is None else value for value in values)
+        ordered = sorted(math.inf if value is None else value for value in values)
         return cls(
-            mean=_finite(statistics.fmean(found)),
-            median=_finite(statistics.median(found)),
-            low=_finite(found[0]),
-            q1=_finite(_quantile(found, 0.25)),
-            q3=_finite(_quantile(found, 0.75)),
-            high=_finite(found[-1]),
+            mean=_finite(statistics.fmean(ordered)),
+            median=_finite(statistics.median(ordered)),
+            low=_finite(ordered[0]),
+            q1=_finite(_quantile(ordered, 0.25)),
+            q3=_finite(_quantile(ordered, 0.75)),
+            high=_finite(ordered[-1]),
         )
 
 
@@ -70,20 +70,20 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeat:
-    """What a simulation came to.
+    """The result of a simulation, without its trials.
 
     Attributes
     ----------
     incumbents
         As the simulation's.
     best
-        The last of their values; None if there is none.
+        The last of their values, or None.
     seconds, steps
-        What it took in all.
+        Total virtual time and steps.
     seconds_to, steps_to
-        What it took to the target; None if it was not reached, or there is none.
+        Virtual time and steps to the target; None if it was not reached or not given.
     completed
-        How many trials were trained in full.
+        Number of trials that reached their `max_steps`.
     """
 
     incumbents: tuple[Incumbent, ...]
@@ -95,28 +95,28 @@ class Repeat:
     completed: int
 
     @classmethod
-    def of(cls, found: Simulation, target: float | None) -> Repeat:
-        """Return what is kept of a simulation."""
-        reached = None if target is None else found.reached(target)
+    def of(cls, simulation: Simulation, target: float | None) -> Repeat:
+        """Return the result of a simulation."""
+        reached = None if target is None else simulation.reached(target)
         return cls(
-            incumbents=tuple(found.incumbents),
-            best=found.incumbents[-1].value if found.incumbents else None,
-            seconds=found.seconds,
-            steps=found.steps_executed,
+            incumbents=tuple(simulation.incumbents),
+            best=simulation.incumbents[-1].value if simulation.incumbents else None,
+            seconds=simulation.seconds,
+            steps=simulation.steps_executed,
             seconds_to=None if reached is None else reached.seconds,
             steps_to=None if reached is None else reached.steps,
-            completed=len(found.completed),
+            completed=len(simulation.completed),
         )
 
     def best_by(self, seconds: float) -> float | None:
-        """Return the best value known by then."""
-        known = [one.value for one in self.incumbents if one.seconds <= seconds]
+        """Return the best value known by a virtual time."""
+        known = [each.value for each in self.incumbents if each.seconds <= seconds]
         return known[-1] if known else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """The simulations of one tuner on so many workers."""
+    """The simulations of one tuner on one number of workers."""
 
     name: str
     workers: int
@@ -125,37 +125,37 @@ class Compared:
 
     def spread(self, figure: str) -> Spread:
         """Return the spread of an attribute of `Repeat` that is a number."""
-        return Spread.of(getattr(one, figure) for one in self.repeats)
+        return Spread.of(getattr(repeat, figure) for repeat in self.repeats)
 
     @property
     def reached(self) -> int:
         """How many repeats reached the target."""
-        return sum(one.seconds_to is not None for one in self.repeats)
+        return sum(repeat.seconds_to is not None for repeat in self.repeats)
 
     def times(self, first: Compared, figure: str) -> tuple[float | None, float | None]:
-        """Return how many times as much as the `first` a figure is, by means and by medians.
+        """Return the ratios of a figure to that of `first`: of the means, and of the medians.
 
-        None where one of them is never, or 0.
+        None where the figure is never reached, or where that of `first` is 0.
         """
-        mine, theirs = self.spread(figure), first.spread(figure)
+        own, base = self.spread(figure), first.spread(figure)
         mean, median = (
             a / b if a is not None and b else None
-            for a, b in ((mine.mean, theirs.mean), (mine.median, theirs.median))
+            for a, b in ((own.mean, base.mean), (own.median, base.median))
         )
         return mean, median
 
     def median_line(self) -> list[tuple[float, float]]:
-        """Return the median of the best values by time, from when most repeats have one."""
-        times = sorted({one.seconds for repeat in self.repeats for one in repeat.incumbents})
+        """Return the median of the best values by time, from when most repeats have a value."""
+        times = sorted({each.seconds for repeat in self.repeats for each in repeat.incumbents})
         sign = -1 if self.direction is Direction.MAXIMIZE else 1
-        found: list[tuple[float, float]] = []
+        line: list[tuple[float, float]] = []
         for at in times:
             values = [repeat.best_by(at) for repeat in self.repeats]
             losses = (None if value is None else sign * value for value in values)
             median = Spread.of(losses).median
-            if median is not None and (not found or found[-1][1] != sign * median):
-                found.append((at, sign * median))
-        return found
+            if median is not None and (not line or line[-1][1] != sign * median):
+                line.append((at, sign * median))
+        return line
 
 
 def compare(
@@ -170,23 +170,23 @@ def compare(
     direction: str | Direction | None = None,
     **conditions: Any,
 ) -> list[Compared]:
-    """Return how each tuner does under the same conditions, for each number of workers.
+    """Compare tuners under the same conditions, for each number of workers.
 
     Parameters
     ----------
     tuners
-        By name: makes the tuner, given the seed of a repeat.
+        Functions by name that make a tuner from the seed of a repeat.
     curves, metric, direction
         As for `simulate`.
     workers
-        How many simulated workers; several numbers are compared one after the other.
+        Number of simulated workers, or several numbers.
     repeats
-        How often each is simulated, with seeds from `seed` on, which also decide who
-        straggles and what is dropped.
+        Number of simulations of each tuner, with seeds from `seed` on, which also decide about
+        stragglers and drops.
     target
         A value of the metric, to measure the time and the steps until it is known.
     conditions
-        More of `simulate`'s arguments.
+        Further arguments of `simulate`.
 
     Examples
     --------
@@ -204,24 +204,24 @@ def compare(
         curves = Trace.load(curves)
     (towards,) = objective_on(curves, metric, direction).directions
 
-    def run(make: Callable[[int], Tuner], capacity: int, one: int) -> Repeat:
-        found = simulate(
-            make(one),
+    def run(make: Callable[[int], Tuner], capacity: int, seed: int) -> Repeat:
+        simulation = simulate(
+            make(seed),
             curves,
             workers=capacity,
-            seed=one,
+            seed=seed,
             metric=metric,
             direction=towards,
             **conditions,
         )
-        return Repeat.of(found, target)
+        return Repeat.of(simulation, target)
 
     return [
         Compared(
             name=name,
             workers=capacity,
             direction=towards,
-            repeats=tuple(run(make, capacity, one) for one in range(seed, seed + repeats)),
+            repeats=tuple(run(make, capacity, each) for each in range(seed, seed + repeats)),
         )
         for capacity in ([workers] if isinstance(workers, int) else workers)
         for name, make in tuners.items()

@@ -1,4 +1,4 @@
-"""The best value known at every moment of a simulation, and the steps trained until then."""
+"""The incumbents of a simulation: the best known value at each moment, and the steps so far."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from dasktune.types import Direction, Objective, Step
 
 
 class Incumbent(NamedTuple):
-    """A value that was better than all those known before it.
+    """A value that was better than all values known before it.
 
     Parameters
     ----------
     seconds
-        Virtual time at which it was known.
+        Virtual time at which it became known.
     steps
         Steps that all workers together had trained by then, repeated ones included.
     value
-        Of the metric.
+        Value of the metric.
     """
 
     seconds: float
@@ -32,10 +32,10 @@ class Incumbent(NamedTuple):
 
 
 class Incumbents:
-    """Takes the values of each job as they become known; says at the end which were best.
+    """Collects the values of all jobs, and finds the incumbents at the end.
 
-    Jobs run at the same time and tell their values a stage at a time, so values do not come
-    in the order of time.
+    Jobs run at the same time and report a stage at a time, so values do not arrive in order of
+    time.
     """
 
     def __init__(self, objective: Objective) -> None:
@@ -50,7 +50,7 @@ class Incumbents:
         return self._sign * value if math.isfinite(value) else math.inf
 
     def take(self, job: Job, values: dict[Step, float]) -> None:
-        """Take in values of a job by step, in order."""
+        """Add the values of a job by step, in order."""
         best = math.inf
         for step, value in values.items():
             loss = self.loss_of(value)
@@ -59,23 +59,23 @@ class Incumbents:
                 self._better.append((job.time_of(step), loss, value))
 
     def count(self, job: Job, steps: int, now: float) -> None:
-        """Take in that a job has trained so many steps in all, and trains no more."""
+        """Add the total steps of a job that is over."""
         self._spans.append((job.launched, now, steps))
         self._jobs.append(job)
 
     def in_order(self) -> list[Incumbent]:
-        """Return the values that were better than all before them, in the order of time."""
+        """Return the incumbents in order of time."""
         best = math.inf
-        found: list[Incumbent] = []
+        incumbents: list[Incumbent] = []
         for seconds, loss, value in sorted(self._better):
             if loss < best:
                 best = loss
                 trained = self._trained_by(seconds)
-                # Of what was known at the same moment only the best is an incumbent.
-                if found and found[-1].seconds == seconds:
-                    found.pop()
-                found.append(Incumbent(seconds, trained, value))
-        return found
+                # Of several values at the same moment only the best is an incumbent.
+                if incumbents and incumbents[-1].seconds == seconds:
+                    incumbents.pop()
+                incumbents.append(Incumbent(seconds, trained, value))
+        return incumbents
 
     def _trained_by(self, now: float) -> int:
         """Return how many whole steps all jobs had trained by `now`."""

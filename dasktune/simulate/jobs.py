@@ -1,4 +1,4 @@
-"""Jobs on simulated workers: which step is reached when."""
+"""Jobs on simulated workers: the times of their steps, and their mishaps."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from dasktune.graph.events import RunStage
 from dasktune.graph.plan import Node
@@ -15,37 +17,36 @@ from dasktune.types import Step
 
 @dataclass(slots=True)
 class Job:
-    """An attempt at a stage that a simulated worker is at.
+    """An attempt at a stage on a simulated worker.
 
     Parameters
     ----------
     order
-        What it was told.
+        The order to train the stage.
     first
-        The step that it trains from: before the stage's start where it does again what no
-        worker holds.
+        The step that it trains from: before the stage's start if it has to repeat steps.
     launched
-        When it began.
+        Time at which it began.
     pace
-        What its steps take.
+        Times of its steps.
     stop
-        Where it ends, as far as is known.
+        The step at which it ends, as planned now.
     saves
-        Steps at which it saves its state on the way.
+        Steps before `stop` at which it saves its state.
     lead
         Seconds until its first step begins.
     save
-        Seconds for which saving a state holds it up.
+        Seconds that saving a state delays it.
     dropped
-        When it is dropped, unless it has ended by then; infinite if it is not.
+        Time at which it is dropped, unless it has ended by then; else infinite.
     known
         The step up to which its values are known.
     saved
         The last step whose state it saved.
     version
-        Counts its changes of plan: what was due before the last one is void.
+        Counts its changes of plan: events of earlier plans are void.
     values
-        Values of the metric that were looked up and not saved yet, by step.
+        Values of the metric that were not saved yet, by step.
     """
 
     order: RunStage
@@ -63,40 +64,40 @@ class Job:
     values: dict[Step, float] = field(default_factory=dict)
 
     def time_of(self, step: Step) -> float:
-        """Return when `step` steps will have been trained."""
+        """Return the time at which `step` steps will have been trained."""
         at = self.launched + (self.lead + self.pace.between(self.first, step))
         if self.save:
-            at += self.save * sum(self.first < one < step for one in self.saves)
+            at += self.save * sum(self.first < save < step for save in self.saves)
         return at
 
     def due(self, step: Step) -> float:
-        """Return when it says that it has reached a step: once it goes on from a state it saves."""
+        """Return the time of its message about a step: after the save, if it saves there."""
         is_saved = step == self.stop or step in self.saves
         return self.time_of(step) + self.save if is_saved else self.time_of(step)
 
     def position(self, now: float) -> Step:
-        """Return the last step that has been trained in whole by `now`."""
+        """Return the last step that is complete at `now`."""
         steps = range(self.first + 1, self.stop + 1)
         return self.first + bisect_right(steps, now, key=self.time_of)
 
     def steps_by(self, now: float) -> int:
-        """Return how many steps it has trained by `now`."""
+        """Return the number of steps that it has trained by `now`."""
         return self.position(now) - self.first
 
     def brings(self, now: float) -> Step:
-        """Return the step that it is in, or has just ended: a step is never cut short."""
+        """Return the step that runs now or has just ended: a step is never interrupted."""
         step = self.position(now)
         step += self.time_of(step) < now
         return min(self.stop, max(self.order.start + 1, step))
 
     def next_save(self, after: Step) -> Step:
-        """Return the next step at which a state is saved; the last one is `stop`."""
+        """Return the next step at which a state is saved, at last `stop`."""
         return min((step for step in self.saves if after < step < self.stop), default=self.stop)
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The state that a worker was left with: `step` of a node, and the turn it was made in."""
+    """The state that a worker holds: `step` of a node, and the turn of its end."""
 
     node: Node
     step: Step
@@ -104,16 +105,71 @@ class Held:
 
     @classmethod
     def after(cls, leaf: Node, step: Step, turn: int) -> Held:
-        """Return the state at `step` on the way to a node."""
+        """Return the state at `step` on the path to a node."""
         node = next((node for node in leaf.up() if node.start < step), leaf)
         return cls(node, step, turn)
 
 
 @dataclass(slots=True)
 class Worker:
-    """A simulated worker: the job it is at, and what it is to do after it."""
+    """A simulated worker: its job, and its queue."""
 
     name: str
     queue: deque[RunStage] = field(default_factory=deque)
     job: Job | None = None
     held: Held | None = None
+
+
+class Mishaps:
+    """Draws for each job its slowness and the time at which it is dropped.
+
+    Every job takes two random numbers, so that the stragglers stay the same if only `drop`
+    changes.
+
+    Parameters
+    ----------
+    straggling
+        Standard deviation of z: a job takes ``1 + |z|`` times its expected time.
+    drop
+        Probability p that a job is dropped in any second of its expected time: a job of t
+        seconds survives with probability ``(1 - p)**t``.
+    seed
+        Seed of the draws.
+
+    References
+    ----------
+    Li et al., "A System for Massively Parallel Hyperparameter Tuning", appendix A.1, whose
+    "probability that it is not dropped" is the probability of a drop.
+    """
+
+    def __init__(self, *, straggling: float = 0.0, drop: float = 0.0, seed: int = 0) -> None:
+        self.drop = drop
+        self._straggling = straggling
+        self._rng = np.random.default_rng(seed)
+
+    def draw(self, seconds: float) -> tuple[float, float]:
+        """Return the factor of a job's time, and the seconds after which it is dropped.
+
+        Parameters
+        ----------
+        seconds
+            Expected time of the job. The moment of the drop, infinite for no drop, is in the
+            multiplied time.
+        """
+        factor = 1.0 + abs(self._straggling * float(self._rng.standard_normal()))
+        survived = self._survived(1.0 - float(self._rng.random()))
+        return factor, survived * factor if survived < seconds else math.inf
+
+    def survival(self, seconds: float) -> float:
+        """Return the probability that a job of this expected time is not dropped.
+
+        Examples
+        --------
+        >>> Mishaps(drop=0.5).survival(3.0)
+        0.125
+        """
+        return float((1.0 - self.drop) ** seconds)
+
+    def _survived(self, chance: float) -> float:
+        """Return the seconds that a job survives with this chance, in (0, 1]."""
+        return math.log(chance) / math.log1p(-self.drop) if self.drop else math.inf

@@ -1,4 +1,4 @@
-"""What a simulation gives back."""
+"""The result of `dasktune.simulate`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dasktune.types import Direction, Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Happening:
-    """One thing that happened on a simulated worker.
+    """An event on a simulated worker.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ class Happening:
     kind
         ``started``, ``saved``, ``ended`` or ``dropped``.
     worker, attempt
-        Where, and which attempt.
+        Names of the worker and of the attempt.
     step
         Steps trained so far.
     """
@@ -37,21 +37,21 @@ class Happening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """A study that was simulated.
+    """A simulated study.
 
     Attributes
     ----------
     trials
-        As a study's.
+        As of a study.
     events
-        What happened on the workers, in order of time.
+        The events on the workers, in order of time.
     seconds
         Virtual time from the start to the last event, or to the limit.
     limit
-        Which limit ended it, in words; None if the tuner did.
+        The limit that ended it, in words; None if the tuner ended.
     incumbents
-        The best values in the order of time: each is better than all known before it, at
-        any step of any trial, those of jobs under way included.
+        The best values in order of time: each is better than all values known before, at any
+        step of any trial, running jobs included.
     completed
         Virtual times at which trials were reported at their `max_steps`, in order.
     """
@@ -71,22 +71,22 @@ class Simulation:
 
     @property
     def best_trial(self) -> Trial | None:
-        """The trial with the best finite value; None if there is none."""
+        """The trial with the best finite value, or None."""
         return best_of(self.trials, self.direction)
 
     def reached(self, target: float) -> Incumbent | None:
-        """Return the first value as good as `target`; None if there was none."""
-        return next((one for one in self.incumbents if not self._misses(one, target)), None)
+        """Return the first incumbent as good as `target`, or None."""
+        return next((each for each in self.incumbents if not self._misses(each, target)), None)
 
     def time_to(self, target: float) -> float | None:
         """Return the virtual seconds until a value as good as `target` was known, or None."""
-        found = self.reached(target)
-        return None if found is None else found.seconds
+        incumbent = self.reached(target)
+        return None if incumbent is None else incumbent.seconds
 
     def steps_to(self, target: float) -> int | None:
         """Return the steps trained by all workers until then, or None."""
-        found = self.reached(target)
-        return None if found is None else found.steps
+        incumbent = self.reached(target)
+        return None if incumbent is None else incumbent.steps
 
     def summary(self) -> Summary:
         """Return the same figures as a study's, in virtual seconds."""

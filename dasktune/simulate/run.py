@@ -1,4 +1,4 @@
-"""The function `simulate`: a tuner, curves in the place of training, and a virtual clock."""
+"""The function `simulate`: a tuner on a virtual clock, with curves in place of training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.keys import root_key
 from dasktune.graph.save_policy import SavePolicy
 from dasktune.graph.speeds import Speeds
-from dasktune.simulate.mishaps import Mishaps
+from dasktune.simulate.jobs import Mishaps
 from dasktune.simulate.result import Simulation
 from dasktune.simulate.runner import Conditions, SimulatedRunner, Values
 from dasktune.traces.timing import EvenPace, Overheads, Pace
@@ -25,9 +25,9 @@ from dasktune.traces.trace import Trace
 from dasktune.types import Direction, Objective, Sequences, Step, Value
 
 Curves = Callable[[Values, Step], float] | Trace | str | os.PathLike[str]
-"""What takes the place of training: a function, or recorded curves, or their file.
+"""The curves in place of training: a function, or a trace, or its file.
 
-A function is given the hyper-parameters at the last of `step` steps, and `step`.
+A function gets the hyper-parameters at the last of `step` steps, and `step`.
 """
 
 
@@ -51,58 +51,56 @@ def simulate(
 ) -> Simulation:
     """Run a tuner without training, on a virtual clock.
 
-    The very state machine of live runs decides; only the workers are simulated. The same
-    arguments give the same simulation.
+    The engine of live runs decides; only the workers are simulated. Equal arguments give equal
+    simulations.
 
     Parameters
     ----------
     tuner
-        What to run.
+        The tuner to run.
     curves
         ``f(values, step) -> float``: the metric after `step` steps, given the
         hyper-parameters at the last of them. Or a `Trace` or the path of one, for tuners on
         its `Trace.space`.
     workers
-        How many simulated workers.
+        Number of simulated workers.
     metric, direction
-        As for `dasktune.create_study`. None takes those that a trace was recorded with, or
-        its only metric; else ``value`` and ``minimize``.
+        As for `dasktune.create_study`. None takes those of the trace, or its only metric; else
+        ``value`` and ``minimize``.
     seconds_per_step
-        Virtual seconds that a step is expected to take, or a function of the
-        hyper-parameters at the first step of a stage. None takes what was measured of each
-        step and beside the steps, if `curves` is a trace that says so, or 1.
+        Expected virtual seconds of a step, or a function of the hyper-parameters at the first
+        step of a stage. None takes the measured times of a trace, overheads included, or 1.
     report_every
-        The metric is known at every so many steps, and where a state is saved.
+        The metric is measured after every so many steps, and where a state is saved.
     merge
-        Whether trials share what they have in common.
+        Whether trials share the steps that they have in common.
     resume
-        Whether stages start from saved states. False is for tools without checkpoints: a
-        trial that is asked to go on after it was paused is trained again from step 0,
-        wherever that is; so is a stage that another worker than before goes on with.
+        Whether stages start from saved states. False simulates tools without checkpoints: a
+        trial that continues after a pause, or on another worker, is trained again from
+        step 0.
     straggling
-        Standard deviation of z, drawn for every stage: it takes ``1 + |z|`` times as long
-        as expected.
+        Standard deviation of z, drawn for every stage: it takes ``1 + |z|`` times its expected
+        time.
     drop
-        Probability that a stage is dropped in any second that it is expected to take. Its
-        worker is free at once, and the stage is done again, from its last saved state or,
-        without `resume`, from step 0. It is no failure of a trial, however often it happens.
+        Probability that a stage is dropped in any second of its expected time. Its worker is
+        free at once, and the stage is repeated from its last saved state or, without `resume`,
+        from step 0. Drops never count as failures of a trial.
     seed
-        Decides who straggles and what is dropped; proposals are the tuner's own.
+        Seed of stragglers and drops; the tuner has its own seed.
     limits
-        Ends the run at the very moment a limit is reached: whole steps of what runs then
-        count and are saved, and the tuner hears no more.
+        Ends the run at the moment a limit is reached: the complete steps of running stages
+        count and are saved, and the tuner gets no more events.
     prediction_seconds
-        Virtual seconds until a prediction is there; training goes on meanwhile.
+        Virtual seconds that a prediction takes; training goes on meanwhile.
     answer
-        Computes a prediction: for who keeps those of earlier simulations.
+        Computes a prediction; give your own to reuse those of earlier simulations.
 
     Raises
     ------
     ConfigurationError
-        If there are no workers, `curves` is neither function nor trace or shorter than the
-        trials, a step takes no time that can be, or a probability is none: all at once.
-        During the run, if a stage is practically always dropped and no limit bounds the
-        time, or a tuner such as PBT changes the configuration of a trial on a trace.
+        If arguments are invalid, or a trace is shorter than the trials: all problems at once.
+        During the run, if a stage is practically always dropped without a limit on time, or a
+        tuner such as PBT changes the configuration of a trial on a trace.
     StorageError
         If the trace's file cannot be read.
 
@@ -116,7 +114,7 @@ def simulate(
     >>> found.time_to(0.02), found.steps_to(0.02)
     (5.0, 10)
 
-    Ten worker seconds and no more:
+    At most 10 worker seconds:
 
     >>> tuner = dt.algos.Grid(dt.Space(lr=[0.1, 0.2]), max_steps=10)
     >>> limits = Limits(worker_seconds=10)
@@ -154,7 +152,7 @@ def simulate(
         prediction_seconds=prediction_seconds,
         answer=answer,
     )
-    # Where a report takes time, the next stage is chosen ahead of it, as it is in live runs.
+    # If reports take time, the next stage is chosen before the report, as in live runs.
     lookahead = LOOKAHEAD_SECONDS if conditions.overheads.report else 0.0
     options = DispatchOptions(
         merge=merge, saves=SavePolicy(at_changes=False), lookahead_seconds=lookahead
@@ -172,7 +170,7 @@ def simulate(
 def objective_on(
     curves: object, metric: str | None, direction: str | Direction | None
 ) -> Objective:
-    """Return what is optimised on curves: as given, or as they were recorded, or ``value``."""
+    """Return the objective on curves: as given, or that of the trace, or ``value``."""
     if isinstance(curves, Trace):
         return curves.objective(metric, direction)
     return Objective.single(metric or "value", direction or Direction.MINIMIZE)
@@ -200,7 +198,7 @@ def _result(runner: SimulatedRunner) -> Simulation:
 def _pace(
     given: float | Callable[[Values], float] | None, curves: object
 ) -> Callable[[Sequences, Step, Step], Pace]:
-    """Return what the steps of a stage take as a function of its sequences, start and stop."""
+    """Return a function that gives a stage's pace from its sequences, start and stop."""
     if given is None and isinstance(curves, Trace):
         return lambda sequences, start, stop: curves.pace(sequences, stop)
     if callable(given):
@@ -212,43 +210,43 @@ def _pace(
 
 
 def _known(curves: object) -> Callable[[Sequences, Step], Mapping[str, Value]] | None:
-    """Return what tells the hyper-parameters at a step, where it is not the sequences."""
+    """Return the function that gives the hyper-parameters of a trace at a step, if any."""
     return curves.hyper_parameters if isinstance(curves, Trace) else None
 
 
 def _overheads(given: object, curves: object) -> Overheads:
-    """Return what a trace says, unless other speeds than its own are given."""
+    """Return the overheads of a trace, if its own times count."""
     return curves.overheads if given is None and isinstance(curves, Trace) else Overheads()
 
 
 def _problems(
     curves: object, workers: object, seconds: object, report_every: object, limits: object
 ) -> list[str]:
-    found = []
+    problems = []
     if not callable(curves) and not isinstance(curves, Trace):
-        found.append(
+        problems.append(
             f"curves must be a function of (values, step), a Trace or its path, got {curves!r}"
         )
     is_time = _is_number(seconds) and 0 <= seconds < math.inf  # type: ignore[operator]
     if not is_time and not callable(seconds) and seconds is not None:
-        found.append(f"seconds_per_step must be >= 0 or a function, got {seconds!r}")
+        problems.append(f"seconds_per_step must be >= 0 or a function, got {seconds!r}")
     for name, value in (("workers", workers), ("report_every", report_every)):
         if type(value) is not int or value < 1:
-            found.append(f"{name} must be an int >= 1, got {value!r}")
+            problems.append(f"{name} must be an int >= 1, got {value!r}")
     if limits is not None and not isinstance(limits, Limits):
-        found.append(f"limits must be dasktune.Limits, got {limits!r}")
-    return found
+        problems.append(f"limits must be dasktune.Limits, got {limits!r}")
+    return problems
 
 
 def _mishap_problems(straggling: object, drop: object, seed: object) -> list[str]:
-    found = []
+    problems = []
     if not (_is_number(straggling) and 0 <= straggling < math.inf):  # type: ignore[operator]
-        found.append(f"straggling must be a number >= 0, got {straggling!r}")
+        problems.append(f"straggling must be a number >= 0, got {straggling!r}")
     if not (_is_number(drop) and 0 <= drop < 1):  # type: ignore[operator]
-        found.append(f"drop must be a probability >= 0 and < 1, got {drop!r}")
+        problems.append(f"drop must be a probability >= 0 and < 1, got {drop!r}")
     if type(seed) is not int or seed < 0:
-        found.append(f"seed must be an int >= 0, got {seed!r}")
-    return found
+        problems.append(f"seed must be an int >= 0, got {seed!r}")
+    return problems
 
 
 def _delay_problems(seconds: object) -> list[str]:

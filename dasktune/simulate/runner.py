@@ -1,4 +1,4 @@
-"""The simulated runner: the engine over a virtual clock and workers that only wait."""
+"""The simulated runner: an engine on a virtual clock, with workers that only wait."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ from dasktune.graph.events import (
 )
 from dasktune.simulate.budget import Budget
 from dasktune.simulate.incumbents import Incumbents
-from dasktune.simulate.jobs import Held, Job, Worker
-from dasktune.simulate.mishaps import Mishaps
+from dasktune.simulate.jobs import Held, Job, Mishaps, Worker
 from dasktune.simulate.result import Happening
 from dasktune.traces.timing import Overheads, Pace
 from dasktune.types import Sequences, Step, Value
@@ -40,36 +39,36 @@ Values = Mapping[str, Value]
 """Hyper-parameters at one step."""
 
 TICK_SECONDS = 1e-6
-"""So much later than it is due the dispatcher is told of the time: it compares sums of floats."""
+"""Delay of a tick after its due time, because sums of floats have rounding errors."""
 
 HOPELESS = 1e-6
-"""A job that ends with a smaller chance than this would be done again for ever."""
+"""Jobs that end with a smaller probability than this would be repeated for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What stands in for training.
+    """The simulated training.
 
     Parameters
     ----------
     curve
         Gives the metric after `step` steps, from the hyper-parameters at the last of them.
     pace
-        Gives what the steps of a stage take, from its sequences, first step and end.
+        Gives the pace of a stage from its sequences, first step and end.
     mishaps
-        What goes wrong.
+        Stragglers and drops.
     report_every
-        At which steps the metric is measured, beside those that are asked for.
+        The metric is measured after every so many steps, and where a state is saved.
     resume
         Whether stages start from saved states.
     check
-        Refuses hyper-parameters that nothing is known of.
+        Refuses hyper-parameters that a trace does not have.
     overheads
-        What takes time beside the steps.
+        Times beside the steps.
     prediction_seconds
-        How long a prediction takes; it is computed beside the training.
+        Seconds of a prediction, during which training goes on.
     answer
-        Computes one; where it raises the tuner is told that there is none.
+        Computes a prediction; if it raises, the tuner gets None.
     """
 
     curve: Callable[[Values, Step], float]
@@ -89,13 +88,13 @@ class SimulatedRunner:
     Parameters
     ----------
     engine
-        What is run; its tuner must be the first of the study.
+        The engine; its tuner must be the first of the study.
     conditions
-        What stands in for training.
+        The simulated training.
     workers
-        How many.
+        Number of workers.
     limits
-        How much may be used.
+        Limits of the run.
     """
 
     def __init__(
@@ -123,7 +122,7 @@ class SimulatedRunner:
         self._extra: dict[str, set[Step]] = {}
 
     def run(self, tuner: Tuner) -> None:
-        """Run a tuner from its first question to its end, or to a limit."""
+        """Run a tuner from its first call to its end, or to a limit."""
         workers = len(self._workers)
         self._carry_out(self.engine.begin(tuner, place=0, capacity=workers, now=self.now))
         self.now = self._conditions.overheads.begin
@@ -149,28 +148,28 @@ class SimulatedRunner:
             self._carry_out(self.engine.ask(idle, self.now))
 
     def _next_at(self) -> float | None:
-        """Return when the next thing happens; None if nothing will."""
+        """Return the time of the next event, or None."""
         if self.engine.finished:
             self._answers.clear()
-        found = [heap[0][0] for heap in (self._due, self._answers, self._durable) if heap]
+        times = [heap[0][0] for heap in (self._due, self._answers, self._durable) if heap]
         if self.engine.due is not None:
-            found.append(max(self.now, self.engine.due))
+            times.append(max(self.now, self.engine.due))
         tick = self.engine.next_tick(self.now)
         if tick is not None and self._ticked < self._turn:
-            found.append(max(self.now, tick) + TICK_SECONDS)
-        return min(found, default=None)
+            times.append(max(self.now, tick) + TICK_SECONDS)
+        return min(times, default=None)
 
     def _is_spent(self, at: float) -> bool:
-        """Go to the moment at which a limit is reached, if that comes before the next thing."""
+        """Go to the moment at which a limit is reached, if it is before the next event."""
         if self.engine.finished:
             return False
-        found = self.budget.spent_before(at, self.now)
-        if found is not None:
-            self.now, self.limit = found
-        return found is not None
+        spent = self.budget.spent_before(at, self.now)
+        if spent is not None:
+            self.now, self.limit = spent
+        return spent is not None
 
     def _advance(self, at: float) -> bool:
-        """Go to the next thing that happens; return whether that is the target."""
+        """Go to the next event; return whether it reaches the target."""
         if self._durable and self._durable[0][0] <= at:
             self.now, _, event = heappop(self._durable)
             self._tell(event)
@@ -205,7 +204,7 @@ class SimulatedRunner:
         self._carry_out(self.engine.predicted(order.trial, prediction, self.now))
 
     def _cut(self) -> None:
-        """End what runs where it is, saved at its last whole step; nobody is told."""
+        """End all jobs, saved at their last complete steps, without an event for the tuner."""
         durable = [event for _, _, event in sorted(self._durable)]
         for worker in self._workers.values():
             job = worker.job
@@ -224,7 +223,7 @@ class SimulatedRunner:
     # --------------------------------------------------------------------------- jobs
 
     def _arrive(self, worker: Worker, job: Job, step: Step) -> None:
-        """Save a state; at the end of a job begin the next."""
+        """Save a state; at the end of a job begin the next job."""
         order = job.order
         self._note("saved", worker, step, order)
         ended = step == job.stop
@@ -239,7 +238,7 @@ class SimulatedRunner:
             self._start_next(worker)
 
     def _say_durable(self, job: Job, step: Step) -> None:
-        """Tell that a state is durable, now or when it will be."""
+        """Report that a state is durable, now or as soon as it is."""
         event = Saved(attempt=job.order.attempt, step=step, reports=self._reports(job, step))
         at = job.time_of(step) + self._conditions.overheads.report
         if at <= self.now:
@@ -249,7 +248,7 @@ class SimulatedRunner:
             heappush(self._durable, (at, self._count, event))
 
     def _drop(self, worker: Worker, job: Job) -> None:
-        """End a job without a result; what was to go on from it is skipped."""
+        """End a job without a result; skip the stages that continue it."""
         step = max(job.known, job.position(self.now))
         self._learn(job, step)
         self._leave(worker, job, "dropped")
@@ -264,7 +263,7 @@ class SimulatedRunner:
         self._start_next(worker)
 
     def _leave(self, worker: Worker, job: Job, kind: str) -> None:
-        """Take in that a worker has done with a job, and count it."""
+        """Free a worker from its job, and count the job."""
         steps = job.steps_by(self.now)
         self._note(kind, worker, max(job.order.start, job.first + steps), job.order)
         self.steps_again += min(steps, job.order.start - job.first)
@@ -316,14 +315,14 @@ class SimulatedRunner:
         self._schedule(worker, job)
 
     def _lead(self, worker: Worker, order: RunStage, first: Step) -> float:
-        """Return what passes until the first step of a stage begins."""
+        """Return the seconds until the first step of a stage begins."""
         overheads = self._conditions.overheads
         if first == 0:
             return overheads.handover + overheads.build
         return overheads.handover + (0.0 if _is_held(worker, order) else overheads.load)
 
     def _goes_on(self, worker: Worker, order: RunStage) -> bool:
-        """Whether a stage goes on with what its worker was at, for who asked for it by then."""
+        """Whether a stage continues its worker's last job for a trial that had asked by its end."""
         held = worker.held
         if held is None or not _is_held(worker, order):
             return False
@@ -339,7 +338,7 @@ class SimulatedRunner:
             )
 
     def _schedule(self, worker: Worker, job: Job) -> None:
-        """Enter what a job has to say next."""
+        """Schedule the next event of a job."""
         step = self._next_step(job)
         at = job.due(step)
         is_drop = job.dropped < at
@@ -348,7 +347,7 @@ class SimulatedRunner:
         heappush(self._due, (*entry, job.version))
 
     def _next_step(self, job: Job) -> Step:
-        """Return the next step that is saved, or reaches the target."""
+        """Return the next step of a job that is saved, or reaches the target."""
         save = job.next_save(job.known)
         if self.budget.wanted is not None:
             for step in self._measured(job.known, save):
@@ -368,7 +367,7 @@ class SimulatedRunner:
         yield from range((low // every + 1) * every, high + 1, every)
 
     def _learn(self, job: Job, step: Step) -> float:
-        """Take in the values up to a step; return the best loss among them."""
+        """Look up the values up to a step; return the best loss among them."""
         steps = dict.fromkeys(self._measured(job.known, step))
         if step == job.stop or step in job.saves:
             steps[step] = None
@@ -378,7 +377,7 @@ class SimulatedRunner:
         return min(map(self.incumbents.loss_of, values.values()), default=math.inf)
 
     def _reports(self, job: Job, step: Step) -> Reports:
-        """Return the values since the last saved state, as those of the state at `step`."""
+        """Return the reports since the last saved state, which the state at `step` saves."""
         job.saved = step
         known = sorted(at for at in job.values if at <= step)
         return tuple((at, {self._metric: job.values.pop(at)}) for at in known)
@@ -458,7 +457,7 @@ def _is_held(worker: Worker, order: RunStage) -> bool:
 
 
 def _extended(outcome: Outcome) -> Iterator[int]:
-    """Yield the trials that were asked to go on; a first tuner's numbers are the study's."""
+    """Yield the trials that the tuner extended; the first tuner's numbers are the study's."""
     for record in outcome.records:
         for decision in record["decisions"]:
             if decision["do"] == "extend":

@@ -1,4 +1,4 @@
-"""How traces are stored: as a zarr group, with all that a trace holds, or as an ``.npz``.
+"""Files of traces: a zarr group, which holds a whole trace, or an ``.npz``.
 
 A **zarr group** (format 3), in a folder ``*.zarr`` or a file ``*.zarr.zip``:
 
@@ -6,10 +6,10 @@ A **zarr group** (format 3), in a folder ``*.zarr`` or a file ``*.zarr.zip``:
     Floats, ``(configuration, step, metric)``: ``values[c, s - 1, m]`` is metric m after step s
     of configuration c, NaN where it was not measured or was no number.
 ``measured``
-    Booleans, ``(configuration, step)``: where metrics were measured. May be missing.
+    Booleans, ``(configuration, step)``: whether metrics were measured. May be missing.
 ``seconds``
-    Floats, ``(configuration, step)``: what the step took, evaluation included; the mean of the
-    steps since the last measurement. NaN where nobody measured it. May be missing.
+    Floats, ``(configuration, step)``: seconds of the step, evaluation included; the mean of the
+    steps since the last measurement. NaN if it was not measured. May be missing.
 ``shared``
     Integers, ``(configuration, 2)``: the earlier configuration with which it shares most of its
     first steps, and how many of them: the tree of the study's stages. May be missing.
@@ -34,11 +34,11 @@ Its attributes:
 An **.npz** holds three arrays, none of them pickled:
 
 ``curves``
-    Floats, ``(configurations, steps, columns)``: ``curves[c, s - 1]`` is what was measured
-    after step s of configuration c, else NaN.
+    Floats, ``(configurations, steps, columns)``: ``curves[c, s - 1]`` was measured after step s
+    of configuration c; NaN if it was not.
 ``columns``
-    The name of each column. One whose name ends in ``_s`` holds the seconds that the step
-    took; all others are metrics.
+    The name of each column. A column whose name ends in ``_s`` holds the seconds of the step;
+    all others are metrics.
 ``configs_jsonl``
     Bytes (``uint8``): one JSON object a line, UTF-8, the hyper-parameters of each
     configuration.
@@ -61,19 +61,19 @@ from numpy.typing import ArrayLike, NDArray
 from dasktune.errors import ConfigurationError, DasktuneError, StorageError, refuse
 
 FORMATS = (".zarr", ".zarr.zip", ".npz")
-"""How the name of a trace ends."""
+"""Endings of the name of a trace."""
 
 VERSION = 1
-"""Of the zarr group."""
+"""Version of the zarr group."""
 
 ATTRIBUTES = ("metrics", "directions", "configurations", "overheads")
-"""What its attributes must hold."""
+"""Attributes that a zarr group must have."""
 
 ARRAYS = ("curves", "columns", "configs_jsonl")
-"""What an ``.npz`` must hold."""
+"""Arrays that an ``.npz`` must have."""
 
 SECONDS = "_s"
-"""How the name of its column of seconds ends."""
+"""Ending of the name of its column of seconds."""
 
 _DIMENSIONS = {
     "values": ("configuration", "step", "metric"),
@@ -88,9 +88,9 @@ _BROKEN = (
 
 
 def save(fields: Mapping[str, Any], path: Path) -> Path:
-    """Write what a trace holds, as arrays and JSON, where nothing is yet; return where it is.
+    """Write the fields of a trace to a new file or folder; return its path.
 
-    It is written beside and then renamed: nothing is left of what cannot be written.
+    It is written under a temporary name and then renamed: a failed write leaves no trace.
     """
     problems = [*target_problems(path), *_json_problems(fields["configurations"])]
     if path.name.endswith(".npz"):
@@ -112,29 +112,29 @@ def save(fields: Mapping[str, Any], path: Path) -> Path:
 
 
 def target_problems(path: Path) -> list[str]:
-    """Return why a trace cannot be written to a path."""
-    found = []
+    """Return the reasons why a trace cannot be written to a path."""
+    problems = []
     if not path.name.endswith(FORMATS):
-        found.append(f"a trace must end in {', '.join(FORMATS)}, got {str(path)!r}")
+        problems.append(f"a trace must end in {', '.join(FORMATS)}, got {str(path)!r}")
     if path.exists():
-        found.append(f"{path} exists already")
+        problems.append(f"{path} exists already")
     elif not path.parent.is_dir():
-        found.append(f"{path.parent} must be a folder that exists")
-    return found
+        problems.append(f"{path.parent} must be a folder that exists")
+    return problems
 
 
 def _json_problems(configurations: Iterable[Mapping[str, object]]) -> list[str]:
-    """Return what is wrong with the first configuration that is no JSON: NaN is none."""
-    for one in configurations:
+    """Return the problem of the first configuration that is not JSON; NaN is not."""
+    for configuration in configurations:
         try:
-            json.dumps(dict(one), allow_nan=False)
+            json.dumps(dict(configuration), allow_nan=False)
         except (TypeError, ValueError) as error:
-            return [f"configurations must be JSON, got {dict(one)}: {error}"]
+            return [f"configurations must be JSON, got {dict(configuration)}: {error}"]
     return []
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Return what a trace holds, as arrays and JSON."""
+    """Return the fields of a stored trace, as arrays and JSON."""
     if not path.exists() or not path.name.endswith(FORMATS):
         raise ConfigurationError(
             f"a trace must be there, and end in {', '.join(FORMATS)}, got {str(path)!r}"
@@ -142,7 +142,7 @@ def load(path: Path) -> dict[str, Any]:
     try:
         return _load_npz(path) if path.name.endswith(".npz") else _load_zarr(path)
     except ConfigurationError as error:
-        raise ConfigurationError(*(f"{path}: {one}" for one in error.problems)) from error
+        raise ConfigurationError(*(f"{path}: {problem}" for problem in error.problems)) from error
     except DasktuneError:
         raise
     except _BROKEN as error:
@@ -155,11 +155,11 @@ def floats(name: str, array: ArrayLike) -> NDArray[np.floating[Any]]:
     Raises
     ------
     ConfigurationError
-        If it has something else in it.
+        If it is not an array of numbers.
     """
     try:
-        found = np.asarray(array)
-        return found if found.dtype.kind == "f" else found.astype(float)
+        numbers = np.asarray(array)
+        return numbers if numbers.dtype.kind == "f" else numbers.astype(float)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"trace: {name} must be an array of numbers: {error}") from error
 
@@ -177,7 +177,7 @@ def _save_zarr(fields: Mapping[str, Any], path: Path) -> None:
         "dasktune_trace": VERSION,
         "metrics": list(fields["metrics"]),
         "directions": fields["directions"],
-        "configurations": [dict(one) for one in fields["configurations"]],
+        "configurations": [dict(each) for each in fields["configurations"]],
         "overheads": fields["overheads"],
         "digest": _digest(arrays),
     }
@@ -232,10 +232,10 @@ def _store(path: Path, mode: Literal["r", "w"]) -> Any:
 
 
 def _digest(arrays: Mapping[str, NDArray[Any]]) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for array in arrays.values():
-        found.update(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
-    return found.hexdigest()
+        digest.update(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
+    return digest.hexdigest()
 
 
 def _fields(attributes: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
@@ -264,7 +264,7 @@ def _save_npz(fields: Mapping[str, Any], path: Path) -> None:
     if fields["seconds"] is not None:
         curves = np.concatenate([curves, fields["seconds"][:, :, None]], axis=-1)
         columns = [*columns, f"step{SECONDS}"]
-    lines = "\n".join(json.dumps(dict(one)) for one in fields["configurations"])
+    lines = "\n".join(json.dumps(dict(each)) for each in fields["configurations"])
     with path.open("xb") as file:
         np.savez_compressed(
             file,
@@ -278,14 +278,14 @@ def _load_npz(path: Path) -> dict[str, Any]:
     arrays = _read(path)
     curves, names = arrays["curves"], [str(name) for name in arrays["columns"].ravel()]
     timed = [name for name in names if name.endswith(SECONDS)]
-    found = []
+    problems = []
     if curves.ndim != 3 or curves.shape[-1] != len(names):
-        found.append(
+        problems.append(
             f"curves must be (configurations, steps, {len(names)} columns), got {curves.shape}"
         )
     if len(timed) > 1:
-        found.append(f"one column may end in {SECONDS!r}, got {', '.join(timed)}")
-    refuse(found)
+        problems.append(f"one column may end in {SECONDS!r}, got {', '.join(timed)}")
+    refuse(problems)
     curves = floats("curves", curves)
     kept = [index for index, name in enumerate(names) if name not in timed]
     return {
@@ -301,7 +301,7 @@ def _load_npz(path: Path) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:
     with path.open("rb") as file:
-        # Not numpy.load, which takes any other file for a pickle and says how to load that.
+        # numpy.load takes any other file for a pickle, and explains how to load that.
         loaded = np.lib.npyio.NpzFile(file, allow_pickle=False)
         if any(name not in loaded.files for name in ARRAYS):
             raise ConfigurationError(
@@ -312,13 +312,13 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
 
 def _documents(packed: NDArray[Any]) -> tuple[Mapping[str, object], ...]:
     try:
-        found = tuple(map(json.loads, packed.astype(np.uint8).tobytes().decode().splitlines()))
+        documents = tuple(map(json.loads, packed.astype(np.uint8).tobytes().decode().splitlines()))
     except ValueError as error:
         raise ConfigurationError(f"configs_jsonl must be lines of JSON: {error}") from error
-    return _objects(found, "configs_jsonl")
+    return _objects(documents, "configs_jsonl")
 
 
-def _objects(found: Any, name: str) -> tuple[Mapping[str, object], ...]:
-    if not all(isinstance(one, dict) for one in found):
+def _objects(documents: Any, name: str) -> tuple[Mapping[str, object], ...]:
+    if not all(isinstance(document, dict) for document in documents):
         raise ConfigurationError(f"{name} must be JSON objects, one for each")
-    return tuple(found)
+    return tuple(documents)

@@ -1,4 +1,4 @@
-"""A study's trials as a trace: what was measured, and what it took, for the simulator."""
+"""Recording: a study's trials as a trace, with their measured values and times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dasktune.types import Metrics, Objective, Step
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """A state that was measured, and what a step took since the one before."""
+    """A measured state, and the seconds of a step since the measured state before."""
 
     step: Step
     metrics: Metrics
@@ -33,15 +33,15 @@ class _Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
-    """What was trained of a configuration."""
+class _Path:
+    """The path of a configuration through the plan."""
 
     configuration: dict[str, object]
     nodes: list[Node]
 
     @property
     def known(self) -> Step:
-        """The last step that was measured; 0 if none was."""
+        """The last measured step, or 0."""
         return max((step for node in self.nodes for step in node.metrics), default=0)
 
 
@@ -53,79 +53,81 @@ def trace_of(
     study_id: int,
     objective: Objective,
 ) -> Trace:
-    """Return all that is known of trials as a trace, one configuration a trial.
+    """Return trials as a trace: a configuration for each trial.
 
-    Trials of which nothing was measured are left out. One that was ended early is known as far
-    as it, or any that has the same states, was trained. Trials with the same hyper-parameters
-    and seed are one configuration: the one of which most is known, where the first of them was.
+    Trials without measurements are left out. A trial has the values of all trials that trained
+    the same states, even beyond its own end. Trials with equal hyper-parameters and seeds become
+    one configuration: the longest of them, in the place of the first.
 
     Parameters
     ----------
     plan
-        Knows the trials, and the metrics of their states.
+        The search plan with the metrics of all states.
     records
         The trials.
     database
-        Knows what steps, saves and stages took.
+        The database, which has the times of steps, saves and stages.
     study_id
         The study's number there.
     objective
-        What was optimised.
+        The objective of the study.
 
     Raises
     ------
     ConfigurationError
-        If nothing was measured.
+        If the trials have no measured value.
     """
-    ways = _ways(plan, records)
-    if not ways:
+    paths = _paths(plan, records)
+    if not paths:
         raise ConfigurationError("there is nothing to make a trace of: no step was measured yet")
-    roots = {plan.root_key_of(node) for way in ways for node in way.nodes}
+    roots = {plan.root_key_of(node) for path in paths for node in path.nodes}
     seconds = {row.key: row.seconds for root in roots for row in database.metrics(root)}
-    known = {node: list(_measured(node, seconds)) for way in ways for node in way.nodes}
-    curves = [[one for node in way.nodes for one in known[node]] for way in ways]
+    known = {node: list(_measured(node, seconds)) for path in paths for node in path.nodes}
+    curves = [[state for node in path.nodes for state in known[node]] for path in paths]
     names = list(objective.metrics)
-    names += sorted({name for curve in curves for one in curve for name in one.metrics} - {*names})
-    steps = max(one.step for curve in curves for one in curve)
+    names += sorted(
+        {name for curve in curves for state in curve for name in state.metrics} - {*names}
+    )
+    steps = max(state.step for curve in curves for state in curve)
     shape = (len(curves), steps)
     values, paces = np.full((*shape, len(names)), np.nan), np.full(shape, np.nan)
     measured = np.zeros(shape, bool)
     for row, curve in enumerate(curves):
         before = 0
-        for one in curve:
-            at = one.step - 1
+        for state in curve:
+            at = state.step - 1
             measured[row, at] = True
-            values[row, at] = [one.metrics.get(name, np.nan) for name in names]
-            paces[row, before : one.step] = np.nan if one.seconds is None else one.seconds
-            before = one.step
-    shared = tuple(_shared([way.nodes for way in ways], steps))
+            values[row, at] = [state.metrics.get(name, np.nan) for name in names]
+            paces[row, before : state.step] = np.nan if state.seconds is None else state.seconds
+            before = state.step
+    shared = tuple(_shared([path.nodes for path in paths], steps))
     return Trace(
         metrics=tuple(names),
         values=values,
         seconds=None if np.isnan(paces).all() else paces,
         measured=measured,
-        configurations=tuple(way.configuration for way in ways),
+        configurations=tuple(path.configuration for path in paths),
         directions=dict(zip(objective.metrics, objective.directions, strict=True)),
         shared=shared if any(most for _, most in shared) else (),
         overheads=_overheads(database, study_id, roots),
     )
 
 
-def _ways(plan: SearchPlan, records: Iterable[TrialRecord]) -> list[_Way]:
-    """Return the ways of which something is known, in the order of their first trials."""
-    found: dict[tuple[str, str], _Way] = {}
+def _paths(plan: SearchPlan, records: Iterable[TrialRecord]) -> list[_Path]:
+    """Return the paths with a measured state, in the order of their first trials."""
+    by_name: dict[tuple[str, str], _Path] = {}
     for record in records:
-        way = _Way(_configuration(record), plan.nodes_of(record.number))
-        if not record.was_trained_here or not way.known:
+        path = _Path(_configuration(record), plan.nodes_of(record.number))
+        if not record.was_trained_here or not path.known:
             continue
-        name = plan.root_key_of(way.nodes[0]), json.dumps(way.configuration, sort_keys=True)
-        if name not in found or way.known > found[name].known:
-            found[name] = way
-    return list(found.values())
+        name = plan.root_key_of(path.nodes[0]), json.dumps(path.configuration, sort_keys=True)
+        if name not in by_name or path.known > by_name[name].known:
+            by_name[name] = path
+    return list(by_name.values())
 
 
 def _measured(node: Node, seconds: Mapping[str, float | None]) -> Iterator[_Measured]:
-    """Yield the states of a node that were measured, in order."""
+    """Yield the measured states of a node, in order."""
     if node.parent is None:
         return
     wanted = sorted(node.metrics)
@@ -138,10 +140,10 @@ def _measured(node: Node, seconds: Mapping[str, float | None]) -> Iterator[_Meas
         chain, start = chain.extend(encoded, until - start), until
 
 
-def _shared(ways: Iterable[list[Node]], steps: Step) -> Iterator[Shared]:
-    """Yield for each way the earlier one that it has most first steps in common with."""
+def _shared(paths: Iterable[list[Node]], steps: Step) -> Iterator[Shared]:
+    """Yield for each path the earlier path with which it shares most first steps."""
     first: dict[Node, int] = {}
-    for number, nodes in enumerate(ways):
+    for number, nodes in enumerate(paths):
         others = [node for node in nodes if node.stop and first.setdefault(node, number) != number]
         if others:
             yield first[others[-1]], min(steps, others[-1].stop)
@@ -152,52 +154,54 @@ def _shared(ways: Iterable[list[Node]], steps: Step) -> Iterator[Shared]:
 def _configuration(record: TrialRecord) -> dict[str, object]:
     """Return the hyper-parameters of a trial: plain values, or sequences as JSON."""
     return {
-        name: one.value if isinstance(one, Constant) else one.to_json()
-        for name, one in record.sequences.items()
+        name: sequence.value if isinstance(sequence, Constant) else sequence.to_json()
+        for name, sequence in record.sequences.items()
     }
 
 
 def _overheads(database: Database, study_id: int, roots: Iterable[str]) -> Overheads:
-    """Return what was measured beside the steps."""
+    """Return the measured overheads of a study."""
     stages = list(database.stages(study_id))
-    begun = [(one.start, one.start_seconds) for one in stages if one.start_seconds is not None]
+    begun = [
+        (stage.start, stage.start_seconds) for stage in stages if stage.start_seconds is not None
+    ]
     saves = [row for root in roots for row in database.checkpoints(root)]
     return Overheads(
         begin=_mean(_beginnings(database.runs(study_id), stages)),
         build=_mean(seconds for start, seconds in begun if start == 0),
         load=_mean(seconds for start, seconds in begun if start and seconds),
-        save=_mean(one.hold_up for one in saves),
-        report=_mean(one.latency for one in saves),
+        save=_mean(row.hold_up for row in saves),
+        report=_mean(row.latency for row in saves),
         handover=_gap(stages),
     )
 
 
 def _beginnings(runs: Iterable[RunRow], stages: Iterable[StageRow]) -> Iterator[float]:
-    """Yield the time from the beginning of each run until its first stage began, if one did."""
+    """Yield the time from the beginning of each run until its first stage began."""
     first: dict[str, float] = {}
-    for one in stages:
-        if one.started:
-            first[one.run] = min(one.started, first.get(one.run, one.started))
+    for stage in stages:
+        if stage.started:
+            first[stage.run] = min(stage.started, first.get(stage.run, stage.started))
     for run in runs:
         if run.run in first:
             yield max(0.0, first[run.run] - run.began)
 
 
 def _mean(seconds: Iterable[float | None]) -> float:
-    """Return the mean of what is known, 0 if nothing is."""
-    known = [one for one in seconds if one is not None]
+    """Return the mean of the known values, or 0."""
+    known = [each for each in seconds if each is not None]
     return statistics.fmean(known) if known else 0.0
 
 
 def _gap(stages: Iterable[StageRow]) -> float:
-    """Return the median time between two stages on a worker: some wait for lack of work."""
+    """Return the median time between two stages on a worker: some workers wait for work."""
     by_worker: dict[tuple[str, str], list[StageRow]] = {}
-    for one in stages:
-        if one.started and one.ended:
-            by_worker.setdefault((one.run, one.worker), []).append(one)
+    for stage in stages:
+        if stage.started and stage.ended:
+            by_worker.setdefault((stage.run, stage.worker), []).append(stage)
     gaps = [
-        max(0.0, later.started - (one.ended or 0.0))
+        max(0.0, later.started - (earlier.ended or 0.0))
         for rows in by_worker.values()
-        for one, later in pairwise(sorted(rows, key=lambda row: row.started))
+        for earlier, later in pairwise(sorted(rows, key=lambda row: row.started))
     ]
     return statistics.median(gaps) if gaps else 0.0

@@ -1,4 +1,4 @@
-"""What steps, and all that is not a step, take on a simulated worker."""
+"""Times of steps, and of all else, on a simulated worker."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from dasktune.types import Step
 
 
 class Pace(Protocol):
-    """What the steps of one configuration take."""
+    """The times of the steps of one configuration."""
 
     @property
     def least(self) -> float:
-        """Seconds that no step takes less than."""
+        """Seconds of the fastest step."""
 
     def between(self, first: Step, last: Step) -> float:
         """Return the seconds from the state after `first` steps to that after `last`."""
 
     def slower(self, factor: float) -> Pace:
-        """Return the pace at which every step takes so many times as long."""
+        """Return the pace with every step `factor` times as long."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvenPace:
-    """Every step takes as long.
+    """The pace of steps that all take equally long.
 
     Parameters
     ----------
     least
-        How long, in seconds.
+        Seconds of a step.
     """
 
     least: float
@@ -42,22 +42,22 @@ class EvenPace:
         return (last - first) * self.least
 
     def slower(self, factor: float) -> EvenPace:
-        """Return the pace at which every step takes so many times as long."""
+        """Return the pace with every step `factor` times as long."""
         return EvenPace(self.least * factor)
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPace:
-    """Each step takes what was measured of it.
+    """The pace of steps with measured times.
 
     Parameters
     ----------
     elapsed
-        Seconds that the first 0, 1, 2, ... steps took in all.
+        Total seconds of the first 0, 1, 2, ... steps.
     least
-        What the fastest of them took.
+        Seconds of the fastest step, `factor` included.
     factor
-        How many times as long they take here.
+        Multiplies the measured times.
     """
 
     elapsed: Sequence[float]
@@ -69,13 +69,13 @@ class MeasuredPace:
         return (self.elapsed[last] - self.elapsed[first]) * self.factor
 
     def slower(self, factor: float) -> MeasuredPace:
-        """Return the pace at which every step takes so many times as long."""
+        """Return the pace with every step `factor` times as long."""
         return MeasuredPace(self.elapsed, self.least * factor, self.factor * factor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overheads:
-    """What takes time beside the steps: seconds, each a mean.
+    """Mean seconds of all that takes time beside the steps.
 
     Parameters
     ----------
@@ -84,12 +84,12 @@ class Overheads:
     build
         To build a trainer for a stage that begins at step 0.
     load
-        To build one and load a state into it, where the worker does not hold it still.
+        To build a trainer and load a state into it, if the worker does not hold it.
     save
-        For which saving a state holds training up.
+        By which saving a state delays training.
     report
-        From the end of a step whose state is saved until the tuner is told: the state is
-        durable by then, and training has gone on.
+        From the end of a step whose state is saved until the tuner gets the report; the state is
+        durable by then.
     handover
         From the end of a stage until the next one begins on its worker.
     """
@@ -115,4 +115,4 @@ class Overheads:
 
     def to_json(self) -> dict[str, float]:
         """Return the seconds by name."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -1,7 +1,7 @@
-"""Recorded learning curves: what was measured once takes the place of training.
+"""Traces: recorded learning curves, which can take the place of training.
 
-A trace is what a study measured (`dasktune.study.study.Study.trace`), or what anybody else did
-(`Trace.from_arrays`). `dasktune.traces.files` says how it is stored.
+A trace comes from a study (`dasktune.study.study.Study.trace`) or from arrays
+(`Trace.from_arrays`). `dasktune.traces.files` describes its files.
 """
 
 from __future__ import annotations
@@ -26,48 +26,48 @@ from dasktune.traces.timing import MeasuredPace, Overheads
 from dasktune.types import Direction, Objective, Sequences, Step, Value
 
 CONFIGURATION = "configuration"
-"""The hyper-parameter of a trace's space by which what was recorded is known."""
+"""The hyper-parameter of a trace's space that identifies a recorded configuration."""
 
 Shared = tuple[int, Step]
-"""An earlier configuration, and how many first steps are the same ones."""
+"""An earlier configuration, and the number of first steps in common."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trace:
-    """Learning curves of a number of configurations, all of the same length.
+    """Learning curves of several configurations, all of the same length.
 
-    What is NaN ranks last wherever tuners compare. So a run that had been cut off looks as
-    if it had diverged from there on, unless who made the trace knows better: one that ended
-    because it had reached its target may be given its last value to the end.
+    NaN ranks last wherever tuners compare. So a run that was cut off looks as if it had diverged
+    from there on. Whoever makes a trace may fill the rest, such as with the last value of a run
+    that ended at its target.
 
     Parameters
     ----------
     metrics
-        Their names.
+        Names of the metrics.
     values
-        ``(configurations, steps, metrics)``: what was measured after each step, else NaN.
+        ``(configurations, steps, metrics)``: the values after each step; NaN where missing.
     seconds
-        ``(configurations, steps)``: what each step took, evaluation included; NaN where
-        nobody measured it, and None if nobody measured any.
+        ``(configurations, steps)``: seconds of each step, evaluation included; NaN where
+        missing, and None if all are.
     measured
-        ``(configurations, steps)``: at which steps the metrics were measured, be they NaN.
-        Until the next one they stay as they are. None if that is known of no step.
+        ``(configurations, steps)``: whether the metrics were measured at a step. In between, a
+        metric keeps its last measured value. None if unknown.
     configurations
-        The hyper-parameters of each: JSON. One that changes is a sequence's document, or a
-        list of its values at all steps.
+        The hyper-parameters of each configuration: JSON. A changing one is the document of a
+        sequence, or a list of its values at all steps.
     directions
-        Of the metrics that were optimised.
+        Directions of the metrics that were optimised.
     shared
         For each configuration the earlier one with which it shares most of its first steps,
-        and how many; ``(0, 0)`` if it shares none. Empty if none does.
+        and their number; ``(0, 0)`` for no shared steps. Empty if there are none at all.
     overheads
-        What takes time beside the steps.
+        Times beside the steps.
 
     Raises
     ------
     ConfigurationError
         If the shapes do not fit, a name comes twice, or a time is infinite or negative: all
-        at once.
+        problems at once.
 
     Examples
     --------
@@ -110,9 +110,9 @@ class Trace:
         metrics
             For each metric an array ``(configurations, steps)``.
         seconds
-            Of a step: ``(configurations,)``, or ``(configurations, steps)``.
+            Seconds of a step: ``(configurations,)``, or ``(configurations, steps)``.
         configurations
-            The hyper-parameters of each; nothing is known of them if None.
+            The hyper-parameters of each configuration; None if unknown.
 
         Raises
         ------
@@ -122,10 +122,10 @@ class Trace:
         arrays = {name: floats(name, array) for name, array in metrics.items()}
         shapes = {array.shape for array in arrays.values()}
         if len(shapes) != 1 or any(len(shape) != 2 for shape in shapes):
-            came = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+            given = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
             raise ConfigurationError(
                 f"trace: metrics must be arrays (configurations, steps) of one shape, "
-                f"got {came or 'none'}"
+                f"got {given or 'none'}"
             )
         values = np.stack(list(arrays.values()), axis=-1)
         return cls(
@@ -151,68 +151,70 @@ class Trace:
         try:
             return cls(**_parsed(fields))
         except ConfigurationError as error:
-            raise ConfigurationError(*(f"{path}: {one}" for one in error.problems)) from error
+            raise ConfigurationError(
+                *(f"{path}: {problem}" for problem in error.problems)
+            ) from error
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise ConfigurationError(
                 f"{path}: attributes must be those of a trace: {error!r}"
             ) from error
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write it where nothing is yet; return where it is.
+        """Write the trace to a new file or folder; return its path.
 
         Parameters
         ----------
         path
-            Ends in ``.zarr`` (a folder), ``.zarr.zip`` or ``.npz``, which holds the curves
-            and times alone.
+            Ends in ``.zarr`` (a folder), ``.zarr.zip``, or ``.npz``, which holds only the curves
+            and times.
 
         Raises
         ------
         ConfigurationError
-            If it ends otherwise, or something is there.
+            If the path has another ending, or exists.
         StorageError
             If it cannot be written.
         """
-        fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
-        fields["directions"] = {name: one.value for name, one in self.directions.items()}
+        fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        fields["directions"] = {name: each.value for name, each in self.directions.items()}
         fields["shared"] = np.array(self.shared, dtype=np.int64) if self.shared else None
         fields["overheads"] = self.overheads.to_json()
         return save(fields, Path(path))
 
     @property
     def steps(self) -> Step:
-        """How many steps were recorded."""
+        """Number of recorded steps."""
         return int(self.values.shape[1])
 
     @property
     def complete(self) -> int:
-        """How many configurations have a value after the last step."""
+        """Number of configurations that have a value after the last step."""
         return int(np.isfinite(self.values[:, -1]).any(axis=-1).sum())
 
     def space(self, *, order: int | None = None) -> Space:
         """Return the space whose points are the configurations.
 
-        `CONFIGURATION` is the number by which one is known, and its hyper-parameters come with
-        it: so tuners know of a learning rate what they knew live. Where configurations share
-        their first steps the number is a sequence: that of the first of those that share the
-        step.
+        `CONFIGURATION` is the number of a configuration, and its hyper-parameters come with it:
+        so tuners see the same learning rates as live. Where configurations share their first
+        steps, the number is a sequence: at each step the first configuration that shares it.
 
         Parameters
         ----------
         order
-            Seed of a random order of the configurations, for who takes them one after the
-            other (``sampler="grid"``); as they were recorded if None.
+            Seed of a random order of the configurations, for tuners that try them in order
+            (``sampler="grid"``); None keeps the recorded order.
         """
-        found = [
+        branches = [
             Branch(number, Space(recorded)) if recorded else number
             for number, recorded in zip(self._sequences, self._recorded, strict=True)
         ]
         if order is not None:
-            found = [found[at] for at in np.random.default_rng(order).permutation(len(found))]
-        return Space({CONFIGURATION: Choice(found)})
+            places = np.random.default_rng(order).permutation(len(branches))
+            branches = [branches[place] for place in places]
+        return Space({CONFIGURATION: Choice(branches)})
 
     def check(self, sequences: Sequences) -> None:
-        """Refuse hyper-parameters that change as no configuration on record does."""
+        """Refuse hyper-parameters that change differently from all recorded configurations."""
         refuse(
             f"{name} must not change on recorded curves but as it was recorded, got {function!r}"
             for name, function in sequences.items()
@@ -222,19 +224,19 @@ class Trace:
     def objective(
         self, metric: str | None = None, direction: str | Direction | None = None
     ) -> Objective:
-        """Return what tuners optimise on it: what was optimised when it was recorded.
+        """Return the objective of tuners on the trace; by default the recorded objective.
 
         Parameters
         ----------
         metric
-            Another one. If that is None and nobody has said what was optimised, the only one.
+            Another metric. If None, the optimised one, or the only one.
         direction
-            Another one; to minimize if that is None and nobody has said.
+            Another direction. If None, the recorded one, or ``minimize``.
 
         Raises
         ------
         ConfigurationError
-            If several metrics may be meant.
+            If the metric is ambiguous.
         """
         known = [metric] if metric is not None else list(self.directions) or self.metrics
         if len(known) > 1:
@@ -263,26 +265,26 @@ class Trace:
         return recorded
 
     def pace(self, sequences: Sequences, stop: Step) -> MeasuredPace:
-        """Return what steps take up to `stop`; 1 second each if nobody measured any.
+        """Return the pace of a trial up to `stop`; 1 second a step if none was measured.
 
-        A step that was not measured takes what those of its configuration take on average.
+        A step without a measured time takes the mean time of its configuration.
         """
         values = {name: function(max(0, stop - 1)) for name, function in sequences.items()}
         return self._paces[self._number(values)]
 
     def hyper_parameters(self, sequences: Sequences, step: Step) -> dict[str, Value]:
-        """Return what is recorded of a trial's hyper-parameters at a step."""
+        """Return the recorded hyper-parameters of a trial at a step."""
         number = self._number({name: function(step) for name, function in sequences.items()})
         return {name: function(step) for name, function in self._recorded[number].items()}
 
     @cached_property
     def _recorded(self) -> list[dict[str, Sequence]]:
-        return [_sequences_of(one, self.steps) for one in self.configurations]
+        return [_sequences_of(configuration, self.steps) for configuration in self.configurations]
 
     @cached_property
     def _changing(self) -> set[Sequence]:
-        """All that a hyper-parameter may be on it."""
-        recorded = (function for one in self._recorded for function in one.values())
+        """All sequences that a hyper-parameter may have on the trace."""
+        recorded = (function for functions in self._recorded for function in functions.values())
         return {*self._sequences, *recorded}
 
     @cached_property
@@ -303,7 +305,7 @@ class Trace:
 
     @cached_property
     def _sequences(self) -> tuple[Sequence, ...]:
-        """The configurations as sequences of the numbers that each step is known by."""
+        """The configurations as sequences of configuration numbers, one for each step."""
         parts: list[list[tuple[Step, int]]] = []
         for number in range(len(self.configurations)):
             other, steps = self.shared[number] if self.shared else (0, 0)
@@ -326,7 +328,7 @@ def _parsed(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **fields,
         "directions": {
-            str(name): Direction.parse(one) for name, one in fields["directions"].items()
+            str(name): Direction.parse(each) for name, each in fields["directions"].items()
         },
         "shared": tuple((int(other), int(steps)) for other, steps in fields["shared"]),
         "overheads": Overheads(**fields["overheads"]),
@@ -336,33 +338,33 @@ def _parsed(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _of_steps(
     seconds: NDArray[np.floating[Any]], values: NDArray[np.floating[Any]]
 ) -> NDArray[np.floating[Any]]:
-    """Return seconds by step, of each configuration the same where it has but one."""
+    """Return the seconds of all steps; a single number counts for all steps."""
     if seconds.shape == values.shape[:1]:
         return np.broadcast_to(seconds[:, None], values.shape[:2])
     return seconds
 
 
 def _sequences_of(configuration: Mapping[str, object], steps: Step) -> dict[str, Sequence]:
-    """Return recorded hyper-parameters as sequences; what is neither that nor plain is left."""
-    found: dict[str, Sequence] = {}
+    """Return the recorded hyper-parameters that are sequences or plain values, as sequences."""
+    sequences: dict[str, Sequence] = {}
     for name, value in configuration.items():
         if name == CONFIGURATION:
             continue
         try:
             if isinstance(value, Mapping):
-                found[name] = sequence_from_json(value)
+                sequences[name] = sequence_from_json(value)
             elif isinstance(value, list) and len(value) == steps:
                 changes = [at for at in range(steps) if at == 0 or value[at] != value[at - 1]]
-                found[name] = _sequence([(at, value[at]) for at in changes])
+                sequences[name] = _sequence([(at, value[at]) for at in changes])
             else:
-                found[name] = as_sequence(value)
+                sequences[name] = as_sequence(value)
         except (ConfigurationError, LookupError, TypeError, ValueError):
             continue
-    return found
+    return sequences
 
 
 def _sequence(parts: Iterable[tuple[Step, Any]]) -> Sequence:
-    """Return what has each value from its step on."""
+    """Return the sequence that has each value from its step on."""
     starts, values = zip(*parts, strict=True)
     return Constant(values[0]) if len(values) == 1 else Piecewise(values, starts[1:])
 
@@ -370,7 +372,7 @@ def _sequence(parts: Iterable[tuple[Step, Any]]) -> Sequence:
 def _held(
     values: NDArray[np.floating[Any]], measured: NDArray[np.bool_]
 ) -> NDArray[np.floating[Any]]:
-    """Return values with those that were not measured as the last one that was, if one follows."""
+    """Return the values with gaps between two measured values filled with the earlier one."""
     steps = np.arange(values.shape[1])
     last = np.maximum.accumulate(np.where(measured, steps, -1), axis=1)
     ends = np.where(measured, steps, -1).max(axis=1, keepdims=True)
@@ -381,28 +383,28 @@ def _held(
 
 def _problems(trace: Trace) -> list[str]:
     count, values, steps = len(trace.configurations), trace.values, 0
-    found = []
+    problems = []
     if values.ndim > 1:
         steps = values.shape[1]
     shape = (count, steps, len(trace.metrics))
     if values.shape != shape or 0 in shape:
-        found.append(
+        problems.append(
             f"values must be (configurations, steps, metrics), none of them 0, with {count} "
             f"configurations and {len(trace.metrics)} metrics, got {values.shape}"
         )
     if len(set(trace.metrics)) < len(trace.metrics):
-        found.append(f"a metric may come only once, got {', '.join(trace.metrics)}")
+        problems.append(f"a metric may come only once, got {', '.join(trace.metrics)}")
     for name, array in (("seconds", trace.seconds), ("measured", trace.measured)):
         if array is not None and array.shape != shape[:2]:
-            found.append(f"{name} must be one for each of {shape[:2]}, got {array.shape}")
+            problems.append(f"{name} must be one for each of {shape[:2]}, got {array.shape}")
     if trace.seconds is not None and ((trace.seconds < 0) | np.isinf(trace.seconds)).any():
-        found.append("seconds must be finite and >= 0, or NaN where nobody measured them")
-    found += [
-        unknown("metric with a direction", one, trace.metrics)
-        for one in trace.directions
-        if one not in trace.metrics
+        problems.append("seconds must be finite and >= 0, or NaN where nobody measured them")
+    problems += [
+        unknown("metric with a direction", name, trace.metrics)
+        for name in trace.directions
+        if name not in trace.metrics
     ]
-    return [*found, *_sharing_problems(trace.shared, count, steps)]
+    return [*problems, *_sharing_problems(trace.shared, count, steps)]
 
 
 def _sharing_problems(shared: tuple[Shared, ...], count: int, steps: Step) -> list[str]:

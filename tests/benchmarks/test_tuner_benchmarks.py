@@ -16,7 +16,7 @@ import pytest
 
 import dasktune as dt
 from dasktune.simulate import Trace
-from dasktune.simulate.mishaps import Mishaps
+from dasktune.simulate.jobs import Mishaps
 from dasktune.types import Direction, Extend
 
 pytestmark = pytest.mark.process

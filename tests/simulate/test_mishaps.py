@@ -15,7 +15,7 @@ from dasktune.algos.curves import Curve, Persistence, Prediction, Predictor
 from dasktune.engine.limits import Limits
 from dasktune.errors import ConfigurationError
 from dasktune.sequences import Constant
-from dasktune.simulate.mishaps import Mishaps
+from dasktune.simulate.jobs import Mishaps
 from dasktune.space import Float
 from dasktune.types import Step, TrialState
 

@@ -36,7 +36,7 @@ from dasktune.graph.plan import Node
 from dasktune.graph.save_policy import SavePolicy
 from dasktune.graph.view import RunView
 from dasktune.sequences import Constant, MultiStep, Piecewise, Sequence
-from dasktune.simulate.mishaps import Mishaps
+from dasktune.simulate.jobs import Mishaps
 from dasktune.simulate.runner import Conditions, SimulatedRunner
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import encode
