@@ -1,4 +1,4 @@
-"""What the pages in docs/ show is run."""
+"""The examples in docs/ run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The architecture: layers, no cycle, a pure core, and the words no module may use.
+"""The architecture: layers, imports, a pure core, and forbidden words.
 
 Everything is read from the syntax tree, so that an import inside a function or under
 ``TYPE_CHECKING`` counts like any other.
@@ -173,7 +173,7 @@ def upward(modules: dict[str, ast.Module]) -> list[str]:
 
 
 def impurities(name: str, tree: ast.Module) -> list[str]:
-    """Return what a pure module takes from the world."""
+    """Return the impure imports and calls of a module."""
     outside = {other.partition(".")[0] for other in imported(tree, frozenset())}
     allowed = {*HARMLESS.split(), "dasktune", *BRIDGES.get(name, ())}
     found = [f"{name} imports {other}" for other in sorted(outside - allowed)]

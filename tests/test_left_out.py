@@ -1,4 +1,4 @@
-"""What becomes of tests whose parts are missing (tests/conftest.py)."""
+"""Tests whose services are missing (tests/conftest.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people may name things: anything that can be shown."""
+"""Allowed names of studies, metrics and hyper-parameters."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def requirements(lines: list[str]) -> dict[str, Requirement]:
 
 
 def declared(*extras: str) -> dict[str, Requirement]:
-    """Return what pyproject asks for, extras that name other extras taken apart."""
+    """Return the requirements of pyproject, with extras of extras."""
     lines = list(PROJECT["dependencies"])
     for extra in extras:
         lines += PROJECT["optional-dependencies"][extra]
@@ -82,7 +82,7 @@ def test_all_that_is_needed_is_pinned() -> None:
 
 
 def applicable(name: str, extras: tuple[str, ...]) -> list[tuple[str, tuple[str, ...]]]:
-    """Return what an installed package needs here, with the extras it asks for."""
+    """Return the requirements of an installed package, with their extras."""
     found = map(Requirement, importlib.metadata.requires(name) or [])
     return [
         (canonicalize_name(one.name), tuple(one.extras))

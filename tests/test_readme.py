@@ -1,4 +1,4 @@
-"""What the README shows is run."""
+"""The examples in the README run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_study_file_in_the_readme_trains(
 
 
 @pytest.mark.process
-def test_the_study_in_the_readme_can_be_predicted_recorded_and_replayed(tmp_path: Path) -> None:
+def test_readme_commands_predict_record_and_replay(tmp_path: Path) -> None:
     (tmp_path / "tune.py").write_text(BLOCKS[0])
     section = README.split("## A target, and a time")[1].split("\n## ")[0]
     assert "--orders 25" in section

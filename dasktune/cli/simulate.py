@@ -391,17 +391,17 @@ def _draw(results: Sequence[Compared], metric: str, target: float | None) -> Svg
 
 def _draw_best(results: Sequence[Compared], metric: str) -> Svg:
     """Return the best value by time: the median of each tuner, and its runs behind."""
-    from dasktune.report.curves import Curve, draw_curves
+    from dasktune.report.curves import PlottedCurve, draw_curves
 
     medians = [
-        Curve(
+        PlottedCurve(
             points=_stairs(result.median_line(), max(run.seconds for run in result.repeats)),
             name=result.name,
         )
         for result in results
     ]
     runs = [
-        Curve(
+        PlottedCurve(
             points=_stairs([(at, value) for at, _, value in run.incumbents], run.seconds),
             name=result.name,
         )

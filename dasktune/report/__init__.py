@@ -1,4 +1,4 @@
-"""What people look at: the HTML report, plots of sequences, and the live display."""
+"""The HTML report, plots of sequences, and the live display of a run."""
 
 from dasktune.report.fan import draw_fan
 from dasktune.report.page import write_report

@@ -1,4 +1,4 @@
-"""Scales from values to coordinates, and the ticks that people read off them."""
+"""Scales from values to coordinates, with ticks and axes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DECADES = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Takes values between `low` and `high` to coordinates between `start` and `end`."""
+    """Maps values between `low` and `high` to coordinates between `start` and `end`."""
 
     low: float
     high: float
@@ -50,7 +50,7 @@ def ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[fl
         return [low]
     power = 10.0 ** math.floor(math.log10((high - low) / most))
     sizes = [power * factor for factor in (1, 2, 5, 10)]
-    size = next((one for one in sizes if (high - low) / one <= most + 1e-9), sizes[-1])
+    size = next((step for step in sizes if (high - low) / step <= most + 1e-9), sizes[-1])
     if whole:
         size = max(1.0, size)
     first, last = math.ceil(low / size - 1e-9), math.floor(high / size + 1e-9)
@@ -69,12 +69,12 @@ def log_ticks(low: float, high: float, most: int) -> list[float]:
     powers = [e for e in range(first, last + 1) if low <= float(f"1e{e}") <= high]
     if len(powers) > most / 2:
         return [float(f"1e{e}") for e in powers[:: math.ceil(len(powers) / most)]]
-    found = [float(f"{f}e{e}") for e in range(first, last + 1) for f in (1, 2, 5)]
-    return [tick for tick in found if low <= tick <= high] or [low, high]
+    candidates = [float(f"{f}e{e}") for e in range(first, last + 1) for f in (1, 2, 5)]
+    return [tick for tick in candidates if low <= tick <= high] or [low, high]
 
 
 def value_scale(values: Sequence[float], start: float, end: float) -> Scale:
-    """Return a scale that shows all values, logarithmic where they are of all sizes."""
+    """Return a scale for all values, logarithmic if they span more than `DECADES`."""
     low, high = min(values), max(values)
     if low > 0 and math.log10(high / low) > DECADES:
         return Scale(low=low / 1.2, high=high * 1.2, start=start, end=end, log=True)
@@ -83,7 +83,7 @@ def value_scale(values: Sequence[float], start: float, end: float) -> Scale:
 
 
 def bottom_axis(scale: Scale, top: float, bottom: float, words: str, *, whole: bool = True) -> str:
-    """Return grid lines, ticks and the name of an axis, of whole steps unless told otherwise."""
+    """Return grid lines, ticks and the name of a horizontal axis, by default of whole steps."""
     most = max(2, min(12, int(abs(scale.end - scale.start) / 70)))
     marks = [
         tag("path", d=f"M{x:.1f} {top:.1f}V{bottom:.1f}", class_="grid")
@@ -102,7 +102,7 @@ def bottom_axis(scale: Scale, top: float, bottom: float, words: str, *, whole: b
 
 
 def left_axis(scale: Scale, left: float, right: float, words: str) -> str:
-    """Return grid lines, ticks and the name, above, of an axis of values."""
+    """Return grid lines, ticks and the name of a vertical axis of values."""
     most = max(2, min(8, int(abs(scale.end - scale.start) / 40)))
     marks = [
         tag("path", d=f"M{left:.1f} {y:.1f}H{right:.1f}", class_="grid")

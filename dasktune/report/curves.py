@@ -1,4 +1,4 @@
-"""Learning curves: the metric of every state of the plan, shared beginnings drawn once."""
+"""Learning curves of all trials; shared beginnings are drawn once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.report.axes import Scale, bottom_axis, left_axis, value_scale
 from dasktune.report.formats import count
-from dasktune.report.svg import Svg, line, tag, text, title
+from dasktune.report.svg import Svg, line, line_legend, tag, text, title
 from dasktune.report.tree_layout import MOST_BARS, most_shared
 from dasktune.types import Metrics
 
@@ -22,16 +22,16 @@ OUTLYING = 0.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
-    """The finite values of a metric by step, and what they belong to."""
+class PlottedCurve:
+    """The finite values of a metric by step, with the name of the curve."""
 
     points: Points
     name: str
 
 
 def draw_curves(
-    best: Sequence[Curve],
-    others: Iterable[Curve],
+    best: Sequence[PlottedCurve],
+    others: Iterable[PlottedCurve],
     *,
     metric: str,
     heading: str = "",
@@ -40,9 +40,8 @@ def draw_curves(
 ) -> Svg:
     """Return curves over steps: the `best` few in colour, in front of the faint `others`.
 
-    `across` is what they are drawn over in place of steps, `rest` what the others are.
-
-    A few values that are far from all others lie beyond the axis; the picture says so.
+    `across` is the name of the horizontal axis, `rest` the name of the others. A few values far
+    from all others may lie beyond the axis; a note counts them.
     """
     behind = list(others)
     values = [value for curve in (*best, *behind) for _, value in curve.points]
@@ -51,15 +50,16 @@ def draw_curves(
     last = max((step for curve in (*best, *behind) for step, _ in curve.points), default=1)
     steps = Scale(low=0, high=last or 1, start=LEFT, end=WIDTH - RIGHT)
     beyond = sum(not low <= value <= high for value in values)
-    frame = tag("rect", x=LEFT, y=TOP - 6, width=WIDTH - LEFT - RIGHT, height=HEIGHT - TOP)
     marks = [
-        tag("clipPath", frame, id="dt-frame"),
+        frame("dt-frame", HEIGHT),
         left_axis(scale, LEFT, WIDTH - RIGHT, metric),
         bottom_axis(steps, TOP, HEIGHT - BOTTOM, across, whole=across == "step"),
         tag(
             "g",
             *(_curve(curve, steps, scale, "faint") for curve in behind),
-            *reversed([_curve(one, steps, scale, f"curve l{i}") for i, one in enumerate(best, 1)]),
+            *reversed(
+                [_curve(curve, steps, scale, f"curve l{i}") for i, curve in enumerate(best, 1)]
+            ),
             clip_path="url(#dt-frame)",
         ),
         _legend(best, beyond, rest if behind else ""),
@@ -67,8 +67,8 @@ def draw_curves(
     return Svg(marks="".join(marks), width=WIDTH, height=HEIGHT, label=heading or metric)
 
 
-def curves_of(plan: SearchPlan, metric: str, most: int = MOST_BARS) -> list[Curve]:
-    """Return one curve for each node that has values, from where its parent's ended."""
+def curves_of(plan: SearchPlan, metric: str, most: int = MOST_BARS) -> list[PlottedCurve]:
+    """Return one curve for each node with values, connected with the curve of its parent."""
     nodes = list(plan)
     kept = most_shared(nodes, most)
     ends: dict[Node, Points] = {}
@@ -80,23 +80,23 @@ def curves_of(plan: SearchPlan, metric: str, most: int = MOST_BARS) -> list[Curv
         ends[node] = joined[-1:]
         if points and node in kept:
             name = f"{count(node.passing, 'trial')}, steps {node.start}-{node.stop}"
-            curves.append(Curve(points=joined, name=name))
+            curves.append(PlottedCurve(points=joined, name=name))
     return curves
 
 
 def points_of(metrics: Mapping[int, Metrics], name: str) -> Points:
     """Return the finite values of a metric in the order of their steps."""
-    found = ((step, metrics[step].get(name, math.nan)) for step in sorted(metrics))
-    return tuple((step, value) for step, value in found if math.isfinite(value))
+    pairs = ((step, metrics[step].get(name, math.nan)) for step in sorted(metrics))
+    return tuple((step, value) for step, value in pairs if math.isfinite(value))
 
 
 def usual_range(values: Iterable[float], always: Iterable[float]) -> tuple[float, float]:
-    """Return the range of the values, without a few that are far off all others.
+    """Return the range of the values, except a few that are far from all others.
 
     Parameters
     ----------
     always
-        Values that are in the range however far off they are.
+        Values that the range always includes.
 
     Examples
     --------
@@ -118,31 +118,37 @@ def usual_range(values: Iterable[float], always: Iterable[float]) -> tuple[float
 
 
 def thinned(points: Points, most: int = MOST_POINTS) -> Points:
-    """Return at most so many of the points, the first and the last among them."""
+    """Return at most `most` of the points, with the first and the last."""
     if len(points) <= most:
         return points
     last = len(points) - 1
     return tuple(points[round(i * last / (most - 1))] for i in range(most))
 
 
-def _curve(curve: Curve, steps: Scale, scale: Scale, look: str) -> str:
-    places = [(steps(step), scale(value)) for step, value in thinned(curve.points)]
+def frame(name: str, height: float) -> str:
+    """Return the clip path of the area between the axes."""
+    area = tag("rect", x=LEFT, y=TOP - 6, width=WIDTH - LEFT - RIGHT, height=height - TOP)
+    return tag("clipPath", area, id=name)
+
+
+def path(points: Points, steps: Scale, scale: Scale, look: str, tooltip: str = "") -> str:
+    """Return a line through points; a single point becomes a short dash."""
+    places = [(steps(step), scale(value)) for step, value in points]
     if len(places) == 1:
         (x, y) = places[0]
         places = [(x - 2, y), (x + 2, y)]
-    return tag("path", title(curve.name), d=line(places), class_=look) if places else ""
+    return tag("path", tooltip, d=line(places), class_=look) if places else ""
 
 
-def _legend(best: Sequence[Curve], beyond: int, rest: str) -> str:
-    x, marks = LEFT, []
-    for index, curve in enumerate(best, 1):
-        marks.append(tag("path", d=f"M{x:.0f} 16h22", class_=f"curve l{index}"))
-        marks.append(text(x + 28, 20, curve.name, class_="tick"))
-        x += 48 + 6.3 * len(curve.name)
+def _curve(curve: PlottedCurve, steps: Scale, scale: Scale, look: str) -> str:
+    return path(thinned(curve.points), steps, scale, look, title(curve.name))
+
+
+def _legend(best: Sequence[PlottedCurve], beyond: int, rest: str) -> str:
+    marks, x = line_legend(((f"curve l{i}", curve.name) for i, curve in enumerate(best, 1)), LEFT)
     if rest and x < WIDTH - 130:
-        marks.append(tag("path", d=f"M{x:.0f} 16h22", class_="faint"))
-        marks.append(text(x + 28, 20, rest, class_="tick"))
+        marks += line_legend([("faint", rest)], x)[0]
     if beyond:
         words = f"{count(beyond, 'value')} beyond the axis"
-        marks.append(text(WIDTH - RIGHT, 48, words, class_="note", text_anchor="end"))
-    return "".join(marks)
+        marks += text(WIDTH - RIGHT, 48, words, class_="note", text_anchor="end")
+    return marks

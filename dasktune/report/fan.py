@@ -1,4 +1,4 @@
-"""A fan: what was measured of a trial, and shaded behind it what may follow, and how likely."""
+"""A fan: the measured curve of a trial, and shaded bands of its predicted values."""
 
 from __future__ import annotations
 
@@ -6,47 +6,54 @@ import math
 from collections.abc import Sequence
 
 from dasktune.report.axes import Scale, bottom_axis, left_axis, value_scale
-from dasktune.report.curves import usual_range
+from dasktune.report.curves import (
+    BOTTOM,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    Points,
+    frame,
+    path,
+    usual_range,
+)
 from dasktune.report.formats import number
-from dasktune.report.svg import Svg, line, tag, text, title
+from dasktune.report.svg import Svg, line, line_legend, tag, text, title
 from dasktune.results.prediction import INTERVALS, Outlook, turned
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 1120.0, 380.0, 72.0, 24.0, 64.0, 52.0
-
-Points = tuple[tuple[float, float], ...]
+HEIGHT = 380.0
 
 
 def draw_fan(outlook: Outlook, *, target: float | None = None, heading: str = "") -> Svg:
     """Return a trial's curve and its fan: the median, and bands of 50, 80 and 95%.
 
-    Curves of trials that begin alike are faint behind it, where they have gone on alone. What
-    is far from all else lies beyond the axis.
+    Curves of siblings are faint, from the step at which they part. Values far from all others
+    may lie beyond the axis.
 
     Parameters
     ----------
     outlook
-        What is drawn (`dasktune.Study.predict`).
+        The prediction (`dasktune.Study.predict`).
     target
-        A value to draw a line at; the fan says how likely it is.
+        A value for a line; the description has its probability.
     heading
-        What the drawing is called for those who cannot see it.
+        Description for screen readers.
     """
     others = _siblings(outlook)
     scale, beyond = _scale(outlook, others, target)
     first = min(outlook.measured[0][0], *(curve[0][0] for curve in others), outlook.steps[0])
     steps = Scale(low=first, high=outlook.steps[-1], start=LEFT, end=WIDTH - RIGHT)
-    frame = tag("rect", x=LEFT, y=TOP - 6, width=WIDTH - LEFT - RIGHT, height=HEIGHT - TOP)
     clip = f"dt-fan-{outlook.trial}"
     marks = [
-        tag("clipPath", frame, id=clip),
+        frame(clip, HEIGHT),
         left_axis(scale, LEFT, WIDTH - RIGHT, outlook.metric),
         bottom_axis(steps, TOP, HEIGHT - BOTTOM, "step"),
         tag(
             "g",
-            *(_path(curve, steps, scale, "faint") for curve in others),
+            *(path(curve, steps, scale, "faint") for curve in others),
             *(_band(outlook, level, steps, scale) for level in reversed(INTERVALS)),
-            _path(_median(outlook), steps, scale, "median", title(_words(outlook, target))),
-            _path(outlook.measured, steps, scale, "curve l2"),
+            path(_median(outlook), steps, scale, "median", title(_words(outlook, target))),
+            path(outlook.measured, steps, scale, "curve l2"),
             "" if target is None else _target(target, scale),
             clip_path=f"url(#{clip})",
         ),
@@ -57,7 +64,7 @@ def draw_fan(outlook: Outlook, *, target: float | None = None, heading: str = ""
 
 
 def _words(outlook: Outlook, target: float | None) -> str:
-    """Return in words what is expected of the end, and of the target."""
+    """Return the predicted last value and the chance of the target in words."""
     (low, high), at = outlook.interval(0.8)[-1], outlook.steps[-1]
     words = (
         f"trial {outlook.trial}, step {at:,}: {outlook.metric} {number(outlook.medians[-1])}, "
@@ -69,7 +76,7 @@ def _words(outlook: Outlook, target: float | None) -> str:
 
 
 def _siblings(outlook: Outlook) -> list[Points]:
-    """Return what others measured from where they part, in the metric's own unit."""
+    """Return the curves of siblings from the parting step on, in the metric's unit."""
     last = outlook.steps[-1]
     curves = (
         tuple(
@@ -87,23 +94,15 @@ def _median(outlook: Outlook) -> Points:
 
 
 def _band(outlook: Outlook, level: float, steps: Scale, scale: Scale) -> str:
-    """Return the area in which values lie with a probability, from the last measured one on."""
+    """Return the area that holds the values with a probability, after the last measurement."""
     ends = outlook.interval(level)
     last, value = outlook.measured[-1]
     lower = [(last, value), *((at, low) for at, (low, _) in zip(outlook.steps, ends, strict=True))]
     upper = [(at, high) for at, (_, high) in zip(outlook.steps, ends, strict=True)]
-    places = [(steps(at), scale(one)) for at, one in (*lower, *reversed(upper))]
+    places = [(steps(at), scale(end)) for at, end in (*lower, *reversed(upper))]
     low, high = ends[-1]
     words = f"{level:.0%} between {number(low)} and {number(high)} at step {outlook.steps[-1]:,}"
     return tag("path", title(words), d=line(places) + "Z", class_="fan")
-
-
-def _path(points: Points, steps: Scale, scale: Scale, look: str, told: str = "") -> str:
-    places = [(steps(at), scale(value)) for at, value in points]
-    if len(places) == 1:
-        (x, y) = places[0]
-        places = [(x - 2, y), (x + 2, y)]
-    return tag("path", told, d=line(places), class_=look)
 
 
 def _target(target: float, scale: Scale) -> str:
@@ -112,9 +111,10 @@ def _target(target: float, scale: Scale) -> str:
 
 
 def _scale(outlook: Outlook, others: Sequence[Points], target: float | None) -> tuple[Scale, bool]:
-    """Return the axis of values, and whether something lies beyond it.
+    """Return the scale of values, and whether a value lies beyond it.
 
-    The 80% interval is always inside; of the widest one and of others' curves what is usual.
+    The scale includes the 80% interval, and the usual range of the widest interval and of
+    siblings.
     """
     always = [value for pair in outlook.interval(0.8) for value in pair]
     always += [value for value in (target,) if value is not None]
@@ -132,18 +132,15 @@ def _legend(has_others: bool, beyond: bool, target: float | None) -> str:
     entries = [("curve l2", "measured"), ("median", "median")]
     entries += [("faint", "trials that begin alike")] if has_others else []
     entries += [("target", f"target {number(target)}")] if target is not None else []
-    x, marks = LEFT, []
-    for look, words in entries:
-        marks.append(tag("path", d=f"M{x:.0f} 16h22", class_=look))
-        marks.append(text(x + 28, 20, words, class_="tick"))
-        x += 48 + 6.3 * len(words)
-    # As in the fan, where the bands lie one upon the other.
+    first, x = line_legend(entries, LEFT)
+    marks = [first]
+    # The boxes overlap as the bands of the fan do.
     for place in range(len(INTERVALS)):
         rest = 22 * (len(INTERVALS) - place)
         marks.append(tag("rect", x=x, y=10, width=float(rest), height=12, class_="fan"))
     shares = ", ".join(f"{level:.0%}" for level in INTERVALS)
     marks.append(text(x + 22 * len(INTERVALS) + 6, 20, shares, class_="tick"))
     if beyond:
-        words = "some lies beyond the axis"
+        words = "some values beyond the axis"
         marks.append(text(WIDTH - RIGHT, 48, words, class_="note", text_anchor="end"))
     return "".join(marks)

@@ -1,4 +1,4 @@
-"""Figures as people read them: numbers, durations, plurals."""
+"""Texts of numbers, durations and plurals."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def number(value: object) -> str:
-    """Return a value in at most a handful of letters, exact where that is short.
+    """Return a short text of a value, exact if that is short.
 
     Examples
     --------
@@ -25,7 +25,7 @@ def number(value: object) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return a text that no terminal obeys: what cannot be seen is spelt out.
+    r"""Return a text with escaped control characters, harmless for terminals.
 
     Examples
     --------
@@ -35,12 +35,13 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text
     )
 
 
 def duration(seconds: float) -> str:
-    """Return a time span with the two units that matter.
+    """Return a time span in its two largest units.
 
     Examples
     --------
@@ -59,7 +60,7 @@ def duration(seconds: float) -> str:
 
 
 def count(amount: int, noun: str) -> str:
-    """Return an amount with its noun, in the plural where that is due.
+    """Return an amount with its noun in singular or plural.
 
     Examples
     --------

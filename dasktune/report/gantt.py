@@ -1,4 +1,4 @@
-"""Who ran what when: one row per worker, one bar per attempt, coloured by how it ended."""
+"""A Gantt chart: one row per worker, one bar per attempt, coloured by its status."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from dasktune.report.axes import Scale
 from dasktune.report.axes import ticks as round_ticks
 from dasktune.report.formats import count, duration
-from dasktune.report.svg import Svg, tag, text, title
+from dasktune.report.svg import Svg, legend, tag, text, title
 from dasktune.storage.database.schema import StageRow
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 1120.0, 190.0, 24.0, 44.0, 48.0
 ROW = 22.0
 MOST_WORKERS = 48
 IDLE_SHARE = 0.1
-"""A time in which no worker runs anything is cut if it is longer than this share."""
+"""An idle time of all workers is cut if it is longer than this share."""
 
 CUT_SHARE = 0.02
-"""What is left of such a time."""
+"""The share that remains of a cut idle time."""
 
 LOOKS = {
     "trained": "k2",
@@ -29,24 +29,24 @@ LOOKS = {
     "superseded": "k4",
     "skipped": "k6",
 }
-"""Class by status; any other is drawn as skipped."""
+"""Class by status; other statuses look like skipped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """Wall time with the long idle times cut short: pieces of (begin, end, shown from)."""
+    """Wall time with long idle times cut: pieces of (begin, end, shown begin)."""
 
     pieces: tuple[tuple[float, float, float], ...]
     gap: float
 
     @property
     def length(self) -> float:
-        """Seconds from the first beginning to the last end, as shown."""
+        """Shown seconds from the first beginning to the last end."""
         begin, end, shown = self.pieces[-1]
         return shown + end - begin
 
     def __call__(self, moment: float) -> float:
-        """Return when a moment is shown, in seconds from the first."""
+        """Return the shown time of a moment, in seconds after the first."""
         for begin, end, shown in self.pieces:
             if moment <= end:
                 return shown + max(0.0, moment - begin)
@@ -54,7 +54,7 @@ class Clock:
 
 
 def draw_gantt(stages: Sequence[StageRow]) -> Svg | None:
-    """Return the picture of all attempts that began; None if none did."""
+    """Return the chart of all attempts that have started, or None."""
     ran = [row for row in stages if row.started and row.ended is not None]
     if not ran:
         return None
@@ -69,8 +69,8 @@ def draw_gantt(stages: Sequence[StageRow]) -> Svg | None:
         name = worker.partition("://")[2] or worker
         short = name if len(name) <= 26 else "…" + name[-25:]
         marks.append(tag("g", title(worker), text(LEFT - 10, y + 15, short, text_anchor="end")))
-        mine = [row for row in ran if row.worker == worker]
-        marks += [_bar(rows, clock, scale, y) for rows in joined(mine, clock, scale)]
+        own = [row for row in ran if row.worker == worker]
+        marks += [_bar(rows, clock, scale, y) for rows in joined(own, clock, scale)]
     if len(workers) > len(shown):
         words = f"{len(workers) - len(shown):,} more workers are not shown"
         marks.append(text(LEFT, bottom + 38, words, class_="note"))
@@ -79,7 +79,7 @@ def draw_gantt(stages: Sequence[StageRow]) -> Svg | None:
 
 
 def clock_of(spans: Iterable[tuple[float, float]]) -> Clock:
-    """Return wall time without the long times in which nothing ran.
+    """Return the clock that cuts the long idle times.
 
     Examples
     --------
@@ -106,7 +106,7 @@ def clock_of(spans: Iterable[tuple[float, float]]) -> Clock:
 
 
 def joined(rows: Iterable[StageRow], clock: Clock, scale: Scale) -> list[list[StageRow]]:
-    """Return rows of one worker in order, neighbours too small to be told apart together."""
+    """Return the rows of a worker in order; very small neighbours form one group."""
     groups: list[list[StageRow]] = []
     edge = 0.0
     for row in sorted(rows, key=lambda row: row.started):
@@ -126,10 +126,10 @@ def _bar(rows: Sequence[StageRow], clock: Clock, scale: Scale, y: float) -> str:
     width = max(1.0, end - start - (0.8 if end - start > 3 else 0))
     look = LOOKS.get(first.status, "k6")
     size = {"x": start, "y": y + 3, "width": width, "height": ROW - 6, "rx": 2.0}
-    return tag("rect", title(_told(rows)), **size, class_=f"attempt {look}")
+    return tag("rect", title(_tooltip(rows)), **size, class_=f"attempt {look}")
 
 
-def _told(rows: Sequence[StageRow]) -> str:
+def _tooltip(rows: Sequence[StageRow]) -> str:
     first = rows[0]
     if len(rows) > 1:
         return f"{len(rows)} attempts, {first.status}, {sum(row.steps for row in rows):,} steps"
@@ -160,11 +160,6 @@ def _axis(scale: Scale, clock: Clock, bottom: float) -> str:
 
 
 def _legend(rows: Iterable[StageRow]) -> str:
-    x, marks = LEFT, []
-    found = {row.status for row in rows}
-    for status in [*(one for one in LOOKS if one in found), *sorted(found - LOOKS.keys())]:
-        look = LOOKS.get(status, "k6")
-        marks.append(tag("rect", x=x, y=14, width=22, height=12, rx=2, class_=look))
-        marks.append(text(x + 28, 24, status, class_="tick"))
-        x += 48 + 6.3 * len(status)
-    return "".join(marks)
+    present = {row.status for row in rows}
+    ordered = [*(status for status in LOOKS if status in present), *sorted(present - LOOKS.keys())]
+    return legend(((LOOKS.get(status, "k6"), status) for status in ordered), LEFT, 14.0)[0]

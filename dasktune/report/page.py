@@ -1,7 +1,7 @@
-"""The HTML report: one page about a study that needs nothing else, not even a network.
+"""The HTML report: one page about a study, without any other file or network access.
 
-`gather` takes from a study what the page shows, `render` makes the page of it. Names and
-values are escaped by the template; only drawings of `dasktune.report.svg` are not.
+`gather` collects the contents from a study, `render` makes the page. The template escapes names
+and values, but not the drawings of `dasktune.report.svg`, which are escaped already.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dasktune.engine.trials import Trial
 from dasktune.graph.plan import SearchPlan
-from dasktune.report.curves import Curve, curves_of, draw_curves, points_of
+from dasktune.report.curves import PlottedCurve, curves_of, draw_curves, points_of
 from dasktune.report.fan import draw_fan
 from dasktune.report.formats import count, duration, number, percent
 from dasktune.report.gantt import draw_gantt
@@ -33,18 +33,18 @@ from dasktune.storage.database.schema import StageRow
 from dasktune.types import Direction, Step, TrialState, ValueFunction
 
 HIGHLIGHTED = 5
-"""Best trials whose learning curves have a colour."""
+"""Number of best trials with a coloured learning curve."""
 
 LISTED = 20
-"""Best trials in the table."""
+"""Number of best trials in the table."""
 
 FAILURES = 20
-"""Different failures whose tracebacks are shown."""
+"""Most different failures with a shown traceback."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """All that a report is made of."""
+    """The contents of a report."""
 
     name: str
     metric: str
@@ -59,7 +59,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A hyper-parameter of one trial: its value, or a plot and its formula."""
+    """A hyper-parameter of a trial: its value, or its formula with a plot."""
 
     words: str
     plot: Svg | None = None
@@ -75,7 +75,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amount:
-    """One bar of the cost: a number of steps, as a share of those asked for."""
+    """A bar of the cost: a number of steps, as a share of the largest number."""
 
     name: str
     meaning: str
@@ -86,15 +86,15 @@ class Amount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fan:
-    """The fan of one trial, and what it says in words."""
+    """The fan of a trial, with its description."""
 
     words: str
     drawing: Svg
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """One line of what suspending took: a figure of the latency, in ms, and of the size, in KB."""
+class SuspendFigure:
+    """A line of the table about suspending: latency in ms and size in KB."""
 
     name: str
     milliseconds: float
@@ -102,8 +102,8 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """Trials that failed with one traceback."""
+class FailureGroup:
+    """Trials that failed with the same traceback."""
 
     trials: str
     last_line: str
@@ -111,23 +111,23 @@ class Failure:
 
 
 def write_report(study: Any, path: Path) -> Path:
-    """Write the report of a study; return where it is.
+    """Write the report of a study, and return its path.
 
     Parameters
     ----------
     study
         A `dasktune.study.study.Study`.
     path
-        The file to write; its folder is made if need be.
+        The file to write; a missing folder is created.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Messages may hold what is no text, such as half a surrogate pair of a file's name.
+    # A message may hold half a surrogate pair, for example of a file's name.
     path.write_text(render(gather(study)), encoding="utf-8", errors="backslashreplace")
     return path
 
 
 def gather(study: Any) -> Content:
-    """Return what the report of a study is made of."""
+    """Return the contents of a study's report."""
     trials = study.trials
     return Content(
         name=study.name,
@@ -145,7 +145,7 @@ def gather(study: Any) -> Content:
 def render(content: Content) -> str:
     """Return the page."""
     ranked = ranking(content.trials, content.direction)
-    names = tuple(dict.fromkeys(name for one in content.trials for name in one.sequences))
+    names = tuple(dict.fromkeys(name for trial in content.trials for name in trial.sequences))
     rows = [_row(trial, names, content.plan) for trial in ranked[:LISTED]]
     environment = Environment(
         loader=PackageLoader("dasktune.report", "."),
@@ -178,7 +178,7 @@ def render(content: Content) -> str:
 
 
 def ranking(trials: Iterable[Trial], direction: Direction) -> list[Trial]:
-    """Return the trials with a finite value that did not fail, the best first."""
+    """Return the trials with a finite value, the best first, without failed trials."""
     sign = -1.0 if direction is Direction.MAXIMIZE else 1.0
     valued = [
         (sign * trial.value, trial.number, trial)
@@ -187,13 +187,13 @@ def ranking(trials: Iterable[Trial], direction: Direction) -> list[Trial]:
         and math.isfinite(trial.value)
         and trial.state is not TrialState.FAIL
     ]
-    return [trial for _, _, trial in sorted(valued, key=lambda one: one[:2])]
+    return [trial for _, _, trial in sorted(valued, key=lambda entry: entry[:2])]
 
 
 def amounts(summary: Summary) -> list[Amount]:
     """Return the bars of the cost."""
     asked = summary["steps_requested"]
-    told = [
+    bars = [
         ("asked for", "steps of every trial as far as it was asked for", asked, "s1"),
         ("unique", "different states among them", summary["steps_unique"], "s3"),
         ("executed", "trained by workers", summary["steps_executed"], "s5"),
@@ -201,47 +201,49 @@ def amounts(summary: Summary) -> list[Amount]:
         ("reused", "found from other runs", summary["steps_reused"], "k3"),
     ]
     if beyond := summary["steps_beyond"]:
-        told.insert(-1, ("beyond", "of those, more than were asked for in the end", beyond, "k1"))
+        bars.insert(-1, ("beyond", "of those, more than were asked for in the end", beyond, "k1"))
     most = max(1, asked, summary["steps_executed"])
     return [
         Amount(name=name, meaning=meaning, steps=steps, share=100 * steps / most, look=look)
-        for name, meaning, steps, look in told
+        for name, meaning, steps, look in bars
     ]
 
 
-def suspended(summary: Summary) -> list[Measured]:
-    """Return what suspending took, line by line; nothing if nobody measured it."""
-    found = summary["suspensions"]
-    if found is None:
+def suspended(summary: Summary) -> list[SuspendFigure]:
+    """Return the figures of suspending, or an empty list."""
+    suspensions = summary["suspensions"]
+    if suspensions is None:
         return []
-    seconds, nbytes = found["seconds"], found["nbytes"]
-    told = [
+    seconds, nbytes = suspensions["seconds"], suspensions["nbytes"]
+    lines = [
         ("mean", seconds["mean"], nbytes["mean"]),
         ("standard deviation", seconds["deviation"], nbytes["deviation"]),
         ("95th percentile", seconds["p95"], nbytes["p95"]),
         ("largest", seconds["most"], nbytes["most"]),
     ]
-    return [Measured(name=name, milliseconds=1e3 * s, kilobytes=n / 1e3) for name, s, n in told]
+    return [
+        SuspendFigure(name=name, milliseconds=1e3 * s, kilobytes=n / 1e3) for name, s, n in lines
+    ]
 
 
-def failures(trials: Iterable[Trial]) -> list[Failure]:
-    """Return the different failures, each with the trials that it ended."""
+def failures(trials: Iterable[Trial]) -> list[FailureGroup]:
+    """Return the different failures, each with its trials."""
     by_text: dict[str, list[int]] = {}
     for trial in trials:
         if trial.error is not None:
             by_text.setdefault(trial.error, []).append(trial.number)
     return [
-        Failure(trials=_listed(numbers), last_line=_last_line(error), traceback=error)
+        FailureGroup(trials=_listed(numbers), last_line=_last_line(error), traceback=error)
         for error, numbers in by_text.items()
     ]
 
 
 def _drawings(content: Content, ranked: Sequence[Trial]) -> Mapping[str, object]:
-    """Return the drawings of the page, None where there is nothing to draw."""
-    names = {trial.number: _called(trial) for trial in content.trials}
+    """Return the drawings of the page; a drawing without data is None."""
+    names = {trial.number: _heading(trial) for trial in content.trials}
     curves = curves_of(content.plan, content.metric)
     best = [
-        Curve(points=points_of(trial.metrics, content.metric), name=_called(trial))
+        PlottedCurve(points=points_of(trial.metrics, content.metric), name=_heading(trial))
         for trial in ranked[:HIGHLIGHTED]
     ]
     placed = layout(content.plan)
@@ -253,7 +255,7 @@ def _drawings(content: Content, ranked: Sequence[Trial]) -> Mapping[str, object]
         if curves
         else None,
         "curves_left_out": max(0, placed.nodes - len(placed.bars)) if placed.hidden else 0,
-        "fans": [_fan(content, one) for one in content.prospects.outlooks],
+        "fans": [_fan(content, outlook) for outlook in content.prospects.outlooks],
         "levels": ", ".join(f"{level:.0%}" for level in INTERVALS),
         "gantt": draw_gantt(content.stages),
         "share": percent(
@@ -264,7 +266,7 @@ def _drawings(content: Content, ranked: Sequence[Trial]) -> Mapping[str, object]
 
 
 def _fan(content: Content, outlook: Outlook) -> Fan:
-    """Return a trial's fan, and in words what it has come to and may come to."""
+    """Return a trial's fan with its present and predicted values in words."""
     step, value = outlook.measured[-1]
     standing = content.prospects.standings.get(outlook.trial)
     held = "" if standing is None else f" ({standing})"
@@ -273,7 +275,7 @@ def _fan(content: Content, outlook: Outlook) -> Fan:
     return Fan(words=words, drawing=drawing)
 
 
-def _called(trial: Trial) -> str:
+def _heading(trial: Trial) -> str:
     return f"#{trial.number}  {number(trial.value)}"
 
 

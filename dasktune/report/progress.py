@@ -1,8 +1,7 @@
 """The live display of a run, on standard error.
 
-The run loop calls it at every turn, so a call that draws nothing must cost next to
-nothing: it looks at the clock. What is drawn is gathered anew each time, at most four
-times a second, and less often where gathering is slow.
+The run loop calls it in every turn, so most calls only look at the clock. A drawing collects its
+figures anew, at most 4 times a second, and less often if that is slow.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from dasktune.report.formats import count, duration, number, percent
 from dasktune.types import Direction, TrialState
 
 REDRAW_SECONDS = 0.25
-"""Time between two drawings, at least."""
+"""Least time between two drawings."""
 
 SHARE_OF_TIME = 0.05
-"""Part of the loop's time that gathering and drawing may take, at most."""
+"""Largest share of the loop's time for drawing."""
 
 RATE_SECONDS = 60.0
-"""How far back the speed that the estimate of the time left rests on is measured."""
+"""Length of the time over which the speed is measured, for the remaining time."""
 
 STYLES = {
     TrialState.RUNNING: "cyan",
@@ -48,26 +47,26 @@ STYLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remaining:
-    """What is asked for now, and what of it is still to be trained, in steps."""
+    """Requested steps, unique steps among them, and steps to train."""
 
     requested: int
     unique: int
     left: int
 
 
-class Progress:
-    """Draws a run as it goes on; called at every turn of the run loop.
+class ProgressDisplay:
+    """Draws a running study; the run loop calls it in every turn.
 
     Parameters
     ----------
     name, metric, direction
-        The study's.
+        Of the study.
     engine
-        The engine that runs; only read.
+        The running engine; only read.
     live
-        Where to draw.
+        The display of rich.
     clock
-        Seconds that never go back.
+        A monotonic clock in seconds.
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class Progress:
         self._speeds: deque[tuple[float, int]] = deque()
 
     def __call__(self, snapshot: Snapshot) -> None:
-        """Take in a snapshot; draw it if it is time to."""
+        """Keep a snapshot, and draw it if a drawing is due."""
         self._last = snapshot
         now = self._clock()
         if now < self._due:
@@ -100,7 +99,7 @@ class Progress:
         self._due = now + max(REDRAW_SECONDS, spent / SHARE_OF_TIME)
 
     def finish(self) -> None:
-        """Draw the last snapshot, so that what stays on the screen is the end."""
+        """Draw the last snapshot, which stays on the screen."""
         if self._last is not None:
             self._draw(self._last)
 
@@ -133,7 +132,7 @@ class Progress:
         return Text(text)
 
     def _speed(self, snapshot: Snapshot) -> float:
-        """Return the steps per second of the last while, all workers together."""
+        """Return the recent steps per second of all workers together."""
         speeds = self._speeds
         speeds.append((snapshot.seconds, snapshot.steps_executed))
         while len(speeds) > 2 and speeds[1][0] < snapshot.seconds - RATE_SECONDS:
@@ -161,17 +160,19 @@ class Progress:
 
 @contextmanager
 def display(study: Any, engine: Engine) -> Iterator[Callable[[Snapshot], None]]:
-    """Show a run while the context lasts; give what is to be called with each snapshot.
+    """Show a run inside the context; yield a function that receives each snapshot.
 
     Parameters
     ----------
     study
-        Has a name, a metric and a direction.
+        A study with name, metric and direction.
     engine
-        The engine that runs.
+        The running engine.
     """
     with Live(console=Console(stderr=True), auto_refresh=False) as live:
-        progress = Progress(study.name, study.metric, study.direction, engine=engine, live=live)
+        progress = ProgressDisplay(
+            study.name, study.metric, study.direction, engine=engine, live=live
+        )
         try:
             yield progress
         finally:
@@ -179,7 +180,7 @@ def display(study: Any, engine: Engine) -> Iterator[Callable[[Snapshot], None]]:
 
 
 def remaining(plan: SearchPlan, trials: Iterable[TrialRecord]) -> Remaining:
-    """Return what trials ask for, and what of it has no checkpoint yet."""
+    """Return the requested steps of trials, and those without a checkpoint."""
     requested = 0
     reached: dict[Node, int] = {}
     for trial in trials:
@@ -196,12 +197,12 @@ def remaining(plan: SearchPlan, trials: Iterable[TrialRecord]) -> Remaining:
 
 
 def trained_to(node: Node) -> int:
-    """Return the step up to which a node is known to have been trained and saved."""
+    """Return the last step of a node that is known to be trained and saved."""
     return max(node.latest_checkpoint(), max(node.metrics, default=0))
 
 
 def best_record(trials: Iterable[TrialRecord], direction: Direction) -> TrialRecord | None:
-    """Return the trial with the best finite value of those that did not fail."""
+    """Return the trial with the best finite value, except failed trials."""
     best, value = None, math.nan
     for trial in trials:
         if trial.value is None or trial.state is TrialState.FAIL:
@@ -213,7 +214,7 @@ def best_record(trials: Iterable[TrialRecord], direction: Direction) -> TrialRec
 
 
 def states_text(trials: Iterable[TrialRecord]) -> Text:
-    """Return how many trials there are in each state."""
+    """Return the number of trials in each state."""
     counts = Counter(trial.state for trial in trials)
     parts = [(f"{counts[state]:,} {state.value.lower()}", STYLES[state]) for state in STYLES]
     shown = [part for part, state in zip(parts, STYLES, strict=True) if counts[state]]
@@ -221,7 +222,7 @@ def states_text(trials: Iterable[TrialRecord]) -> Text:
 
 
 def saved_text(ahead: Remaining) -> Text:
-    """Return what sharing saves of the steps that are asked for."""
+    """Return the share of requested steps that sharing saves."""
     saved = ahead.requested - ahead.unique
     if not ahead.requested:
         return Text("—", "dim")
@@ -230,7 +231,7 @@ def saved_text(ahead: Remaining) -> Text:
 
 
 def workers_text(snapshot: Snapshot) -> Text:
-    """Return how many workers have work, and how many stages wait for one."""
+    """Return the number of busy workers, and of waiting stages."""
     if not snapshot.workers:
         return Text("waiting for workers", "bold yellow")
     stages = count(snapshot.stages_left, "stage")

@@ -1,4 +1,4 @@
-"""What may come of the trials that are not at their end, and what POP held of them."""
+"""Predictions for unfinished trials, and POP's labels of trials."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from dasktune.results.prediction import Outlook
 from dasktune.types import TrialState
 
 MOST_FANS = 3
-"""Best unfinished trials whose fans are drawn."""
+"""Most unfinished trials with a fan, the best first."""
 
 UNFINISHED = (TrialState.RUNNING, TrialState.PAUSED, TrialState.PRUNED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What POP held of a trial at last.
+    """POP's last label of a trial.
 
     Parameters
     ----------
     label
         Promising, opportunistic or poor.
     confidence
-        How likely a promising one is to reach the target in time; None of others.
+        Probability that a promising trial reaches the target in time; None for others.
     """
 
     label: Label
@@ -43,16 +43,16 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prospects:
-    """What the page says of the future.
+    """Predictions and labels of trials for the page.
 
     Parameters
     ----------
     outlooks
-        Of the best unfinished trials.
+        Predictions of the best unfinished trials.
     standings
-        What POP held of its trials, by their numbers; empty if the last tuner was another.
+        POP's labels by number of the trial; empty if the last tuner is not POP.
     target
-        The value that POP was to reach; None if there is none.
+        POP's target value, or None.
     """
 
     outlooks: Sequence[Outlook] = ()
@@ -61,16 +61,16 @@ class Prospects:
 
     def by_label(self) -> dict[str, list[int]]:
         """Return the trials of each label, the most promising label first."""
-        found: dict[str, list[int]] = defaultdict(list)
+        by_label: dict[str, list[int]] = defaultdict(list)
         for label in Label:
             for number, standing in sorted(self.standings.items()):
                 if standing.label is label:
-                    found[label.value].append(number)
-        return dict(found)
+                    by_label[label.value].append(number)
+        return dict(by_label)
 
 
 def prospects_of(study: Any, ranked: Iterable[Trial]) -> Prospects:
-    """Return what may come of a study's trials.
+    """Return predictions and labels of a study's trials.
 
     Parameters
     ----------
@@ -84,8 +84,11 @@ def prospects_of(study: Any, ranked: Iterable[Trial]) -> Prospects:
     target = bounds = None
     if identity.get("tuner") == "POP" and not identity.get("barrier"):
         local = standings_of(study.decisions_of(place))
-        mine = (one for one in study.records.values() if one.tuner == place)
-        standings = {one.number: local[one.local] for one in mine if one.local in local}
+        standings = {
+            record.number: local[record.local]
+            for record in study.records.values()
+            if record.tuner == place and record.local in local
+        }
         target, bounds = identity.get("target"), identity.get("bounds")
     outlooks: list[Outlook] = []
     for trial in ranked:
@@ -93,31 +96,31 @@ def prospects_of(study: Any, ranked: Iterable[Trial]) -> Prospects:
             try:
                 outlooks.append(study.predict(trial.number, bounds=bounds or (None, None)))
             except ConfigurationError:
-                continue  # others have gone its way to the end, or it was added with a result
+                continue  # all its steps are trained already, or it was added with a result
     return Prospects(outlooks=tuple(outlooks), standings=standings, target=target)
 
 
 def standings_of(records: Iterable[Record]) -> dict[int, Standing]:
-    """Return what POP's decisions say of each trial, by its number there.
+    """Return POP's last label of each trial, by its number in the tuner.
 
-    One that is promising has a priority of 1 + p, one that waits for its turn a negative one. A
-    trial that was ended, or waits behind all others, is poor.
+    A promising trial has a priority of 1 + p, an opportunistic trial a negative one. A trial
+    that was stopped, or waits behind all others, is poor.
     """
-    found: dict[int, Standing] = {}
+    standings: dict[int, Standing] = {}
     for record in records:
         for decision in record.get("decisions", ()):
             match decision:
                 case {"do": "stop", "trial": trial}:
-                    found[trial] = Standing(label=Label.POOR)
+                    standings[trial] = Standing(label=Label.POOR)
                 case {"do": "extend" | "rank", "trial": trial, "priority": priority}:
-                    found[trial] = _waiting(priority)
+                    standings[trial] = _waiting(priority)
                 case _:
                     pass
-    return found
+    return standings
 
 
 def _waiting(priority: float) -> Standing:
-    """Return what the priority of a trial says that may go on."""
+    """Return the label that follows from a priority."""
     if priority >= 1:
         return Standing(label=Label.PROMISING, confidence=priority - 1)
     is_behind = priority <= MOST_WORTH - BEHIND

@@ -1,4 +1,4 @@
-"""Plots of sequences: what a hyper-parameter is at every step."""
+"""Plots of sequences: the value of a hyper-parameter at every step."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from dasktune.types import Step, Value, ValueFunction
 WIDTH, PANEL, LEFT, RIGHT, TOP, BOTTOM = 720.0, 150.0, 84.0, 20.0, 40.0, 24.0
 SPARK_WIDTH, SPARK_HEIGHT = 84.0, 22.0
 MOST_STEPS = 1000
-"""Steps at which a sequence is looked at; piecewise changes are always among them."""
+"""Most evaluated steps of a plot, besides the changes of piecewise sequences."""
 
 MOST_LEVELS = 6
-"""Values that are no points of a scale and get a tick of their own."""
+"""Most ticks for values that are no numbers."""
 
 
 def plot_sequence(
@@ -27,21 +27,21 @@ def plot_sequence(
     steps: Step,
     path: str | os.PathLike[str] | None = None,
 ) -> Svg:
-    """Return a plot of sequences, one panel for each; a notebook shows it.
+    """Return a plot with one panel for each sequence; a notebook shows it.
 
     Parameters
     ----------
     sequences
-        One, or several by name; a plain value stands for a constant.
+        One sequence, or several by name; plain values are constants.
     steps
-        How many steps to show.
+        Number of steps to show.
     path
-        Where to write it as an SVG file, too.
+        Path of an SVG file to write, or None.
 
     Raises
     ------
     ConfigurationError
-        If there is nothing to plot, or a sequence ends before.
+        If there is no sequence, or a sequence ends before `steps`.
 
     Examples
     --------
@@ -51,14 +51,14 @@ def plot_sequence(
     'lr over 60 steps'
     """
     named = sequences if isinstance(sequences, Mapping) else {"": sequences}
-    functions = {name: as_sequence(one) for name, one in named.items()}
+    functions = {name: as_sequence(sequence) for name, sequence in named.items()}
     refuse(_problems(functions, steps))
     height = TOP + PANEL
     panels = [
-        tag("g", _panel(name or repr(one), one, steps), transform=f"translate(0 {i * height:.0f})")
-        for i, (name, one) in enumerate(functions.items())
+        tag("g", _panel(name or repr(f), f, steps), transform=f"translate(0 {i * height:.0f})")
+        for i, (name, f) in enumerate(functions.items())
     ]
-    names = ", ".join(name or repr(one) for name, one in functions.items())
+    names = ", ".join(name or repr(function) for name, function in functions.items())
     drawn = Svg(
         marks="".join(panels),
         width=WIDTH,
@@ -86,7 +86,7 @@ def sparkline(function: ValueFunction, steps: Step) -> Svg:
 
 
 def runs_of(function: ValueFunction, steps: Step) -> list[tuple[Step, Step, Value]]:
-    """Return (start, stop, value) for each run of equal values, as far as it is looked at.
+    """Return ``(start, stop, value)`` for each run of equal values at the evaluated steps.
 
     Examples
     --------
@@ -94,18 +94,18 @@ def runs_of(function: ValueFunction, steps: Step) -> list[tuple[Step, Step, Valu
     >>> runs_of(MultiStep(1.0, milestones=[30], gamma=0.5), 60)
     [(0, 30, 1.0), (30, 60, 0.5)]
     """
-    found: list[tuple[Step, Step, Value]] = []
-    looked = _looked_at(function, steps)
-    for start, stop in zip(looked, [*looked[1:], steps], strict=True):
+    runs: list[tuple[Step, Step, Value]] = []
+    evaluated = _evaluated(function, steps)
+    for start, stop in zip(evaluated, [*evaluated[1:], steps], strict=True):
         value = function(start)
-        if found and found[-1][2] == value and type(found[-1][2]) is type(value):
-            found[-1] = (found[-1][0], stop, value)
+        if runs and runs[-1][2] == value and type(runs[-1][2]) is type(value):
+            runs[-1] = (runs[-1][0], stop, value)
         else:
-            found.append((start, stop, value))
-    return found
+            runs.append((start, stop, value))
+    return runs
 
 
-def _looked_at(function: ValueFunction, steps: Step) -> list[Step]:
+def _evaluated(function: ValueFunction, steps: Step) -> list[Step]:
     if steps <= MOST_STEPS:
         return list(range(steps))
     even = {i * (steps - 1) // (MOST_STEPS - 1) for i in range(MOST_STEPS)}
@@ -135,7 +135,7 @@ def _panel(name: str, function: Sequence, steps: Step) -> str:
 def _stairs(
     runs: list[tuple[Step, Step, Value]], heights: list[float], across: Scale, scale: Scale
 ) -> str:
-    """Return the path of values that hold for whole steps."""
+    """Return the path of values that are constant during a step."""
     return line(
         (across(step), scale(height))
         for (start, stop, _), height in zip(runs, heights, strict=True)
@@ -144,7 +144,7 @@ def _stairs(
 
 
 def _levels(runs: list[tuple[Step, Step, Value]]) -> list[str]:
-    """Return the names of the values if any is no number or there is one, none otherwise."""
+    """Return the names of single values and of values that are no numbers, else an empty list."""
     values = [value for _, _, value in runs]
     if len(values) > 1 and all(type(value) in (int, float) for value in values):
         return []
@@ -161,7 +161,7 @@ def _problems(functions: Mapping[str, Sequence], steps: Step) -> list[str]:
     if not functions:
         return ["sequences must name at least one"]
     return [
-        f"steps must be <= {one.end}, where {name or repr(one)} ends, got {steps}"
-        for name, one in functions.items()
-        if one.end is not None and one.end < steps
+        f"steps must be <= {function.end}, where {name or repr(function)} ends, got {steps}"
+        for name, function in functions.items()
+        if function.end is not None and function.end < steps
     ]

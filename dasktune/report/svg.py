@@ -1,7 +1,7 @@
-"""SVG as text: escaped elements, and drawings that stand alone or in a page.
+"""SVG as text: escaped elements, and drawings for files, pages and notebooks.
 
-Colours are classes of ``marks.css`` (Okabe and Ito's palette, which colour-blind people
-can tell apart, and one ramp of blues), each with a light and a dark variant.
+Colours are classes of ``marks.css``: Okabe and Ito's palette, which colour-blind people can
+distinguish, and one ramp of blues, each with a light and a dark variant.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Svg:
     marks
         The elements, as SVG text.
     width, height
-        Size in CSS pixels; the drawing scales to the place it gets.
+        Size in CSS pixels; the drawing scales to the available room.
     label
-        What it shows, for those who cannot see it.
+        Description for screen readers.
     """
 
     marks: str
@@ -34,7 +34,7 @@ class Svg:
     label: str
 
     def __html__(self) -> str:
-        """Return it as an element of a page that has ``marks.css`` already."""
+        """Return an element for a page that includes ``marks.css``."""
         return (
             f'<svg class="dt" viewBox="0 0 {xy(self.width)} {xy(self.height)}" '
             f'width="{xy(self.width)}" height="{xy(self.height)}" role="img" '
@@ -42,7 +42,7 @@ class Svg:
         )
 
     def __str__(self) -> str:
-        """Return it as a file of its own, with its colours and a background."""
+        """Return the text of an SVG file, with colours and a background."""
         size = f'width="{xy(self.width)}" height="{xy(self.height)}"'
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" class="dt" {size} '
@@ -58,7 +58,7 @@ class Svg:
         return str(self)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write it as a file; return where it is."""
+        """Write an SVG file, and return its path."""
         target = Path(path)
         target.write_text(str(self), encoding="utf-8", errors="backslashreplace")
         return target
@@ -95,7 +95,7 @@ def text(x: float, y: float, words: str, **attributes: object) -> str:
 
 
 def title(words: str) -> str:
-    """Return what is shown when the pointer rests on the element around it, escaped."""
+    """Return the escaped tooltip of the element around it."""
     return f"<title>{escape(words)}</title>"
 
 
@@ -108,6 +108,26 @@ def line(points: Iterable[tuple[float, float]]) -> str:
     'M0 1L2 1.5'
     """
     return "M" + "L".join(f"{xy(x)} {xy(y)}" for x, y in points)
+
+
+def legend(entries: Iterable[tuple[str, str]], x: float, y: float = 10.0) -> tuple[str, float]:
+    """Return a row of boxes with their names from ``(class, name)``, and the next free x."""
+    marks = []
+    for look, name in entries:
+        marks.append(tag("rect", x=x, y=y, width=22.0, height=12.0, rx=2.0, class_=look))
+        marks.append(text(x + 28, y + 10, name, class_="tick"))
+        x += 48 + 6.3 * len(name)
+    return "".join(marks), x
+
+
+def line_legend(entries: Iterable[tuple[str, str]], x: float) -> tuple[str, float]:
+    """Return a row of lines with their names from ``(class, name)``, and the next free x."""
+    marks = []
+    for look, name in entries:
+        marks.append(tag("path", d=f"M{x:.0f} 16h22", class_=look))
+        marks.append(text(x + 28, 20, name, class_="tick"))
+        x += 48 + 6.3 * len(name)
+    return "".join(marks), x
 
 
 def xy(value: float) -> str:

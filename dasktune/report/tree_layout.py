@@ -1,4 +1,4 @@
-"""Where the nodes of a search plan go in a picture, and which of very many are shown."""
+"""Positions of the nodes of a search plan in a picture, and the choice of shown nodes."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from dasktune.graph.plan import Node, SearchPlan
 from dasktune.types import Step
 
 MOST_BARS = 600
-"""Nodes drawn one by one; the least shared of more are put together."""
+"""Most nodes drawn one by one; beyond it, those with the fewest trials are put together."""
 
 FEW_TRIALS = 12
-"""How many trials of a bar are named."""
+"""Most named trials of a bar."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Bar:
-    """A node, or the branches (`hidden` nodes) that are put together at one place.
+    """A node, or several branches (`hidden` nodes) put together.
 
     Parameters
     ----------
     node
-        None for branches that are put together.
+        The node; None for several branches.
     start, stop
-        Steps.
+        First and last step.
     trained
-        Step up to which it is known to have been trained.
+        Last step that is known to be trained.
     passing
-        How many trials share it.
+        Number of trials that share it.
     trials
-        The first few of them.
+        The first few of these trials.
     ends
-        The first few of those that end here.
+        The first few trials that end here.
     row
-        Its height in the picture, in rows from the top.
+        Position from the top, in rows.
     rows
-        How many rows its branches take.
+        Number of rows of its branches.
     """
 
     node: Node | None
@@ -55,7 +55,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The bars in order, each before its children; `rows` high, `steps` wide."""
+    """The bars, each before its children; `rows` high, `steps` wide."""
 
     bars: tuple[Bar, ...]
     rows: int
@@ -64,15 +64,15 @@ class Layout:
 
     @property
     def hidden(self) -> int:
-        """How many nodes are not drawn one by one."""
+        """Number of nodes that are put together."""
         return sum(bar.hidden for bar in self.bars)
 
 
 def layout(plan: SearchPlan, most: int = MOST_BARS) -> Layout:
-    """Return where each node goes; beyond `most`, the least shared are put together.
+    """Return the positions of the nodes; beyond `most`, some are put together.
 
-    Branches keep the order of their first trials. A leaf has a row of its own; any other
-    node lies in the middle between the first and the last of its branches.
+    Branches keep the order of their first trials. Each leaf has a row; any other node lies in
+    the middle of its branches.
     """
     nodes = list(plan)
     trials = first_trials(plan, nodes)
@@ -92,46 +92,40 @@ def layout(plan: SearchPlan, most: int = MOST_BARS) -> Layout:
 
 
 def most_shared(nodes: Iterable[Node], most: int) -> set[Node]:
-    """Return the nodes that most trials share, every one with all its ancestors."""
-    # No node is passed by more trials than its parent, so any prefix of this order is a tree.
+    """Return the nodes with the most trials, each with all its ancestors."""
+    # A parent has at least as many trials as its child, so any prefix of this order is a tree.
     ordered = sorted(nodes, key=lambda node: (-node.passing, node.start, node.number))
     return set(ordered[:most])
 
 
 def trained_steps(nodes: Iterable[Node]) -> dict[Node, Step]:
-    """Return up to which step each node is known to have been trained.
-
-    Parameters
-    ----------
-    nodes
-        Parents before their children.
-    """
-    found: dict[Node, Step] = {}
+    """Return the last trained step of each node; `nodes` has parents before their children."""
+    trained: dict[Node, Step] = {}
     for node in reversed(list(nodes)):
         known = max(node.latest_checkpoint(), max(node.metrics, default=0), node.start)
-        further = any(found[child] > child.start for child in node.children.values())
-        found[node] = node.stop if further else known
-    return found
+        further = any(trained[child] > child.start for child in node.children.values())
+        trained[node] = node.stop if further else known
+    return trained
 
 
 def first_trials(plan: SearchPlan, nodes: Iterable[Node]) -> dict[Node, tuple[int, ...]]:
-    """Return the first few trials that pass each node; `nodes` has parents first."""
+    """Return the first few trials of each node; `nodes` has parents before their children."""
     ends = _ending(plan)
-    found: dict[Node, tuple[int, ...]] = {}
+    first: dict[Node, tuple[int, ...]] = {}
     for node in reversed(list(nodes)):
-        below = [trial for child in node.children.values() for trial in found[child]]
-        found[node] = tuple(sorted([*ends.get(node, ()), *below])[:FEW_TRIALS])
-    return found
+        below = [trial for child in node.children.values() for trial in first[child]]
+        first[node] = tuple(sorted([*ends.get(node, ()), *below])[:FEW_TRIALS])
+    return first
 
 
 def _ending(plan: SearchPlan) -> dict[Node, tuple[int, ...]]:
     """Return the first few trials that end at each node."""
-    found: dict[Node, list[int]] = defaultdict(list)
+    ending: dict[Node, list[int]] = defaultdict(list)
     for trial in sorted(plan.paths):
-        ending = found[plan.paths[trial].leaf]
-        if len(ending) < FEW_TRIALS:
-            ending.append(trial)
-    return {node: tuple(trials) for node, trials in found.items()}
+        trials = ending[plan.paths[trial].leaf]
+        if len(trials) < FEW_TRIALS:
+            trials.append(trial)
+    return {node: tuple(trials) for node, trials in ending.items()}
 
 
 def _bar(
@@ -157,7 +151,7 @@ def _connect(
     trained: Mapping[Node, Step],
     trials: Mapping[Node, tuple[int, ...]],
 ) -> list[Bar]:
-    """Give every bar its children, those left out as one; return the bars at step 0."""
+    """Connect bars with their children, hidden nodes as one bar; return the bars at step 0."""
     tops: list[Bar] = []
     left_out: dict[Node | None, list[Node]] = defaultdict(list)
     for node in nodes:
@@ -175,20 +169,20 @@ def _connect(
 def _together(
     nodes: list[Node], trained: Mapping[Node, Step], trials: Mapping[Node, tuple[int, ...]]
 ) -> Bar:
-    below = [one for node in nodes for one in node.below()]
+    hidden = [below for node in nodes for below in node.below()]
     return Bar(
         node=None,
         start=nodes[0].start,
-        stop=max(one.stop for one in below),
-        trained=max(trained[one] for one in below),
+        stop=max(node.stop for node in hidden),
+        trained=max(trained[node] for node in hidden),
         passing=sum(node.passing for node in nodes),
         trials=tuple(sorted(trial for node in nodes for trial in trials[node])[:FEW_TRIALS]),
-        hidden=len(below),
+        hidden=len(hidden),
     )
 
 
 def _order(tops: list[Bar]) -> list[Bar]:
-    """Return all bars, each before its children; branches put together come last."""
+    """Return all bars, each before its children, hidden branches last."""
     ordered: list[Bar] = []
     waiting = sorted(tops, key=_turn, reverse=True)
     while waiting:
@@ -203,7 +197,7 @@ def _turn(bar: Bar) -> tuple[bool, tuple[int, ...]]:
 
 
 def _place(ordered: list[Bar]) -> int:
-    """Give every bar its row; return how many there are."""
+    """Set the row of each bar, and return the number of rows."""
     rows = 0
     for bar in ordered:
         if not bar.children:

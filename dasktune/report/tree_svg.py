@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.report.axes import Scale, bottom_axis
 from dasktune.report.formats import count, number
-from dasktune.report.svg import Svg, tag, text, title
+from dasktune.report.svg import Svg, legend, tag, text, title
 from dasktune.report.tree_layout import MOST_BARS, Bar, Layout, layout
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 1120.0, 16.0, 190.0, 44.0, 44.0
@@ -19,7 +19,7 @@ SHADES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Canvas:
-    """What all bars of one picture have in common."""
+    """Scales and sizes that all bars of a picture share."""
 
     steps: Scale
     row: float
@@ -31,7 +31,7 @@ class _Canvas:
         return self.top + self.row * (bar.row + 0.5)
 
     def thickness(self, bar: Bar) -> float:
-        """Return how thick a bar is: more for every doubling of the trials that share it."""
+        """Return the thickness of a bar, which grows with each doubling of its trials."""
         wanted = 0.5 * self.row * (1 + 0.6 * math.log2(max(1, bar.passing)))
         return max(2.0, min(wanted, 0.86 * self.row * bar.rows, 1.5 * THICK_ROW))
 
@@ -45,17 +45,17 @@ def draw_tree(
 ) -> Svg:
     """Return the picture of a plan.
 
-    A bar is thicker and darker the more trials share it; what has not been trained is
-    hollow. The pointer shows what a bar is.
+    A bar is thicker and darker if more trials share it; untrained steps are hollow. Tooltips
+    describe the bars.
 
     Parameters
     ----------
     plan
-        All its nodes are drawn, the least shared beyond `most` put together.
+        The search plan. Beyond `most` nodes, those with the fewest trials are put together.
     label
-        What a trial is called, by its number.
+        The name of a trial, by its number.
     heading
-        A line above.
+        A line above the picture.
     """
     placed = layout(plan, most)
     top = TOP + (30 if heading else 0)
@@ -84,7 +84,7 @@ def draw_tree(
 
 
 def described(placed: Layout) -> str:
-    """Return in words what a picture shows and what it leaves out."""
+    """Return the number of stages in words, with the number of those put together."""
     words = count(placed.nodes, "stage")
     if placed.hidden:
         words += (
@@ -95,7 +95,7 @@ def described(placed: Layout) -> str:
 
 
 def share_bounds(most: int) -> tuple[int, ...]:
-    """Return the smallest number of trials of each shade; the first is what nobody shares.
+    """Return the smallest number of trials of each shade, from 1 on.
 
     Examples
     --------
@@ -109,13 +109,13 @@ def share_bounds(most: int) -> tuple[int, ...]:
 
 
 def shade(passing: int, bounds: tuple[int, ...]) -> str:
-    """Return the class of a bar that so many trials share."""
+    """Return the class of a bar by its number of trials."""
     index = sum(bound <= passing for bound in bounds)
     return f"s{round(1 + (index - 1) * (SHADES - 1) / max(1, len(bounds) - 1))}"
 
 
 def _links(bar: Bar, canvas: _Canvas) -> str:
-    """Return the line from a bar's end to where its branches begin."""
+    """Return the line from a bar's end to its branches."""
     x = canvas.steps(bar.stop)
     places = [canvas.y(bar), *(canvas.y(child) for child in bar.children)]
     if len(places) == 2 and places[0] == places[1]:
@@ -124,7 +124,7 @@ def _links(bar: Bar, canvas: _Canvas) -> str:
 
 
 def _drawn(bar: Bar, canvas: _Canvas) -> str:
-    """Return a bar: what is trained filled, the rest hollow."""
+    """Return a bar: trained steps filled, others hollow."""
     thick, y = canvas.thickness(bar), canvas.y(bar)
     start, trained, stop = (canvas.steps(step) for step in (bar.start, bar.trained, bar.stop))
     spans = []
@@ -135,7 +135,7 @@ def _drawn(bar: Bar, canvas: _Canvas) -> str:
     if not bar.hidden and bar.trained < bar.stop:
         spans.append((trained, stop, "todo"))
     size = {"y": y - thick / 2, "height": thick, "rx": 1.5}
-    parts = [title(_told(bar))]
+    parts = [title(_tooltip(bar))]
     for begin, end, look in spans:
         parts.append(tag("rect", x=begin, width=max(1.0, end - begin), **size, class_=look))
     words = _label(bar, canvas)
@@ -156,34 +156,34 @@ def _label(bar: Bar, canvas: _Canvas) -> str:
     return canvas.label(bar.ends[0]) + more
 
 
-def _told(bar: Bar) -> str:
-    """Return all there is to say about a bar, in lines."""
+def _tooltip(bar: Bar) -> str:
+    """Return the lines of a bar's tooltip."""
     named = ", ".join(map(str, bar.trials))
     more = f" and {bar.passing - len(bar.trials):,} more" if bar.passing > len(bar.trials) else ""
-    who = f"{count(bar.passing, 'trial')}: {named}{more}"
+    shared = f"{count(bar.passing, 'trial')}: {named}{more}"
     if bar.node is None:
-        return f"{count(bar.hidden, 'stage')} put together, steps {bar.start}-{bar.stop}\n{who}"
+        return f"{count(bar.hidden, 'stage')} put together, steps {bar.start}-{bar.stop}\n{shared}"
     if bar.trained >= bar.stop:
         done = "trained"
     else:
         done = f"trained to step {bar.trained}" if bar.trained > bar.start else "not trained"
-    lines = [f"steps {bar.start:,}-{bar.stop:,}, {done}", who, *_values(bar.node)]
+    lines = [f"steps {bar.start:,}-{bar.stop:,}, {done}", shared, *_values(bar.node)]
     return "\n".join([*lines, f"key {bar.node.key_at(bar.stop)[:16]}"])
 
 
 def _values(node: Node) -> list[str]:
-    found: Mapping[str, tuple[object, object]] = {
+    values: Mapping[str, tuple[object, object]] = {
         name: (function(node.start), function(node.stop - 1))
         for name, function in node.sequences.items()
     }
     return [
         f"{name} = {number(first)}" + (f" to {number(last)}" if last != first else "")
-        for name, (first, last) in found.items()
+        for name, (first, last) in values.items()
     ]
 
 
 def _legend(bounds: tuple[int, ...], y: float, *, hidden: int) -> str:
-    """Return what the shades mean."""
+    """Return the legend of the shades."""
     ranges = [
         str(low) if high - low == 1 else f"{low}-{high - 1}"
         for low, high in zip(bounds, [*bounds[1:], bounds[-1] + 1], strict=True)
@@ -195,9 +195,4 @@ def _legend(bounds: tuple[int, ...], y: float, *, hidden: int) -> str:
     if hidden:
         entries.append(("rest", "put together"))
     words = "trials that share a stage:"
-    x, marks = LEFT + 160, [text(LEFT, y + 10, words, class_="name")]
-    for look, name in entries:
-        marks.append(tag("rect", x=x, y=y, width=22.0, height=12.0, rx=2.0, class_=look))
-        marks.append(text(x + 28, y + 10, name, class_="tick"))
-        x += 46 + 6.2 * len(name)
-    return "".join(marks)
+    return text(LEFT, y + 10, words, class_="name") + legend(entries, LEFT + 160, y)[0]

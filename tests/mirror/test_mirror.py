@@ -1,4 +1,4 @@
-"""Studies in Optuna's words: what is translated, what a storage has after all, what is refused."""
+"""Mirrored studies: translation, contents of the storage, and refusals."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 
 
 def content(trials: Sequence[FrozenTrial]) -> list[dict[str, Any]]:
-    """Return what of trials can be compared: without times, NaN by its name, -0.0 as 0.0."""
+    """Return the comparable part of trials: without times, NaN as text, -0.0 as 0.0."""
     return [
         {
             "number": trial.number,
@@ -191,7 +191,7 @@ def in_memory(trials: Sequence[Seen], objective: Objective = LOSS) -> list[dict[
 # --------------------------------------------------------------------- translation
 
 
-def test_a_trial_has_what_optuna_has_a_place_for() -> None:
+def test_translate_fills_the_fields_of_an_optuna_trial() -> None:
     seen = of_every_kind()
     study = optuna_study("study", LOSS, reversed(seen))
     first, pruned, failed, running, paused = study.trials[:5]
@@ -209,7 +209,7 @@ def test_a_trial_has_what_optuna_has_a_place_for() -> None:
     assert failed.user_attrs["error"] == "no"
 
 
-def test_values_that_are_not_finite_are_the_worst_there_are() -> None:
+def test_translate_nan_becomes_the_worst_value() -> None:
     seen = of_every_kind()
     nan, below = optuna_study("study", LOSS, seen).trials[6:]
     assert (nan.values, below.values) == ([math.inf], [math.inf])
@@ -220,11 +220,11 @@ def test_values_that_are_not_finite_are_the_worst_there_are() -> None:
     assert optuna_study("study", largest, seen).trials[6].values == [-math.inf]
 
 
-def test_the_best_trial_is_ours() -> None:
+def test_optuna_study_has_the_same_best_trial() -> None:
     assert optuna_study("study", LOSS, of_every_kind()).best_trial.number == 0
 
 
-def test_several_objectives_have_values_and_no_reports() -> None:
+def test_translate_several_objectives_have_no_reports() -> None:
     done: dict[str, Any] = {"state": TrialState.COMPLETE, "steps": 4}
     seen = [(sampled(0, values=(0.5, math.nan), **done), reports(4))]
     study = optuna_study("study", BOTH, seen)
@@ -236,7 +236,7 @@ def test_several_objectives_have_values_and_no_reports() -> None:
 
 @settings(deadline=None)
 @given(seed=st.integers(0, 10**6))
-def test_any_point_is_within_its_distributions(seed: int) -> None:
+def test_translate_points_lie_in_their_distributions(seed: int) -> None:
     (trial,) = in_memory([(renumbered(sampled(seed, state=TrialState.RUNNING)), {})])
     assert trial["params"].keys() == trial["distributions"].keys()
 
@@ -261,7 +261,7 @@ def test_distributions_have_exactly_the_points_of_their_domains(
     assert real.high == list(domain.points())[-1]
 
 
-def test_a_grid_has_the_values_seen_as_options() -> None:
+def test_grid_values_become_categorical_distributions() -> None:
     grid = Grid(Space(lr=[0.1, Piecewise([0.1, 0.2], boundaries=[2])], on=[1, True]), max_steps=4)
     registered = [one for one in grid.ask(1) if isinstance(one, Register)]
     seen = [(gridded(one.trial, **one.params), {}) for one in registered]
@@ -273,7 +273,7 @@ def test_a_grid_has_the_values_seen_as_options() -> None:
     assert {trial.params["lr"] for trial in trials} == {*rates.choices}
 
 
-def test_very_many_numbers_are_a_range() -> None:
+def test_grid_with_many_numbers_becomes_a_range() -> None:
     seen = [(gridded(n, width=n, rate=n / 4, name=f"n{n}"), {}) for n in range(101)]
     found = optuna_study("study", LOSS, seen).trials[0].distributions
     assert found["width"] == IntDistribution(0, 100)
@@ -281,7 +281,7 @@ def test_very_many_numbers_are_a_range() -> None:
     assert isinstance(found["name"], CategoricalDistribution)
 
 
-def test_what_another_space_had_under_a_name_goes_by_a_number(place: Place) -> None:
+def test_parameter_of_another_space_gets_a_numbered_name(place: Place) -> None:
     sample = sampled(0, state=TrialState.RUNNING)
     inside = gridded(3, 2, lr=sample.point["lr"], kind="plain")
     trials: list[Seen] = [
@@ -299,7 +299,7 @@ def test_what_another_space_had_under_a_name_goes_by_a_number(place: Place) -> N
     assert [{*trial.params} for trial in place.trials()[4:]] == [{"lr (2)"}, {"lr (3)"}]
 
 
-def test_times_are_those_of_the_stages_that_a_trial_needs() -> None:
+def test_spans_cover_the_stages_of_each_trial() -> None:
     plan = SearchPlan("0" * 32)
     rates = [Constant(0.1), Piecewise([0.1, 0.2], boundaries=[2])]
     for number, rate in enumerate(rates):
@@ -334,7 +334,7 @@ def test_times_are_those_of_the_stages_that_a_trial_needs() -> None:
 # ----------------------------------------------------------------------- mirroring
 
 
-def test_every_kind_of_trial_comes_back(place: Place) -> None:
+def test_mirror_stores_every_kind_of_trial(place: Place) -> None:
     seen = of_every_kind()
     place.mirror(seen)
     assert content(place.trials()) == in_memory(seen)
@@ -344,7 +344,7 @@ def test_every_kind_of_trial_comes_back(place: Place) -> None:
         assert study.best_trial.number == 0
 
 
-def test_several_objectives_come_back(place: Place) -> None:
+def test_mirror_stores_several_objectives(place: Place) -> None:
     done: dict[str, Any] = {"state": TrialState.COMPLETE, "steps": 4}
     seen = [(sampled(n, values=(0.5 + n, 3.0 - n), **done), reports(4)) for n in range(3)]
     place.mirror(seen, BOTH)
@@ -353,7 +353,7 @@ def test_several_objectives_come_back(place: Place) -> None:
         assert [trial.number for trial in study.best_trials] == [0]
 
 
-def test_a_live_trial_is_seen_with_what_it_has_reported(place: Place) -> None:
+def test_mirror_shows_a_running_trial_with_its_reports(place: Place) -> None:
     record = sampled(0, state=TrialState.RUNNING, until=STEPS)
     place.mirror([(record, reports(1))])
     place.mirror([(record, reports(3))])
@@ -370,7 +370,7 @@ def test_a_live_trial_is_seen_with_what_it_has_reported(place: Place) -> None:
     assert done.datetime_complete >= trial.datetime_start
 
 
-def test_given_again_nothing_changes(place: Place) -> None:
+def test_mirror_repeated_update_changes_nothing(place: Place) -> None:
     seen = of_every_kind()
     place.mirror(seen)
     before = place.trials()
@@ -381,8 +381,8 @@ def test_given_again_nothing_changes(place: Place) -> None:
     ]
 
 
-def test_while_it_runs_updates_come_out_as_the_last_of_them(sqlite: Place) -> None:
-    """The thread writes all the time; what it is given is changed under its hands."""
+def test_mirror_writes_the_last_of_concurrent_updates(sqlite: Place) -> None:
+    """The thread writes all the time, while the test changes the records."""
     records = [sampled(number) for number in range(5)]
     with Mirror(sqlite.storage(), "study", LOSS, interval=0) as mirror:
         mirror.update((record, {}) for record in records)
@@ -406,7 +406,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RDBStorage]:
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_rows_and_calls_give_the_same_whatever_comes_when(
+def test_table_writer_and_call_writer_give_equal_studies(
     shared: RDBStorage, data: st.DataObject
 ) -> None:
     """One mirror writes rows, one calls Optuna; both are opened anew now and then."""
@@ -436,7 +436,7 @@ def test_rows_and_calls_give_the_same_whatever_comes_when(
 # ---------------------------------------------------------- trials that go on after all
 
 
-def test_a_trial_that_goes_on_after_its_end_is_changed_in_a_database(sqlite: Place) -> None:
+def test_table_writer_changes_a_trial_that_goes_on(sqlite: Place) -> None:
     record = sampled(0, state=TrialState.PRUNED, steps=2, values=(0.5,))
     sqlite.mirror([(record, reports(2))])
     record.state, record.until = TrialState.RUNNING, STEPS
@@ -450,7 +450,7 @@ def test_a_trial_that_goes_on_after_its_end_is_changed_in_a_database(sqlite: Pla
     assert content(sqlite.trials()) == in_memory([(record, reports(STEPS))])
 
 
-def test_elsewhere_optuna_lets_no_one_change_it_and_a_warning_says_so(
+def test_call_writer_warns_about_a_trial_that_goes_on(
     journal: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen = [(sampled(n, state=TrialState.PRUNED, steps=2, values=(0.5,)), {}) for n in range(2)]
@@ -468,7 +468,7 @@ def test_elsewhere_optuna_lets_no_one_change_it_and_a_warning_says_so(
 # -------------------------------------------------------------------------- failures
 
 
-def test_a_storage_that_fails_stops_nothing_and_the_next_run_writes_all(
+def test_mirror_after_a_storage_failure_catches_up_in_the_next_run(
     sqlite: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen = of_every_kind()
@@ -491,9 +491,7 @@ def test_a_storage_that_fails_stops_nothing_and_the_next_run_writes_all(
     assert content(sqlite.trials()) == in_memory(seen)
 
 
-def test_a_study_deleted_meanwhile_is_not_written_to(
-    sqlite: Place, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_mirror_of_a_deleted_study_stops(sqlite: Place, caplog: pytest.LogCaptureFixture) -> None:
     with Mirror(sqlite.storage(), "study", LOSS, interval=NEVER) as mirror:
         with sqlite.study() as study:
             optuna.delete_study(study_name="study", storage=study._storage)
@@ -502,7 +500,7 @@ def test_a_study_deleted_meanwhile_is_not_written_to(
     assert "the study does not exist any more" in caplog.text
 
 
-def test_trials_that_others_add_meanwhile_are_not_overwritten(
+def test_mirror_keeps_trials_of_other_programs(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Mirror(place.storage(), "study", LOSS, interval=NEVER) as mirror:
@@ -516,7 +514,7 @@ def test_trials_that_others_add_meanwhile_are_not_overwritten(
         Mirror(place.storage(), "study", LOSS)
 
 
-def test_a_study_that_is_refused_stays_as_it_was(place: Place) -> None:
+def test_mirror_leaves_a_refused_study_unchanged(place: Place) -> None:
     place.mirror(name="other")
     with place.study("other") as other:
         study = optuna.create_study(study_name="study", storage=other._storage)
@@ -531,7 +529,7 @@ def test_a_study_that_is_refused_stays_as_it_was(place: Place) -> None:
 # -------------------------------------------------------------------------- refusals
 
 
-def test_other_directions_foreign_trials_and_another_owner_are_refused_at_once(
+def test_mirror_refuses_other_directions_trials_and_owners(
     place: Place,
 ) -> None:
     with Mirror(place.storage(), "study", LOSS, owner="mine"):
@@ -548,7 +546,7 @@ def test_other_directions_foreign_trials_and_another_owner_are_refused_at_once(
     )
 
 
-def test_an_empty_study_of_optunas_is_taken_over(sqlite: Place) -> None:
+def test_mirror_adopts_an_empty_optuna_study(sqlite: Place) -> None:
     sqlite.mirror()
     with sqlite.study() as study:
         optuna.create_study(study_name="empty", storage=study._storage)
@@ -557,24 +555,24 @@ def test_an_empty_study_of_optunas_is_taken_over(sqlite: Place) -> None:
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
-def test_a_database_that_no_one_else_would_see_is_refused(url: str) -> None:
+def test_mirror_refuses_a_database_in_memory(url: str) -> None:
     with pytest.raises(ConfigurationError, match="must be a file or a database server"):
         Mirror(url, "study", LOSS)
 
 
 @pytest.mark.parametrize("url", ["nonsense://x", "postgresql+psycopg://u@127.0.0.1:1/x"])
-def test_a_storage_that_cannot_be_opened_is_an_error_before_anything_runs(url: str) -> None:
+def test_mirror_unreachable_storage_is_an_error_at_once(url: str) -> None:
     with pytest.raises(StorageError, match="cannot mirror study 'study' to Optuna"):
         Mirror(url, "study", LOSS)
 
 
-def test_a_file_that_is_no_database_is_an_error(tmp_path: Path) -> None:
+def test_mirror_refuses_a_file_that_is_no_database(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a database" * 100)
     with pytest.raises(StorageError, match="not a database"):
         Mirror(tmp_path / "file", "study", LOSS)
 
 
-def test_our_tables_and_optunas_share_a_database(place: Place, tmp_path: Path) -> None:
+def test_mirror_shares_a_database_with_the_study(place: Place, tmp_path: Path) -> None:
     from dasktune.storage.database.database import Database
 
     storage = place.storage()
@@ -589,13 +587,13 @@ def test_our_tables_and_optunas_share_a_database(place: Place, tmp_path: Path) -
     assert len(place.trials()) == 8
 
 
-def test_every_mirrored_trial_is_marked(sqlite: Place) -> None:
+def test_mirror_marks_each_trial(sqlite: Place) -> None:
     sqlite.mirror(of_every_kind())
     assert [trial.system_attrs[NUMBER] for trial in sqlite.trials()] == [*range(8)]
 
 
 @pytest.mark.process
-def test_optuna_is_loaded_only_when_it_is_used() -> None:
+def test_import_of_mirror_does_not_load_optuna() -> None:
     code = "import sys, dasktune.mirror; sys.exit('optuna' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -623,7 +621,7 @@ def varied() -> optuna.Study:
         ("plot_timeline", ["COMPLETE", "RUNNING"]),
     ],
 )
-def test_optuna_draws_it(varied: optuna.Study, plot: str, shown: list[str]) -> None:
+def test_optuna_draws_the_study(varied: optuna.Study, plot: str, shown: list[str]) -> None:
     figure = getattr(optuna.visualization, plot)(varied)
     assert figure.data
     assert [name for name in shown if f'"{name}"' not in figure.to_json()] == []

@@ -26,12 +26,12 @@ PATIENCE = 30_000
 
 
 class Threaded(ThreadingMixIn, WSGIServer):
-    """A browser opens connections ahead: one that says nothing must not hold up the others."""
+    """Serves each connection in a thread, because a browser opens unused connections."""
 
 
 class Quiet(WSGIRequestHandler):
     def log_message(self, format: str, *values: object) -> None:
-        """Say nothing of each request."""
+        """Log no requests."""
 
 
 def trial(number: int, state: TrialState) -> TrialRecord:

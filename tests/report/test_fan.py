@@ -1,4 +1,4 @@
-"""What a fan shows of curves measured and predicted, whatever they are."""
+"""Fans of measured and predicted curves."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def paths(drawing: Svg, look: str) -> list[list[tuple[float, float]]]:
     ]
 
 
-def test_bands_lie_in_each_other_and_begin_at_the_last_measured_value() -> None:
+def test_fan_bands_are_nested_and_begin_at_the_last_value() -> None:
     drawing = draw_fan(outlook())
     (curve,) = paths(drawing, "curve l2")
     (median,) = paths(drawing, "median")
@@ -60,7 +60,7 @@ def test_bands_lie_in_each_other_and_begin_at_the_last_measured_value() -> None:
     assert high < median[-1][1] < low, "up is more"
 
 
-def test_others_are_drawn_from_where_they_part_as_far_as_the_fan_goes() -> None:
+def test_fan_siblings_begin_where_they_part() -> None:
     drawing = draw_fan(outlook())
     (other,) = paths(drawing, "faint")
     assert len(other) == 3
@@ -68,7 +68,7 @@ def test_others_are_drawn_from_where_they_part_as_far_as_the_fan_goes() -> None:
     assert "trials that begin alike" not in str(draw_fan(outlook(replace(CURVE, siblings=()))))
 
 
-def test_a_loss_falls() -> None:
+def test_fan_of_a_loss_falls() -> None:
     falling = draw_fan(
         outlook(replace(CURVE, scores=(-0.9, -0.8, -0.7, -0.6)), direction=Direction.MINIMIZE)
     )
@@ -76,7 +76,7 @@ def test_a_loss_falls() -> None:
     assert curve[0][1] < curve[-1][1]
 
 
-def test_the_target_is_inside_and_its_chance_is_told() -> None:
+def test_fan_with_a_target_shows_its_chance() -> None:
     drawing = draw_fan(outlook(), target=0.65)
     (y,) = re.findall(r'M72.0 ([\d.]+)H1096.0" class="target"', str(drawing))
     assert 64 <= float(y) <= 380 - 52
@@ -86,7 +86,7 @@ def test_the_target_is_inside_and_its_chance_is_told() -> None:
     )
 
 
-def test_a_fan_that_runs_away_does_not_flatten_the_curve() -> None:
+def test_fan_with_huge_values_keeps_the_scale_of_the_curve() -> None:
     wide = outlook()
     rows = tuple((-1e9, *row[1:-1], 1e9) for row in wide.prediction.scores)
     drawing = draw_fan(replace(wide, prediction=replace(wide.prediction, scores=rows)))

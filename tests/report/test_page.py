@@ -1,4 +1,4 @@
-"""What the page says of plans and trials made by hand, small and very large."""
+"""The report page for handmade plans and trials, small and very large."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def attempt(number: int, worker: str, status: str, begin: float, end: float | No
     )
 
 
-def test_the_first_lines_give_the_study_the_saving_and_the_best_trial() -> None:
+def test_page_head_shows_study_saving_and_best_trial() -> None:
     page = Page(render(content(three())))
     assert page.texts["title"][0] == "by hand: report"
     assert page.text("h1") == "by hand"
@@ -190,7 +190,7 @@ def test_the_best_value_depends_on_the_direction() -> None:
     assert [row[0] for row in page.table()] == ["2", "0", "1"]
 
 
-def test_costs_are_told_in_steps_and_drawn_as_shares() -> None:
+def test_page_costs_are_steps_with_bars() -> None:
     page = Page(render(content(three(), executed=24, repeated=4)))
     table = re.sub(r"<[^>]+>", " ", page.source.partition('"amounts">')[2].partition("</tab")[0])
     assert re.findall(r"(\d+)\s*$", table, flags=re.MULTILINE) == ["30", "20", "24", "4", "0"]
@@ -199,14 +199,14 @@ def test_costs_are_told_in_steps_and_drawn_as_shares() -> None:
     assert "Trained 80% of the steps asked for (24 of 30, 4 repeated)." in page.text("header")
 
 
-def test_a_study_that_trained_more_than_it_was_asked_for_fits_its_bars() -> None:
+def test_page_costs_above_the_request_fit_their_bars() -> None:
     page = Page(render(content(three(), executed=60, repeated=40)))
     widths = [float(one) for one in re.findall(r'style="width:([\d.]+)%"', page.source)]
     assert max(widths) == 100
     assert "Trained 200% of" in page.text("header")
 
 
-def test_the_tree_has_one_bar_a_node_that_tells_its_steps_trials_and_values() -> None:
+def test_tree_bar_shows_steps_trials_and_values_of_its_node() -> None:
     page = Page(render(content(three())))
     assert page.count("g", "bar-stage") == NODES
     assert page.count("g", "more-stage") == 0
@@ -218,7 +218,7 @@ def test_the_tree_has_one_bar_a_node_that_tells_its_steps_trials_and_values() ->
     assert "#1 0.25" in tree
 
 
-def test_what_is_not_trained_is_hollow() -> None:
+def test_tree_untrained_steps_are_hollow() -> None:
     plan = planned(three())
     hollow = plan.nodes_of(2)[-1]
     hollow.metrics.clear()
@@ -233,7 +233,7 @@ def test_what_is_not_trained_is_hollow() -> None:
     assert "steps 4-10, trained to step 7" in page.text("#tree")
 
 
-def test_every_step_is_on_one_curve_only_and_curves_go_on_where_they_branch_off() -> None:
+def test_curves_draw_each_step_once_and_connect_branches() -> None:
     plan = planned(three())
     curves = curves_of(plan, "loss")
     assert len(curves) == NODES
@@ -247,7 +247,7 @@ def test_every_step_is_on_one_curve_only_and_curves_go_on_where_they_branch_off(
     assert Page(render(content(three(), plan))).count("path", "faint") == NODES + legend
 
 
-def test_values_that_are_not_finite_are_on_no_curve() -> None:
+def test_curves_skip_nan_and_infinity() -> None:
     plan = planned(three())
     plan.nodes_of(0)[0].metrics[2] = {"loss": math.nan}
     plan.nodes_of(0)[0].metrics[3] = {"loss": math.inf}
@@ -258,7 +258,7 @@ def test_values_that_are_not_finite_are_on_no_curve() -> None:
     assert not re.search(r'(?: d|x|y|width|height)="[^"]*(?:nan|inf)', drawn)
 
 
-def test_only_finite_values_of_trials_that_did_not_fail_are_ranked() -> None:
+def test_ranking_skips_failed_trials_and_infinite_values() -> None:
     values = {"lr": Constant(0.1)}
     records = [
         record(0, values, math.nan),
@@ -274,7 +274,7 @@ def test_only_finite_values_of_trials_that_did_not_fail_are_ranked() -> None:
     assert [one.number for one in ranking(trials, Direction.MAXIMIZE)] == [1, 3, 5]
 
 
-def test_the_table_has_the_best_trials_and_a_plot_of_what_changes() -> None:
+def test_page_table_shows_best_trials_with_plots() -> None:
     records = [
         record(i, {"lr": Constant(1 + i), "b": Constant(64)}, i / 100) for i in range(LISTED + 5)
     ]
@@ -288,7 +288,7 @@ def test_the_table_has_the_best_trials_and_a_plot_of_what_changes() -> None:
     assert page.count("path", "spark") == 1
 
 
-def test_failures_are_told_once_each_with_their_tracebacks_and_trials() -> None:
+def test_page_failures_with_one_traceback_are_grouped() -> None:
     values = {"lr": Constant(0.1)}
     bad = {"state": TrialState.FAIL, "steps": 4}
     records = [
@@ -303,7 +303,7 @@ def test_failures_are_told_once_each_with_their_tracebacks_and_trials() -> None:
     assert f"ValueError: {HOSTILE} 2 trials: 1, 2" in page.text("summary")
 
 
-def test_failures_that_are_left_out_are_counted() -> None:
+def test_page_counts_the_failures_left_out() -> None:
     values = {"lr": Constant(0.1)}
     records = [
         record(i, values, state=TrialState.FAIL, message=f"error {i}", steps=4)
@@ -335,7 +335,7 @@ def test_attempts_lie_in_the_row_of_their_worker() -> None:
     assert trained[1] != lost[1] == failed[1]
 
 
-def test_without_trials_there_is_a_page_that_says_so() -> None:
+def test_page_of_an_empty_study_says_so() -> None:
     page = Page(render(content([])))
     assert "Nothing was trained." in page.text("header")
     assert "no trial has a finite value yet" in page.text("#")
@@ -344,7 +344,7 @@ def test_without_trials_there_is_a_page_that_says_so() -> None:
     assert {"#curves", "#workers", "#failures"}.isdisjoint(page.texts)
 
 
-def test_text_is_text_wherever_it_comes_from() -> None:
+def test_page_escapes_text_of_every_source() -> None:
     sequences = {HOSTILE: Constant(HOSTILE)}
     changing = {HOSTILE: Piecewise([HOSTILE, "x"], boundaries=[4])}
     records = [
@@ -375,7 +375,7 @@ def test_the_page_needs_no_other_file() -> None:
     assert "http" not in page.source
 
 
-def test_letters_that_no_file_can_hold_are_spelt_out(tmp_path: Path) -> None:
+def test_page_escapes_surrogates(tmp_path: Path) -> None:
     shown = content([record(0, {"lr": Constant(0.1)}, state=TrialState.FAIL, message="a\udcffb")])
     study = SimpleNamespace(
         name=shown.name,
@@ -412,7 +412,9 @@ def test_ten_thousand_trials_make_a_small_page_in_seconds(huge: tuple[Content, s
     assert seconds < 20
 
 
-def test_what_is_left_out_of_ten_thousand_trials_is_said(huge: tuple[Content, str, float]) -> None:
+def test_page_of_ten_thousand_trials_says_what_is_left_out(
+    huge: tuple[Content, str, float],
+) -> None:
     made, source, _ = huge
     page, nodes = Page(source), len(list(made.plan))
     assert page.count("g", "bar-stage") == MOST_BARS
@@ -427,7 +429,7 @@ def test_what_is_left_out_of_ten_thousand_trials_is_said(huge: tuple[Content, st
 
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_shows_names_whole_columns_sorted_and_what_is_touched(
+def test_page_on_a_phone_sorts_columns_and_shows_touched_marks(
     tmp_path: Path, chromium: str, scheme: str
 ) -> None:
     from playwright.sync_api import sync_playwright

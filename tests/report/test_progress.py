@@ -17,7 +17,7 @@ from dasktune.engine.engine import Engine
 from dasktune.engine.trials import TrialRecord
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import WorkerJoined
-from dasktune.report.progress import Progress, best_record, display, remaining
+from dasktune.report.progress import ProgressDisplay, best_record, display, remaining
 from dasktune.sequences import Constant, MultiStep
 from dasktune.space import Space
 from dasktune.types import Direction, Objective, TrialState
@@ -51,10 +51,10 @@ def running_engine(space: Space = SPACE) -> Engine:
     return engine
 
 
-def progress_of(engine: Engine, clock: Clock | None = None) -> tuple[Progress, io.StringIO]:
+def progress_of(engine: Engine, clock: Clock | None = None) -> tuple[ProgressDisplay, io.StringIO]:
     out = io.StringIO()
     live = Live(console=Console(file=out, width=100), auto_refresh=False)
-    progress = Progress(
+    progress = ProgressDisplay(
         "digits",
         "loss",
         Direction.MINIMIZE,
@@ -65,7 +65,7 @@ def progress_of(engine: Engine, clock: Clock | None = None) -> tuple[Progress, i
     return progress, out
 
 
-def shown(progress: Progress, snapshot: Snapshot) -> str:
+def shown(progress: ProgressDisplay, snapshot: Snapshot) -> str:
     out = io.StringIO()
     Console(file=out, width=100).print(progress.render(snapshot))
     return out.getvalue()

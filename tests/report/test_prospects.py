@@ -77,7 +77,7 @@ def text_of(page: str, section: str) -> str:
     return "" if found is None else re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", found[1]))
 
 
-def test_the_last_decision_says_what_pop_holds_of_a_trial() -> None:
+def test_standings_follow_the_last_decision() -> None:
     records = [
         {"kind": "tuner", "identity": {}},
         {"decisions": [{"do": "register", "trial": 0, "max_steps": 9}]},
@@ -188,7 +188,7 @@ def test_a_study_that_is_done_or_empty_has_no_fans(tmp_path: Path, two_threads: 
     study.close()
 
 
-def test_what_pop_held_of_its_trials_is_told(tmp_path: Path, two_threads: Client) -> None:
+def test_page_shows_pops_labels(tmp_path: Path, two_threads: Client) -> None:
     study = made(tmp_path)
     tuner = dt.algos.POP(
         dt.Space(lr=dt.Float(0.05, 0.9)),
@@ -234,7 +234,7 @@ def content(suspensions: Suspensions | None) -> Content:
     )
 
 
-def test_what_suspending_took_is_told_in_milliseconds_and_kilobytes() -> None:
+def test_page_shows_suspending_in_milliseconds_and_kilobytes() -> None:
     found = Suspensions(
         count=1200, seconds=spread_of([0.158] * 19 + [0.219]), nbytes=spread_of([358_000.0])
     )
@@ -248,7 +248,7 @@ def test_what_suspending_took_is_told_in_milliseconds_and_kilobytes() -> None:
 
 
 @pytest.mark.parametrize("standing", [None, Standing(label=Label.PROMISING, confidence=0.5)])
-def test_a_fan_says_how_its_trial_stands(standing: Standing | None) -> None:
+def test_page_fan_shows_the_standing_of_its_trial(standing: Standing | None) -> None:
     curve = Curve(steps=(4, 8), scores=(0.04, 0.08), max_steps=12)
     found = Outlook(
         trial=0,

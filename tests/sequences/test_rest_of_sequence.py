@@ -1,4 +1,4 @@
-"""What is left of a sequence after its first steps: ``seq[n:]``."""
+"""The rest of a sequence after its first steps: ``seq[n:]``."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_trials_that_part_after_a_cut_share_all_before_it(
     assert cost.steps_unique == stop
 
 
-def test_the_two_parts_are_compared_with_the_whole_without_computing_a_value() -> None:
+def test_cut_parts_are_compared_without_computing_values() -> None:
     calls = 0
 
     class Counted(Exponential):

@@ -207,7 +207,7 @@ def test_first_difference_of_sequences_that_share_a_beginning(
     assert first_difference(a, b, start, stop) == naive
 
 
-def test_first_difference_follows_equal_values_of_different_families() -> None:
+def test_first_difference_compares_values_of_different_families() -> None:
     assert first_difference(Constant(0.1), MultiStep(0.1, [90], gamma=0.1), 0, 120) == 90
     assert first_difference(Constant(0.1), Exponential(0.1, gamma=0.95), 0, 120) == 1
     assert first_difference(Constant(1), Constant(1.0), 0, 9) == 0

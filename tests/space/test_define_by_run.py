@@ -175,7 +175,7 @@ def test_a_tuner_takes_a_function_as_its_space() -> None:
     assert space_of(SPACE) is SPACE
 
 
-def test_a_sequence_that_ends_too_early_is_refused_before_anything_runs() -> None:
+def test_space_refuses_a_sequence_that_ends_too_early() -> None:
     def warm(trial: Suggesting) -> dict[str, Sequence]:
         return {"lr": Warmup(trial.suggest_int("warmup", 1, 9), 0.1)}
 
@@ -184,9 +184,7 @@ def test_a_sequence_that_ends_too_early_is_refused_before_anything_runs() -> Non
 
 
 @given(st.floats(-1, 1), st.sampled_from([None, 0.1, 0.25]))
-def test_the_nearest_point_is_in_the_domain_and_no_other_is_nearer(
-    value: float, step: float | None
-) -> None:
+def test_nearest_returns_the_nearest_point_of_the_domain(value: float, step: float | None) -> None:
     domain = Float(-0.5, 0.55, step=step)
     near = domain.nearest(value)
     assert near in domain
