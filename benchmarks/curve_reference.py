@@ -19,7 +19,7 @@ from scipy.optimize import OptimizeWarning, curve_fit
 from dasktune.algos.curves import Curve, Persistence, Prediction
 from dasktune.algos.curves.curve import Predictor, check_question, future_steps
 from dasktune.algos.curves.mcmc.ensemble import CurveEnsemble
-from dasktune.algos.curves.mcmc.families import FAMILIES, Abscissae, Family
+from dasktune.algos.curves.mcmc.families import FAMILIES, Abscissae, CurveFamily
 from dasktune.algos.curves.mcmc.frame import Array, Axis
 from dasktune.types import Step
 
@@ -87,7 +87,7 @@ class Target:
     y: Array
     ends: Abscissae
     recency: bool
-    families: tuple[Family, ...]
+    families: tuple[CurveFamily, ...]
     start: Array
 
     @classmethod

@@ -68,7 +68,7 @@ class Adam:
 
 @dataclass(frozen=True, kw_only=True)
 class Episodes:
-    """What was played side by side, from the first moment to the end of the longest episode.
+    """Parallel episodes, from the first moment to the end of the longest.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class CartPoleTrainer(dt.Trainer):
 
     @classmethod
     def fingerprint_data(cls, config: Mapping[str, Any]) -> list[str]:
-        """Return what names the environment, which is no code of ours."""
+        """Return the name and version of the environment, which is not in the code."""
         return [ENVIRONMENT, gymnasium.__version__]
 
     def build(self, hp: Mapping[str, Any]) -> None:

@@ -66,7 +66,7 @@ class DigitsTrainer(dt.TorchTrainer):
 
     @classmethod
     def fingerprint_data(cls, config: Mapping[str, Any]) -> str:
-        """Return what names the images: a digest of the file."""
+        """Return the identity of the images: a digest of the file."""
         path = config.get("data")
         return "scikit-learn digits" if path is None else data_digest(Path(path))
 

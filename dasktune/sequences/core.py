@@ -264,7 +264,7 @@ class Constant(Sequence):
         return self.value
 
     def constant_until(self, step: Step) -> int | None:
-        """Return None, because the value never changes."""
+        """Return None, because a constant has no change."""
         return None
 
     def _rest(self, start: Step) -> Sequence:
@@ -416,7 +416,7 @@ class Joined(Sequence):
 
     @property
     def end(self) -> int | None:
-        """Number of its steps; None if the last piece has no end."""
+        """Number of its steps; None if the last piece is endless."""
         last = self.pieces[-1].end
         return None if last is None else self.starts[-1] + last
 

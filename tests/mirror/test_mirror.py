@@ -468,7 +468,7 @@ def test_call_writer_warns_about_a_trial_that_goes_on(
 # -------------------------------------------------------------------------- failures
 
 
-def test_mirror_after_a_storage_failure_catches_up_in_the_next_run(
+def test_mirror_after_a_failure_catches_up_in_the_next_run(
     sqlite: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen = of_every_kind()

@@ -41,7 +41,7 @@ class Abscissae:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class CurveFamily:
     """One family of curves.
 
     Parameters
@@ -124,16 +124,16 @@ def _ilog2(at: Abscissae, c: Array, a: Array) -> Array:
 
 
 FAMILIES: Final = (
-    Family("vapor pressure", (-0.622028, -0.470050, 0.042322), _vapor_pressure),
-    Family("pow3", (0.84, 0.52, 0.01), _pow3),
-    Family("log log linear", (1.0, 1.0), _log_log_linear),
-    Family("Hill3", (0.772320, 0.586449, 2.460843), _hill3),
-    Family("log power", (0.77, 2.98, -0.51), _log_power),
-    Family("pow4", (0.8, 200.0, 0.0, 0.1), _pow4),
-    Family("MMF", (0.7, 0.1, 0.01, 5.0), _mmf),
-    Family("exp4", (0.7, 0.8, -0.8, 0.3), _exp4),
-    Family("Janoschek", (0.73, 0.07, 0.355, 0.46), _janoschek),
-    Family("Weibull", (0.7, 0.1, 0.01, 1.0), _weibull),
-    Family("ilog2", (0.78, 0.43), _ilog2),
+    CurveFamily("vapor pressure", (-0.622028, -0.470050, 0.042322), _vapor_pressure),
+    CurveFamily("pow3", (0.84, 0.52, 0.01), _pow3),
+    CurveFamily("log log linear", (1.0, 1.0), _log_log_linear),
+    CurveFamily("Hill3", (0.772320, 0.586449, 2.460843), _hill3),
+    CurveFamily("log power", (0.77, 2.98, -0.51), _log_power),
+    CurveFamily("pow4", (0.8, 200.0, 0.0, 0.1), _pow4),
+    CurveFamily("MMF", (0.7, 0.1, 0.01, 5.0), _mmf),
+    CurveFamily("exp4", (0.7, 0.8, -0.8, 0.3), _exp4),
+    CurveFamily("Janoschek", (0.73, 0.07, 0.355, 0.46), _janoschek),
+    CurveFamily("Weibull", (0.7, 0.1, 0.01, 1.0), _weibull),
+    CurveFamily("ilog2", (0.78, 0.43), _ilog2),
 )
 """All of them: 36 parameters together."""

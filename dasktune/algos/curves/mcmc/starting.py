@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dasktune.algos.curves.mcmc import extra
-from dasktune.algos.curves.mcmc.families import FAMILIES, Abscissae, Family
+from dasktune.algos.curves.mcmc.families import FAMILIES, Abscissae, CurveFamily
 from dasktune.algos.curves.mcmc.frame import Array
 
 _PULL = 10.0
@@ -37,7 +37,7 @@ class Fit:
         Root of the mean squared residual.
     """
 
-    family: Family
+    family: CurveFamily
     parameters: tuple[float, ...]
     deviation: float
 
@@ -74,7 +74,7 @@ def admitted(values: Array) -> npt.NDArray[np.bool_]:
     return rises
 
 
-def _fit(family: Family, places: Abscissae, y: Array) -> Fit | None:
+def _fit(family: CurveFamily, places: Abscissae, y: Array) -> Fit | None:
     known = len(y)
     # The algorithm needs as many residuals as parameters; the pulls are three of them.
     size = max(known + 3, family.size)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from dasktune.algos.curves.mcmc.families import FAMILIES, Abscissae, Family
+from dasktune.algos.curves.mcmc.families import FAMILIES, Abscissae, CurveFamily
 from dasktune.algos.curves.mcmc.starting import fits
 
 X = (1.0, 2.0, 7.5, 100.0)
@@ -33,7 +33,7 @@ FORMULAS = {
 each_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 
 
-def curve(family: Family) -> tuple[Abscissae, np.ndarray]:
+def curve(family: CurveFamily) -> tuple[Abscissae, np.ndarray]:
     """Return places and what `family` is there, with parameters a little off its starts.
 
     The log log linear one would end above 1 there.
@@ -49,7 +49,7 @@ def test_there_are_eleven_with_36_parameters() -> None:
 
 
 @each_family
-def test_each_is_its_formula(family: Family) -> None:
+def test_each_is_its_formula(family: CurveFamily) -> None:
     rng = np.random.default_rng(1)
     for _ in range(10):
         parameters = [start * rng.uniform(0.8, 1.2) for start in family.starts]
@@ -58,7 +58,7 @@ def test_each_is_its_formula(family: Family) -> None:
 
 
 @each_family
-def test_many_walkers_are_each_of_them(family: Family) -> None:
+def test_many_walkers_are_each_of_them(family: CurveFamily) -> None:
     rng = np.random.default_rng(2)
     walkers = np.array(family.starts) * rng.uniform(0.9, 1.1, (5, family.size))
     places = Abscissae.of(X)
@@ -69,7 +69,7 @@ def test_many_walkers_are_each_of_them(family: Family) -> None:
 
 
 @each_family
-def test_what_a_family_made_is_fitted_by_it(family: Family) -> None:
+def test_what_a_family_made_is_fitted_by_it(family: CurveFamily) -> None:
     places, values = curve(family)
     found = {fit.family.name: fit for fit in fits(places, values[:-2])}
     assert found[family.name].deviation < 0.01
