@@ -1,14 +1,14 @@
 """The errors that users meet: one class per reaction of the caller.
 
 ==========================  =====================================================
-class                       what the caller does about it
+class                       reaction of the caller
 ==========================  =====================================================
-``ConfigurationError``      mends the arguments; nothing has run yet
-``StateError``              mends the trainer's ``state_dict``
-``TrainerError``            reads the traceback of the trial; others went on
-``StorageError``            mends the store or database and runs again
+``ConfigurationError``      corrects the arguments; nothing has run yet
+``StateError``              corrects the trainer's ``state_dict``
+``TrainerError``            reads the traceback of the trial; others continued
+``StorageError``            repairs the store or database and runs again
 ``CorruptCheckpointError``  nothing: the state is trained again
-``ClusterError``            mends the cluster and runs again
+``ClusterError``            repairs the cluster and runs again
 ``InternalError``           reports a bug
 ==========================  =====================================================
 
@@ -25,13 +25,13 @@ class DasktuneError(Exception):
 
 
 class ConfigurationError(DasktuneError, ValueError):
-    """What was asked for cannot be done; refused before anything ran.
+    """The arguments are wrong; refused before anything ran.
 
     Parameters
     ----------
     problems
-        One sentence per problem, each saying what must hold and what came. All the
-        problems that were found are reported at once.
+        One sentence per problem, each with the condition and the value given. All problems
+        are reported at once.
     """
 
     def __init__(self, *problems: str) -> None:
@@ -50,9 +50,9 @@ class StateError(DasktuneError, TypeError):
     Parameters
     ----------
     path
-        Where in the state the value is, such as ``state['optimizer'][0]``.
+        Place of the value in the state, such as ``state['optimizer'][0]``.
     reason
-        What must hold and what came.
+        The condition and the value given.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -83,7 +83,7 @@ class TrainerError(DasktuneError):
 
 
 class StorageError(DasktuneError):
-    """A checkpoint store or database cannot be used as it is."""
+    """A checkpoint store or database cannot be used in its present condition."""
 
 
 class CorruptCheckpointError(StorageError):
@@ -92,9 +92,9 @@ class CorruptCheckpointError(StorageError):
     Parameters
     ----------
     message
-        What is wrong.
+        The damage.
     attempt
-        Who wrote it; empty if no commit says so that can be read.
+        The attempt that wrote the checkpoint; empty without a readable commit.
     """
 
     def __init__(self, message: str, attempt: str = "") -> None:
@@ -106,11 +106,11 @@ class CorruptCheckpointError(StorageError):
 
 
 class CorruptRecordError(StorageError):
-    """What a database says of a study or a trial is nothing that dasktune has written."""
+    """A study or trial row in the database is corrupt or was written by another program."""
 
 
 class ClusterError(DasktuneError):
-    """The Dask cluster cannot run the study as it is."""
+    """The Dask cluster cannot run the study in its present condition."""
 
 
 class InternalError(DasktuneError):
@@ -119,13 +119,12 @@ class InternalError(DasktuneError):
 
 def refuse(problems: Iterable[str]) -> None:
     """Raise one `ConfigurationError` with all the problems, if there are any."""
-    found = tuple(problems)
-    if found:
-        raise ConfigurationError(*found)
+    if every := tuple(problems):
+        raise ConfigurationError(*every)
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> str:
-    """Say that a name is unknown, and list the known ones.
+    """Return the sentence for an unknown name, with a list of the known names.
 
     Examples
     --------
@@ -136,7 +135,7 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> str:
 
 
 def name_problems(what: str, name: str) -> list[str]:
-    """Say why people cannot name something so: names are shown in terminals, logs and pages.
+    """Return the problems of a name: it must be fit for terminals, logs and pages.
 
     Examples
     --------
@@ -151,5 +150,5 @@ def name_problems(what: str, name: str) -> list[str]:
 
 
 def _is_unfit(letter: str) -> bool:
-    """Whether a letter is a control character, or half of a surrogate pair."""
+    """Return whether a letter is a control character or half of a surrogate pair."""
     return letter < " " or "\x7f" <= letter < "\xa0" or "\ud800" <= letter <= "\udfff"

@@ -1,8 +1,7 @@
-"""Logs: what is logged about a stage says which one, and nothing that is secret is written.
+"""Logs with fields such as the study and the stage, and without secrets.
 
-dasktune logs with Python's `logging`, below the logger ``dasktune``. Its records carry what they
-are about as attributes (`FIELDS`), so that any handler can use them; `configure` gives a file of
-text or of JSON lines.
+dasktune logs with Python's `logging`, below the logger ``dasktune``. Its records have fields as
+attributes (`FIELDS`), for any handler to use; `configure` writes text or JSON lines to a file.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ FORMATS = ("text", "json")
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 FIELDS = ("study", "run", "trials", "stage", "start", "stop", "step", "attempt", "worker")
-"""What a record may carry.
+"""Fields of a record.
 
-``stage`` is the beginning of the key of the state that the stage ends with, ``start`` and
-``stop`` are its steps, ``step`` the one that is spoken of, and ``trials`` some of those that
-want it.
+``stage`` is the beginning of the state key at the end of the stage, ``start`` and ``stop`` are
+its steps, ``step`` is the step of the message, and ``trials`` are some of the trials that
+requested the stage.
 """
 
 KEY_LETTERS = 12
-"""Letters of a key that tell stages apart."""
+"""Number of letters of a state key that identify a stage."""
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -41,7 +40,7 @@ _STUDY: ContextVar[str | None] = ContextVar("dasktune-study", default=None)
 
 
 def about(**fields: object) -> dict[str, object]:
-    """Return the ``extra`` of a record: what it is about, and the study that runs here.
+    """Return the ``extra`` of a record: the fields given, and the study that runs here.
 
     Examples
     --------
@@ -49,13 +48,13 @@ def about(**fields: object) -> dict[str, object]:
     ...     about(worker="tcp://w:1", step=None)
     {'study': 'digits', 'worker': 'tcp://w:1'}
     """
-    found = {"study": _STUDY.get(), **fields}
-    return {name: value for name, value in found.items() if value is not None}
+    every = {"study": _STUDY.get(), **fields}
+    return {name: value for name, value in every.items() if value is not None}
 
 
 @contextmanager
 def within(study: str) -> Iterator[None]:
-    """Let what is logged meanwhile, in this thread, be about a study."""
+    """Add a study to the records that this thread logs within the context."""
     token = _STUDY.set(study)
     try:
         yield
@@ -64,7 +63,7 @@ def within(study: str) -> Iterator[None]:
 
 
 def trials_text(trials: Iterable[int]) -> str:
-    """Return trials in words, for messages.
+    """Return trial numbers as text for messages.
 
     Examples
     --------
@@ -78,14 +77,14 @@ def trials_text(trials: Iterable[int]) -> str:
 
 
 class Redacting(logging.Filter):
-    """Takes secrets out of records: out of message, arguments, tracebacks and fields.
+    """Replaces secrets in the message, arguments, tracebacks and fields of records.
 
-    `configure` puts it on the handlers that it makes; put it on handlers of your own. As a filter
-    of a handler it changes the record for handlers that come after it, too.
+    `configure` adds it to its handlers; add it to your own handlers. It changes the record also
+    for handlers that come later.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Take secrets out of a record, and let it pass."""
+        """Replace the secrets in a record and return True."""
         record.msg, record.args = redacted(record.getMessage()), None
         if record.exc_info:
             record.exc_text = record.exc_text or _FORMATTER.formatException(record.exc_info)
@@ -100,13 +99,13 @@ class Redacting(logging.Filter):
 
 
 class TextLines(logging.Formatter):
-    """One line of text a record, its fields at the end; tracebacks below."""
+    """Formats a record as a line of text with its fields at the end, and a traceback below."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the text of a record."""
         fields = " ".join(f"{name}={_short(value)}" for name, value in _fields_of(record).items())
         record = copy.copy(record)
-        # What is logged comes from outside, too: a line must not look like two.
+        # Messages hold text from outside, which must not forge a second line.
         record.msg, record.args = " ".join(record.getMessage().splitlines()), None
         record.msg += f" [{fields}]" if fields else ""
         return super().format(record)
@@ -117,7 +116,7 @@ class TextLines(logging.Formatter):
 
 
 class Terminal(logging.Handler):
-    """Writes to standard error as it is at the time: a live display may have taken its place."""
+    """Writes to the present `sys.stderr`, which a live display may have replaced."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record."""
@@ -128,7 +127,7 @@ class Terminal(logging.Handler):
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a record: time (UTC), level, logger, message, fields, traceback."""
+    """Formats a record as JSON: time (UTC), level, logger, message, fields, traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record."""
@@ -150,26 +149,26 @@ class JsonLines(logging.Formatter):
 def configure(
     path: Path | str | None = None, format: str | None = None, level: str | None = None
 ) -> Iterator[None]:
-    """Write what dasktune logs to a file, or to standard error, while the context lasts.
+    """Write the logs of dasktune to a file or to standard error while the context lasts.
 
-    With a file, warnings go to standard error still, unless the program has handlers of its
-    own. What is written has no secrets in it.
+    With a file, warnings also go to standard error, unless the program has handlers of its
+    own. Secrets are replaced.
 
     Parameters
     ----------
     path
-        Is appended to, and made if it is missing; None for standard error.
+        The file to append to, made if it is missing; None for standard error.
     format
-        ``text``, or ``json`` for one JSON object a line; if None, text in a file, and the bare
+        ``text``, or ``json`` for one JSON object a line; if None, text in a file, and bare
         messages on standard error.
     level
-        The least that is written: ``DEBUG``, ``INFO``, ``WARNING`` or ``ERROR``; if None,
+        The lowest level to write: ``DEBUG``, ``INFO``, ``WARNING`` or ``ERROR``; if None,
         ``INFO`` in a file and ``WARNING`` on standard error.
 
     Raises
     ------
     ConfigurationError
-        If format or level is none of these, or the file cannot be written.
+        If format or level is unknown, or the file cannot be written.
     """
     level = str(level or ("WARNING" if path is None else "INFO")).upper()
     format = format or ("bare" if path is None else "text")
@@ -213,18 +212,18 @@ def _handlers(path: Path | str | None, format: str, level: str) -> Iterator[logg
 
 
 def _fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """Return all that a record was given as ``extra``."""
+    """Return the fields that a record was given as ``extra``."""
     return {name: value for name, value in vars(record).items() if name not in _STANDARD}
 
 
 def _without_secrets(value: object) -> object:
-    """Return a value of a field as plain data, without secrets wherever they lie in it."""
+    """Return the value of a field as plain data, with all secrets replaced."""
     if isinstance(value, bool | int | float | None):
         return value
     if isinstance(value, Mapping):
-        return {redacted(str(key)): _without_secrets(one) for key, one in value.items()}
+        return {redacted(str(key)): _without_secrets(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_without_secrets(one) for one in value]
+        return [_without_secrets(item) for item in value]
     return redacted(str(value))
 
 
@@ -233,7 +232,7 @@ def _short(value: object) -> str:
     if isinstance(value, list | tuple):
         return ",".join(map(str, value))
     text = str(value)
-    return json.dumps(text) if not text or any(one in text for one in ' "\n\r\t[]=') else text
+    return json.dumps(text) if not text or any(mark in text for mark in ' "\n\r\t[]=') else text
 
 
 def _time_of(record: logging.LogRecord) -> str:

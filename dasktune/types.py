@@ -1,4 +1,4 @@
-"""The words that every other part uses: values, reports, decisions, trial states."""
+"""The types that every other part uses: values, reports, decisions, trial states."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Step = int
 """One logical training iteration: the one unit of progress."""
 
 Value = int | float | bool | str | None
-"""What a trainer sees of a hyper-parameter at one step."""
+"""The value of a hyper-parameter at one step, as a trainer receives it."""
 
 Metrics = Mapping[str, float]
 """Metric values of one state by name."""
@@ -23,28 +23,28 @@ Metrics = Mapping[str, float]
 class ValueFunction(Protocol):
     """A hyper-parameter as a pure function of the step.
 
-    `dasktune.sequences.Sequence` is the implementation; the graph and the tuners need
-    no more than this.
+    `dasktune.sequences.Sequence` implements it; the graph and the tuners use only these
+    methods.
     """
 
     @property
     def end(self) -> int | None:
-        """Number of steps it is defined for; None if it never ends."""
+        """Number of steps for which the function is defined; None if it is unlimited."""
 
     def __call__(self, step: Step) -> Value:
         """Return the value at `step`, counted from 0."""
 
     def constant_until(self, step: Step) -> int | None:
-        """Return the first later step at which the value may differ; None if never."""
+        """Return the first later step at which the value may differ, or None."""
 
     def boundaries(self, start: Step, stop: Step) -> tuple[Step, ...]:
         """Return the steps strictly between at which a piecewise value changes."""
 
     def leaf_at(self, step: Step) -> tuple[ValueFunction, Step, int | None]:
-        """Return the function that rules at `step`, where it began, and where it ends."""
+        """Return the function that applies at `step`, its first step and its end."""
 
     def to_json(self) -> dict[str, object]:
-        """Return it as a JSON document."""
+        """Return the function as a JSON document."""
 
 
 Sequences = Mapping[str, ValueFunction]
@@ -80,14 +80,14 @@ class Direction(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """What a study optimises: one metric, or several that are traded off.
+    """The objective of a study: one metric, or several with a trade-off.
 
     Parameters
     ----------
     metrics
-        Their names.
+        Names of the metrics.
     directions
-        One for each.
+        One for each metric.
     """
 
     metrics: tuple[str, ...]
@@ -99,11 +99,11 @@ class Objective:
         return cls(metrics=(metric,), directions=(Direction.parse(direction),))
 
     def values(self, metrics: Metrics) -> tuple[float, ...]:
-        """Return the values of its metrics; they must be there."""
+        """Return the values of the objective's metrics, all of which must be present."""
         return tuple(metrics[name] for name in self.metrics)
 
     def losses(self, metrics: Metrics) -> tuple[float, ...]:
-        """Return its values as losses: smaller is better, and infinite what is not finite.
+        """Return the values as losses: smaller is better, and NaN becomes infinite.
 
         Examples
         --------
@@ -120,7 +120,7 @@ class Objective:
 
 
 class TrialState(Enum):
-    """The state of a trial; names and meaning are Optuna's, and PAUSED."""
+    """The state of a trial; names and meanings are those of Optuna, and PAUSED."""
 
     RUNNING = "RUNNING"
     PAUSED = "PAUSED"
@@ -130,26 +130,25 @@ class TrialState(Enum):
 
     @property
     def is_finished(self) -> bool:
-        """Whether the trial takes no more reports."""
+        """Whether the trial accepts no more reports."""
         return self not in (TrialState.RUNNING, TrialState.PAUSED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Now:
-    """What a timed tuner is told of the run at a report.
+    """Time and capacity of the run at a report, for tuners that use them.
 
     Parameters
     ----------
     seconds
-        Since the tuner began, without the time in which it did not run.
+        Running time of the tuner, without interruptions.
     step_seconds
-        What a step of the report's trial takes, evaluation included; 0 while nothing has been
-        measured.
+        Time of a step of the report's trial, evaluation included; 0 before a measurement.
     workers
-        How many stages can run at a time.
+        Number of stages that can run at a time.
     between
-        ``(step, losses)`` of what was measured since the trial's last report, ascending: a
-        tuner is told of few steps, and sees the curve between them here.
+        ``(step, losses)`` measured since the trial's last report, ascending: the learning curve
+        between the few steps that are reported to the tuner.
     """
 
     seconds: float
@@ -158,17 +157,21 @@ class Now:
     between: tuple[tuple[Step, tuple[float, ...]], ...] = ()
 
     def to_json(self) -> dict[str, object]:
-        """Return it as JSON, which has no infinite numbers."""
+        """Return the value as JSON, with null for infinite losses."""
         between = [
             [step, [loss if math.isfinite(loss) else None for loss in losses]]
             for step, losses in self.between
         ]
-        found = {"seconds": self.seconds, "step_seconds": self.step_seconds}
-        return {**found, "workers": self.workers, **({"between": between} if between else {})}
+        document: dict[str, object] = {
+            "seconds": self.seconds,
+            "step_seconds": self.step_seconds,
+            "workers": self.workers,
+        }
+        return {**document, "between": between} if between else document
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Now:
-        """Return what `to_json` described."""
+        """Return the value of a document of `to_json`."""
         return cls(
             seconds=document["seconds"],
             step_seconds=document["step_seconds"],
@@ -182,21 +185,21 @@ class Now:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The metrics of one trial after `step` steps of training, final.
+    """The final metrics of one trial after `step` steps of training.
 
     Parameters
     ----------
     trial
-        Which.
+        The trial's number.
     step
         Steps trained.
     metrics
-        By name, as the trainer gave them.
+        Values by name, as the trainer returned them.
     losses
-        One for each objective of the study: smaller is better whatever the direction, and
-        infinite where a value is NaN or infinite. Tuners decide by these.
+        One for each objective of the study: smaller is better for every direction, and NaN and
+        infinite values are infinite. Tuners decide by these.
     now
-        What a tuner that is timed is told besides; None for others.
+        Time and capacity, for tuners that use them; None for others.
     """
 
     trial: int
@@ -212,14 +215,14 @@ class Report:
 
     @property
     def seen(self) -> tuple[tuple[Step, float], ...]:
-        """The first objective's loss here, after those since the last report that `now` holds."""
+        """The first objective's losses: those in `now` since the last report, then this one."""
         between = () if self.now is None else self.now.between
         return (*((step, losses[0]) for step, losses in between), (self.step, self.loss))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Register:
-    """Make a trial known, before and apart from asking for its training.
+    """Register a trial; its training is requested separately.
 
     Parameters
     ----------
@@ -228,14 +231,14 @@ class Register:
     sequences
         Its hyper-parameters; each must be defined for `max_steps` steps.
     max_steps
-        How far it may be trained: branch points up to here are known from now on.
+        Largest step of training: branch points up to here are known from now on.
     params
-        What was sampled, by hyper-parameter; JSON values.
+        The sampled values by hyper-parameter; JSON values.
     point, domains
-        The same by coordinate of the space, and what each coordinate may be: JSON values
-        that a sampler understands.
+        The sampled values and the domains by coordinate of the space; JSON values for
+        samplers.
     seed
-        Added to the study's training seed: how repeats of a configuration differ.
+        Added to the study's training seed, for repeats of a configuration.
     """
 
     trial: int
@@ -249,19 +252,19 @@ class Register:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extend:
-    """Ask for a trial to be trained up to step `until` and reported there.
+    """Request the training of a trial up to step `until`, and a report there.
 
     Parameters
     ----------
     trial
-        Which.
+        The trial's number.
     until
-        How far; takes the place of what was asked before.
+        The last step; replaces the earlier request.
     priority
         Higher goes first.
     reports
-        Earlier steps to report as well, ascending; the training goes on meanwhile, until
-        the tuner stops it.
+        Earlier steps to report, too, ascending; the training continues after them unless the
+        tuner stops it.
     """
 
     trial: int
@@ -272,14 +275,14 @@ class Extend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """End a trial: withdraw what is asked for it."""
+    """End a trial and withdraw its requests."""
 
     trial: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """Change the priority of what is asked for a trial; higher goes first."""
+    """Change the priority of a trial's requests; higher goes first."""
 
     trial: int
     priority: float
@@ -289,8 +292,8 @@ class Rank:
 class Predict:
     """Ask the tuner's predictor for the rest of a trial's learning curve.
 
-    It is computed beside the training, and told when it is there. A trial may be asked for
-    again when it has been told.
+    The prediction is computed during the training and sent to the tuner when it is ready. After
+    that the tuner may ask for the trial again.
     """
 
     trial: int
@@ -298,14 +301,14 @@ class Predict:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """End the tuner: what is paused becomes pruned.
+    """End the tuner; its paused trials become pruned.
 
-    `reason` says why, for people, where it is not that every trial is at its end. It decides
-    nothing, and tells no two of them apart.
+    `reason` is a text for people, for an end before the end of every trial. It has no effect,
+    and comparisons ignore it.
     """
 
     reason: str = field(default="", compare=False)
 
 
 Decision = Register | Extend | Stop | Rank | Predict | Finish
-"""All that a tuner can do (DESIGN 5)."""
+"""The decisions of a tuner."""

@@ -27,12 +27,15 @@ LIBRARIES = [
 
 
 def fork_for_resume_checks(patch: pytest.MonkeyPatch) -> None:
-    """Let `check_resume` fork its processes."""
-    check = import_module("dasktune.trainer.check_resume.check")
-    patch.setattr(check, "subprocess", SimpleNamespace(run=_run))
+    """Make every `check_resume` fork its processes."""
+    new_process = import_module("dasktune.trainer.check_resume.new_process")
+    patch.setattr(new_process, "subprocess", SimpleNamespace(run=run_forked))
 
 
-def _run(command: list[str], *, input: bytes, **_: object) -> subprocess.CompletedProcess[bytes]:
+def run_forked(
+    command: list[str], *, input: bytes, **_: object
+) -> subprocess.CompletedProcess[bytes]:
+    """Return the result of a command, as `subprocess.run`, from a forked process."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(LIBRARIES)
     with tempfile.TemporaryDirectory() as folder:
@@ -40,8 +43,8 @@ def _run(command: list[str], *, input: bytes, **_: object) -> subprocess.Complet
         process = context.Process(target=_work, args=(command[2], input, str(errors)))
         process.start()
         process.join()
-        said = errors.read_bytes() if errors.exists() else b""
-        return subprocess.CompletedProcess(command, process.exitcode or 0, b"", said)
+        text = errors.read_bytes() if errors.exists() else b""
+        return subprocess.CompletedProcess(command, process.exitcode or 0, b"", text)
 
 
 def _work(program: str, input: bytes, errors: str) -> None:

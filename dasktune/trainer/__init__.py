@@ -1,4 +1,4 @@
-"""What a user writes to be tuned, and how it is run, resumed, checked and carried."""
+"""Trainers: the class that a user writes, and how it is run, resumed, checked and sent."""
 
 from __future__ import annotations
 

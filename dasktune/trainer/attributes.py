@@ -1,9 +1,8 @@
-"""What the attributes of a torch trainer hold: objects with a state, values, the rest.
+"""The attributes of a torch trainer: objects with a state, values, and others.
 
-*Objects* know how to save and load themselves (modules, optimizers, schedulers, scalers,
-loaders, generators). *Values* are numbers, strings, None, arrays and tensors, and lists,
-tuples, dicts and sets of nothing else. What is neither (functions, datasets, devices) is
-left to `build`.
+*Objects* can save and load themselves (modules, optimizers, schedulers, scalers, loaders,
+generators). *Values* are numbers, strings, None, arrays, tensors, and lists, tuples, dicts and
+sets of these. All other attributes (functions, data sets, devices) are left to `build`.
 """
 
 from __future__ import annotations
@@ -21,33 +20,33 @@ from dasktune.errors import StateError
 from dasktune.trainer.generators import generator_state, is_generator, restore_generator
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
-"""Types of values that are copied as they are."""
+"""Types of values that need no copy."""
 
 Stamp = object
-"""What a value looked like at one time; equal if it was not touched since."""
+"""A fingerprint of a value in memory; equal later only if the value has not changed."""
 
 
 def objects(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the objects with a state by path, such as ``heads[0]``, each of them once.
+    """Return the objects with a state by path, such as ``heads[0]``, each once.
 
     Raises
     ------
     StateError
-        If there is an iterator: nothing can tell where it stands, or set it there.
+        If there is an iterator, because its position can neither be read nor set.
     """
-    found: dict[str, Any] = {}
+    by_path: dict[str, Any] = {}
     seen: set[int] = set()
     for name, value in attributes.items():
         for path, item in _items(name, value, seen):
             if is_object(item):
-                found[path] = item
+                by_path[path] = item
             elif isinstance(item, Iterator) and not isinstance(item, io.IOBase):
                 raise StateError(
                     f"trainer.{path}",
                     f"the position of a {type(item).__name__} cannot be saved; "
                     "draw batches from a ResumableLoader, or make the iterator within train()",
                 )
-    return found
+    return by_path
 
 
 def values(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,7 +63,7 @@ def is_object(value: object) -> bool:
 
 
 def is_value(value: object) -> bool:
-    """Return whether a value is data through and through."""
+    """Return whether a value consists of data only."""
     if isinstance(value, (list, tuple, set, frozenset)):
         return all(is_value(item) for item in value)
     if isinstance(value, dict):
@@ -75,15 +74,15 @@ def is_value(value: object) -> bool:
 
 
 def holds_arrays(value: object) -> bool:
-    """Return whether a value has arrays or tensors in it."""
+    """Return whether a value holds arrays or tensors."""
     return any(isinstance(item, (np.ndarray, torch.Tensor)) for _, item in _items("", value, set()))
 
 
 def stamp(value: Any) -> Stamp:
-    """Return what tells whether a value has been touched since.
+    """Return the stamp of a value, by which a later change shows.
 
-    A tensor counts its own changes; an array is hashed. Parameters are there to be
-    changed, so their stamps are never equal.
+    A tensor counts its changes, an array is hashed. Stamps of parameters are never equal,
+    because parameters are meant to change.
     """
     if isinstance(value, torch.Tensor):
         if isinstance(value, torch.nn.Parameter) or value.is_inference():
@@ -108,7 +107,7 @@ def state_of(item: Any) -> Any:
     saved = item.state_dict()
     return {
         "tensors": dict(saved),
-        # What a module's own state_dict leaves out although the next step depends on it.
+        # The next step depends on these, but the module's state_dict leaves them out.
         "buffers": {name: b for name, b in item.named_buffers() if name not in saved},
         "evaluating": [name for name, part in item.named_modules() if not part.training],
         "frozen": [name for name, p in item.named_parameters() if not p.requires_grad],
@@ -116,7 +115,7 @@ def state_of(item: Any) -> Any:
 
 
 def load_into(item: Any, state: Any) -> None:
-    """Give an object a state in place: it stays the same object on the same device."""
+    """Load a state into an object, which stays the same object on the same device."""
     if is_generator(item):
         restore_generator(item, state)
     elif isinstance(item, torch.nn.Module):
@@ -155,7 +154,7 @@ def revived(saved: Any, current: Any, device: str) -> Any:
 
 
 def detached(value: Any) -> Any:
-    """Return a value whose tensors hold on to no graph."""
+    """Return a value with its tensors detached from their graphs."""
     return mapped(value, lambda tensor: tensor.detach())
 
 
@@ -173,7 +172,7 @@ def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def _items(path: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """Yield what a value is made of, containers opened, each object once."""
+    """Yield a value and the items in its containers, each object once."""
     if isinstance(value, PLAIN) or id(value) in seen:
         return
     seen.add(id(value))
@@ -188,7 +187,7 @@ def _items(path: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
 
 def _load_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
     tensors = OrderedDict(state["tensors"])
-    # Versions of the module's parts, which torch hangs on the dict as an attribute.
+    # Versions of the module's parts: torch keeps them in an attribute of the dict.
     tensors._metadata = module.state_dict()._metadata  # type: ignore[attr-defined]
     module.load_state_dict(tensors)
     buffers = dict(module.named_buffers())
@@ -211,7 +210,7 @@ def _plain(state: Any) -> Any:
 
 
 def _typed_like(state: Any, own: Any) -> Any:
-    """Undo `_plain` at the first level, by the types that the object uses itself."""
+    """Undo `_plain` at the first level, with the types of the object's own state."""
     if not isinstance(own, dict) or not isinstance(state, dict):
         return state
     return {

@@ -1,4 +1,4 @@
-"""The class that a user writes, and what is checked of it before anything runs."""
+"""The base class of trainers, and the checks of a trainer class before a run."""
 
 from __future__ import annotations
 
@@ -11,40 +11,39 @@ from dasktune.errors import TrainerError
 from dasktune.types import Value
 
 METHODS = ("build", "setup", "train", "evaluate", "state_dict", "load_state_dict")
-"""What a trainer must offer, in the order of first use."""
+"""Methods of a trainer, in the order of first use."""
 
 
 class Trainer:
-    """One training run: how to build it, go on by a step, judge, save and restore it.
+    """One training run: build it, train a step, evaluate, save and restore it.
 
-    Subclassing is a convenience: any class with the six methods will do. An
-    ``__init__`` is not required, and one that is defined takes no arguments, because
-    workers make trainers by themselves.
+    Subclassing is optional: any class with the six methods is a trainer. An ``__init__`` is
+    optional, too, and takes no arguments, because workers make the trainers.
 
     Attributes
     ----------
     version
-        Part of the fingerprint: change it when something that the source does not show
-        has changed, and no older state is used again.
+        Part of the fingerprint: change it after a change that the source does not show. Older
+        states are then not used again.
     ignored_config
         Names of config keys that do not decide the result, such as a data folder.
     requires_process
-        Whether it uses process-wide things (global generators, thread counts) and so
-        must not share its process with another trainer.
+        Whether it uses process-wide state (global generators, thread counts), so that only
+        one trainer may run in a process.
     config
-        What the study was given as ``config``; set before `build`.
+        The ``config`` of the study; set before `build`.
     seed
         The training seed of this lineage; set before `build`.
     device
-        Where to train, such as ``"cpu"`` or ``"cuda:0"``; set before `build`.
+        The device for training, such as ``"cpu"`` or ``"cuda:0"``; set before `build`.
 
     Notes
     -----
     The order of calls is a contract. From the start: ``build(values at 0)``,
-    ``setup(all values at 0)``, ``train()``, and then for every step ``setup(what
-    changed)``, only if something did, and ``train()``. Resumed: ``build(values at 0)``,
-    ``setup(all values at the last step before)``, ``load_state_dict(state)``, and on as
-    if it had never stopped.
+    ``setup(all values at 0)``, ``train()``, and then for every step ``setup(changed
+    values)``, only if a value changed, and ``train()``. Resumed: ``build(values at 0)``,
+    ``setup(all values at the last step before)``, ``load_state_dict(state)``, and then the
+    same calls as without the stop.
 
     Examples
     --------
@@ -78,23 +77,23 @@ class Trainer:
         _must_define(self, "build")
 
     def setup(self, hp: Mapping[str, Value]) -> None:
-        """Take over the values that change at the coming step."""
+        """Use the values that change at the coming step."""
         _must_define(self, "setup")
 
     def train(self) -> None:
-        """Go on by one step."""
+        """Train one step."""
         _must_define(self, "train")
 
     def evaluate(self) -> Mapping[str, float]:
-        """Return the metrics of the model as it is, and leave no trace."""
+        """Return the metrics of the model; leave no trace."""
         _must_define(self, "evaluate")
 
     def state_dict(self) -> Mapping[str, object]:
-        """Return all that the next step depends on."""
+        """Return everything that the next step depends on."""
         _must_define(self, "state_dict")
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Become what `state_dict` described."""
+        """Restore the state that `state_dict` returned."""
         _must_define(self, "load_state_dict")
 
     def building(self) -> AbstractContextManager[None]:
@@ -107,14 +106,9 @@ class Trainer:
 
 
 def problems_of(trainer_class: object) -> tuple[str, ...]:
-    """Return what keeps a class from being a trainer; empty if nothing does.
+    """Return the reasons why a class is not a trainer; empty for a trainer.
 
-    Looks at the class only: it is not instantiated and none of its code runs.
-
-    Parameters
-    ----------
-    trainer_class
-        Whatever was given as a trainer.
+    The check looks at the class only and runs none of its code.
 
     Examples
     --------
@@ -138,17 +132,17 @@ def problems_of(trainer_class: object) -> tuple[str, ...]:
 
 
 def _method_problem(trainer_class: type, method: str) -> str | None:
-    found = getattr(trainer_class, method, None)
+    member = getattr(trainer_class, method, None)
     name = trainer_class.__name__
-    if found is None or found is getattr(Trainer, method):
+    if member is None or member is getattr(Trainer, method):
         return f"{name} must define {method}()"
-    if not callable(found):
-        return f"{name}.{method} must be a method, got {found!r}"
+    if not callable(member):
+        return f"{name}.{method} must be a method, got {member!r}"
     return None
 
 
 def _required_arguments(trainer_class: type) -> str | None:
-    """Return the arguments without which the class cannot be made, if there are any."""
+    """Return the names of the required arguments of ``__init__``, or None."""
     initialise = getattr(trainer_class, "__init__")  # noqa: B009  (mypy forbids the plain access)
     if initialise is object.__init__:
         return None

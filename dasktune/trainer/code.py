@@ -1,10 +1,10 @@
-"""How a trainer's code travels to the workers.
+"""Sending a trainer's code to the workers.
 
-A class from an installed package travels as its import path, because every worker has
-the package too. Anything else (a script, a study file, a notebook, a test) travels by
-value: its code and that of the modules it uses which are not installed either. Such
-bytes can run anything when they are opened, so they go over Dask's own connection,
-which can do so anyway, and are never stored.
+A class from an installed package travels as its import path, because every worker has the
+package, too. Any other class (of a script, a study file, a notebook, a test) travels by value:
+its code and the code of the modules that it uses and that are not installed. Opening such bytes
+can run anything, so they go over Dask's own connection, which can run anything anyway, and are
+never stored.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class TrainerCode:
     Parameters
     ----------
     kind
-        ``import``: to be imported there; ``bytes``: carried in `payload`.
+        ``import``: imported by the worker; ``bytes``: contained in `payload`.
     module, qualname
-        Where the class was defined.
+        Module and name of the class.
     payload
         The class by value; empty if it is imported.
     digest
         Checksum of the payload (BLAKE2b, 128 bits, hexadecimal).
     python
-        Version of Python that made the payload; another minor version cannot read it.
+        Version of Python that made the payload; other minor versions cannot read it.
     """
 
     kind: Literal["import", "bytes"]
@@ -58,7 +58,7 @@ def pack(trainer_class: type) -> TrainerCode:
     Raises
     ------
     ConfigurationError
-        If the class refers to something that cannot travel, such as an open file.
+        If the class refers to a value that cannot be pickled, such as an open file.
     """
     importable = _is_importable(trainer_class)
     payload = b"" if importable else _by_value(trainer_class)
@@ -89,10 +89,10 @@ def unpack(code: TrainerCode) -> type:
         made, here = (".".join(map(str, pair)) for pair in (code.python, sys.version_info[:2]))
         raise ClusterError(f"the code of {name} was packed by Python {made}; this is {here}")
     try:
-        found = cloudpickle.loads(code.payload)
+        opened = cloudpickle.loads(code.payload)
     except (ImportError, AttributeError, pickle.UnpicklingError) as error:
         raise ClusterError(f"the code of {name} cannot be opened here: {error}") from error
-    return _checked(found, name)
+    return _checked(opened, name)
 
 
 def _is_importable(trainer_class: type) -> bool:
@@ -110,7 +110,7 @@ def _attribute(module: ModuleType, qualname: str) -> object:
 
 
 def dumps_by_value(thing: object) -> bytes:
-    """Return a pickle that a process without our modules can open with `cloudpickle`."""
+    """Return a pickle that `cloudpickle` opens in a process without these modules."""
     with _travelling_by_value():
         payload: bytes = cloudpickle.dumps(thing)
     return payload
@@ -128,7 +128,7 @@ def _by_value(trainer_class: type) -> bytes:
 
 @contextmanager
 def _travelling_by_value() -> Iterator[None]:
-    """Let every loaded module that is not installed travel by value, for a while."""
+    """Register every loaded module that is not installed for pickling by value, meanwhile."""
     before = set(cloudpickle.list_registry_pickle_by_value())
     ours = [
         module
@@ -150,18 +150,18 @@ def _travelling_by_value() -> Iterator[None]:
 def _imported(code: TrainerCode) -> type:
     name = f"{code.module}.{code.qualname}"
     try:
-        found = _attribute(importlib.import_module(code.module), code.qualname)
+        imported = _attribute(importlib.import_module(code.module), code.qualname)
     except (ImportError, AttributeError) as error:
         raise ClusterError(
             f"{name} cannot be imported here: {error}; install its package on the workers"
         ) from error
-    return _checked(found, name)
+    return _checked(imported, name)
 
 
-def _checked(found: object, name: str) -> type:
-    if not isinstance(found, type):
-        raise ClusterError(f"{name} must be a class, got {found!r}")
-    return found
+def _checked(value: object, name: str) -> type:
+    if not isinstance(value, type):
+        raise ClusterError(f"{name} must be a class, got {value!r}")
+    return value
 
 
 def _digest(payload: bytes) -> str:

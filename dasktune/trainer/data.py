@@ -1,6 +1,6 @@
-"""Batches without end whose position can be saved, at a size that can change at any step.
+"""Endless batches with a position that can be saved and a size that can change at any step.
 
-Pure NumPy at heart: torch is used only if the data are torch tensors.
+Uses NumPy; torch only if the data are torch tensors.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from dasktune.trainer.code import dumps_by_value
 
 Indices = NDArray[np.int64]
 Transform = Callable[[Any, np.random.Generator], Any]
-"""Takes a sample and a generator of its own, and returns the sample changed."""
+"""Takes a sample and a generator for it, and returns the changed sample."""
 
 _ORDER, _SAMPLE = 0, 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """How much was consumed: whole epochs, and samples of the current one."""
+    """The number of whole epochs consumed, and of samples in the current epoch."""
 
     epoch: int
     consumed: int
@@ -60,28 +60,28 @@ class ResumableLoader:
     batch_size
         Samples per batch; the last batch of an epoch may be smaller.
     seed
-        Decides the order of the samples and what `transform` does.
+        Decides the order of the samples and the generators of `transform`.
     shuffle
-        Whether an epoch's order is random; else it is that of the source.
+        Whether an epoch's order is random; otherwise it is the order of the source.
     drop_last
         Leave out the last batch of an epoch if it is smaller.
     workers
-        Threads or processes that prepare batches ahead; 0 prepares each when it is asked
-        for.
+        Threads or processes that prepare batches in advance; with 0, `next_batch` prepares
+        its batch itself.
     prefetch
-        Batches prepared ahead if there are workers.
+        Number of batches prepared in advance if there are workers.
     transform
-        Called as ``transform(sample, generator)`` for every sample; the generator is made
+        Called as ``transform(sample, generator)`` for every sample. The generator is made
         from (seed, epoch, index), so the result is the same after resuming and with any
         number of workers (about 15 us per sample).
     processes
-        Whether workers are processes, for work in Python that threads cannot share. The
-        source is then copied to each of them once.
+        Whether workers are processes, for Python code that cannot run in parallel threads.
+        Each process then gets a copy of the source.
 
     Notes
     -----
-    A source that draws from global generators by itself cannot be resumed: draw from the
-    generator that `transform` is given.
+    A source that draws from global generators cannot be resumed: draw from the generator that
+    `transform` receives instead.
 
     Examples
     --------
@@ -135,7 +135,7 @@ class ResumableLoader:
 
     @property
     def epoch(self) -> int:
-        """Number of epochs that were consumed entirely."""
+        """Number of whole epochs consumed."""
         return self._position.epoch
 
     @property
@@ -162,13 +162,13 @@ class ResumableLoader:
         return batch
 
     def epoch_batches(self) -> Iterator[Any]:
-        """Yield what is left of the current epoch: all of it if it was not begun."""
+        """Yield the remaining batches of the current epoch."""
         epoch = self._position.epoch
         while self._position.epoch == epoch:
             yield self.next_batch()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the loader stands, and a checksum of the order it is in."""
+        """Return the position of the loader, and a checksum of its present order."""
         return {
             "epoch": self._position.epoch,
             "consumed": self._position.consumed,
@@ -178,7 +178,7 @@ class ResumableLoader:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where another loader of the same data stood.
+        """Restore the position of another loader of the same data.
 
         Raises
         ------
@@ -195,7 +195,7 @@ class ResumableLoader:
         self._position = Position(epoch=state["epoch"], consumed=state["consumed"])
 
     def close(self) -> None:
-        """Stop the workers; they also stop when the loader is no longer used."""
+        """Stop the workers; they also stop when the loader is deleted."""
         self._forget_prefetched()
         if self._executor is not None:
             self._executor.shutdown()
@@ -223,7 +223,7 @@ class ResumableLoader:
         """Return the samples of the batch at a position, its epoch and the position after."""
         epoch, start = position.epoch, position.consumed
         if self._drop_last and self._samples - start < self._batch_size:
-            # Only after the batch size grew within an epoch: what is left became too short.
+            # The batch size grew within the epoch, so the rest is smaller than a batch.
             epoch, start = epoch + 1, 0
         stop = min(start + self._batch_size, self._samples)
         left = self._samples - stop
@@ -253,7 +253,7 @@ class ResumableLoader:
 
 
 class _Fetch:
-    """Makes a batch of given samples; has no state, so any worker can do it."""
+    """Makes a batch of given samples; has no state, so any worker can use it."""
 
     def __init__(self, source: Any, seed: int, transform: Transform | None) -> None:
         self._source, self._seed, self._transform = source, seed, transform
@@ -287,7 +287,7 @@ class _Fetch:
 
 
 class _Worker:
-    """What a worker process makes batches with, set once when it starts."""
+    """The global of a worker process that makes batches, set when the process starts."""
 
     fetch: _Fetch
 
@@ -303,8 +303,8 @@ def _fetch_in_worker(indices: Indices, epoch: int) -> Any:
 def _executor(fetch: _Fetch, workers: int, processes: bool) -> Executor:
     if not processes:
         return ThreadPoolExecutor(workers, thread_name_prefix="dasktune-loader")
-    # Spawned, because a fork of a process with threads may hang; by cloudpickle, because a
-    # data set may be defined in a study file that the new process cannot import.
+    # Spawned, because forking a process with threads may hang. Pickled by value, because the
+    # new process may be unable to import the study file that defines the data set.
     payload = dumps_by_value(fetch)
     return ProcessPoolExecutor(
         workers, mp_context=get_context("spawn"), initializer=_start_worker, initargs=(payload,)
@@ -312,7 +312,7 @@ def _executor(fetch: _Fetch, workers: int, processes: bool) -> Executor:
 
 
 def _generator(seed: int, *purpose: int) -> np.random.Generator:
-    """Return the generator for one purpose: independent of all others, whatever their order."""
+    """Return the generator for one purpose; it does not depend on any other generator."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=purpose))
 
 
@@ -321,12 +321,12 @@ def _is_array(value: Any) -> bool:
 
 
 def _is_tensor(value: Any) -> bool:
-    # Known by its module, so that NumPy users never load torch.
+    # Recognised by its module, so that torch is not imported for NumPy data.
     return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "new_empty")
 
 
 def _length(source: Any, parts: tuple[Any, ...]) -> int:
-    # A tuple with something else in it was hardly meant as a data set of a few samples.
+    # A tuple of other values is more likely a mistake than a data set of few samples.
     if isinstance(source, tuple) or not all(
         hasattr(source, name) for name in ("__len__", "__getitem__")
     ):

@@ -1,4 +1,4 @@
-"""What a state is trained with beside its own code: recorded with each checkpoint."""
+"""The environment of a training (versions and device), recorded with each checkpoint."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dasktune import __version__
 
 
 def environment(device: str) -> dict[str, object]:
-    """Return the versions and the device that training here uses; JSON.
+    """Return the versions and the device of a training in this process; JSON.
 
-    Versions are those that are installed, None for what is not: what happens to have been
-    imported in a process says nothing about what training will import.
+    Versions are those of the installed packages, whether imported or not; None for a missing
+    package.
     """
     return {
         "dasktune": __version__,

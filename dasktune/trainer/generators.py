@@ -27,7 +27,7 @@ def global_states(device: str = "cpu") -> dict[str, Any]:
     Parameters
     ----------
     device
-        The one CUDA device whose generator is used, if any is.
+        The device of the training; a CUDA device has a generator of its own.
     """
     states = {"python": generator_state(random), "numpy": np.random.get_state(legacy=False)}
     torch = sys.modules.get("torch")
@@ -39,9 +39,9 @@ def global_states(device: str = "cpu") -> dict[str, Any]:
 
 
 def restore_global(states: Mapping[str, Any], device: str = "cpu") -> None:
-    """Set the global generators to what `global_states` returned.
+    """Restore the global generators from the result of `global_states`.
 
-    A state saved on another kind of device is restored as far as it goes.
+    From a state of another kind of device the common generators are restored.
     """
     restore_generator(random, states["python"])
     np.random.set_state(states["numpy"])
@@ -75,7 +75,7 @@ def generator_state(generator: Any) -> Any:
     """
     if generator is random or isinstance(generator, random.Random):
         version, numbers, gauss = generator.getstate()
-        # An array takes a tenth of the room and time of 625 separate integers.
+        # An array takes a tenth of the space and time of 625 integers.
         return {"version": version, "numbers": np.array(numbers, np.uint32), "gauss": gauss}
     if isinstance(generator, np.random.Generator):
         return generator.bit_generator.state
@@ -87,7 +87,7 @@ def generator_state(generator: Any) -> Any:
 
 
 def restore_generator(generator: Any, state: Any) -> None:
-    """Set a generator to what `generator_state` returned."""
+    """Restore a generator from the result of `generator_state`."""
     if generator is random or isinstance(generator, random.Random):
         generator.setstate((state["version"], tuple(state["numbers"].tolist()), state["gauss"]))
     elif isinstance(generator, np.random.Generator):
@@ -99,5 +99,5 @@ def restore_generator(generator: Any, state: Any) -> None:
 
 
 def is_cuda(device: str) -> bool:
-    """Return whether a device's name is that of a CUDA device."""
+    """Return whether the device is a CUDA device."""
     return str(device).partition(":")[0] == "cuda"

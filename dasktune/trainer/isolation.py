@@ -1,4 +1,4 @@
-"""Keeping the machinery of a process out of the trainer's random numbers."""
+"""Keeping other packages of a process away from the trainer's random numbers."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ PACKAGES = (
     *("aiohttp", "botocore", "gcsfs", "urllib3"),
     *("psycopg", "sqlalchemy", "tenacity"),
 )
-"""They draw from Python's global generator, in their own threads, at any time.
+"""Packages that draw from Python's global generator, in their own threads, at any time.
 
-Dask does so eight times a second in a process with a cluster that does nothing; clients of object
-storage and of databases do when they try again.
+Dask draws eight times a second in a process with an idle cluster; clients of object stores and
+databases draw when they retry.
 """
 
 
 def give_own_generator(packages: Collection[str] = PACKAGES) -> list[str]:
-    """Let packages draw from a copy of Python's `random`; return what was changed.
+    """Give packages a copy of Python's `random`; return the names of the changed attributes.
 
-    Jitter, sampling of sizes and choice of peers would otherwise move the global generator
-    between two draws of the trainer, and no state could be made again bit for bit. Only
-    modules that are loaded change; this process only.
+    Otherwise their jitter, sampling and choices would move the global generator between two
+    draws of the trainer, and training would not be reproducible bit for bit. The change applies
+    to the loaded modules of this process.
 
     Examples
     --------

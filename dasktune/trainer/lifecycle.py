@@ -19,9 +19,9 @@ Values = Mapping[str, Value]
 
 
 class TrainerRun:
-    """A trainer somewhere on its way, driven by the values of each step.
+    """A trainer in training, driven by the values of each step.
 
-    Made by `start` or `resume`. Exceptions of the user's code pass through as they are.
+    Made by `start` or `resume`. Exceptions of the user's code are not changed.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ setup {'lr': 0.2}; train
         seed: int,
         device: str = "cpu",
     ) -> TrainerRun:
-        """Return a lineage that goes on from a saved state.
+        """Return a lineage that continues from a saved state.
 
         Parameters
         ----------
@@ -91,9 +91,9 @@ setup {'lr': 0.2}; train
         first_values
             Hyper-parameters at step 0, with which the trainer is built.
         last_values
-            Hyper-parameters at `step` - 1, the last one that was trained.
+            Hyper-parameters at `step` - 1, the last trained step.
         state
-            What `state` returned then. The trainer may keep parts of it.
+            The result of `state` after `step` steps. The trainer may keep parts of it.
         """
         if step < 1:
             raise InternalError(f"a state is resumed at step >= 1, got {step}")
@@ -103,26 +103,25 @@ setup {'lr': 0.2}; train
         return cls(trainer, step, dict(last_values))
 
     def advance(self, values: Values) -> None:
-        """Train one step with these values; `setup` hears only of what changed.
+        """Train one step with these values; `setup` receives the changed values only.
 
-        Changed is meant strictly: 1, 1.0 and True are three values, while -0.0 and 0.0
-        are one, as in the keys of states.
+        As in state keys, 1, 1.0 and True are three values, while -0.0 and 0.0 are equal.
         """
         changed = _changed(self._values, values)
         if changed:
-            # Remembered before setup runs, in a dict of our own: the caller may reuse his.
+            # A copy, because the caller may reuse its dict; stored before setup may fail.
             self._values = dict(values)
             self.trainer.setup(changed)
         self.trainer.train()
         self.step += 1
 
     def evaluate(self) -> dict[str, float]:
-        """Return the metrics of the model as it is, as plain floats.
+        """Return the metrics of the model as plain floats.
 
         Raises
         ------
         TrainerError
-            If what `evaluate` returned is no mapping of names to real numbers.
+            If `evaluate` does not return a mapping of names to real numbers.
         """
         with getattr(self.trainer, "evaluating", nullcontext)():
             metrics = self.trainer.evaluate()
@@ -134,12 +133,12 @@ setup {'lr': 0.2}; train
         return {_name(name, key): _number(name, key, value) for key, value in metrics.items()}
 
     def state(self) -> dict[str, Any]:
-        """Return what `state_dict` gives: live objects, to be copied before going on.
+        """Return the result of `state_dict`: live objects, to copy before the next step.
 
         Raises
         ------
         StateError
-            If it is no mapping.
+            If it is not a mapping.
         """
         state = self.trainer.state_dict()
         if not isinstance(state, Mapping):
@@ -149,7 +148,7 @@ setup {'lr': 0.2}; train
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoneRun:
-    """What training one configuration by itself gave, by step."""
+    """Metrics and states of a configuration that was trained by itself, by step."""
 
     metrics: Mapping[Step, Mapping[str, float]]
     states: Mapping[Step, Mapping[str, Any]]
@@ -166,19 +165,19 @@ def run_alone(
     report_every: int = 1,
     states_at: Collection[Step] = (),
 ) -> LoneRun:
-    """Train one configuration from step 0, in this process, with nothing in between.
+    """Train one configuration from step 0 in this process without interruption.
 
-    The reference that every other way of training must equal bit for bit. What else is in this
-    process (Dask, clients of stores) draws from a generator of its own from then on.
+    This is the reference that every other way of training must equal bit for bit. Afterwards
+    other packages of this process (Dask, clients of stores) have their own random generator.
 
     Parameters
     ----------
     sequences
         Hyper-parameters by name; a plain value is constant.
     steps
-        How far to train.
+        Number of steps to train.
     report_every
-        Evaluate after every so many steps, and at the end.
+        Number of steps between two evaluations; the last step is always evaluated.
     states_at
         Steps (1 to `steps`) after which a copy of the state is kept.
     """
@@ -204,7 +203,7 @@ def _built(
     trainer_class: type, values: Values, config: Mapping[str, object], seed: int, device: str
 ) -> Any:
     trainer: Any = trainer_class()
-    # Copies, so that a trainer that writes into its config cannot reach the next one's.
+    # A copy: a trainer that changes its config must not change that of the next trainer.
     trainer.config = copy.deepcopy(dict(config))
     trainer.seed = seed
     trainer.device = device
@@ -214,7 +213,7 @@ def _built(
 
 
 def _changed(before: Values | None, now: Values) -> dict[str, Value]:
-    """Return the values that are not what they were, by name."""
+    """Return the changed values by name."""
     if before is None:
         return dict(now)
     if len(before) != len(now):
@@ -235,10 +234,10 @@ def _name(trainer: str, key: object) -> str:
 
 
 def _number(trainer: str, key: object, value: object) -> float:
-    """Return a metric as a float: Python, NumPy and torch scalars are all fine."""
+    """Return a metric, a Python, NumPy or torch scalar, as a float."""
     if isinstance(value, Real):
         return float(value)
-    # float() takes any array of one element, with a warning; only scalars are meant.
+    # float() would accept any array of one element, with a warning.
     if isinstance(value, SupportsFloat) and getattr(value, "ndim", 0) == 0:
         try:
             return float(value)

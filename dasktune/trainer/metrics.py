@@ -1,4 +1,4 @@
-"""Which metrics a trainer's ``evaluate`` gives, as far as its source says so."""
+"""Names of the metrics that a trainer's ``evaluate`` returns, read from its source."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import textwrap
 
 
 def metric_names(trainer_class: type) -> frozenset[str]:
-    """Return the metric names that ``evaluate`` returns; empty if the source cannot tell.
+    """Return the metric names that ``evaluate`` returns; empty if they are unknown.
 
-    It can where every ``return`` of ``evaluate`` is a dict display with constant names,
-    which is the usual case: a misspelt metric is then refused before anything is trained.
+    They are known if every ``return`` of ``evaluate`` is a dict display with constant names, as
+    usual. A misspelt metric is then refused before any training.
     """
     method = inspect.unwrap(trainer_class.evaluate)  # type: ignore[attr-defined]
     try:
@@ -23,25 +23,25 @@ def metric_names(trainer_class: type) -> frozenset[str]:
         return frozenset()
     names: set[str] = set()
     for statement in _returns(function):
-        found = _names_of(statement)
-        if found is None:
+        returned = _names_of(statement)
+        if returned is None:
             return frozenset()
-        names |= found
+        names |= returned
     return frozenset(names)
 
 
 def _returns(function: ast.FunctionDef) -> list[ast.Return]:
-    """Return the function's own return statements, not those of functions in it."""
-    found, stack = [], list(function.body)
+    """Return the function's own return statements, without those of inner functions."""
+    returns, stack = [], list(function.body)
     while stack:
         node = stack.pop()
         if isinstance(node, ast.Return):
-            found.append(node)
+            returns.append(node)
         elif not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
             stack.extend(
                 child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)
             )
-    return found
+    return returns
 
 
 def _names_of(statement: ast.Return) -> set[str] | None:

@@ -1,4 +1,4 @@
-"""Training stages one by one in any process: what `StageTree.to_dask` calls."""
+"""Training single stages in any process, for `StageTree.to_dask`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dasktune.types import Metrics, Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageResult:
-    """What a stage gave: the state at its end, and the metrics by step on the way."""
+    """The result of a stage: the state at its end, and the metrics by step."""
 
     state: Mapping[str, Any]
     metrics: Mapping[Step, Metrics]
@@ -25,7 +25,7 @@ class StageResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTraining:
-    """Trains any stage of a study from the result of its parent; a function that travels.
+    """A picklable function that trains a stage of a study from the result of its parent.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class StageTraining:
     report_every: int = 1
 
     def __call__(self, stage: Stage, before: object) -> StageResult:
-        """Train `stage` from its parent's result; from the start if that is None."""
+        """Train `stage` from its parent's result; from step 0 if that is None."""
         give_own_generator()
         run = self._begin(stage, before)
         metrics: dict[Step, Metrics] = {}
@@ -62,7 +62,7 @@ class StageTraining:
             trainer,
             step=stage.start,
             first_values=first,
-            last_values={name: one(stage.start - 1) for name, one in stage.sequences.items()},
+            last_values={name: at(stage.start - 1) for name, at in stage.sequences.items()},
             state=copy.deepcopy(before.state),
             config=self.config,
             seed=self.seed,

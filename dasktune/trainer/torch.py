@@ -1,4 +1,4 @@
-"""A trainer for PyTorch that saves, restores, seeds and guards by itself."""
+"""A trainer for PyTorch with automatic state, seeds and evaluation mode."""
 
 from __future__ import annotations
 
@@ -28,34 +28,33 @@ _ORIGIN = "_dasktune_origin"
 class TorchTrainer(Trainer):
     """A trainer of which the user writes `build`, `setup`, `train` and `evaluate` only.
 
-    **State.** All attributes of the object are looked at, and lists, tuples and dicts
-    are opened. What has `state_dict` and `load_state_dict` (modules, optimizers,
-    schedulers, scalers, `ResumableLoader`) and random generators are saved and loaded in
-    place. Numbers, strings, None, and containers of them are saved. Arrays and tensors
-    are saved once they are no longer what `build` left (data that only lie there are
-    not). A module's train/eval modes, frozen parameters and non-persistent buffers
-    belong to its state. Iterators are refused, because their position cannot be saved.
-    Objects of other types are left to `build`: `check_resume` finds those that matter.
-    Gradients are not saved: a step must begin with ``zero_grad()``.
+    **State.** The state covers all attributes of the object, also inside lists, tuples and
+    dicts. Objects with `state_dict` and `load_state_dict` (modules, optimizers, schedulers,
+    scalers, `ResumableLoader`) and random generators are saved and loaded in place. Numbers,
+    strings, None, and containers of them are saved. Arrays and tensors are saved if they have
+    changed since `build`, so unchanged data are not. A module's train/eval modes, frozen
+    parameters and non-persistent buffers belong to its state. Iterators are refused, because
+    their position cannot be saved. Objects of other types are left to `build`; `check_resume`
+    finds those that matter. Gradients are not saved: a step must begin with ``zero_grad()``.
 
     **Randomness.** The global generators of Python, NumPy, torch and the CUDA device are
     seeded from `seed` before `build`, are part of the state, and are loaded last.
 
     **Evaluation.** `evaluate` is called without gradients and with all modules in eval
-    mode; modes and generators, global or attributes, are put back afterwards.
+    mode; modes and all generators are restored afterwards.
 
     **Device.** After `build`, modules are moved to `self.device` in place, so optimizers
-    made in `build` hold the right parameters already; what an optimizer keeps for them
-    follows. Send batches through `to_device`.
+    made in `build` keep the right parameters; the state of the optimizers is moved, too. Send
+    batches through `to_device`.
 
     Attributes
     ----------
     deterministic
-        Use only algorithms that give the same bits again (torch raises where there are
+        Use only algorithms that reproduce the same bits (torch raises an error if there are
         none); with False, resuming on a GPU is exact only within a tolerance.
     threads
-        Threads that torch uses on the CPU: sums come out differently with another number,
-        so it belongs to the trainer and not to the machine.
+        Threads that torch uses on the CPU. Sums depend on the number, so it belongs to the
+        trainer and not to the machine.
 
     Notes
     -----
@@ -89,14 +88,14 @@ class TorchTrainer(Trainer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of all attributes and of the global generators."""
-        found = self._attributes()
+        own = self._attributes()
         return {
             "objects": {
-                path: attributes.state_of(item) for path, item in attributes.objects(found).items()
+                path: attributes.state_of(item) for path, item in attributes.objects(own).items()
             },
             "values": {
                 name: attributes.detached(value)
-                for name, value in attributes.values(found).items()
+                for name, value in attributes.values(own).items()
                 if self._is_touched(name, value)
             },
             "generators": global_states(self.device),
@@ -108,7 +107,7 @@ class TorchTrainer(Trainer):
         Raises
         ------
         StateError
-            If the state is of other objects than this trainer has built.
+            If the state has other objects than this trainer.
         """
         items = attributes.objects(self._attributes())
         for path in sorted(items.keys() ^ state["objects"].keys()):
@@ -135,7 +134,7 @@ class TorchTrainer(Trainer):
 
     @contextmanager
     def building(self) -> Iterator[None]:
-        """Seed the generators, and after `build` move modules to the device."""
+        """Seed the generators before `build`, and move modules to the device after it."""
         if self.deterministic:
             _use_deterministic_algorithms()
         torch.set_num_threads(self.threads)
@@ -151,7 +150,7 @@ class TorchTrainer(Trainer):
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Set eval mode without gradients, and put modes and generators back."""
+        """Set eval mode without gradients, and restore modes and generators."""
         items = attributes.objects(self._attributes()).values()
         parts = [
             part for item in items if isinstance(item, torch.nn.Module) for part in item.modules()
@@ -179,7 +178,7 @@ class TorchTrainer(Trainer):
         }
 
     def _is_touched(self, name: str, value: Any) -> bool:
-        """Return whether a value may differ from what `build` makes again by itself."""
+        """Return whether a value may have changed since `build`."""
         if not attributes.holds_arrays(value):
             return True
         origin = getattr(self, _ORIGIN, {})
@@ -192,13 +191,13 @@ class TorchTrainer(Trainer):
                 before = list(item.parameters())
                 item.to(self.device)
                 if any(a is not b for a, b in zip(before, item.parameters(), strict=True)):
-                    # An optimizer would go on training the parameters that were left behind.
+                    # An optimizer would continue to train the old parameters.
                     raise ConfigurationError(
                         f"modules cannot move to {self.device!r} in place; in build(), call "
                         "self.to_device(module) before the optimizer is made"
                     )
         for item in items:
-            # Adagrad and others make their state at once; loading takes it to the parameters.
+            # Adagrad and others make their state early; loading moves it to the device.
             if isinstance(item, torch.optim.Optimizer) and item.state:
                 item.load_state_dict(item.state_dict())
 

@@ -24,10 +24,8 @@ LOADERS = {
 ALLOWED = {
     "trainer/code.py": {"pickle", "cloudpickle"},  # trainers, over Dask's own connection
     "trainer/data.py": {"cloudpickle"},  # data sets, to processes that this one starts
-    "trainer/check_resume/check.py": {"pickle"},  # a job, to a process that this one starts
-    "trainer/check_resume/new_process.py": {
-        "pickle"
-    },  # is that process, and reads its standard input
+    # A job, to a process that this one starts, which reads its standard input.
+    "trainer/check_resume/new_process.py": {"pickle"},
     "algos/curves/network/prior_fitted.py": {"np.load"},  # with allow_pickle=False
     "traces/files.py": {"np.lib.npyio.NpzFile"},  # with allow_pickle=False
     "driver/predictions.py": {"pickle"},  # questions of predictors, over Dask's own connection

@@ -26,7 +26,7 @@ class Here(Trainer):
 
 
 def in_new_process(code, call, folder):
-    """Return what a process that sees none of our files prints for `call`."""
+    """Return the output of `call` in a process that cannot import the test's files."""
     script = (
         "import pickle, sys; from dasktune.trainer.code import unpack; "
         f"cls = unpack(pickle.load(open(sys.argv[1], 'rb'))); print({call})"

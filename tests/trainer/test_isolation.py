@@ -1,4 +1,4 @@
-"""What Dask, and clients of stores and databases, draw at random is not the trainer's."""
+"""Random draws of Dask and of storage clients do not affect the trainer."""
 
 from __future__ import annotations
 

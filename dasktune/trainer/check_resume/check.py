@@ -1,47 +1,43 @@
-"""Whether a trainer that is saved and loaded goes on as if it had never stopped.
+"""The check that a saved and loaded trainer continues exactly.
 
-A forgotten generator or momentum is silent: training goes on, and only the numbers are
-other ones. Here the same steps are trained in one go and with a new process in between,
-compared bit for bit, and the first thing that differs is named.
+A forgotten generator or momentum is silent: training continues with wrong numbers. The check
+trains the same steps in one go and with a new process in between, compares the two bit for bit,
+and names the first difference.
 """
 
 from __future__ import annotations
 
-import pickle
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dasktune.errors import TrainerError, refuse
+from dasktune.errors import refuse
 from dasktune.sequences import as_sequence
 from dasktune.trainer.base import problems_of
 from dasktune.trainer.check_resume.differences import Difference, state_differences
-from dasktune.trainer.check_resume.new_process import Digests, Job, load
+from dasktune.trainer.check_resume.new_process import CheckJob, Digests, run_in_new_process
 from dasktune.trainer.check_resume.probe import GENERATOR
 from dasktune.trainer.code import pack
 from dasktune.trainer.generators import is_cuda
 from dasktune.types import Step
 
 GPU_TOLERANCE = 1e-3
-"""Relative difference that is let pass on a GPU without deterministic algorithms."""
+"""Relative difference that is allowed on a GPU without deterministic algorithms."""
 
 _MAX_SUSPECTS = 8
-_COMMAND = "from dasktune.trainer.check_resume.new_process import main; main()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeReport:
-    """What `check_resume` found.
+    """The result of `check_resume`.
 
     Parameters
     ----------
     differences
-        What differs, the first and most telling ahead; empty if nothing does.
+        The differences, causes before effects; empty if the check passed.
     tolerance
-        Relative difference of numbers that was let pass; 0 means bit for bit.
+        Relative difference of numbers that was allowed; 0 means bit for bit.
     split, total
         Steps before the new process, and in all.
     """
@@ -53,7 +49,7 @@ class ResumeReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the resumed training is the undisturbed one."""
+        """Whether the resumed training equals the undisturbed one."""
         return not self.differences
 
     def __str__(self) -> str:
@@ -74,16 +70,16 @@ def check_resume(
     config: Mapping[str, object] | None = None,
     seed: int = 0,
     device: str = "cpu",
+    run: Callable[[CheckJob], dict[str, Any]] = run_in_new_process,
 ) -> ResumeReport:
-    """Return whether saving, loading in a new process and going on changes anything.
+    """Check whether saving, loading in a new process and continuing changes the training.
 
-    One process trains `total` steps in one go; another loads what the first one saved
-    after `split` steps and trains the rest. States and metrics of every step after the
-    split are compared. The second one also evaluates twice, and trains the rest once
-    more without evaluating: `evaluate` must leave no trace. Where the states are the
-    same at the split and differ later, everything that the trainer could depend on
-    (attributes, global variables, random generators) is compared to name what was
-    forgotten.
+    One process trains `total` steps in one go. Another process loads the state saved after
+    `split` steps and trains the rest. The check compares states and metrics of every step after
+    the split. The second process also evaluates twice, and trains the rest once more without
+    evaluating, because `evaluate` must leave no trace. If the states agree at the split and
+    differ later, the check compares everything that the trainer could depend on (attributes,
+    global variables, random generators) to name the forgotten part.
 
     Parameters
     ----------
@@ -92,16 +88,18 @@ def check_resume(
     hp
         Hyper-parameters by name: values or sequences. Let some change after the split.
     split, total
-        Steps before the new process, and in all. Let a few epochs pass in both parts.
+        Steps before the new process, and in all. Both parts should take a few epochs.
     config, seed, device
-        What the trainer is given.
+        Given to the trainer.
+    run
+        Runs a job in a new process and returns its findings.
 
     Raises
     ------
     ConfigurationError
-        If the class is no trainer, or the steps are out of order.
+        If the class is not a trainer, or the steps are out of order.
     TrainerError
-        If the trainer failed; with the traceback of the process.
+        If the trainer failed; the error holds the traceback of the process.
     """
     problems = [*problems_of(trainer_class)]
     if not 1 <= split < total:
@@ -115,7 +113,7 @@ def check_resume(
     with tempfile.TemporaryDirectory(prefix="dasktune-resume-") as folder:
 
         def findings(part: Literal["whole", "rest"]) -> dict[str, Any]:
-            job = Job(
+            job = CheckJob(
                 part=part,
                 code=code,
                 values=values,
@@ -125,7 +123,7 @@ def check_resume(
                 device=device,
                 folder=folder,
             )
-            return _findings(job)
+            return run(job)
 
         whole, rest = findings("whole"), findings("rest")
     tolerance = _tolerance(trainer_class, device)
@@ -139,25 +137,10 @@ def _tolerance(trainer_class: type, device: str) -> float:
     return GPU_TOLERANCE
 
 
-def _findings(job: Job) -> dict[str, Any]:
-    """Let a new process do a job, and return what it found."""
-    done = subprocess.run(
-        [sys.executable, "-c", _COMMAND], input=pickle.dumps(job), capture_output=True, check=False
-    )
-    if done.returncode != 0:
-        text = done.stderr.decode(errors="replace").strip()
-        lines = text.splitlines()
-        message = lines[-1] if lines else f"the process ended with code {done.returncode}"
-        traceback = text[max(text.find("Traceback (most recent"), 0) :]
-        raise TrainerError(f"{job.code.qualname} failed in check_resume: {message}", traceback)
-    found: dict[str, Any] = load(job.folder, job.part)
-    return found
-
-
 def _resuming(
     whole: Mapping[str, Any], rest: Mapping[str, Any], split: Step, tolerance: float
 ) -> list[Difference]:
-    """Return what resuming changed: causes first, then the first effects."""
+    """Return the differences of the resumed training: causes, then the first effects."""
     if tolerance:
         return list(_within(whole, rest, tolerance))
     loaded = [
@@ -184,30 +167,30 @@ def _within(
 
 
 def _effects(whole: Mapping[str, Any], rest: Mapping[str, Any]) -> Iterator[Difference]:
-    """Yield the first thing in the state and the first metric that came out differently."""
+    """Yield the first differing part of the state and the first differing metric."""
     for step in sorted(rest["metrics"]):
         changed = _changed(whole["states"][step], rest["states"][step])
         path = f"metrics[{step}]"
-        found = [*state_differences(whole["metrics"][step], rest["metrics"][step], path=path)]
-        if not changed and not found:
+        metrics = [*state_differences(whole["metrics"][step], rest["metrics"][step], path=path)]
+        if not changed and not metrics:
             continue
         if changed:
             yield Difference(
                 path=changed[0],
                 reason=f"is the first of {len(changed)} in the state to differ, after step {step}",
             )
-        yield from found[:1]
+        yield from metrics[:1]
         return
 
 
 def _suspects(
     whole: Mapping[str, Any], rest: Mapping[str, Any], state_differs: bool
 ) -> Iterator[Difference]:
-    """Yield what was not brought back by loading, or that nothing is known of it."""
+    """Yield the parts that loading did not restore, or that the cause is unknown."""
     changed = [
         path
         for path in _changed(whole["probe"], rest["probe"])
-        # A generator nobody draws from starts anywhere.
+        # An unused generator may be in any state.
         if not path.endswith(GENERATOR) or path in whole["drawn"]
     ]
     for path in sorted(changed, key=_suspicion)[:_MAX_SUSPECTS]:
@@ -225,7 +208,7 @@ def _suspects(
 
 
 def _suspicion(path: str) -> int:
-    """Return the rank of a suspect: gradients last, which most trainers drop anyway."""
+    """Return the rank of a suspect: gradients last, because most trainers drop them."""
     if path.endswith(".grad"):
         return 2
     return 0 if path.startswith("trainer.") else 1
@@ -266,6 +249,6 @@ def _hidden_trace(
 
 
 def _changed(before: Digests, after: Digests) -> list[str]:
-    """Return the paths at which two sets of digests differ, in order."""
+    """Return the paths with different digests, in order."""
     paths = [*before, *(path for path in after if path not in before)]
     return [path for path in paths if before.get(path) != after.get(path)]

@@ -1,4 +1,4 @@
-"""Whether two states are the same, bit for bit, and where they are not."""
+"""Differences between two states, found bit for bit or within a tolerance."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One thing that is not as it should be.
+    """One difference between two states.
 
     Parameters
     ----------
     path
-        What it is, such as ``state['optimizer']['lr']``.
+        Its place, such as ``state['optimizer']['lr']``.
     reason
-        What must hold and what came.
+        What must hold, and the value instead.
     """
 
     path: str
@@ -34,7 +34,7 @@ class Difference:
 def state_differences(
     expected: object, found: object, *, path: str = "state", tolerance: float = 0.0
 ) -> Iterator[Difference]:
-    """Yield where two states differ, in the order of the expected one.
+    """Yield the differences of two states in the order of the expected state.
 
     Types count: 1, 1.0 and True are three values. NaN equals the same NaN, and 0.0
     differs from -0.0.
@@ -44,28 +44,28 @@ def state_differences(
     expected, found
         Nested dicts, lists and tuples of numbers, strings, arrays and tensors.
     path
-        What the whole is called.
+        Name of the whole state.
     tolerance
         Largest difference of a number, relative to the largest number of its array.
 
     Examples
     --------
-    >>> one, two = {"lr": 0.1, "w": np.zeros(3)}, {"lr": 0.1, "w": np.array([0, 0, 2.0])}
-    >>> print(*state_differences(one, two))
+    >>> first, second = {"lr": 0.1, "w": np.zeros(3)}, {"lr": 0.1, "w": np.array([0, 0, 2.0])}
+    >>> print(*state_differences(first, second))
     state['w']: 1 of 3 numbers differ, by at most 2
     """
-    ours, theirs = dict(leaves(expected, path)), dict(leaves(found, path))
-    for place, value in ours.items():
-        if place not in theirs:
+    before, after = dict(leaves(expected, path)), dict(leaves(found, path))
+    for place, value in before.items():
+        if place not in after:
             yield Difference(path=place, reason=f"is missing; it was {_short(value)}")
-        elif reason := _reason(value, theirs[place], tolerance):
+        elif reason := _reason(value, after[place], tolerance):
             yield Difference(path=place, reason=reason)
-    for place in theirs.keys() - ours.keys():
-        yield Difference(path=place, reason=f"was not there before; got {_short(theirs[place])}")
+    for place in after.keys() - before.keys():
+        yield Difference(path=place, reason=f"was not there before; got {_short(after[place])}")
 
 
 def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield what a nested value holds, with the path to each."""
+    """Yield path and value of every leaf of a nested value."""
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
             yield from leaves(item, f"{path}[{key!r}]")
@@ -77,10 +77,7 @@ def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def leaf_digest(value: Any) -> str:
-    """Return a digest of type and value of what `leaves` yields.
-
-    Objects of unknown types are told apart by their type alone.
-    """
+    """Return a digest of type and value of a leaf; of an unknown type, the type alone."""
     array = as_array(value)
     if array is not None:
         head = f"{_form(value)} "
@@ -99,7 +96,7 @@ def leaf_digest(value: Any) -> str:
 
 
 def as_array(value: Any) -> np.ndarray[Any, Any] | None:
-    """Return an array or tensor as an array of the same bytes; None for anything else."""
+    """Return an array or tensor as an array of equal values; None for other types."""
     if isinstance(value, np.ndarray):
         return value
     torch = sys.modules.get("torch")
@@ -114,12 +111,12 @@ def as_array(value: Any) -> np.ndarray[Any, Any] | None:
 
 
 def _reason(expected: Any, found: Any, tolerance: float) -> str | None:
-    """Return in what two leaves differ, if they do."""
-    ours, theirs = as_array(expected), as_array(found)
-    if ours is not None and theirs is not None:
+    """Return the difference of two leaves as a sentence, or None."""
+    before, after = as_array(expected), as_array(found)
+    if before is not None and after is not None:
         if _form(expected) != _form(found):
             return f"must be {_form(expected)}, got {_form(found)}"
-        return _number_reason(ours, theirs, tolerance)
+        return _number_reason(before, after, tolerance)
     if leaf_digest(expected) == leaf_digest(found):
         return None
     if isinstance(expected, float) and isinstance(found, float):
@@ -130,20 +127,21 @@ def _reason(expected: Any, found: Any, tolerance: float) -> str | None:
 
 
 def _number_reason(
-    ours: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any], tolerance: float
+    before: np.ndarray[Any, Any], after: np.ndarray[Any, Any], tolerance: float
 ) -> str | None:
-    if ours.tobytes() == theirs.tobytes():
+    if before.tobytes() == after.tobytes():
         return None
-    unequal = ~((ours == theirs) | ((ours != ours) & (theirs != theirs)))
-    count = int(unequal.sum())
-    if ours.dtype.kind not in "fciub" or not count:
-        return f"{count} of {ours.size} entries differ" if count else "differs in the sign of zeros"
+    unequal = ~((before == after) | ((before != before) & (after != after)))
+    count, size = int(unequal.sum()), before.size
+    if before.dtype.kind not in "fciub" or not count:
+        return f"{count} of {size} entries differ" if count else "differs in the sign of zeros"
     with np.errstate(invalid="ignore"):
-        distances = np.abs(ours[unequal].astype(complex) - theirs[unequal].astype(complex))
-    largest, scale = float(distances.max()), float(np.abs(ours[np.isfinite(ours)]).max(initial=0))
-    if largest <= tolerance * scale:  # never so if either is infinite or no number
+        distances = np.abs(before[unequal].astype(complex) - after[unequal].astype(complex))
+    largest = float(distances.max())
+    scale = float(np.abs(before[np.isfinite(before)]).max(initial=0))
+    if largest <= tolerance * scale:  # false for NaN and infinite distances
         return None
-    return f"{count} of {ours.size} numbers differ, by at most {largest:.3g}"
+    return f"{count} of {size} numbers differ, by at most {largest:.3g}"
 
 
 def _form(array: Any) -> str:

@@ -1,21 +1,23 @@
-"""What the processes do in which `check_resume` trains.
+"""The new processes in which `check_resume` trains.
 
-Each takes one job from its standard input and leaves its findings in the job's folder.
-What fails in it is told by its traceback and exit code.
+Each receives one job on its standard input and writes its findings into the job's folder. A
+failure ends the process with a traceback and an exit code.
 """
 
 from __future__ import annotations
 
 import json
 import pickle
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from dasktune.errors import TrainerError
 from dasktune.storage.codec import decode, encode
 from dasktune.trainer.check_resume.differences import leaf_digest, leaves
 from dasktune.trainer.check_resume.probe import generator_digests, probe
@@ -24,21 +26,22 @@ from dasktune.trainer.lifecycle import TrainerRun
 from dasktune.types import Step, Value
 
 Digests = dict[str, str]
+_COMMAND = "from dasktune.trainer.check_resume.new_process import main; main()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """What one process has to do.
+class CheckJob:
+    """The job of one process.
 
     Parameters
     ----------
     part
-        ``whole``: train all steps in one go, saving at `split`; ``rest``: load what that
-        saved, and train what is left.
+        ``whole``: train all steps in one go and save at `split`; ``rest``: load the saved
+        state and train the remaining steps.
     values
         Hyper-parameters at every step.
     folder
-        Where files are exchanged.
+        The folder for exchanging files.
     """
 
     part: Literal["whole", "rest"]
@@ -51,29 +54,53 @@ class Job:
     folder: str
 
 
+def run_in_new_process(
+    job: CheckJob, *, execute: Callable[..., subprocess.CompletedProcess[bytes]] | None = None
+) -> dict[str, Any]:
+    """Run a job in a new process, started by `subprocess.run`, and return its findings.
+
+    Raises
+    ------
+    TrainerError
+        If the trainer failed; the error holds the traceback of the process.
+    """
+    execute = subprocess.run if execute is None else execute
+    done = execute(
+        [sys.executable, "-c", _COMMAND], input=pickle.dumps(job), capture_output=True, check=False
+    )
+    if done.returncode != 0:
+        text = done.stderr.decode(errors="replace").strip()
+        lines = text.splitlines()
+        message = lines[-1] if lines else f"the process ended with code {done.returncode}"
+        traceback = text[max(text.find("Traceback (most recent"), 0) :]
+        raise TrainerError(f"{job.code.qualname} failed in check_resume: {message}", traceback)
+    findings: dict[str, Any] = load(job.folder, job.part)
+    return findings
+
+
 def save(state: object, folder: str, name: str) -> None:
-    """Write a state into two files, as a checkpoint holds it."""
+    """Write a state into two files, encoded as in a checkpoint."""
     snapshot = encode(state)
     Path(folder, f"{name}.json").write_text(json.dumps(snapshot.document))
     Path(folder, f"{name}.bin").write_bytes(snapshot.data.tobytes())
 
 
 def load(folder: str, name: str) -> Any:
-    """Read what `save` wrote."""
+    """Return the state that `save` wrote."""
     document = json.loads(Path(folder, f"{name}.json").read_text())
     data = np.frombuffer(Path(folder, f"{name}.bin").read_bytes(), np.uint8)
     return decode(document, data)
 
 
 def main() -> None:
-    """Do the job that comes by standard input, from the process that started this one."""
-    job: Job = pickle.load(sys.stdin.buffer)
+    """Run the job on standard input; only the parent process writes there."""
+    job: CheckJob = pickle.load(sys.stdin.buffer)
     trainer_class = unpack(job.code)
     findings = _whole(job, trainer_class) if job.part == "whole" else _rest(job, trainer_class)
     save(findings, job.folder, job.part)
 
 
-def _whole(job: Job, trainer_class: type) -> dict[str, Any]:
+def _whole(job: CheckJob, trainer_class: type) -> dict[str, Any]:
     run = TrainerRun.start(
         trainer_class, job.values[0], config=job.config, seed=job.seed, device=job.device
     )
@@ -91,7 +118,7 @@ def _whole(job: Job, trainer_class: type) -> dict[str, Any]:
     return {**findings, **log.findings(), "drawn": drawn, "final": run.state()}
 
 
-def _rest(job: Job, trainer_class: type) -> dict[str, Any]:
+def _rest(job: CheckJob, trainer_class: type) -> dict[str, Any]:
     run = _resumed(job, trainer_class)
     findings: dict[str, Any] = {"probe": _probe(run)}
     log = _Log()
@@ -99,7 +126,7 @@ def _rest(job: Job, trainer_class: type) -> dict[str, Any]:
     for values in job.values[job.split :]:
         run.advance(values)
         log.add(run, with_state=True)
-    # Copied by the codec, because what follows uses the same trainer.
+    # Copied by the codec, because the evaluation below uses the same trainer.
     save(run.state(), job.folder, "final")
     findings |= {**log.findings(), "final": load(job.folder, "final")}
     findings["evaluated"] = _evaluated_again(run)
@@ -109,7 +136,7 @@ def _rest(job: Job, trainer_class: type) -> dict[str, Any]:
     return findings
 
 
-def _resumed(job: Job, trainer_class: type) -> TrainerRun:
+def _resumed(job: CheckJob, trainer_class: type) -> TrainerRun:
     return TrainerRun.resume(
         trainer_class,
         step=job.split,
@@ -123,22 +150,22 @@ def _resumed(job: Job, trainer_class: type) -> TrainerRun:
 
 
 def _evaluated_again(run: TrainerRun) -> dict[str, Any]:
-    """Evaluate twice, and look at everything before and after."""
+    """Evaluate twice, with digests of everything before and after."""
     state, probed = _digests(run), _probe(run)
     metrics = [run.evaluate(), run.evaluate()]
     return {"metrics": metrics, "states": [state, _digests(run)], "probes": [probed, _probe(run)]}
 
 
-def _quiet(job: Job, trainer_class: type) -> Digests:
-    """Train the rest without evaluating or saving in between, and return the final state."""
+def _quiet(job: CheckJob, trainer_class: type) -> Digests:
+    """Train the rest without evaluating or saving, and return the final digests."""
     run = _resumed(job, trainer_class)
     for values in job.values[job.split :]:
         run.advance(values)
     return _digests(run)
 
 
-def _repeated(job: Job, trainer_class: type) -> Digests:
-    """Train the rest as at first, for what a second run in one process changes by itself."""
+def _repeated(job: CheckJob, trainer_class: type) -> Digests:
+    """Train the rest again with evaluation, to find changes by a second run in one process."""
     run = _resumed(job, trainer_class)
     log = _Log()
     for values in job.values[job.split :]:
@@ -164,8 +191,8 @@ class _Log:
 
 
 def _digests(run: TrainerRun) -> Digests:
-    # Through the codec, so that what it makes of a state (a parameter becomes a tensor,
-    # a GPU's tensor one of the CPU) is what is compared.
+    # Through the codec, because it changes types: a parameter becomes a tensor, a GPU's tensor
+    # a tensor of the CPU.
     snapshot = encode(run.state())
     state = decode(snapshot.document, snapshot.data)
     return {path: leaf_digest(value) for path, value in leaves(state, "state")}

@@ -1,9 +1,9 @@
-"""All that a trainer could depend on, whether its state says so or not.
+"""Digests of everything that a trainer could depend on, inside and outside its state.
 
-A resumed trainer that goes on differently although its state is the same has forgotten
-something. To name it, everything in reach is digested when a state is saved and again
-after it was loaded elsewhere: attributes of the trainer, the global variables that its
-code reads, and the global random generators.
+If a resumed trainer has the same state and continues differently, its state lacks something. To
+name it, `probe` digests everything in reach when a state is saved and again after it was loaded
+in another process: attributes of the trainer, the global variables that its code reads, and the
+global random generators.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dasktune.trainer.fingerprint.installed import is_installed
 from dasktune.trainer.generators import generator_state, global_states, is_generator
 
 GENERATOR = "global random generator"
-"""What the paths of the global generators end with."""
+"""End of the paths of the global generators."""
 
 _MAX_DEPTH = 8
 _MAX_LEAVES = 50_000
@@ -32,24 +32,24 @@ _GENERATORS = {"python": "Python's", "numpy": "NumPy's", "torch": "torch's", "cu
 
 
 def probe(trainer: Any, device: str) -> dict[str, str]:
-    """Return a digest of everything a trainer could depend on, by path.
+    """Return digests of everything that a trainer could depend on, by path.
 
-    Does not draw a number, call a method of the trainer or change anything. Objects of
-    unknown make are opened attribute by attribute; what lies deep, or beyond 50,000
-    entries, is left out.
+    The function draws no numbers, calls no methods of the trainer and changes nothing. Objects
+    of unknown types are opened attribute by attribute. Deeply nested values, and values beyond
+    50,000, are left out.
     """
-    found = generator_digests(device)
+    digests = generator_digests(device)
     roots: dict[str, Any] = {f"trainer.{name}": value for name, value in vars(trainer).items()}
     roots |= _class_attributes(type(trainer))
     roots |= {f"global {name}": value for name, value in global_variables(type(trainer)).items()}
     seen: set[int] = {id(trainer)}
-    entries = (entry for path, value in roots.items() for entry in _entries(value, path, seen, 0))
-    found.update(islice(entries, _MAX_LEAVES))
-    return found
+    inner = (item for path, value in roots.items() for item in _digests(value, path, seen, 0))
+    digests.update(islice(inner, _MAX_LEAVES))
+    return digests
 
 
 def generator_digests(device: str) -> dict[str, str]:
-    """Return digests of the global random generators by what they are called."""
+    """Return digests of the global random generators by name."""
     return {
         f"{_GENERATORS[name]} {GENERATOR}": _whole(state)
         for name, state in global_states(device).items()
@@ -57,11 +57,11 @@ def generator_digests(device: str) -> dict[str, str]:
 
 
 def global_variables(trainer_class: type) -> dict[str, Any]:
-    """Return the variables of modules that a trainer's code reads, by name.
+    """Return the global variables that a trainer's code reads, by name.
 
-    Followed into functions and classes that are not from installed packages.
+    The search follows functions and classes outside installed packages.
     """
-    found: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
     seen: set[int] = set()
     waiting: list[Any] = [trainer_class]
     while waiting:
@@ -77,12 +77,12 @@ def global_variables(trainer_class: type) -> dict[str, Any]:
             if isinstance(value, (FunctionType, type)):
                 waiting.append(value)
             elif name in thing.__globals__ and not isinstance(value, _OPAQUE):
-                found[name] = value
-    return found
+                variables[name] = value
+    return variables
 
 
-def _entries(value: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[str, str]]:
-    """Yield path and digest of what a value holds."""
+def _digests(value: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[str, str]]:
+    """Yield path and digest of every part of a value."""
     if isinstance(value, _PLAIN):
         yield path, leaf_digest(value)
         return
@@ -97,11 +97,11 @@ def _entries(value: Any, path: str, seen: set[int], depth: int) -> Iterator[tupl
         yield f"{path} (an iterator)", str(operator.length_hint(value, -1))
     else:
         for place, item in _parts(value, path):
-            yield from _entries(item, place, seen, depth + 1)
+            yield from _digests(item, place, seen, depth + 1)
 
 
 def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield what a container or object is made of."""
+    """Yield path and value of the direct parts of a container or object."""
     if isinstance(value, Mapping):
         keys = [key if isinstance(key, _PLAIN) else index for index, key in enumerate(value)]
         yield f"len({path})", len(value)
@@ -114,7 +114,7 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, (set, frozenset)):
         yield path, repr(sorted(map(repr, value)))
     elif _is_torch_state(value):
-        # Their own names ("fc.weight") say more than the attributes behind them.
+        # Names such as "fc.weight" are clearer than the attributes behind them.
         yield from _torch_parts(value, path)
     else:
         names = [*getattr(value, "__dict__", ()), *_slots(type(value))]

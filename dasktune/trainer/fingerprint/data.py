@@ -22,7 +22,7 @@ LITTER = (
     *("__pycache__", ".git", ".ipynb_checkpoints", ".DS_Store", "Thumbs.db", "desktop.ini"),
     *("*~", ".*.sw?", ".#*", "._*", ".nfs*"),
 )
-"""Names of files and folders that do not count: systems and editors leave them behind."""
+"""Ignored files and folders: operating systems and editors make them."""
 
 _NBYTES = 16
 _LARGE = 1 << 24
@@ -32,28 +32,27 @@ _LARGE = 1 << 24
 def data_digest(data: Any) -> str:
     """Return a digest of an array, a tensor, a file, a folder, or a collection of them.
 
-    It is that of the content alone, so it is the same on every machine. Made to be read by
-    BLAKE3 as fast as the disk is: some gigabytes a second from memory.
+    It depends on the content alone, so it is the same on every machine. BLAKE3 reads as fast as
+    the disk, or some gigabytes a second from memory.
 
     Parameters
     ----------
     data
-        An array or tensor counts by type, shape and content; a path to a file by its
-        content; a path to a folder by the relative names and contents of all files below
-        it. Links are followed. Empty folders, times, owners and permissions do not count,
-        nor does what is named like `LITTER`. Lists and tuples count by their items,
-        mappings by keys and values in any order.
+        An array or tensor counts by type, shape and content; a path to a file by its content;
+        a path to a folder by the relative names and contents of all files below it. Links are
+        followed. Empty folders, times, owners, permissions and names in `LITTER` are ignored.
+        Lists and tuples count by their items, mappings by keys and values in any order.
 
     Returns
     -------
     str
-        128 bits, hexadecimal. That of a file is what ``b3sum --length 16`` prints.
+        128 bits, hexadecimal. For a file it equals the output of ``b3sum --length 16``.
 
     Raises
     ------
     ConfigurationError
-        If it is none of these, something cannot be read, or a folder has no files: what
-        was not mounted must not pass for data.
+        If the value is of another type, data cannot be read, or a folder has no files: a
+        folder that is not mounted must not pass for data.
 
     Examples
     --------
@@ -75,13 +74,13 @@ def json_digest(value: object) -> str:
 
 
 def is_torch(thing: Any, *kinds: str) -> bool:
-    """Return whether a thing is of a type of torch, without loading torch."""
+    """Return whether a thing has one of these types of torch, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(thing, tuple(getattr(torch, kind) for kind in kinds))
 
 
 def _parts(data: Any) -> Iterator[bytes | memoryview]:
-    """Yield the bytes that tell data from other data."""
+    """Yield the bytes to hash."""
     if isinstance(data, Mapping):
         yield f"mapping {len(data)} ".encode()
         for key in sorted(data, key=repr):
@@ -128,17 +127,17 @@ def _path_digest(path: Path) -> str:
         if not files:
             raise ConfigurationError(f"data must be a folder with files, got {str(path)!r}")
         with ThreadPoolExecutor() as pool:
-            found = list(pool.map(_file_digest, (path / name for name in files)))
+            digests = list(pool.map(_file_digest, (path / name for name in files)))
     except OSError as error:
         raise ConfigurationError(f"data cannot be read: {error}") from error
     digest = blake3(b"folder ")
-    for name, one in zip(files, found, strict=True):
-        digest.update(b"%d " % len(os.fsencode(name)) + os.fsencode(name) + one.encode())
+    for name, content in zip(files, digests, strict=True):
+        digest.update(b"%d " % len(os.fsencode(name)) + os.fsencode(name) + content.encode())
     return digest.hexdigest(length=_NBYTES)
 
 
 def _files(folder: Path, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterator[str]:
-    """Yield the files below a folder by their relative names, in no order."""
+    """Yield the relative names of the files below a folder, in any order."""
     here = folder.stat()
     identity = here.st_dev, here.st_ino
     if identity in above:
@@ -155,10 +154,10 @@ def _files(folder: Path, prefix: str, above: tuple[tuple[int, int], ...]) -> Ite
 
 
 def _file_digest(path: Path) -> str:
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
         raise ConfigurationError(f"data must be files and folders, got {str(path)!r}")
-    threads = blake3.AUTO if found.st_size >= _LARGE else 1
+    threads = blake3.AUTO if status.st_size >= _LARGE else 1
     try:
         return blake3(max_threads=threads).update_mmap(path).hexdigest(length=_NBYTES)
     except OSError as error:

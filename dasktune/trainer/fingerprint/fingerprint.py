@@ -1,8 +1,8 @@
-"""What decides a result beside hyper-parameters and seed, as one digest.
+"""The fingerprint: a digest of everything that decides a result beside values and seed.
 
-States are found again under the fingerprint of the trainer that made them. It covers the
-trainer's code and the code and constants which that refers to, its config, its declared
-version, and its data if it says what they are.
+States are stored under the fingerprint of their trainer. It covers the trainer's code, the code
+and constants to which that refers, its config, its declared version, and its data if the
+trainer identifies them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NO_DATA = "the trainer has no fingerprint_data(config); add one, or count data 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
-    """What was covered, and the digest of it.
+    """The digest of a trainer, and the parts that it covers.
 
     Parameters
     ----------
@@ -31,9 +31,9 @@ class Fingerprint:
         By name (``class Net``, ``function augment``, ``config``, ``data``) the digest of
         each part; ``version`` as it is declared.
     gaps
-        By name, what the trainer refers to that is not covered, and what to do about it.
+        By name, references of the trainer that are not covered, and the remedy.
     packages
-        Import names of the installed packages that the trainer refers to. Their code is not
+        Import names of the installed packages to which the trainer refers. Their code is not
         covered.
     """
 
@@ -53,13 +53,13 @@ def fingerprint(
 ) -> Fingerprint:
     """Return the fingerprint of a trainer with its config.
 
-    Covered are the class, its bases, and the functions, classes and constants that they
-    refer to by name, also by a name that they import where they run, and so on from there.
-    Of a module that is passed around as such, all counts. Code from installed packages is
-    covered only if the trainer, or something in `depends_on`, is of the same package;
-    Python's own and dasktune's never: the environment is recorded with every checkpoint
-    instead. What a module holds beside that does not count, so a study file may change its
-    search space.
+    It covers the class, its bases, and the functions, classes and constants to which they
+    refer by name (names that they import at run time included), and their references in turn.
+    A module that is used as a value is covered as a whole. Code of installed packages is
+    covered only if the trainer, or a value in `depends_on`, is from the same package; code of
+    Python and dasktune is not covered, because the environment is recorded with every
+    checkpoint. Other content of a module does not count, so a study file may change its search
+    space.
 
     Parameters
     ----------
@@ -70,13 +70,13 @@ def fingerprint(
         What the trainer gets as ``config``: JSON values. Keys in the class's
         ``ignored_config`` do not count.
     depends_on
-        More functions, classes, modules or constants to cover, for what is reached in other
-        ways.
+        More functions, classes, modules or constants to cover, if the trainer reaches them in
+        other ways than by name.
 
     Raises
     ------
     ConfigurationError
-        If the config is not made of JSON values, or source cannot be read.
+        If the config holds other values than JSON, or source cannot be read.
     """
     ignored = getattr(trainer_class, "ignored_config", ())
     kept = {key: value for key, value in config.items() if key not in ignored}
@@ -97,26 +97,22 @@ def fingerprint(
 
 
 def differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return which parts of two fingerprints differ, in words: ``function augment``.
+    """Return the names of the differing parts of two fingerprints.
 
     Examples
     --------
     >>> differing({"config": "a", "function f": "b"}, {"config": "c", "class G": "d"})
     ['class G (new)', 'config', 'function f (gone)']
     """
-    found = []
-    for name in sorted({*before, *now}):
-        if name not in before:
-            found.append(f"{name} (new)")
-        elif name not in now:
-            found.append(f"{name} (gone)")
-        elif before[name] != now[name]:
-            found.append(name)
-    return found
+    return [
+        name + ("" if name in before and name in now else " (gone)" if name in before else " (new)")
+        for name in sorted({*before, *now})
+        if before.get(name) != now.get(name)
+    ]
 
 
 def _package_of(thing: object) -> str:
-    """Return the package of a definition or a module; empty for a constant."""
+    """Return the package of a definition or module; empty for a constant."""
     if isinstance(thing, ModuleType):
         return thing.__name__.partition(".")[0]
     if isinstance(thing, type | FunctionType):
@@ -152,7 +148,7 @@ def _json_problems(value: object, path: str) -> Iterator[str]:
 
 
 def _named(parts: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the parts by name; those of one name are numbered."""
+    """Return the parts by name; parts of equal names are numbered."""
     named: dict[str, str] = {}
     for name, part in parts:
         count = 2

@@ -1,4 +1,4 @@
-"""Which modules every worker has: the standard library and what is installed."""
+"""Recognising modules that every worker has: the standard library and installed packages."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from types import ModuleType
 def is_installed(module: ModuleType) -> bool:
     """Return whether a module comes from an installed package (or from Python itself).
 
-    An editable install counts: whoever has installed the package has its modules under
-    the same names. A study file, a notebook, a test module or a file next to a study
-    file does not.
+    An editable install counts, because its modules have the same names wherever it is
+    installed. A study file, a file next to it, a notebook and a test module do not count.
     """
     name = module.__name__.partition(".")[0]
     if name == "__main__":
@@ -27,19 +26,16 @@ def is_installed(module: ModuleType) -> bool:
     if name == "dasktune" or name in sys.stdlib_module_names:
         return True
     file = getattr(module, "__file__", None)
-    # A namespace has folders and no file.
+    # A namespace package has folders instead of a file.
     places = [file] if file is not None else list(getattr(module, "__path__", ()))
     if not places:
-        # Built in or frozen; made up at run time if it has no spec either.
+        # Built in or frozen; a module without a spec was made at run time.
         return getattr(module, "__spec__", None) is not None
-    return all(_in_site_packages(str(one)) for one in places) or name in _editable_packages()
+    return all(_in_site_packages(str(place)) for place in places) or name in _editable_packages()
 
 
 def is_installed_name(name: str) -> bool:
-    """Return whether a top-level name is that of an installed package, which is not imported.
-
-    What cannot be found at all is not installed.
-    """
+    """Return whether a top-level name belongs to an installed package, without importing it."""
     if (loaded := sys.modules.get(name)) is not None:
         return is_installed(loaded)
     if name in sys.stdlib_module_names:
@@ -89,5 +85,5 @@ def _is_editable(distribution: metadata.Distribution) -> bool:
 def _top_level_names(distribution: metadata.Distribution) -> Iterator[str]:
     listed = distribution.read_text("top_level.txt")
     yield from (listed or "").split()
-    # Build systems that write no top_level.txt: the import name is nearly always this one.
+    # Some build systems write no top_level.txt; the import name is nearly always this.
     yield str(distribution.metadata["Name"]).replace("-", "_")

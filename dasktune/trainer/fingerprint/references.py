@@ -1,4 +1,4 @@
-"""What a trainer's code refers to, and so on from there: what the code fingerprint covers."""
+"""The references of a trainer's code, followed recursively, for the fingerprint."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from dasktune.trainer.fingerprint.installed import is_installed, is_installed_na
 from dasktune.trainer.fingerprint.source import Import, Piece, Sources
 
 NOT_COVERED = "not covered: say what it is in depends_on or version"
-"""Stands in a fingerprint for an object whose content is not known."""
+"""Digest of an object of unknown content; part of the format."""
 
 _SHOWN_BY_REPR = (
     *(float, complex, bytes, range, np.generic, np.dtype, Fraction, Decimal),
     *(date, time, timedelta, tzinfo, slice, EllipsisType),
 )
 _MODULE_NAMES = frozenset(vars(types.ModuleType("empty"))) | {"__file__", "__cached__", "__path__"}
-"""What Python itself puts into a module; some of it differs from machine to machine."""
+"""Names that Python sets in every module; some values differ between machines."""
 
 _IMPORTS_BY_NAME = "imports by name; name what it imports in depends_on"
 _RUNS_TEXT = "runs text as code; change version when that changes"
@@ -52,13 +52,13 @@ _DYNAMIC: tuple[tuple[Any, str], ...] = (
     (os.environ, _READS_ENVIRONMENT),
     (os.getenv, _READS_ENVIRONMENT),
 )
-"""What leads to things that cannot be followed."""
+"""Objects whose effects cannot be followed, and the remedy."""
 
 _Chain = tuple[str, ...]
 
 
 class Code:
-    """Follows references from some definitions to all that their results depend on.
+    """Follows references from definitions to everything that their results depend on.
 
     Parameters
     ----------
@@ -68,11 +68,11 @@ class Code:
     Attributes
     ----------
     parts
-        By label, what is covered, and its digest.
+        Labels and digests of the covered things.
     gaps
-        By label, what is not covered, and what to do about it.
+        By label, things that are not covered, and the remedy.
     packages
-        The installed packages that the code refers to, by import name.
+        Import names of the installed packages to which the code refers.
     """
 
     def __init__(self, homes: frozenset[str]) -> None:
@@ -83,13 +83,13 @@ class Code:
         files = (getattr(sys.modules.get(home), "__file__", None) for home in sorted(homes))
         self._folders = [os.path.dirname(os.path.abspath(file)) for file in files if file]
         self._sources = Sources()
-        # By identity, and kept alive so that no identity is used twice.
+        # By id; the objects are kept alive so that each id stays unique.
         self._seen: dict[int, tuple[object, str]] = {}
         self._labels: Counter[str] = Counter()
         self._open: set[int] = set()
 
     def add(self, thing: Any) -> str:
-        """Cover a thing, and return what it is called in what refers to it.
+        """Cover a thing and return its label, by which other things refer to it.
 
         Raises
         ------
@@ -116,10 +116,10 @@ class Code:
 
     def _definition(self, thing: FunctionType | type) -> str:
         if not self._is_ours(thing.__module__):
-            # The package only: where in it things are defined moves between versions.
+            # The package only: modules inside a package move between versions.
             return f"{self._package(thing.__module__)} {thing.__qualname__}"
         if id(thing) not in self._seen:
-            # A decorator's function may bear the name of what it wraps.
+            # The inner function of a decorator may have the name of the wrapped function.
             if isinstance(thing, type):
                 label = self._new_label(thing, f"class {thing.__qualname__}")
             else:
@@ -134,7 +134,7 @@ class Code:
         return self._seen[id(thing)][1]
 
     def _module(self, module: ModuleType) -> str:
-        """Cover all of a module, since what is taken of it is not known."""
+        """Cover a whole module, because the used names are unknown."""
         label = f"module {module.__name__}"
         if not self._is_ours(module.__name__):
             self._package(module.__name__)
@@ -149,7 +149,7 @@ class Code:
         return label
 
     def _wrappers(self, thing: Any) -> Iterator[str]:
-        """Cover the decorators' functions around a function, those that are ours."""
+        """Cover the user's own decorator functions around a function."""
         while hasattr(thing, "__wrapped__"):
             module = getattr(thing, "__globals__", {}).get("__name__", "")
             if module == "functools" and hasattr(thing, "registry"):
@@ -159,18 +159,17 @@ class Code:
             thing = thing.__wrapped__
 
     def _made(self, thing: FunctionType | type) -> object:
-        """Return the content of a class that a call has made, not a class statement."""
+        """Return the content of a class that was made by a call, not by a class statement."""
         if isinstance(thing, type):
             if issubclass(thing, Enum):
-                return [[one.name, self.add(one.value)] for one in thing]
+                return [[member.name, self.add(member.value)] for member in thing]
             if issubclass(thing, tuple) and hasattr(thing, "_field_defaults"):
                 defaults = thing._field_defaults.items()
                 names = list(getattr(thing, "_fields", ()))
                 return [names, [[name, self.add(value)] for name, value in defaults]]
-            members = [one for one in vars(thing).items() if not one[0].startswith("__")]
-            known = [one for one in map(_function_of, vars(thing).values()) if one is not None]
-            if all(self._sources.piece(one) is not None for one in known):
-                return [[name, self.add(_function_of(one) or one)] for name, one in members]
+            members = [(n, value) for n, value in vars(thing).items() if not n.startswith("__")]
+            if all(self._sources.piece(function) is not None for function in _functions(thing)):
+                return [[name, self.add(_function_of(value) or value)] for name, value in members]
         raise ConfigurationError(
             f"the source of {thing.__qualname__} cannot be read (it is said to be in "
             f"{thing.__module__!r}); define it in a file or a notebook cell, so that a change of "
@@ -180,23 +179,23 @@ class Code:
     def _used(
         self, piece: Piece, label: str, scope: Mapping[str, Any], thing: FunctionType | Any
     ) -> list[tuple[str, str]]:
-        """Cover what a definition refers to; return its names with their labels."""
-        found = []
+        """Cover the references of a definition; return their names and labels."""
+        references = []
         for chain in piece.names:
             self._note_dynamic(chain, scope, label)
             if chain[0] in scope and chain[0] not in _MODULE_NAMES:
-                found.append((".".join(chain), self._reference(chain, scope[chain[0]])))
+                references.append((".".join(chain), self._reference(chain, scope[chain[0]])))
         if piece.imports:
-            theirs, ours = self._imported(piece.imports, label, thing)
+            installed, own = self._imported(piece.imports, label, thing)
             for chain in piece.imported_names:
-                self._note_dynamic(chain, theirs, label)
-                # Of what is from elsewhere the import statement counts already.
-                if chain[0] in ours:
-                    found.append((".".join(chain), self._reference(chain, ours[chain[0]])))
-        return found
+                self._note_dynamic(chain, installed, label)
+                # For installed modules the import statement itself counts already.
+                if chain[0] in own:
+                    references.append((".".join(chain), self._reference(chain, own[chain[0]])))
+        return references
 
     def _reference(self, chain: _Chain, thing: Any) -> str:
-        """Return the label of what a dotted name stands for."""
+        """Return the label of the object of a dotted name."""
         for name in chain[1:]:
             if not isinstance(thing, ModuleType) or not self._is_ours(thing.__name__):
                 break
@@ -206,43 +205,43 @@ class Code:
     def _imported(
         self, imports: tuple[Import, ...], label: str, thing: Any
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return what is imported where a definition runs: what is not ours, and what is."""
-        theirs: dict[str, Any] = {}
-        ours: dict[str, Any] = {}
-        for one in imports:
-            name = _absolute(one.module, thing)
+        """Return the installed and the user's own objects that a definition imports, by name."""
+        installed: dict[str, Any] = {}
+        own: dict[str, Any] = {}
+        for item in imports:
+            name = _absolute(item.module, thing)
             top = name.partition(".")[0]
             if name and top not in self._homes and is_installed_name(top):
                 self._package(name)
-                # None of them is loaded for this.
+                # Installed modules are not imported for this.
                 module = sys.modules.get(name)
-                theirs[one.name] = getattr(module, one.attribute or "", module)
+                installed[item.name] = getattr(module, item.attribute or "", module)
                 continue
             try:
-                module = importlib.import_module(name or one.module)
+                module = importlib.import_module(name or item.module)
             except (ImportError, TypeError) as error:
-                self._gap(f"{label}: import of {one.module}", f"it cannot be imported: {error}")
+                self._gap(f"{label}: import of {item.module}", f"it cannot be imported: {error}")
             else:
-                if one.attribute is not None:
-                    ours[one.name] = _attribute(module, one.attribute)
+                if item.attribute is not None:
+                    own[item.name] = _attribute(module, item.attribute)
                 else:
-                    ours[one.name] = sys.modules[top] if one.name == top else module
-        return theirs, ours
+                    own[item.name] = sys.modules[top] if item.name == top else module
+        return installed, own
 
     def _note_dynamic(self, chain: _Chain, scope: Mapping[str, Any], label: str) -> None:
         thing = scope.get(chain[0], getattr(builtins, chain[0], None))
         for end, name in enumerate((*chain[1:], ""), start=1):
-            for one, why in _DYNAMIC:
-                if thing is one:
+            for dynamic, why in _DYNAMIC:
+                if thing is dynamic:
                     self._gap(f"{label}: {'.'.join(chain[:end])}", why)
-            if not any(thing is one for one in (importlib, os, builtins)):
+            if not any(thing is module for module in (importlib, os, builtins)):
                 return
             thing = getattr(thing, name, None)
 
     # ------------------------------------------------------------------------------- values
 
     def _constant(self, thing: Any) -> str | None:
-        """Return a value as text; None if it cannot be known what it is."""
+        """Return a value as text; None if its content is unknown."""
         kind = type(thing)
         if id(thing) in self._open:
             return f"{kind.__name__} itself"
@@ -268,7 +267,7 @@ class Code:
         if isinstance(thing, PurePath):
             return repr(kind(self._portable(str(thing))))
         if isinstance(thing, re.Pattern):
-            # Python shows the beginning of a long pattern only.
+            # The repr of a long pattern shows only its beginning.
             return f"{thing!r}{thing.pattern[200:]!r}" if len(thing.pattern) > 150 else repr(thing)
         if is_torch(thing, "dtype", "device"):
             return repr(thing)
@@ -291,10 +290,7 @@ class Code:
         return None
 
     def _portable(self, thing: Any) -> Any:
-        """Return a text without the path of the folder that the code lies in.
-
-        It differs from machine to machine, where code and results do not.
-        """
+        """Return text with the folder of the code replaced: it differs between machines."""
         if not isinstance(thing, str):
             return thing
         for folder in self._folders:
@@ -303,7 +299,7 @@ class Code:
         return thing
 
     def _instance(self, thing: Any) -> str | None:
-        """Return an object of one of our classes, or of a data class, by its attributes."""
+        """Return the label of an object by its attributes, for the user's and for data classes."""
         kind = type(thing)
         if self._is_ours(kind.__module__) or isinstance(thing, types.SimpleNamespace):
             names = _attribute_names(thing)
@@ -313,7 +309,7 @@ class Code:
             return None
         if id(thing) not in self._seen:
             label = self.add(kind)
-            self._seen[id(thing)] = (thing, label)  # should it refer to itself
+            self._seen[id(thing)] = (thing, label)  # in case the object refers to itself
             values = [(name, self.add(getattr(thing, name, None))) for name in names]
             self._seen[id(thing)] = (thing, f"{label} {values}")
         return self._seen[id(thing)][1]
@@ -324,12 +320,12 @@ class Code:
     # ----------------------------------------------------------------- what is from elsewhere
 
     def _other(self, thing: Any) -> str:
-        """Return the name of what is not ours; list it if that does not tell what it is."""
+        """Return the name of a foreign object; add a gap if the name does not identify it."""
         kind = type(thing)
         name = getattr(thing, "__name__", "")
         label = f"{kind.__module__}.{kind.__qualname__} {name}".strip()
         if isinstance(thing, logging.Logger):
-            # Its name says where it is, and differs between a script and an import.
+            # Its name depends on the module, and differs between a script and an import.
             return "logging.Logger"
         if kind.__module__ == "typing" or typing.get_origin(thing) is not None:
             return self._type_form(thing)
@@ -348,17 +344,17 @@ class Code:
         return label
 
     def _type_form(self, thing: Any) -> str:
-        """Return a type as annotations have it, alike in all versions of Python."""
+        """Return the text of an annotation, equal in all versions of Python."""
         origin = typing.get_origin(thing)
         if origin is None:
             return f"typing {getattr(thing, '__name__', None) or repr(thing)}"
-        # Two spellings of a union, which are one from Python 3.14 on.
+        # The two spellings of a union are the same type from Python 3.14 on.
         is_union = origin in (typing.Union, types.UnionType)
-        arguments = [self.add(one) for one in typing.get_args(thing)]
+        arguments = [self.add(argument) for argument in typing.get_args(thing)]
         return f"typing {'Union' if is_union else self.add(origin)} {arguments}"
 
     def _is_ours(self, name: str | None) -> bool:
-        """Return whether code of a module counts; None is that of code from nowhere."""
+        """Return whether the code of a module counts; code without a module (None) does."""
         if name is None:
             return True
         top = name.partition(".")[0]
@@ -368,14 +364,14 @@ class Code:
         return top in self._homes or module is None or not is_installed(module)
 
     def _package(self, module: str | None) -> str:
-        """Return the package of what is not ours, and take note of it."""
+        """Add the package of a foreign module to `packages` and return its name."""
         top = (module or "").partition(".")[0]
         if top not in sys.stdlib_module_names and top != "builtins":
             self.packages.add(top)
         return top
 
     def _new_label(self, thing: object, label: str) -> str:
-        """Return a label that only this thing has: several may be of one name."""
+        """Return a unique label: several things may have one name."""
         self._labels[label] += 1
         number = self._labels[label]
         unique = label if number == 1 else f"{label} ({number})"
@@ -387,23 +383,27 @@ class Code:
 
 
 def _scope(thing: FunctionType | type) -> Mapping[str, Any]:
-    """Return what the names in a definition stand for: closures, else the module's names."""
+    """Return the objects of the names in a definition: closures before module globals."""
     if isinstance(thing, FunctionType):
         return {**thing.__globals__, **_closure(thing)}
-    functions = [one for one in map(_function_of, vars(thing).values()) if one is not None]
     scope = dict(vars(sys.modules[thing.__module__])) if thing.__module__ in sys.modules else {}
-    for function in functions:
+    for function in _functions(thing):
         if function.__module__ == thing.__module__:
             scope = {**function.__globals__, **scope, **_closure(function)}
     return scope
 
 
 def _function_of(member: Any) -> FunctionType | None:
-    """Return the function of a method, a property or the like; None if there is none."""
+    """Return the function of a method, a property or the like, or None."""
     for name in ("__func__", "fget", "func"):
         member = getattr(member, name, member)
-    found = inspect.unwrap(member) if callable(member) else member
-    return found if isinstance(found, FunctionType) else None
+    inner = inspect.unwrap(member) if callable(member) else member
+    return inner if isinstance(inner, FunctionType) else None
+
+
+def _functions(kind: type) -> list[FunctionType]:
+    members = map(_function_of, vars(kind).values())
+    return [function for function in members if function is not None]
 
 
 def _closure(function: FunctionType) -> dict[str, Any]:
@@ -428,12 +428,12 @@ def _wrapped(thing: Callable[..., Any]) -> Any:
 
 
 def _own(dispatching: Any) -> list[tuple[type, Any]]:
-    """Return the registered functions of a single-dispatch function but its own."""
-    return [(kind, one) for kind, one in dispatching.registry.items() if kind is not object]
+    """Return the functions registered with a single-dispatch function, by type."""
+    return [(kind, at) for kind, at in dispatching.registry.items() if kind is not object]
 
 
 def _attribute(module: Any, name: str) -> Any:
-    """Return an attribute of a module, or a submodule that nobody has imported yet."""
+    """Return an attribute of a module, or a submodule, imported if necessary."""
     if not hasattr(module, name) and hasattr(module, "__path__"):
         full = f"{module.__name__}.{name}"
         if importlib.util.find_spec(full) is not None:
@@ -453,7 +453,7 @@ def _attribute_names(thing: Any) -> list[str]:
 
 
 def _absolute(module: str, thing: Any) -> str:
-    """Return the name of a module that a definition imports; empty if it cannot be known."""
+    """Return the absolute name of a module that a definition imports; empty if unknown."""
     if not module.startswith("."):
         return module
     name = thing.__name__ if isinstance(thing, ModuleType) else thing.__module__
@@ -465,7 +465,7 @@ def _absolute(module: str, thing: Any) -> str:
 
 
 def _home_of(thing: Any) -> str | None:
-    """Return the module in which a callable is found by its name; None if its name is not all."""
+    """Return the module that holds a callable under its name, or None."""
     owner = getattr(thing, "__objclass__", getattr(thing, "__self__", None))
     if isinstance(owner, ModuleType):
         return owner.__name__
@@ -480,12 +480,12 @@ def _home_of(thing: Any) -> str | None:
 
 
 def _module_of(thing: Any) -> str:
-    """Return the name of the module that a callable says it is from."""
+    """Return the name of a callable's module by its own account."""
     module = getattr(thing, "__module__", None)
     return module if isinstance(module, str) else type(thing).__module__
 
 
 def _rank(item: Any) -> tuple[str, str, int]:
-    """Return what orders a set of definitions: in memory they lie where they lie."""
+    """Return a sort key for the definitions in a set, which has no stable order."""
     line = getattr(getattr(item, "__code__", None), "co_firstlineno", 0)
     return type(item).__name__, getattr(item, "__qualname__", ""), line

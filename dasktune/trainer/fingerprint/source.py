@@ -1,9 +1,8 @@
-"""The source of functions and classes, reduced to what decides what they do.
+"""The source of functions and classes in a canonical form, equal for equal behaviour.
 
-Two sources that differ in comments, docstrings, blank lines, indentation, line breaks,
-quotes, brackets that change nothing or trailing commas that make no tuple have one
-canonical form, the same in every version of Python. It is made from the syntax tree,
-where none of those exist.
+Comments, docstrings, blank lines, indentation, line breaks, quotes, redundant brackets and
+trailing commas do not change the canonical form. It is made from the syntax tree, which has
+none of them, and is the same in every version of Python.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 _PARSING = threading.Lock()
-"""Python counts the depth of a tree that is being made for all threads together in 3.11."""
+"""Python 3.11 counts the depth of syntax trees for all threads together while parsing."""
 
 _Place = tuple[str, int]
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
@@ -32,16 +31,16 @@ _READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FRO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Import:
-    """A name that an import statement binds where it runs.
+    """A name that an import statement binds at run time.
 
     Parameters
     ----------
     name
-        What it is called from there on.
+        The bound name.
     module
-        The module as it is written, dots of a relative import included.
+        The module as written, with the dots of a relative import.
     attribute
-        What is taken from the module; None for the module itself.
+        The imported attribute; None for the module itself.
     """
 
     name: str
@@ -51,18 +50,18 @@ class Import:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """One function, class or module as it is written.
+    """The source of one function, class or module.
 
     Parameters
     ----------
     canonical
         Its syntax as lists and strings.
     names
-        What it reads from outside itself, as dotted chains: ``("np", "tanh")``.
+        The outside names that it reads, as dotted chains: ``("np", "tanh")``.
     imports
-        What it imports when it runs.
+        The imports that it makes at run time.
     imported_names
-        The chains that begin with what it imports.
+        The chains that begin with an imported name.
     """
 
     canonical: Any
@@ -72,16 +71,16 @@ class Piece:
 
 
 class Sources:
-    """Finds definitions in files, each of which is read once.
+    """Finds definitions in files, and reads each file once.
 
-    The file must be as it was when it was imported, as for everything that shows source.
+    A file must not have changed since its import.
     """
 
     def __init__(self) -> None:
         self._files: dict[str, _File | None] = {}
 
     def piece(self, thing: FunctionType | type) -> Piece | None:
-        """Return the source of a function or class; None if there is none to be found."""
+        """Return the source of a function or class, or None."""
         if isinstance(thing, type):
             return self._class_piece(thing)
         file = self._file(thing.__code__.co_filename, thing.__globals__)
@@ -89,25 +88,23 @@ class Sources:
         return None if file is None or node is None else _piece(node, file)
 
     def module(self, module: ModuleType) -> Piece | None:
-        """Return the source of a module, that of a package with all modules in it."""
+        """Return the source of a module; of a package, with all modules in it."""
         folders = [Path(folder) for folder in getattr(module, "__path__", ())]
         files = {
-            found.relative_to(folder).as_posix(): str(found)
+            path.relative_to(folder).as_posix(): str(path)
             for folder in folders
-            for found in folder.rglob("*.py")
+            for path in folder.rglob("*.py")
         }
-        if not folders and (path := getattr(module, "__file__", None)) is not None:
-            files = {"": path}
-        trees = [(name, one.tree) for name in sorted(files) if (one := self._file(files[name]))]
+        if not folders and (own := getattr(module, "__file__", None)) is not None:
+            files = {"": own}
+        trees = [(name, file.tree) for name in sorted(files) if (file := self._file(files[name]))]
+        if not trees:
+            return None
         chains = {chain for _, tree in trees for chain in _chains(tree)}
-        imported = {(one.name,) for _, tree in trees for one in _imports(tree)}
-        return (
-            Piece(
-                canonical=[[name, canonical(tree)] for name, tree in trees],
-                names=tuple(sorted(chains | imported)),
-            )
-            if trees
-            else None
+        imported = {(item.name,) for _, tree in trees for item in _imports(tree)}
+        return Piece(
+            canonical=[[name, canonical(tree)] for name, tree in trees],
+            names=tuple(sorted(chains | imported)),
         )
 
     def _class_piece(self, thing: type) -> Piece | None:
@@ -131,7 +128,7 @@ class Sources:
 
 
 class _File:
-    """The syntax tree of a file, and what its definitions compile to."""
+    """The syntax tree of a file, and the code objects of its definitions."""
 
     def __init__(self, text: str, name: str) -> None:
         with _PARSING:
@@ -147,21 +144,21 @@ class _File:
             self.codes[code.co_name, code.co_firstlineno].append(code)
 
     def class_node(self, thing: type, line: int | None) -> ast.ClassDef | None:
-        """Return the class of a name, the last one; with a line, the one around it."""
-        found = [node for name, node in self.classes if name == thing.__qualname__]
+        """Return the last class of a name; with a line, the last one around that line."""
+        nodes = [node for name, node in self.classes if name == thing.__qualname__]
         if line is not None:
-            found = [node for node in found if node.lineno <= line <= (node.end_lineno or line)]
-        return found[-1] if found else None
+            nodes = [node for node in nodes if node.lineno <= line <= (node.end_lineno or line)]
+        return nodes[-1] if nodes else None
 
 
 def _files_of(thing: type) -> list[str]:
-    """Return the files in which a class without methods may be: its module's, or any cell."""
+    """Return the files that may define a class without methods: its module, or all cells."""
     path = getattr(sys.modules.get(thing.__module__), "__file__", None)
     if path is not None:
         return [path]
-    # As IPython names the cells of a notebook; the last one that was run comes first.
+    # The names that IPython gives to the cells of a notebook; the latest cell comes first.
     cells = ("<ipython-input", "ipykernel")
-    return [name for name in reversed(linecache.cache) if any(one in name for one in cells)]
+    return [name for name in reversed(linecache.cache) if any(cell in name for cell in cells)]
 
 
 def canonical(node: object) -> Any:
@@ -169,9 +166,9 @@ def canonical(node: object) -> Any:
 
     Examples
     --------
-    >>> one = canonical(ast.parse("f( 'a',  1, )  # why"))
-    >>> two = canonical(ast.parse('f("a", 0x1)'))
-    >>> one == two
+    >>> first = canonical(ast.parse("f( 'a',  1, )  # why"))
+    >>> second = canonical(ast.parse('f("a", 0x1)'))
+    >>> first == second
     True
     """
     if isinstance(node, ast.Constant):
@@ -182,7 +179,7 @@ def canonical(node: object) -> Any:
         fields = [
             [name, canonical(value)]
             for name, value in ast.iter_fields(node)
-            # Empty fields come and go between versions of Python.
+            # Versions of Python differ in their empty fields.
             if name not in _IGNORED_FIELDS and value is not None and value != []
         ]
         return [type(node).__name__, *fields]
@@ -202,10 +199,7 @@ def _constant(value: Any) -> list[str]:
 
 
 def _merged(values: list[ast.expr]) -> list[ast.expr]:
-    """Return the parts of an f-string with neighbouring texts joined and empty ones left out.
-
-    Versions of Python cut them differently.
-    """
+    """Return the parts of an f-string, with texts joined: versions of Python cut differently."""
     merged: list[ast.expr] = []
     for value in values:
         last = merged[-1] if merged else None
@@ -217,20 +211,20 @@ def _merged(values: list[ast.expr]) -> list[ast.expr]:
 
 
 def _does_nothing(node: object) -> bool:
-    """Return whether a statement is `pass` or a text that stands alone, as docstrings do."""
+    """Return whether a statement is `pass` or a string, such as a docstring."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return isinstance(node.value.value, str)
     return isinstance(node, ast.Pass)
 
 
 def _own_methods(thing: type) -> Iterator[FunctionType]:
-    """Yield the methods that bear the name of their class: they know where their source is."""
+    """Yield the methods that the class itself defines; they know the place of their source."""
     for member in vars(thing).values():
         function = inspect.unwrap(getattr(member, "__func__", getattr(member, "fget", member)))
         if (
             isinstance(function, FunctionType)
             and function.__qualname__ == f"{thing.__qualname__}.{function.__name__}"
-            # Those of a named tuple were written elsewhere.
+            # The methods of a named tuple are from another module.
             and function.__module__ == thing.__module__
         ):
             yield function
@@ -250,17 +244,17 @@ def _classes(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.ClassDef]]:
 
 def _function_node(file: _File, code: CodeType) -> ast.AST | None:
     """Return the function that a code object was compiled from."""
-    found = file.functions.get((code.co_name, code.co_firstlineno), [])
-    if len(found) < 2:
-        return found[0] if found else None
-    # Several lambdas in one line: the innermost of those that hold all of the code.
+    nodes = file.functions.get((code.co_name, code.co_firstlineno), [])
+    if len(nodes) < 2:
+        return nodes[0] if nodes else None
+    # Several lambdas in one line: the innermost that holds all of the code.
     places = [place for place in code.co_positions() if place[2] is not None and place[3]]
-    holding = [node for node in found if all(_holds(node, place) for place in places)]
+    holding = [node for node in nodes if all(_holds(node, place) for place in places)]
     return holding[-1] if holding else None
 
 
 def _holds(node: ast.AST, place: tuple[int | None, ...]) -> bool:
-    """Return whether an instruction at first and last line, first and last column is in a node."""
+    """Return whether a node holds an instruction at (first line, last line, columns)."""
     first, last, start, stop = (part or 0 for part in place)
     begin = (getattr(node, "lineno", 0), getattr(node, "col_offset", 0))
     end = (getattr(node, "end_lineno", 0), getattr(node, "end_col_offset", 0))
@@ -268,7 +262,7 @@ def _holds(node: ast.AST, place: tuple[int | None, ...]) -> bool:
 
 
 def _place(node: _Definition) -> _Place:
-    """Return name and first line, as the code object of the node has them."""
+    """Return name and first line as in the code object of a node."""
     if isinstance(node, ast.Lambda):
         return "<lambda>", node.lineno
     return node.name, min([node.lineno, *(item.lineno for item in node.decorator_list)])
@@ -278,7 +272,7 @@ def _piece(node: ast.AST, file: _File) -> Piece:
     codes = file.codes[_place(node)] if isinstance(node, _Definition) else []
     read = _read_outside(node) | {name for code in codes for name in _read_by(code)}
     imports = tuple(_imports(node))
-    imported = {one.name for one in imports}
+    imported = {item.name for item in imports}
     chains = sorted(set(_chains(node)))
     return Piece(
         canonical=canonical(node),
@@ -289,13 +283,13 @@ def _piece(node: ast.AST, file: _File) -> Piece:
 
 
 def _imports(node: ast.AST) -> Iterator[Import]:
-    for one in ast.walk(node):
-        if isinstance(one, ast.ImportFrom):
-            module = "." * one.level + (one.module or "")
-            for name in one.names:
+    for item in ast.walk(node):
+        if isinstance(item, ast.ImportFrom):
+            module = "." * item.level + (item.module or "")
+            for name in item.names:
                 yield Import(name=name.asname or name.name, module=module, attribute=name.name)
-        elif isinstance(one, ast.Import):
-            for name in one.names:
+        elif isinstance(item, ast.Import):
+            for name in item.names:
                 yield Import(name=name.asname or name.name.partition(".")[0], module=name.name)
 
 
@@ -307,7 +301,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _read_by(code: CodeType) -> set[str]:
-    """Return the names that code, or code within it, does not define itself."""
+    """Return the outside names that code, inner code included, reads."""
     return {
         str(instruction.argval)
         for part in _codes(code)
@@ -317,7 +311,7 @@ def _read_by(code: CodeType) -> set[str]:
 
 
 def _read_outside(node: ast.AST) -> set[str]:
-    """Return the names read where the definition stands: decorators, bases, defaults."""
+    """Return the names in decorators, bases and defaults of a definition."""
     parts: list[ast.AST | None] = [*getattr(node, "decorator_list", [])]
     if isinstance(node, ast.ClassDef):
         parts += [*node.bases, *node.keywords]
@@ -333,7 +327,7 @@ def _read_outside(node: ast.AST) -> set[str]:
 
 
 def _chains(node: ast.AST) -> Iterator[tuple[str, ...]]:
-    """Yield the names in a node with the attributes that are taken of them."""
+    """Yield the names in a node, with their attributes, as chains."""
     chain = _chain(node)
     if chain:
         yield chain

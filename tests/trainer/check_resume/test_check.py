@@ -1,6 +1,7 @@
-"""Trainers that are right pass, and each way of being wrong is named."""
+"""check_resume passes correct trainers and names the defect of each wrong one."""
 
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,22 +13,19 @@ from dasktune.errors import ConfigurationError, TrainerError
 from dasktune.sequences import MultiStep
 from dasktune.trainer.base import Trainer
 from dasktune.trainer.check_resume.check import check_resume
+from dasktune.trainer.check_resume.new_process import run_in_new_process
 from dasktune.trainer.data import ResumableLoader
 from dasktune.trainer.torch import TorchTrainer
-from tests.forked import fork_for_resume_checks
+from tests.forked import run_forked
 
 HP = {"lr": MultiStep(0.1, [4], 0.5), "batch_size": 8}
 
-
-@pytest.fixture(autouse=True)
-def _fork(monkeypatch, request):
-    """Fork the processes, but those of tests that are marked ``process``."""
-    if request.node.get_closest_marker("process") is None:
-        fork_for_resume_checks(monkeypatch)
+FORKED = partial(run_in_new_process, execute=run_forked)
 
 
 def check(trainer_class, **arguments):
-    return check_resume(trainer_class, HP, **{"split": 3, "total": 6, **arguments})
+    options = {"split": 3, "total": 6, "run": FORKED, **arguments}
+    return check_resume(trainer_class, HP, **options)
 
 
 class Descent(Trainer):
@@ -101,7 +99,7 @@ class Forest(Trainer):
         }
 
     def load_state_dict(self, state):
-        # Makes the arrays that are then filled in.
+        # Makes the arrays for the values below.
         self.model.partial_fit(self.x[:2], [0, 1], classes=[0, 1])
         for name, value in state["model"].items():
             setattr(self.model, name, value)
@@ -140,7 +138,7 @@ class Net(TorchTrainer):
 
 
 class ByHand(Net):
-    """The same with a state written by hand: complete, and the guards switched off."""
+    """The same with a complete state written by hand, and without the contexts of the base."""
 
     building = Trainer.building
     evaluating = Trainer.evaluating
@@ -173,8 +171,8 @@ class ByHand(Net):
 
 
 @pytest.mark.process
-def test_check_in_processes_of_their_own_passes():
-    assert check(Net).ok
+def test_check_in_new_interpreters_passes():
+    assert check(Net, run=run_in_new_process).ok
 
 
 @pytest.mark.parametrize("trainer_class", [Descent, Forest, Net, ByHand])
@@ -324,7 +322,7 @@ def test_effects_are_named_with_their_step():
 
 
 class Timed(Descent):
-    """Depends on something that no look at the trainer can see."""
+    """Depends on a file, which no look at the trainer can find."""
 
     def noise(self):
         with open(self.config["file"], "a+") as file:
@@ -360,7 +358,7 @@ class RandomMetric(Descent):
 
 
 class HiddenTrace(Descent):
-    """What evaluate leaves is not in the state, but the next step depends on it."""
+    """Evaluation changes an attribute outside the state, on which the next step depends."""
 
     evaluations = 0
 
@@ -430,6 +428,6 @@ def test_bad_arguments_are_refused_at_once():
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_on_a_gpu(deterministic):
     trainer_class = type("OnGpu", (Net,), {"deterministic": deterministic})
-    report = check(trainer_class, device="cuda")
+    report = check(trainer_class, device="cuda", run=run_in_new_process)
     assert report.ok, str(report)
     assert report.tolerance == (0 if deterministic else 1e-3)

@@ -1,6 +1,6 @@
-"""What a trainer refers to counts, however it comes by it; what cannot be followed is listed.
+"""The fingerprint covers references of every kind and lists those it cannot follow.
 
-Each case is a package of a few modules, one of which is changed in one place.
+Each case is a package of a few modules; one module is changed in one place.
 """
 
 from __future__ import annotations
@@ -481,5 +481,5 @@ class Net(Base[int]):
 
 
 def test_the_digest_is_the_same_in_every_version_of_python(cover: Cover) -> None:
-    """Whoever changes what is covered, or how, changes this, and loses all that was stored."""
+    """A change of the coverage changes this digest and makes all stored states useless."""
     assert cover(CORPUS).digest == "4a84e065e4f861e140a19078c1863bf1"
