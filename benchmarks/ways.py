@@ -29,7 +29,7 @@ Call = tuple[str, str]
 DRAWN = re.compile(r"algos/sampled.py draw")
 SUBMITTED = re.compile(r"(driver/connection.py|driver/submissions.py|submissions.py) submit")
 RECEIVED = re.compile(r"(driver/attempts.py receive|driver/attempts.py hear|flights.py hear)")
-DECIDED = re.compile(r"algos/asha.py told")
+DECIDED = re.compile(r"algos/asha.py (told|on_report)")
 
 
 def measure(short: bool) -> list[Figure]:
