@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from dasktune.cli.ls import Places
+from dasktune.driver.history import record_of
 from dasktune.driver.leases import STALE_SECONDS
 from dasktune.driver.retention.listing import StoreListing, list_store, remove_orphan
 from dasktune.driver.retention.value import ENOUGH, StateValues, StoreValues, mark
@@ -21,7 +22,7 @@ from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.plan import Node
 from dasktune.graph.view import RunView
 from dasktune.report.formats import duration, percent, printable
-from dasktune.results.keep import keep_of, kept_keys, record_of
+from dasktune.results.keep import keep_of, kept_keys
 from dasktune.results.results import objective_of, seeded_key_of
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore

@@ -153,7 +153,7 @@ class Attempts:
 
     @property
     def have_ended(self) -> bool:
-        """Whether nothing trains any more, though states may not be durable yet."""
+        """Whether all attempts have ended, though states may not be durable yet."""
         return all(attempt.ended_at is not None for attempt in self._open.values())
 
     def add(self, order: RunStage, key: str) -> None:
@@ -167,7 +167,7 @@ class Attempts:
         return None if known is None or known.ended_at is not None else known.order
 
     def lose(self, worker: str, *, is_blameless: bool = False) -> list[Following]:
-        """Return what follows from the loss of a worker.
+        """Return the events and notes that follow from the loss of a worker.
 
         Parameters
         ----------
@@ -224,7 +224,7 @@ class Attempts:
         return following
 
     def receive(self, message: StageMessage, now: float) -> list[Following]:
-        """Return what follows from a message of a worker, or from the receipt of a stage."""
+        """Return the events and notes that follow from a message, or a receipt, of a worker."""
         known = self._open.get(message.attempt)
         if known is None:
             return []
@@ -275,7 +275,7 @@ class Attempts:
         self._touched.clear()
 
     def _saved(self, known: _Open, message: StateSaved) -> list[Following]:
-        """Return what follows from a durable state: its metrics are durable with it."""
+        """Return the events and notes of a durable state: its metrics are durable with it."""
         attempt, step, node = message.attempt, message.step, known.order.node
         if message.differs:
             logger.warning(
@@ -323,21 +323,21 @@ class Attempts:
 
     def _reports_of(self, known: _Open, key: str, steps: Iterable[Step]) -> list[StepMetrics]:
         """Return the metrics that a saved state covers; asks the store for what was lost."""
-        found, missing = [], []
+        reports, missing = [], []
         for step in steps:
             report = known.reports.pop(step, None)
             if report is None:
                 missing.append(step)
             else:
-                found.append((step, *report))
+                reports.append((step, *report))
         if missing:
             commit = self._store.commit_of(key)
             stored = {} if commit is None else dict(commit.reports)
             node = known.order.node
             for step in missing:
                 if step in stored:
-                    found.append((step, node.key_at(step), stored[step]))
-        return sorted(found, key=lambda report: report[0])
+                    reports.append((step, node.key_at(step), stored[step]))
+        return sorted(reports, key=lambda report: report[0])
 
     def _ended(self, known: _Open, message: StageEnded, now: float) -> list[Following]:
         if known.ended_at is None:  # Dask may have told it before
@@ -386,7 +386,7 @@ class Attempts:
     def _look_up_saves(
         self, known: _Open, attempt: AttemptView, until: Step
     ) -> list[Following] | None:
-        """Return what follows from the states of an attempt whose messages were lost.
+        """Return the events and notes of the states of an attempt whose messages were lost.
 
         They are looked for at all steps where they are likely, in order: earlier ones have
         metrics that no later one has. None: the store does not answer.

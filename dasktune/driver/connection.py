@@ -125,20 +125,20 @@ class Submissions:
         return self._futures.pop(attempt, None)
 
     def cancel(self, attempt: str) -> None:
-        """Let Dask forget an attempt; its worker hears of it."""
+        """Cancel an attempt in Dask, which tells its worker."""
         future = self._futures.pop(attempt, None)
         if future is not None and self._client.status == "running":
             with suppress(ClosedClientError):  # its scheduler may be gone at this moment
                 future.cancel()
 
     def close(self) -> None:
-        """Let Dask forget all."""
+        """Cancel all attempts in Dask."""
         for attempt in list(self._futures):
             self.cancel(attempt)
 
 
 class Messages:
-    """The messages of one run on one connection to a cluster; none is waited for.
+    """The messages of one run on one connection to a cluster; it waits for no answer.
 
     Parameters
     ----------
@@ -188,13 +188,13 @@ class Messages:
         self._send(worker, message, receive)
 
     def settle(self) -> None:
-        """Wait until workers have answered: who has left the run knows no message of it."""
+        """Wait until workers have answered: after they leave the run they know no such message."""
         futures.wait(list(self._sent), SETTLE_SECONDS)
 
     def _send(
         self, worker: str, message: Mapping[str, object], receive: Callable[[object], None]
     ) -> None:
-        """Send a message; its answer is heard in Dask's event loop."""
+        """Send a message; its answer is received in Dask's event loop."""
         scheduler, loop = self._client.scheduler, self._client.loop
         if scheduler is None or loop is None:
             return  # the client is closed: whatever runs, or is asked, is lost
@@ -340,7 +340,7 @@ class Connection:
             self._put(AttemptFinished(attempt=attempt))
 
     def receipt_of(self, order: RunStage) -> StageEnded | None:
-        """Return what Dask says of an attempt that it is done with; None if its worker is gone.
+        """Return the receipt of an attempt that Dask is done with; None if its worker is gone.
 
         Normally the attempt's own messages came before. The attempt is forgotten here.
         """
@@ -356,14 +356,14 @@ class Connection:
         raise InternalError(f"attempt {order.attempt} failed in Dask: {error!r}")
 
     def close_stages(self) -> None:
-        """Let go of all stages and workers."""
+        """Cancel all stages, and leave all workers."""
         self.submissions.close()
         if self.is_open:
             self.messages.settle()
         self.workers.close()
 
     def close(self) -> None:
-        """Let go of all stages and workers, and close clients that were made here."""
+        """Cancel all stages, leave all workers, and close the clients that were made here."""
         try:
             self.close_stages()
         finally:

@@ -1,4 +1,4 @@
-"""The history of a study as its database has it: what tuners decided, and notes beside it."""
+"""The history of a study in its database: the event log of its tuners, and notes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dasktune.storage.database.schema import EventRow, TrialRow
 from dasktune.types import Direction
 
 BEGUN = "begun"
-"""Kind of the entry that a run begins with; no tuner's."""
+"""Kind of the event that a run begins with; it belongs to no tuner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +27,9 @@ class Place:
     number
         Its place among the study's tuners.
     tuner
-        The tuner as its records began: with fewer trials, if it was widened.
+        The tuner as its events began: with fewer trials, if it was widened.
     records
-        Its records from its last snapshot on, all if there is none; empty if it is new.
+        Its events from its last snapshot on, all if there is none; empty if it is new.
     widen
         How many trials in all it is to be given now; None if that is what it has.
     """
@@ -51,11 +51,11 @@ class Place:
 
 
 class History:
-    """The log of one study and its notes, read as far as they are needed.
+    """The event log of one study and its notes, read as far as they are needed.
 
-    In memory are only the records that tuners began with. The log belongs to whoever runs the
-    study: its entries have numbers, and two that write the same one collide. Notes are free
-    for all; they are read anew whenever asked for.
+    Only the events that tuners began with are in memory. The log belongs to the driver that runs
+    the study: events have numbers, and two drivers that write the same one collide. Anyone may
+    write notes; they are read anew each time.
 
     Parameters
     ----------
@@ -69,12 +69,12 @@ class History:
         self._database = database
         self._study_id = study_id
         self.begun: list[Record] = []
-        """The record that each of the study's tuners began with, in their order."""
+        """The event that each of the study's tuners began with, in their order."""
         self.next_number = 0
-        """Number of the next entry."""
+        """Number of the next event."""
 
     def read_on(self) -> bool:
-        """Look for entries that others have added; return whether there are any."""
+        """Read the events that other drivers have added; return whether there are any."""
         before, self.next_number = self.next_number, self._database.next_event(self._study_id)
         if self.next_number > before:
             rows = self._database.tuner_events(self._study_id, "tuner", after=before - 1)
@@ -84,8 +84,8 @@ class History:
     def begin(self, run: str, place: int) -> bool:
         """Write that a run begins; return False if others have written since this was read.
 
-        From then on every earlier driver finds the number of its next entry taken: whoever
-        began last runs the study. The one before may be on a host that was silent only.
+        From then on every earlier driver finds the number of its next event taken: whoever
+        began last runs the study. The driver before may live on a host that was only silent.
         """
         payload = {"kind": BEGUN, "place": place, "run": run, "decisions": []}
         row = EventRow(study_id=self._study_id, number=self.next_number, payload=payload)
@@ -99,7 +99,7 @@ class History:
         return True
 
     def remember(self, row: EventRow) -> None:
-        """Take in an entry that has been written."""
+        """Remember an event that has been written."""
         if row.payload["kind"] == "tuner":
             self.begun.append(row.payload)
         self.next_number = row.number + 1
@@ -127,25 +127,25 @@ class History:
         return Place(number=len(self.begun), tuner=tuner, records=[])
 
     def records_of(self, place: int, after: int = -1) -> Iterator[Record]:
-        """Return the records of one of the study's tuners, with a number above `after`."""
+        """Return the events of one of the study's tuners, with a number above `after`."""
         rows = self._database.events(self._study_id, after, place=place)
         return (row.payload for row in rows if row.payload["kind"] in KINDS)
 
     def _last_records(self, place: int) -> list[Record]:
-        """Return the records of a tuner from its last snapshot on."""
+        """Return the events of a tuner from its last snapshot on."""
         snapshot = self._database.last_tuner_event(self._study_id, "snapshot", place)
         return list(self.records_of(place, -1 if snapshot is None else snapshot.number - 1))
 
     def trials(self) -> dict[int, TrialRecord]:
         """Return the study's trials as they are written."""
-        return {one.number: _record_of(one) for one in self._database.trials(self._study_id)}
+        return {row.number: record_of(row) for row in self._database.trials(self._study_id)}
 
     def best_trial(self, direction: Direction) -> TrialRecord | None:
         """Return the trial with the best finite value of those that did not fail."""
         row = self._database.best_trial(
             self._study_id, is_maximized=direction is Direction.MAXIMIZE
         )
-        return None if row is None else _record_of(row)
+        return None if row is None else record_of(row)
 
     def count_trials(self) -> int:
         """Return how many trials are written."""
@@ -161,5 +161,6 @@ class History:
         self._database.note(self._study_id, {"kind": kind, **content})
 
 
-def _record_of(row: TrialRow) -> TrialRecord:
+def record_of(row: TrialRow) -> TrialRecord:
+    """Return the trial of a row."""
     return TrialRecord.from_json(row.record, number=row.number, state=row.state, steps=row.steps)

@@ -21,13 +21,13 @@ SAVING = b"\nsaving what runs; interrupt again to give that up\n"
 
 @contextmanager
 def interruptible(stop: Callable[[], bool]) -> Iterator[None]:
-    """Let the first signal stop a study gently and the second one at once.
+    """Stop a study gently at the first signal, and at once at the second.
 
     A signal may come in the middle of a transaction or of a message to a worker, so the
-    first one only asks the study to stop. Where nothing is to be saved, it ends all at once.
+    first one only asks the study to stop. If nothing runs, it ends the program at once.
 
-    Only the main thread hears of signals: in any other this does nothing. A handler that
-    the program has installed for a signal, or that it ignores it, stays as it is.
+    Only the main thread receives signals: in any other this does nothing. A handler that
+    the program has installed for a signal stays as it is; so does a signal that it ignores.
 
     Parameters
     ----------
@@ -50,13 +50,17 @@ def interruptible(stop: Callable[[], bool]) -> Iterator[None]:
         os.write(2, SAVING)
 
     is_main = threading.current_thread() is threading.main_thread()
-    taken = [one for one in DEFAULTS if is_main and signal.getsignal(one) is DEFAULTS[one]]
-    for number in taken:
+    signals = [
+        number
+        for number, default in DEFAULTS.items()
+        if is_main and signal.getsignal(number) is default
+    ]
+    for number in signals:
         signal.signal(number, on_signal)
     try:
         yield
     finally:
-        for number in taken:
+        for number in signals:
             signal.signal(number, DEFAULTS[number])
     if asked:
         raise KeyboardInterrupt

@@ -1,8 +1,8 @@
-"""A driver among others: it leases what it trains, and waits for what others train.
+"""The leases of a driver: it leases the steps that it trains, and watches leases of others.
 
 All of it goes through files in the store, in a thread of its own: the driver's loop asks and
-goes on, and hears the answers as messages. Whatever fails here is said once and then ignored:
-without leases drivers train the same steps twice, and that is all.
+goes on, and receives the answers as messages. A failure is logged once and then ignored:
+without leases drivers train the same steps twice, and nothing worse happens.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from dasktune.types import Sequences, Step
 logger = logging.getLogger(__name__)
 
 LEASE_SECONDS = 60.0
-"""How long a lease lives that is not renewed."""
+"""How long a lease lasts unless it is renewed."""
 
 RENEW_SECONDS = 15.0
 """How often it is renewed."""
 
 STALE_SECONDS = 86_400.0
-"""How long what others have left is kept: it tells who comes later what there is."""
+"""How long leases of other drivers are kept: they tell later drivers which states exist."""
 
 PATIENCE = Patience(seconds=10.0, request=10.0)
-"""A lease that cannot be written soon is done without: training must not wait for it."""
+"""How long the store is tried: training goes on without a lease that cannot be written soon."""
 
 POLL_SECONDS = (0.1, 5.0)
-"""Least and longest time between two looks at what others say."""
+"""Least and longest time between two readings of other drivers' files."""
 
 POLL_SHARE = 0.02
-"""Share of the time that these looks may take."""
+"""Share of the time that these readings may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class _Held:
 
 
 class _AwayError(Exception):
-    """A store has failed a moment ago, and is done without."""
+    """The store failed a moment ago, so it is not tried now."""
 
 
 class Leasing:
@@ -126,8 +126,8 @@ class Leasing:
         self._held: dict[str, _Held] = {}
         self._watched: dict[str, Lease] = {}
         self._roots: set[str] = set()
-        self._wishes_known: set[str] = set()
-        self._mine: set[str] = set()
+        self._requests_known: set[str] = set()
+        self._own_paths: set[str] = set()
         self._wanted: dict[str, list[SaveRequest]] = {}
         self._count = 0
         self._alive = clock()
@@ -147,7 +147,7 @@ class Leasing:
             root=root,
             study=self.study,
             holder=self.holder,
-            sequences={name: one.to_json() for name, one in sequences.items()},
+            sequences={name: sequence.to_json() for name, sequence in sequences.items()},
             start=start,
             stop=stop,
             step=start,
@@ -163,11 +163,11 @@ class Leasing:
         return not lease.is_held(self._clock())
 
     def beat(self) -> None:
-        """Take note that the driver's loop is alive: leases are renewed only while it is."""
+        """Record that the driver's loop is alive: leases are renewed only while it is."""
         self._alive = self._clock()
 
     def saved(self, attempt: str, step: Step, following: str | None) -> None:
-        """Take note of a state that an attempt has saved.
+        """Record a state that an attempt has saved.
 
         Parameters
         ----------
@@ -182,15 +182,15 @@ class Leasing:
         self._jobs.put(partial(self._note_saved, attempt, step, following))
 
     def release(self, attempt: str, step: Step) -> None:
-        """Say that an attempt, which came to a step, trains no more."""
+        """Release the lease of an attempt that came to a step and trains no more."""
         self._jobs.put(partial(self._release, attempt, step))
 
     def watch(self, attempt: str, other: Lease) -> None:
-        """Wait for what becomes of another's lease; every change is a message."""
+        """Watch the lease of another driver; every change is a message."""
         self._jobs.put(partial(self._watched.__setitem__, attempt, other))
 
     def ignore(self, attempt: str) -> None:
-        """Wait no longer for what becomes of another's lease."""
+        """Watch the lease of another driver no longer."""
         self._jobs.put(partial(self._forget, attempt))
 
     def look_up(self, attempt: str, keys: Mapping[Step, str]) -> None:
@@ -198,11 +198,11 @@ class Leasing:
         self._jobs.put(partial(self._look_up, attempt, keys))
 
     def want(self, root: str, paths: Iterable[SaveRequest]) -> None:
-        """Tell others what will be wanted below a root."""
+        """Ask other drivers for states below a root."""
         self._jobs.put(partial(self._note_wanted, root, list(paths)))
 
     def close(self) -> None:
-        """Say that nothing is trained any more; leave nothing behind if there are no others."""
+        """Release all leases; remove all files if no other driver has any here."""
         self._jobs.put(self._end)
         self._jobs.put(None)
         self._thread.join()
@@ -210,18 +210,18 @@ class Leasing:
     # ------------------------------------------------------------ the thread
 
     def _work(self) -> None:
-        """Do what was asked for, then look after what is held and watched, again and again."""
+        """Do the jobs, then look after the leases that are held and watched, again and again."""
         while True:
             jobs = self._gathered()
             for job in jobs:
                 if job is None:
                     return
                 self._safely(job)
-            for look in (self._flush, self._tell_wanted, self._renew, self._watch, self._listen):
+            for look in (self._flush, self._write_wanted, self._renew, self._watch, self._listen):
                 self._safely(look)
 
     def _gathered(self) -> list[Callable[[], None] | None]:
-        """Wait for jobs for as long as may pass between two looks."""
+        """Wait for jobs as long as may pass between two readings."""
         jobs: list[Callable[[], None] | None] = []
         try:
             jobs.append(self._jobs.get(timeout=self._poll_seconds))
@@ -246,7 +246,7 @@ class Leasing:
                 )
 
     def _check_presence(self) -> None:
-        """Do without a store that has just failed: each try may take as long as the patience."""
+        """Raise if the store has just failed: each try may take as long as the patience."""
         if 0 <= self._clock() - self._failed_at < PATIENCE.seconds:
             raise _AwayError
 
@@ -259,15 +259,15 @@ class Leasing:
         finally:
             if other is None:
                 self._held[attempt] = _Held(lease)
-                self._mine.add(layout.lease_path(lease.root, lease.key))
+                self._own_paths.add(layout.lease_path(lease.root, lease.key))
             self._put(LeaseAnswered(attempt=attempt, other=other))
 
     def _know(self, root: str) -> None:
-        """Take in what others say below a root, before the first lease there is taken."""
+        """Read the files of other drivers below a root, before the first lease there is taken."""
         if root in self._roots:
             return
         self._roots.add(root)
-        self._tell_wanted()
+        self._write_wanted()
         now = self._clock()
         old = [path for path, when in self._leases.all(root) if 0 < when < now - STALE_SECONDS]
         self._leases.remove(old)
@@ -282,7 +282,7 @@ class Leasing:
 
     def _release(self, attempt: str, step: Step) -> None:
         held = self._held.pop(attempt, None)
-        if held is None or any(one.lease.key == held.lease.key for one in self._held.values()):
+        if held is None or any(other.lease.key == held.lease.key for other in self._held.values()):
             return  # the next attempt at the same steps has taken it over
         self._check_presence()
         if not self._is_lost(held.lease):
@@ -290,15 +290,15 @@ class Leasing:
             self._leases.write(replace(held.lease, is_done=True, step=step))
 
     def _is_lost(self, lease: Lease) -> bool:
-        """Whether a lease of this driver had expired, and is another's now: it was suspended."""
+        """Return whether a lease expired, as after a suspension, and is another driver's now."""
         now = self._clock()
         if now < lease.expires:
             return False
-        found = self._leases.read(lease.root, [lease.key])[0]
-        return found is not None and found.holder != self.holder and found.is_held(now)
+        stored = self._leases.read(lease.root, [lease.key])[0]
+        return stored is not None and stored.holder != self.holder and stored.is_held(now)
 
     def _flush(self) -> None:
-        """Tell what was saved: the step after it is leased first."""
+        """Write which states were saved: the step after each is leased first."""
         self._check_presence()
         for held in self._held.values():
             if not held.is_dirty or self._is_lost(held.lease):
@@ -307,7 +307,7 @@ class Leasing:
             if held.part:
                 part = held.lease.part(held.part)
                 if self._leases.take(part, self._clock(), heed_saved=False) is None:
-                    self._mine.add(layout.lease_path(part.root, part.key))
+                    self._own_paths.add(layout.lease_path(part.root, part.key))
             self._leases.write(held.lease)
 
     def _renew(self) -> None:
@@ -325,7 +325,7 @@ class Leasing:
         self._watched.pop(attempt, None)
 
     def _watch(self) -> None:
-        """Tell what has become of the leases of others that are waited for."""
+        """Report the changes of the leases that are watched."""
         by_root: dict[str, dict[str, Lease]] = {}
         for attempt, lease in self._watched.items():
             by_root.setdefault(lease.root, {})[attempt] = lease
@@ -333,17 +333,17 @@ class Leasing:
             self._safely(partial(self._look_at, root, watched))
 
     def _look_at(self, root: str, watched: Mapping[str, Lease]) -> None:
-        # While the store does not answer they are as they were, and come to their ends.
-        found: list[Lease | None] = list(watched.values())
+        # While the store does not answer, the leases stay as they were until they expire.
+        leases: list[Lease | None] = list(watched.values())
         try:
             self._check_presence()
-            found = self._leases.read(root, [lease.key for lease in watched.values()])
+            leases = self._leases.read(root, [lease.key for lease in watched.values()])
         finally:
-            for attempt, lease in zip(watched, found, strict=True):
+            for attempt, lease in zip(watched, leases, strict=True):
                 self._compare(attempt, watched[attempt], lease)
 
     def _compare(self, attempt: str, before: Lease, lease: Lease | None) -> None:
-        """Tell what has become of a lease since the last look at it, if anything has."""
+        """Report a lease that has changed since it was read last."""
         if lease is None or lease.holder != before.holder:
             del self._watched[attempt]
             self._put(LeaseChanged(attempt=attempt, lease=None))
@@ -357,13 +357,13 @@ class Leasing:
                 self._put(LeaseChanged(attempt=attempt, lease=lease))
 
     def _listen(self) -> None:
-        """Take in what others want, and how long that takes."""
+        """Read the save requests of other drivers, and measure how long that takes."""
         self._check_presence()
         began = time.monotonic()
         paths = tuple(
             (root, path)
             for root in self._roots
-            for path in self._leases.save_requests(root, self._wishes_known)
+            for path in self._leases.save_requests(root, self._requests_known)
         )
         least, longest = POLL_SECONDS
         took = time.monotonic() - began
@@ -372,23 +372,23 @@ class Leasing:
             self._put(SavesRequested(paths=paths))
 
     def _look_up(self, attempt: str, keys: Mapping[Step, str]) -> None:
-        found: dict[Step, Commit] = {}
+        commits_by_step: dict[Step, Commit] = {}
         try:
             self._check_presence()
             commits = self._store.commits(keys.values())
-            found = {step: commits[key] for step, key in keys.items() if key in commits}
+            commits_by_step = {step: commits[key] for step, key in keys.items() if key in commits}
         finally:
-            self._put(CommitsFound(attempt=attempt, commits=found))
+            self._put(CommitsFound(attempt=attempt, commits=commits_by_step))
 
-    def _tell_wanted(self) -> None:
+    def _write_wanted(self) -> None:
         self._check_presence()
         for root in sorted(self._wanted.keys() & self._roots):
             path = self._leases.request_saves(
                 root, self.holder, self._count, self._wanted.pop(root)
             )
             self._count += 1
-            self._wishes_known.add(path)
-            self._mine.add(path)
+            self._requests_known.add(path)
+            self._own_paths.add(path)
 
     def _note_wanted(self, root: str, paths: list[SaveRequest]) -> None:
         self._wanted.setdefault(root, []).extend(paths)
@@ -399,10 +399,10 @@ class Leasing:
             self._release(attempt, held.lease.step)
         for root in self._roots:
             there = {path for path, _ in self._leases.all(root)}
-            if there <= self._mine:
+            if there <= self._own_paths:
                 self._leases.remove(sorted(there))
 
 
 def _own_name() -> str:
-    """Return a name that no other driver has; it also says where this one is."""
+    """Return a name that no other driver has; it contains the process and the host."""
     return f"{uuid4().hex}-{os.getpid()}-{layout.slug(socket.gethostname())}"

@@ -1,4 +1,4 @@
-"""Predictions on the cluster: asked of workers beside their stages, never waited for."""
+"""Predictions on the cluster: workers answer questions beside their stages."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from dasktune.worker.messages import PredictionAnswer
 logger = logging.getLogger(__name__)
 
 MOST_TRIES = 3
-"""How often a prediction is asked for that does not come, of one worker after another."""
+"""How many workers are asked the same question, one after the other."""
 
 RETRY_SECONDS = 1.0
-"""How long to wait before a question is asked again that a worker did not take."""
+"""Seconds until a question is sent again that a worker did not take."""
 
 ANSWER_SECONDS = 300.0
-"""How long a prediction may take; it counts as one that cannot be made then."""
+"""Seconds that a prediction may take; after that it counts as impossible."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +38,10 @@ class AskedQuestion:
 
 @dataclass(slots=True)
 class _Open:
-    """A question; `worker` is who was asked last, None if another is to be asked.
+    """An open question.
 
-    `since` is when it was asked, or was not answered.
+    `worker` was asked last; None: another one is to be asked. `since` is when it was asked, or
+    when it refused.
     """
 
     order: RunPrediction
@@ -51,7 +52,7 @@ class _Open:
 
 
 class Predictions:
-    """The predictions that are waited for, each asked of one worker after the other.
+    """The open questions, each asked of one worker after the other.
 
     Workers compute them in a thread of their own: a prediction takes nothing but CPU time
     from the stage that runs there.
@@ -84,24 +85,24 @@ class Predictions:
         if not workers:
             return []
         due = []
-        load = Counter(one.worker for one in self._open.values())
-        for number, one in self._open.items():
-            if one.worker is None and now - one.since >= RETRY_SECONDS:
-                one.since = now
+        load = Counter(pending.worker for pending in self._open.values())
+        for number, pending in self._open.items():
+            if pending.worker is None and now - pending.since >= RETRY_SECONDS:
+                pending.since = now
                 *_, worker = min(
-                    (name in self._stuck, one.asked.count(name), load[name], name)
+                    (name in self._stuck, pending.asked.count(name), load[name], name)
                     for name in workers
                 )
-                one.worker = worker
-                one.asked.append(worker)
+                pending.worker = worker
+                pending.asked.append(worker)
                 load[worker] += 1
-                due.append(AskedQuestion(worker=worker, number=number, question=one.question))
+                due.append(AskedQuestion(worker=worker, number=number, question=pending.question))
         return due
 
     def receive(
         self, message: PredictionAnswer, now: float
     ) -> tuple[int, Prediction | None] | None:
-        """Take in the answer of a worker at a time in seconds.
+        """Return the trial and its prediction that follow from an answer, at a time in seconds.
 
         Returns
         -------
@@ -112,58 +113,58 @@ class Predictions:
         number, worker, answer = message.number, message.worker, message.answer
         if answer is not None:
             self._stuck.discard(worker)
-        one = self._open.get(number)
-        if one is None or (answer is None and one.worker != worker):
+        pending = self._open.get(number)
+        if pending is None or (answer is None and pending.worker != worker):
             return None
-        if answer is None and len(one.asked) < MOST_TRIES:
-            one.worker, one.since = None, now
+        if answer is None and len(pending.asked) < MOST_TRIES:
+            pending.worker, pending.since = None, now
             return None
         del self._open[number]
         if isinstance(answer, Mapping):
             try:
-                return one.order.trial, Prediction.from_json(answer)
+                return pending.order.trial, Prediction.from_json(answer)
             except (LookupError, TypeError, ValueError) as error:
                 answer = f"its worker sent no prediction: {error!r}"
         why = "no worker answers" if answer is None else answer
-        logger.warning("trial %d cannot be predicted: %s", one.order.trial, why)
-        return one.order.trial, None
+        logger.warning("trial %d cannot be predicted: %s", pending.order.trial, why)
+        return pending.order.trial, None
 
     def lose(self, worker: str, *, is_blameless: bool) -> None:
-        """Let others be asked what a worker was asked that is gone.
+        """Ask other workers the questions of a worker that is gone.
 
         It counts as a try, unless the question cannot be the reason.
         """
         self._stuck.discard(worker)
-        self._let_others_answer(worker, is_blameless=is_blameless)
+        self._ask_others(worker, is_blameless=is_blameless)
 
     def overdue(self, now: float) -> list[int]:
-        """Return the trials that are given up: nobody waits for their predictions any more.
+        """Return the trials whose predictions are given up.
 
-        What waits behind them, others are asked.
+        Other workers are asked the questions that wait behind them.
         """
-        found, stuck = [], set()
-        for number, one in list(self._open.items()):
+        trials, stuck = [], set()
+        for number, pending in list(self._open.items()):
             why = ""
-            if one.worker is None and len(one.asked) >= MOST_TRIES:
+            if pending.worker is None and len(pending.asked) >= MOST_TRIES:
                 why = f"{MOST_TRIES} workers were lost with it"
-            elif one.worker is not None and now - one.since > ANSWER_SECONDS:
+            elif pending.worker is not None and now - pending.since > ANSWER_SECONDS:
                 why = f"it takes longer than {ANSWER_SECONDS:.0f} s"
-                stuck.add(one.worker)
+                stuck.add(pending.worker)
             if why:
                 del self._open[number]
-                logger.warning("trial %d cannot be predicted: %s", one.order.trial, why)
-                found.append(one.order.trial)
+                logger.warning("trial %d cannot be predicted: %s", pending.order.trial, why)
+                trials.append(pending.order.trial)
         for worker in stuck:
-            self._let_others_answer(worker, is_blameless=True)
+            self._ask_others(worker, is_blameless=True)
         self._stuck |= stuck
-        return found
+        return trials
 
-    def _let_others_answer(self, worker: str, *, is_blameless: bool) -> None:
-        for one in self._open.values():
-            if one.worker == worker:
-                one.worker, one.since = None, -math.inf
+    def _ask_others(self, worker: str, *, is_blameless: bool) -> None:
+        for pending in self._open.values():
+            if pending.worker == worker:
+                pending.worker, pending.since = None, -math.inf
                 if is_blameless:
-                    one.asked.remove(worker)
+                    pending.asked.remove(worker)
 
 
 def _by_value(predictor: Predictor) -> bytes:

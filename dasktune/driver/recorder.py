@@ -1,4 +1,4 @@
-"""What a run leaves behind: rows gathered from events and outcomes, written together."""
+"""The recorder of a run: it gathers rows from events and outcomes, and writes them together."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from dasktune.types import Metrics, Step, TrialState
 logger = logging.getLogger(__name__)
 
 USED_SECONDS = 60.0
-"""How often the database is told which states were used."""
+"""Seconds between two writes of the states that were used."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What a run has done so far; counted, so not frozen.
+    """Counts of a run so far; they grow, so the class is not frozen.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Tally:
 
 
 class Recorder:
-    """Writes what a study must find again; one transaction for each `flush`.
+    """Writes the rows that a study must find again; one transaction for each `flush`.
 
     Parameters
     ----------
@@ -66,9 +66,9 @@ class Recorder:
         Gives the state key before any step, under which a node's metrics and checkpoints
         are found.
     next_event
-        Gives the number of the next entry of its event log that is not durable yet.
+        Gives the number of the next event of its log that is not durable yet.
     on_event
-        Called with each entry once it is durable.
+        Called with each row of the event log once it is durable.
     take_found
         Gives the commits that were found in the store alone, to be written down as well.
     run
@@ -77,7 +77,7 @@ class Recorder:
     Attributes
     ----------
     tally
-        What has been done so far.
+        Counts so far.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Recorder:
         self._take_found = take_found
         self._batch = Batch()
         self.holds_decisions = False
-        """Whether something is gathered that must be durable before it is acted on."""
+        """Whether a decision is gathered that must be durable before it is carried out."""
         self.is_broken = False
         """Whether a write failed, so that nothing is written any more."""
         self._stages: dict[str, StageRow] = {}
@@ -109,18 +109,18 @@ class Recorder:
         self._trials: dict[int, TrialRow] = {}
         self._lasting: dict[int, str] = {}  # by trial: the end of its document as text
         self._used: set[str] = set()
-        self._told_used = time.monotonic()
+        self._used_written = time.monotonic()
 
     def outcome(self, outcome: Outcome) -> None:
-        """Take the engine's records and the trials that changed."""
+        """Add the engine's events and the trials that changed."""
         for record in outcome.records:
             self._add_event(dict(record))
             self.holds_decisions |= bool(record.get("decisions", True))
         self._take(outcome.trials)
-        self._tell_failed(outcome.trials)
+        self._log_failed(outcome.trials)
 
     def add(self, trials: Iterable[TrialRecord]) -> None:
-        """Write trials that were added with their results; an entry of the log fences them."""
+        """Write trials that were added with their results; an event of the log fences them."""
         added = list(trials)
         numbers = [trial.number for trial in added]
         payload = {"kind": "added", "place": ADDED, "trials": numbers, "decisions": []}
@@ -134,12 +134,12 @@ class Recorder:
         reports: Iterable[tuple[Step, str, Metrics]],
         paces: Mapping[Step, float] | None = None,
     ) -> None:
-        """Take metrics at or above a node that are final now, as (step, key, metrics).
+        """Add metrics at or above a node that are final now, as (step, key, metrics).
 
         Parameters
         ----------
         paces
-            What a step took up to those of `reports` of which it is known, in seconds.
+            Seconds per step up to those of `reports` for which they are known.
         """
         root, paces = self._root_of(node), paces or {}
         self._batch.metrics.extend(
@@ -155,7 +155,7 @@ class Recorder:
         hold_up: float | None = None,
         latency: float | None = None,
     ) -> None:
-        """Take a commit at or above a node that this run has made.
+        """Add a commit at or above a node that this run has made.
 
         Parameters
         ----------
@@ -189,17 +189,17 @@ class Recorder:
         )
 
     def found(self, node: Node, commit: Commit) -> None:
-        """Take a commit of someone else at or above a node, with the metrics in it."""
+        """Add a commit of another driver at or above a node, with the metrics in it."""
         reports = [(step, node.key_at(step), metrics) for step, metrics in commit.reports]
         self.metrics(node, reports)
         self._add_checkpoint(node, commit)
 
     def forget(self, key: str) -> None:
-        """Take note that a checkpoint does not exist after all."""
+        """Forget a checkpoint that is not in the store."""
         self._database.forget_checkpoints([key])
 
     def launched(self, order: RunStage, key: str) -> None:
-        """Take note of an attempt that was sent to a worker, and of the state it starts from."""
+        """Add an attempt that was sent to a worker, and the state it starts from."""
         if order.start and order.after is None:
             self._used.add(order.node.key_at(order.start))
         self._stages[order.attempt] = StageRow(
@@ -219,9 +219,9 @@ class Recorder:
         )
 
     def started(self, attempt: str, at: float) -> None:
-        """Take note of the wall-clock time (epoch seconds) at which an attempt began.
+        """Record the wall-clock time (epoch seconds) at which an attempt began.
 
-        The row is written now: others see what runs, and what ran when a driver died.
+        The row is written now, so that others see it while it runs, and after a driver died.
         """
         row = self._stages.get(attempt)
         if row is not None:
@@ -229,7 +229,7 @@ class Recorder:
             self._batch.stages.append(row)
 
     def held(self, attempt: str, seconds: float) -> None:
-        """Take note of what it took until an attempt had its trainer."""
+        """Record the seconds until an attempt had its trainer."""
         row = self._stages.get(attempt)
         if row is not None:
             self._stages[attempt] = replace(row, start_seconds=seconds)
@@ -240,7 +240,7 @@ class Recorder:
         return max(0.0, at - row.started) if row is not None and row.started else 0.0
 
     def saved(self, attempt: str, step: Step) -> None:
-        """Take note that a running attempt has a durable state: its steps are not lost."""
+        """Record that a running attempt has a durable state: its steps are not lost."""
         row = self._stages.get(attempt)
         if row is not None and row.start < step < row.stop:
             self._batch.stages.append(replace(row, steps=step - row.start))
@@ -267,7 +267,7 @@ class Recorder:
         repeated: int,
         message: str = "",
     ) -> None:
-        """Take note of an attempt's end, and of why it failed; the row is written now."""
+        """Record an attempt's end, and why it failed; the row is written now."""
         seconds = self.seconds_of(attempt, at)
         row = self._stages.pop(attempt, None)
         if row is not None:
@@ -280,11 +280,11 @@ class Recorder:
             self._batch.stages.append(row)
 
     def settled(self, attempt: str) -> None:
-        """Take note that an attempt that ended has all its states in the store, or needs none."""
+        """Record that an ended attempt has all its states in the store, or needs none."""
         self._ended.pop(attempt, None)
 
     def unsaved(self, attempt: str, step: Step) -> None:
-        """Take note that of an attempt nothing after `step` will be in the store any more.
+        """Record that no state of an attempt after `step` will come to the store.
 
         As after a kill, such steps do not count: the next run trains them.
         """
@@ -295,17 +295,17 @@ class Recorder:
             self._batch.stages.append(replace(row, status="lost", steps=steps, repeated=repeated))
 
     def flush(self) -> None:
-        """Write what has been gathered; after this it is durable.
+        """Write all rows that were gathered; after this they are durable.
 
-        If that fails, or is interrupted, nothing is written any more: a gap in the log
-        would be worse than its end, after which the study can be continued.
+        If that fails or is interrupted, nothing is written any more: a study can be continued
+        after the end of its log, but not after a gap in it.
 
         Raises
         ------
         StorageError
             If it cannot be written.
         """
-        self._tell_used()
+        self._write_used()
         for node, commit in self._take_found():
             self.found(node, commit)
         batch = self._batch
@@ -321,15 +321,15 @@ class Recorder:
         for row in batch.events:
             self._on_event(row)
 
-    def _tell_used(self) -> None:
-        """Tell now and then which states were begun from: what is in use is not evicted."""
+    def _write_used(self) -> None:
+        """Write now and then which states were begun from: states in use are not evicted."""
         now = time.monotonic()
-        if self._used and not self.is_broken and now - self._told_used > USED_SECONDS:
-            self._told_used = now
+        if self._used and not self.is_broken and now - self._used_written > USED_SECONDS:
+            self._used_written = now
             used, self._used = self._used, set()
             self._database.touch_checkpoints(used, time.time())
 
-    def _tell_failed(self, trials: Iterable[TrialRecord]) -> None:
+    def _log_failed(self, trials: Iterable[TrialRecord]) -> None:
         """Log which trials have failed, and why; many at once in one line."""
         groups: dict[str, list[int]] = {}
         for trial in trials:
@@ -347,7 +347,7 @@ class Recorder:
         self._batch.events.append(row)
 
     def _take(self, trials: Iterable[TrialRecord]) -> None:
-        """Take trials as they are now; of each, only the last state is written."""
+        """Add trials as they are now; of each, only the last state is written."""
         for trial in trials:
             self._trials[trial.number] = TrialRow(
                 study_id=self._study_id,

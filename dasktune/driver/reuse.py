@@ -1,4 +1,4 @@
-"""What earlier runs left, found again by state key while trials are registered."""
+"""Reuse of states: checkpoints and metrics of earlier runs, found again by state key."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ class Recall:
         self._database = database
         self._store = store
         self._stored = {
-            one.key: one.step for one in store.inventory() if one.is_committed and one.attempts
+            stored.key: stored.step
+            for stored in store.inventory()
+            if stored.is_committed and stored.attempts
         }
         self._roots: set[str] = set()
         self._checkpoints: dict[Step, set[str]] = defaultdict(set)
@@ -127,11 +129,11 @@ class Recall:
 
         Who goes on from them must write them down: the store may let go of them.
         """
-        found, self._found = self._found, []
-        return found
+        commits, self._found = self._found, []
+        return commits
 
     def _commit_of(self, key: str) -> Commit | None:
-        """Return a commit; None if it cannot be read, as if there were none."""
+        """Return the commit of a key, or None if it is missing or unreadable."""
         if key not in self._commits:
             self._commits.update({key: None, **self._store.commits([key])})
         return self._commits[key]

@@ -1,4 +1,4 @@
-"""The Dask runner: carries out what the engine says on a real cluster, and tells it back.
+"""The Dask runner: carries out the engine's orders on a cluster, and gives it the events.
 
 Dask does what it is good at: membership of workers, transport, starting a function on a
 given worker, a future per stage, the event stream. The queue, placement and retries are
@@ -70,10 +70,10 @@ MOST_MESSAGES = 1000
 """Messages taken in one turn, before records are written and orders carried out."""
 
 DRAIN_SECONDS = 60.0
-"""How long running stages are given to end and to be saved when a run is interrupted."""
+"""How long running stages may take to end and to be saved when a run is interrupted."""
 
 LOOK_UP = Patience(seconds=5.0, request=5.0)
-"""How long the store is tried where the loop looks up what it has not heard of."""
+"""How long the store is tried when the loop looks up states whose messages were lost."""
 
 FLUSH_SECONDS = 0.1
 """How long records that no decision rests on may wait to be written."""
@@ -85,7 +85,7 @@ InboxMessage = ClusterMessage | LeaseMessage | Tick
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What a progress display may show; taken at every turn of the loop."""
+    """The figures of a run that a progress display shows, at one turn of the loop."""
 
     workers: int
     busy: int
@@ -224,13 +224,13 @@ class DaskRunner:
             raise self._callback_error
 
     def request_stop(self) -> None:
-        """Let `run` save what runs and return; may be called from any thread."""
+        """Ask `run` to save the running stages and to return; may be called from any thread."""
         self._stop.set()
 
     # ------------------------------------------------------------------------ loop
 
     def _turn(self) -> None:
-        """Take what has come in, let the engine decide, make it durable, carry it out."""
+        """Receive messages, let the engine decide, make decisions durable, carry them out."""
         self._sharing.turn()
         if not self._cluster.is_there() and not self._begin_anew():
             return
@@ -263,11 +263,11 @@ class DaskRunner:
         return received or [Tick()]
 
     def _receive(self, message: InboxMessage) -> None:
-        """Take in one message, whoever sent it."""
+        """Handle one message of any sender."""
         match message:
             case StageMessages():
-                for one in message.messages:
-                    self._follow(self._attempts.receive(one, self._now()))
+                for stage_message in message.messages:
+                    self._follow(self._attempts.receive(stage_message, self._now()))
             case AttemptFinished():
                 self._future_done(message.attempt)
             case SaveMissed() | Tick():
@@ -359,12 +359,12 @@ class DaskRunner:
                 self._cluster.messages.predict(asked.worker, asked.number, asked.question)
 
     def _predicted(self, message: PredictionAnswer) -> None:
-        """Take in a prediction; what comes while the run is drained is asked for again later."""
+        """Give the engine a prediction; while the run is drained the next run asks for it again."""
         if self._is_draining:
             return
-        found = self._predictions.receive(message, self._now())
-        if found is not None:
-            self._take(self._engine.predicted(*found, self._now()))
+        predicted = self._predictions.receive(message, self._now())
+        if predicted is not None:
+            self._take(self._engine.predicted(*predicted, self._now()))
 
     def _say_what_is_safe(self) -> None:
         """Pass on outcomes that are durable; user code may be called by that."""
@@ -382,16 +382,16 @@ class DaskRunner:
                     self._stop.set()
 
     def _count(self) -> None:
-        """Take in what the run has used so far, for its limits."""
+        """Count the time and steps that the run has used so far, for its limits."""
         attempts = self._engine.view.attempts.values()
-        running = [one for one in attempts if not one.ended]
+        running = [attempt for attempt in attempts if not attempt.ended]
         now = self._now()
-        began = [one.started for one in running if one.started is not None]
+        began = [attempt.started for attempt in running if attempt.started is not None]
         trained = self._engine.view.steps_executed - self._steps_before
         self._meter.count(
             seconds=now,
             worker_seconds=self._attempts.worker_seconds + sum(now - at for at in began),
-            steps=trained + sum(one.position - one.start for one in running),
+            steps=trained + sum(attempt.position - attempt.start for attempt in running),
         )
 
     def _ask_for_more(self) -> None:
@@ -408,7 +408,7 @@ class DaskRunner:
     # ------------------------------------------------------- what Dask says of attempts
 
     def _future_done(self, attempt: str) -> None:
-        """Take in that Dask is done with an attempt: normally its messages came before."""
+        """Handle the end of an attempt in Dask: normally its messages came before."""
         order = self._attempts.order_of(attempt)
         if order is None:
             self._cluster.submissions.take(attempt)
@@ -420,7 +420,7 @@ class DaskRunner:
             self._follow(self._attempts.receive(receipt, self._now()))
 
     def _worker_left(self, worker: str, *, is_blameless: bool = False) -> None:
-        """Take in that a worker is gone."""
+        """Handle the loss of a worker."""
         if worker in self._leaving:
             logger.info("worker %s has left", worker, extra=about(worker=worker))
         elif worker in self._engine.view.slots:
@@ -449,7 +449,7 @@ class DaskRunner:
         return True
 
     def _forget_news(self) -> None:
-        """Forget what the scheduler that was lost has told of workers: others may be theirs."""
+        """Drop the messages of the scheduler that was lost: addresses may be other workers' now."""
         received = []
         with suppress(queue.Empty):
             while True:
@@ -481,7 +481,7 @@ class DaskRunner:
             )
 
     def _ask_for_workers(self, pool: Pool) -> None:
-        """Say how many workers can be used, and which have nothing to do."""
+        """Tell the pool how many workers can be used, and which are idle."""
         view = self._engine.view
         if not view.slots and (trouble := pool.trouble()) is not None:
             raise ClusterError(f"{trouble}. Run this again when it is mended: it goes on")
@@ -496,7 +496,7 @@ class DaskRunner:
         self._attempts.add(order, self._cluster.submissions.submit(order, seed))
 
     def _drain(self) -> None:
-        """Let what runs end at its next step and be saved; a second ctrl-C ends that, too."""
+        """Stop all stages at their next step and save them; a second ctrl-C ends that, too."""
         self._is_draining = True
         deadline = self._now() + DRAIN_SECONDS
         if self._recorder.is_broken:

@@ -81,7 +81,7 @@ class _Wait:
 
     order: RunStage
     lease: Lease
-    found: set[Step] = field(default_factory=set)
+    steps: set[Step] = field(default_factory=set)
 
 
 class SharedStages:
@@ -153,23 +153,27 @@ class SharedStages:
             if nodes:
                 path = SaveRequest(sequences=trial.sequences, ends=(until, trial.max_steps))
                 paths.setdefault(self._view.plan.root_key_of(nodes[0]), []).append(path)
-        for root, found in paths.items():
-            self._leasing.want(root, found)
+        for root, requests in paths.items():
+            self._leasing.want(root, requests)
 
     def turn(self) -> None:
         """Release the leases of attempts that have ended."""
         self._leasing.beat()
         attempts = self._view.attempts
-        for attempt in [one for one in self._running if one not in attempts]:
+        for attempt in self._running.keys() - attempts.keys():
             self._release(attempt)
 
     def holders(self) -> list[str]:
         """Return the driver of each stage that another one trains."""
         attempts = self._view.attempts
-        return [one.lease.holder for name, one in self._waiting.items() if name in attempts]
+        return [
+            waiting.lease.holder
+            for attempt, waiting in self._waiting.items()
+            if attempt in attempts
+        ]
 
     def unanswered(self) -> float | None:
-        """Return for how many seconds a lease has been asked for; None if none is."""
+        """Return the age in seconds of the oldest lease request without answer, or None."""
         since = next(iter(self._asked_at.values()), None)
         return None if since is None else time.monotonic() - since
 
@@ -186,7 +190,7 @@ class SharedStages:
     # ------------------------------------------------------------ messages
 
     def receive(self, message: LeaseMessage) -> list[Following]:
-        """Return what follows from a message of the leases."""
+        """Return the events, stages and save-points that follow from a message of the leases."""
         match message:
             case LeaseAnswered():
                 return self._answered(message.attempt, message.other)
@@ -201,7 +205,7 @@ class SharedStages:
                 assert_never(message)
 
     def _answered(self, attempt: str, other: Lease | None) -> list[Following]:
-        """Return what follows from the answer to a question for a lease."""
+        """Return the stage that may run now, or the event that it may not."""
         order = self._asked.pop(attempt)
         self._asked_at.pop(attempt)
         if attempt not in self._view.attempts:
@@ -241,7 +245,7 @@ class SharedStages:
         waiting = self._waiting[attempt]
         order, saved = waiting.order, waiting.lease.saved
         steps = {step for step in (*saved, order.stop) if order.start < step <= order.stop}
-        keys = {step: order.node.key_at(step) for step in sorted(steps - waiting.found)}
+        keys = {step: order.node.key_at(step) for step in sorted(steps - waiting.steps)}
         self._leasing.look_up(attempt, keys)
 
     def _looked_up(self, attempt: str, commits: Mapping[Step, Commit]) -> list[Following]:
@@ -251,7 +255,7 @@ class SharedStages:
             self._waiting.pop(attempt, None)
             return []
         order, lease = waiting.order, waiting.lease
-        waiting.found.update(commits)
+        waiting.steps.update(commits)
         following: list[Following] = []
         for step in sorted(commits):
             commit = commits[step]
@@ -274,7 +278,7 @@ class SharedStages:
     def _shared(self, order: RunStage, lease: Lease) -> Step:
         """Return the step up to which another driver has trained a stage."""
         try:
-            sequences = {name: sequence_from_json(one) for name, one in lease.sequences.items()}
+            sequences = {name: sequence_from_json(text) for name, text in lease.sequences.items()}
             limit = min(lease.step, order.stop)
             return shared_until(order.node.sequences, sequences, order.start, limit)
         except (ConfigurationError, LookupError, RecursionError, TypeError, ValueError):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
+from dasktune.driver.history import record_of
 from dasktune.driver.retention.value import winners
-from dasktune.engine.trials import TrialRecord
 from dasktune.errors import CorruptRecordError
 from dasktune.graph.plan import SearchPlan
 from dasktune.results.results import objective_of, seeded_key_of
@@ -64,11 +64,6 @@ def kept_keys(database: Database, row: StudyRow, keep: Keep) -> list[str]:
         plan.register(trial.number, trial.sequences, trial.steps, trial.seed).key_at(trial.steps)
         for trial in best
     ]
-
-
-def record_of(row: TrialRow) -> TrialRecord:
-    """Return the trial of a row."""
-    return TrialRecord.from_json(row.record, number=row.number, state=row.state, steps=row.steps)
 
 
 def _candidates(

@@ -41,17 +41,17 @@ def sendable(text: str) -> str:
 
 
 def spoils_process(error: BaseException) -> bool:
-    """Say whether an error leaves a process in which nothing can be trained any more.
+    """Return whether the process can train nothing more after an error.
 
-    After most errors of a GPU, all that touches it fails in this process. Memory that does not
-    suffice is no such error.
+    After most errors of a GPU, every later use of it fails in this process; but lack of memory is
+    harmless.
     """
-    found: BaseException | None = error
-    while found is not None:
-        names = {one.__name__ for one in type(found).__mro__}
+    cause: BaseException | None = error
+    while cause is not None:
+        names = {base.__name__ for base in type(cause).__mro__}
         if "OutOfMemoryError" not in names and (
-            "AcceleratorError" in names or any(text in str(found) for text in _SPOILING)
+            "AcceleratorError" in names or any(text in str(cause) for text in _SPOILING)
         ):
             return True
-        found = found.__cause__ or found.__context__
+        cause = cause.__cause__ or cause.__context__
     return False

@@ -30,8 +30,8 @@ def visible_gpus() -> tuple[str, ...]:
     given = os.environ.get(VISIBLE)
     if given is None:
         return tuple(map(str, range(_counted())))
-    ids = (one.strip() for one in given.split(","))
-    return tuple(takewhile(lambda one: GPU_ID.fullmatch(one) is not None, ids))
+    ids = (text.strip() for text in given.split(","))
+    return tuple(takewhile(lambda text: GPU_ID.fullmatch(text) is not None, ids))
 
 
 def shared_out(gpus: tuple[str, ...], per_worker: float, workers: int | None = None) -> list[str]:

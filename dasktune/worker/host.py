@@ -1,10 +1,10 @@
-"""What happens on a worker: stages are trained, evaluated, saved and spoken of.
+"""The host of stages on a worker: trains, evaluates and saves them, and reports on them.
 
 A `StageHost` lives in a worker process as long as the study does. It keeps the trainer of
 the last stage warm, takes save-points and stops from other threads, and writes states to
 the store behind training. It knows no Dask: `dasktune.worker.plugin` connects it.
 
-Everything it has to say goes through one function, `emit`, as lists of messages.
+All its messages go through one function, `emit`, in lists.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ SPARE_BYTES = 2**29
 
 
 class Control:
-    """What other threads tell a running attempt; also before it starts.
+    """The orders of other threads to an attempt; they may come before it starts.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class Control:
                 self.ordered = time.monotonic()
 
     def passes(self, step: Step) -> tuple[bool, bool]:
-        """Take note that `step` was reached; return whether to save and whether to stop."""
+        """Record that `step` was reached; return whether to save and whether to stop."""
         with self._lock:
             self._position = step
             return step in self._saves, self._stop_at is not None and step >= self._stop_at
@@ -192,7 +192,7 @@ class StageHost:
             return self._controls.setdefault(attempt, Control())
 
     def abandon(self, attempt: str) -> None:
-        """Stop an attempt that nobody waits for any more, and let go of its trainer."""
+        """Stop an attempt that nobody waits for any more, and drop its trainer."""
         self._is_abandoned = True
         self._warm = None
         control = self.control(attempt)
@@ -200,7 +200,7 @@ class StageHost:
             control.stop(None)
 
     def close(self, timeout: float) -> None:
-        """Let the running stage end at its next step, and write what is pending."""
+        """End the running stage at its next step, and write the pending states."""
         deadline = time.monotonic() + timeout
         with self._lock:
             for control in self._controls.values():
@@ -236,7 +236,7 @@ class StageHost:
         return receipt
 
     def give_up(self, seconds: float, *, stood_still: float = 0.0) -> None:
-        """If the step that runs has taken too long, say so; this process trains no more then.
+        """Report a step that has taken too long; this process trains no more then.
 
         Parameters
         ----------
@@ -254,12 +254,12 @@ class StageHost:
         if time.monotonic() - began - still <= seconds:
             return
         self._is_spoiled = True
-        found = where(self._thread)
+        stack = where(self._thread)
         self._leave()
-        stage.overdue(seconds, found)
+        stage.overdue(seconds, stack)
 
     def finish_writes(self, timeout: float) -> None:
-        """Wait until all that was saved is in the store."""
+        """Wait until all snapshots are in the store."""
         with self._written:
             self._written.wait_for(lambda: not self._unwritten, timeout)
 
@@ -301,7 +301,7 @@ class StageHost:
             job.trainer_class,
             step=spec.start,
             first_values=first,
-            last_values={name: one(spec.start - 1) for name, one in sequences.items()},
+            last_values={name: sequence(spec.start - 1) for name, sequence in sequences.items()},
             state=state,
             config=job.config,
             seed=spec.seed,
@@ -375,8 +375,8 @@ class StageHost:
         lineage.is_lost = commit.attempt != attempt and commit.digest != write.snapshot.digest
         reports = write.reports
         if lineage.is_lost:
-            theirs = dict(commit.reports)
-            reports = [(s, key, theirs[s]) for s, key, _ in write.reports if s in theirs]
+            stored = dict(commit.reports)
+            reports = [(s, key, stored[s]) for s, key, _ in write.reports if s in stored]
         self.emit(
             [
                 StateSaved(
@@ -410,7 +410,7 @@ class _StageRun:
         self.spec = spec
         self.control = control
         self.step = spec.start
-        self.sequences = {name: sequence_from_json(one) for name, one in spec.sequences.items()}
+        self.sequences = {name: sequence_from_json(text) for name, text in spec.sequences.items()}
         self.chain = Chain(spec.chain[0], bytes.fromhex(spec.chain[1]), spec.chain[2])
         self.seconds = 0.0
         self._outbox: list[StageMessage] = [StageStarted(attempt=spec.attempt, at=time.time())]
@@ -475,7 +475,7 @@ class _StageRun:
                 yield values, encoded
 
     def _after_step(self, lineage: Lineage, must_save: bool, suspended: float | None) -> None:
-        """Evaluate, save and speak, where it is time to; at the stage's end it is."""
+        """Evaluate, save and send messages where they are due; all are at the stage's end."""
         save = must_save or suspended is not None or self._save_is_due()
         if save or self.step % self.host.job.report_every == 0:
             self._measure(lineage)
@@ -539,7 +539,7 @@ class _StageRun:
         return self._end("trained")
 
     def overdue(self, seconds: float, where: str) -> None:
-        """Tell that what the trainer does has taken longer than so many seconds.
+        """Report that the trainer has taken longer than so many seconds.
 
         Parameters
         ----------
@@ -583,7 +583,7 @@ class _StageRun:
         return receipt
 
     def _flush(self, last: StageMessage | None = None) -> None:
-        """Send what has happened since the last time."""
+        """Send the messages since the last time."""
         if self._unsent or self._outbox or last is not None:
             messages, self._outbox = self._outbox, []
             if self._unsent:

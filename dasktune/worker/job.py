@@ -1,4 +1,4 @@
-"""What travels from the driver to workers: the job once for a run, and each stage."""
+"""The job of a run and the stages of it, as the driver sends them to workers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROCESS = uuid4().hex
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlan:
-    """What a worker needs to know to train stages of one study.
+    """The job of one study as the driver sends it to each worker.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class JobPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What all stages of a study have in common.
+    """The part that all stages of a study have in common.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ class StageSpec:
 
     def to_wire(self) -> dict[str, object]:
         """Return the fields as plain data, which a scheduler may unpickle."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
 
 def open_job(plan: JobPlan, resources: Mapping[str, float]) -> Job:

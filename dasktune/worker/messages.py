@@ -188,8 +188,8 @@ class PredictionAnswer:
 WorkerMessage = StageMessages | LeaveAnnounced | PredictionAnswer
 """All that workers send to the driver."""
 
-_MESSAGES: Mapping[str, type] = {one.__name__: one for one in get_args(WorkerMessage)}
-_STAGE_MESSAGES: Mapping[str, type] = {one.__name__: one for one in get_args(StageMessage)}
+_MESSAGES: Mapping[str, type] = {kind.__name__: kind for kind in get_args(WorkerMessage)}
+_STAGE_MESSAGES: Mapping[str, type] = {kind.__name__: kind for kind in get_args(StageMessage)}
 
 
 def to_wire(message: WorkerMessage | StageMessage) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def to_wire(message: WorkerMessage | StageMessage) -> dict[str, Any]:
     kind: type[Any] = type(message)
     content: dict[str, Any] = {name: getattr(message, name) for name in _FIELDS[kind]}
     if isinstance(message, StageMessages):
-        content["messages"] = [to_wire(one) for one in message.messages]
+        content["messages"] = [to_wire(stage_message) for stage_message in message.messages]
     content["kind"] = kind.__name__
     return content
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Coroutine, Mapping
 from functools import lru_cache
 from typing import Any, TypeGuard, cast
+from weakref import WeakSet
 
 from distributed import Worker, WorkerPlugin, get_worker
 from distributed.threadpoolexecutor import ThreadPoolExecutor
@@ -65,6 +66,10 @@ there [python/cpython#106883]; Dask's profiler calls that a hundred times a seco
 """
 
 
+_WORKERS: WeakSet[Worker] = WeakSet()
+"""The workers of this process on which a study has run."""
+
+
 class StagePlugin(WorkerPlugin):
     """Puts a `dasktune.worker.host.StageHost` on each worker and connects it with Dask.
 
@@ -86,6 +91,7 @@ class StagePlugin(WorkerPlugin):
         from dasktune.worker.host import StageHost
 
         self._worker = worker
+        _WORKERS.add(worker)
         self._is_closed = False
         self.is_leaving = self.is_replaced = False
         self._timer: asyncio.TimerHandle | None = None
@@ -122,7 +128,7 @@ class StagePlugin(WorkerPlugin):
         task.add_done_callback(self._tasks.discard)
 
     def _announce_leave(self) -> None:
-        """Let the driver send nothing more here, and blame nobody for the loss."""
+        """Announce that this worker leaves: it gets no more stages, and its loss is blameless."""
         self.is_leaving = True
         self._send(LeaveAnnounced(worker=self._worker.address))
 
@@ -138,7 +144,7 @@ class StagePlugin(WorkerPlugin):
             self.host.give_up(seconds, stood_still=time.monotonic() - looked - interval)
 
     def _give_up_from_thread(self) -> None:
-        """Say, before anything else is said, that this process ends; let it end."""
+        """Announce, before any other message, that this process ends; begin to end it."""
         if not self.is_replaced:
             self.is_replaced = True
             self._announce_leave()
@@ -156,14 +162,14 @@ class StagePlugin(WorkerPlugin):
         worker = self._worker
         await asyncio.to_thread(self.host.finish_writes, WRITE_SECONDS)
         await asyncio.sleep(TELL_SECONDS)
-        if self.plan.driver == PROCESS or len(Worker._instances) > 1:
+        if self.plan.driver == PROCESS or len(_WORKERS) > 1:
             self._is_closed = True  # nobody waits for the thread that hangs
             await worker.close(reason="dasktune-gives-up", executor_wait=False)
         else:
             os._exit(1)
 
     async def _leave(self) -> None:
-        """Say that this worker will be gone; close it once it has had nothing to do for a bit."""
+        """Announce that this worker leaves; close it once it has been idle for a bit."""
         worker, idle_since = self._worker, time.monotonic()
         self._announce_leave()
         while time.monotonic() - idle_since < LEAVE_SECONDS:
@@ -192,7 +198,7 @@ class StagePlugin(WorkerPlugin):
         await self.finish()
 
     async def finish(self) -> None:
-        """Say that this worker is going, and save what runs."""
+        """Announce that this worker leaves, and save the running stage."""
         if self.problem is None and not self._is_closed:
             self._is_closed = True
             if not self.is_leaving:
@@ -232,7 +238,7 @@ class StagePlugin(WorkerPlugin):
         return "ok"
 
     def _think(self, number: int, question: bytes) -> None:
-        """Say a prediction as JSON, or why there is none; while somebody wants to know."""
+        """Send a prediction as JSON, or why there is none, unless the run is over."""
         if self._is_closed:
             return
         answer = _answer_or_why(question)
@@ -265,7 +271,7 @@ def _opened(packed: bytes) -> Any:
 
 
 def stop_profiling(worker: Worker) -> None:
-    """Let a worker's profiler not run, also if it is only about to start."""
+    """Stop a worker's profiler, also if it is only about to start."""
     for name in ("profile", "profile-cycle"):
         callback = worker.periodic_callbacks.pop(name, None)
         if callback is not None:
@@ -305,8 +311,8 @@ class GentleEnd:
         self._task = self._loop.create_task(self._end())
 
     async def _end(self) -> None:
-        stages = [one for one in self._worker.plugins.values() if _is_stage(one)]
-        await asyncio.gather(*(one.finish() for one in stages))
+        stages = [plugin for plugin in self._worker.plugins.values() if _is_stage(plugin)]
+        await asyncio.gather(*(plugin.finish() for plugin in stages))
         await asyncio.sleep(TELL_SECONDS)
         await self._worker.close(reason="dasktune-told-to-end", nanny=False)
 
@@ -357,7 +363,7 @@ def run_stage(
 
 
 def greet(run: str, dask_worker: Worker) -> dict[str, object]:
-    """Return what a driver must know of a worker before it uses it."""
+    """Return the greeting of a worker: facts that the driver needs before it uses the worker."""
     plugin = cast(StagePlugin | None, dask_worker.plugins.get(run))
     return {
         "process": PROCESS,

@@ -57,7 +57,7 @@ class Finding:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence the log lines of injected faults."""
-    loggers = [logging.getLogger(f"dasktune.{name}") for name in ("flights",)]
+    loggers = [logging.getLogger(f"dasktune.{name}") for name in ("driver.attempts",)]
     before = [one.disabled for one in loggers]
     try:
         for one in loggers:
