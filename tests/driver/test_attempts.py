@@ -1,4 +1,4 @@
-"""What is known of attempts although messages of their workers are late, lost or repeated."""
+"""Attempts whose messages come late, twice or never: the driver still learns all of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEPS = 4
 
 
 def nowhere(state: State) -> bool:
-    """No state raises, and none kills."""
+    """Return False: the trainer raises at no state, and kills its worker at none."""
     return False
 
 
@@ -62,7 +62,7 @@ def test_all_states_of_a_lost_worker_are_looked_up() -> None:
     assert known(driver) == ({2, 4}, {1, 2, 3, 4})
 
 
-def test_what_a_worker_saved_that_lost_the_scheduler_is_looked_for_where_it_may_be() -> None:
+def test_saves_after_scheduler_loss_are_looked_up_further_ahead() -> None:
     for is_blameless, found in ((False, set()), (True, {3})):
         driver, worker = trained(steps=2, save_every=None)
         worker.save()

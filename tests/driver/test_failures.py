@@ -1,4 +1,4 @@
-"""What goes wrong in one trial, worker or state stays there, and the study goes on."""
+"""Failures of one trial, worker or state stay there, and the study goes on."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def told_to_stop(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Return what is set when a stage in this process was told to end."""
+    """Return an event that is set once a stage in this process gets the order to end."""
     told, stop = threading.Event(), Control.stop
 
     def stop_and_tell(self: Control, at: int | None) -> None:
@@ -227,7 +227,7 @@ def assert_all_is_well(study: Study) -> None:
 
 @pytest.mark.parametrize("kind", ["error", "exit", "ctrl-c"])
 @pytest.mark.parametrize("where", ["setup", "train", "evaluate", "state_dict"])
-def test_what_user_code_raises_fails_the_trials_that_need_that_step(
+def test_error_of_user_code_fails_trials_that_need_the_step(
     tmp_path: Path, client: Client, where: str, kind: str
 ) -> None:
     fault = {"where": where, "kind": kind, "lr": 0.2, "step": 4}
@@ -250,7 +250,7 @@ def test_what_user_code_raises_fails_the_trials_that_need_that_step(
     study.close()
 
 
-def test_steps_before_a_failure_are_counted_and_repeated_ones_too(
+def test_steps_before_failure_count_as_executed_and_repeated(
     tmp_path: Path, client: Client
 ) -> None:
     study = open_study(tmp_path, fault={"where": "train", "lr": 0.2, "step": 6, "kind": "error"})
@@ -317,9 +317,7 @@ def test_evaluate_raises_what_its_training_raised(tmp_path: Path, client: Client
     study.close()
 
 
-def test_a_state_that_cannot_be_stored_fails_its_trials_and_is_named(
-    tmp_path: Path, client: Client
-) -> None:
+def test_state_not_storable_fails_its_trials_with_its_name(tmp_path: Path, client: Client) -> None:
     study = open_study(tmp_path, Unstorable)
     run(study, client)
     assert [trial.state.value for trial in study.trials] == ["FAIL"] * 3
@@ -459,7 +457,7 @@ def test_the_same_command_goes_on_after_the_driver_died(tmp_path: Path) -> None:
     study.close()
 
 
-def test_a_worker_that_is_killed_between_its_stages_costs_nothing(tmp_path: Path) -> None:
+def test_worker_killed_between_stages_repeats_no_step(tmp_path: Path) -> None:
     with local_client(2) as client:
         study = open_study(tmp_path)
         kill(next(iter(client.run(os.getpid).values())))
@@ -486,7 +484,7 @@ def test_all_workers_may_be_killed_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
-def test_a_step_that_always_kills_its_worker_fails_its_trial_alone(tmp_path: Path) -> None:
+def test_step_that_kills_workers_fails_only_its_trial(tmp_path: Path) -> None:
     study = open_study(tmp_path, fault={"where": "train", "lr": 0.2, "step": 4, "kind": "kill"})
     study.results.options = replace(study.results.options, losses_allowed=1)
     with local_client(2) as client:
@@ -582,9 +580,7 @@ def test_a_cluster_that_stays_deserted_ends_the_run(
     study.close()
 
 
-def test_a_metric_that_no_report_has_ends_the_study_and_lists_the_known(
-    tmp_path: Path, client: Client
-) -> None:
+def test_unknown_metric_ends_study_and_lists_known_ones(tmp_path: Path, client: Client) -> None:
     class Hidden(Walk):
         def evaluate(self) -> dict[str, float]:
             return super().evaluate()

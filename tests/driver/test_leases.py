@@ -77,7 +77,7 @@ def test_the_next_attempt_at_the_same_steps_keeps_the_lease(driver: Driver) -> N
     assert done.step == 10
 
 
-def test_a_driver_that_was_suspended_leaves_the_next_ones_lease_alone(driver: Driver) -> None:
+def test_suspended_driver_keeps_lease_of_next_driver(driver: Driver) -> None:
     driver.leasing.ask("mine", driver.lease())
     driver.receive()
     driver.now += LEASE_SECONDS + 1
@@ -92,7 +92,7 @@ def test_a_driver_that_was_suspended_leaves_the_next_ones_lease_alone(driver: Dr
     assert driver.there() == theirs
 
 
-def test_a_lease_in_a_store_that_does_not_answer_comes_to_its_end(driver: Driver) -> None:
+def test_watched_lease_expires_while_store_is_away(driver: Driver) -> None:
     theirs = replace(driver.lease(), study="other", holder="h2")
     driver.leases.write(theirs)
     driver.leasing.watch("mine", theirs)
@@ -111,7 +111,7 @@ def test_whatever_fails_the_next_question_is_answered(driver: Driver) -> None:
     assert driver.receive() == LeaseAnswered(attempt="mine", other=None)
 
 
-def test_a_store_that_has_just_failed_is_done_without_for_as_long_as_it_is_waited_for(
+def test_failed_store_is_not_tried_again_within_patience(
     driver: Driver,
 ) -> None:
     folder = driver.folder / layout.lease_folder(ROOT)

@@ -1,4 +1,4 @@
-"""Messages to workers: none is left over when a run ends, and nobody misses one after it."""
+"""Messages to workers: a run that ends leaves none behind."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Slow:
 
 @pytest.fixture
 def said() -> Iterator[list[str]]:
-    """Return what Dask complains of, but for the time that collecting garbage takes."""
+    """Return the warnings of Dask, but for those about garbage collection."""
     lines: list[str] = []
 
     class Lines(logging.Handler):

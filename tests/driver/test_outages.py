@@ -1,4 +1,4 @@
-"""What a study rests on goes away for a while, or stays away: nothing is lost, nothing is wrong."""
+"""Outages of store, database and scheduler, short and long: no result is lost or wrong."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def proxy(moto: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 
 @pytest.mark.slow
 @pytest.mark.s3
-def test_a_store_may_be_away_for_longer_than_leases_are_waited_for(
+def test_store_away_longer_than_lease_patience_ends_no_run(
     tmp_path: Path, moto: S3Server, proxy: Proxy, two_threads: Client
 ) -> None:
     place = Place(tmp_path, storage=f"s3://{moto.create_bucket()}/walk")
@@ -234,7 +234,7 @@ def test_a_store_may_be_away_for_longer_than_leases_are_waited_for(
 
 @pytest.mark.slow
 @pytest.mark.s3
-def test_a_store_that_stays_away_ends_the_run_which_goes_on_when_it_is_back(
+def test_store_that_stays_away_ends_run_that_can_continue(
     tmp_path: Path,
     moto: S3Server,
     proxy: Proxy,
@@ -341,7 +341,7 @@ def test_a_database_server_may_crash_and_come_back(
 
 
 @pytest.mark.postgresql
-def test_a_database_server_that_stays_away_ends_the_run_which_goes_on_when_it_is_back(
+def test_database_that_stays_away_ends_run_that_can_continue(
     tmp_path: Path, server: Server, two_threads: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     place = Place(tmp_path, database=server.url)
@@ -375,9 +375,7 @@ sys.stdin.read()
 
 
 @pytest.mark.process
-def test_a_file_that_another_process_holds_for_seconds_is_waited_for(
-    place: Place, two_threads: Client
-) -> None:
+def test_locked_database_file_is_waited_for(place: Place, two_threads: Client) -> None:
     study = place.open()
 
     def hold() -> None:
@@ -412,7 +410,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
-def test_a_disk_that_is_full_of_other_things_ends_the_run_which_goes_on_when_there_is_room(
+def test_full_disk_ends_run_that_can_continue(
     tmp_path: Path, small_disk: Path, two_threads: Client
 ) -> None:
     place = Place(tmp_path, database=str(small_disk / "studies.db"))
@@ -467,7 +465,7 @@ def test_a_trial_that_does_not_fit_into_memory_fails_alone(
 # ----------------------------------------------------------------------------- the page
 
 
-def test_the_page_about_failures_names_tests_that_are_there_and_the_times_of_the_code() -> None:
+def test_failures_page_names_existing_tests_and_true_times() -> None:
     root = Path(__file__).parents[2]
     page = (root / "docs" / "failures.md").read_text()
     named = set(re.findall(r"`((?:\w+/)*test_\w+\.py)`", page))

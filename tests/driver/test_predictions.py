@@ -1,4 +1,4 @@
-"""Who is asked for a prediction, and what becomes of it when a worker does not answer."""
+"""Predictions: which worker gets a question, and the result if it does not answer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Asked:
             self.predictions.add(RunPrediction(trial=trial, question=QUESTION))
 
     def send(self, *workers: str, at: float = 0.0) -> list[tuple[str, int]]:
-        """Return what is asked now."""
+        """Return the questions that are due now: (worker, number)."""
         due = self.predictions.due(workers, at)
         self.questions += [asked.question for asked in due]
         sent = [(asked.worker, asked.number) for asked in due]
@@ -51,7 +51,7 @@ class Asked:
         return self.predictions.receive(message, at)
 
 
-def test_a_question_is_sent_once_and_its_answer_is_that_of_the_trial() -> None:
+def test_question_is_sent_once_and_answered_for_its_trial() -> None:
     asked = Asked()
     asked.add(7)
     assert asked.send("a") == [("a", 1)]
@@ -63,7 +63,7 @@ def test_a_question_is_sent_once_and_its_answer_is_that_of_the_trial() -> None:
     assert asked.take(1, "a", answer.to_json()) is None, "it is not open any more"
 
 
-def test_a_predictor_of_a_module_that_workers_do_not_have_travels_by_value(
+def test_predictor_of_unknown_module_travels_by_value(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     module = ModuleType("of_the_user")
@@ -96,7 +96,7 @@ def test_a_question_waits_until_there_is_a_worker() -> None:
     assert asked.send("a") == [("a", 1)]
 
 
-def test_what_a_worker_that_is_gone_was_asked_another_is_asked_at_once() -> None:
+def test_questions_of_lost_worker_are_asked_again_at_once() -> None:
     asked = Asked()
     asked.add(0, 1)
     asked.send("a", "b")
@@ -142,7 +142,7 @@ def test_a_prediction_that_takes_too_long_is_not_waited_for() -> None:
     assert asked.take(1, "a", QUESTION.answer().to_json()) is None
 
 
-def test_what_waits_behind_a_prediction_that_hangs_others_are_asked() -> None:
+def test_questions_behind_a_hanging_one_go_to_others() -> None:
     asked = Asked()
     asked.add(5)
     assert asked.send("a", at=10.0) == [("a", 1)]
@@ -176,7 +176,7 @@ def test_a_worker_that_hangs_is_asked_where_there_is_no_other() -> None:
     assert asked.send("a", at=402.0) == [], "once"
 
 
-def test_a_worker_that_does_not_answer_is_left_in_peace_for_a_moment() -> None:
+def test_worker_that_refuses_is_asked_again_after_a_pause() -> None:
     asked = Asked()
     asked.add(5)
     asked.send("a")
@@ -195,7 +195,7 @@ def test_a_predictor_that_cannot_travel_is_named() -> None:
         Asked().predictions.add(RunPrediction(trial=0, question=question))
 
 
-def test_an_answer_counts_that_comes_when_another_was_asked_already() -> None:
+def test_late_answer_counts_while_another_is_asked() -> None:
     asked = Asked()
     asked.add(0)
     asked.send("a")

@@ -134,7 +134,7 @@ def asked(folder: Path) -> list[str]:
     return (folder / "asked").read_text().splitlines()
 
 
-def test_training_goes_on_while_it_is_predicted_and_the_late_answer_counts(
+def test_training_goes_on_while_a_prediction_is_computed(
     tmp_path: Path, one_worker: Client
 ) -> None:
     # The only worker trains on when it is asked, and is answered when it has trained on.
@@ -182,9 +182,7 @@ class StopAtBoundary(dt.Callback):
             study.stop()
 
 
-def test_a_question_that_was_open_when_the_study_was_stopped_is_asked_by_the_next_run(
-    tmp_path: Path, one_worker: Client
-) -> None:
+def test_question_open_at_stop_is_asked_by_next_run(tmp_path: Path, one_worker: Client) -> None:
     tuner = tuner_of(tmp_path, wait_for="gate")
     study = open_study(tmp_path)
     try:

@@ -1,4 +1,4 @@
-"""What earlier runs left is found again by state key, and only what is really there."""
+"""Reuse: states of earlier runs are found by state key, if they really exist."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_row_without_its_state_is_not_believed(left: Left) -> None:
     assert known(plan, 0) == ([], {4: {"loss": 0.4}}), "what was measured stays measured"
 
 
-def test_a_state_without_its_row_is_found_with_all_that_it_measured(left: Left) -> None:
+def test_state_without_row_is_found_with_its_metrics(left: Left) -> None:
     reports = tuple((step, {"loss": step / 10}) for step in (3, 5, 8))
     left.state(8, *reports, row=False)
     left.metrics(5, {"loss": 77.0})

@@ -126,9 +126,7 @@ def test_a_study_that_overlaps_trains_the_rest(run: Run, tmp_path: Path, databas
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, 5])
-def test_a_branch_between_checkpoints_repeats_less_than_their_distance(
-    run: Run, every: int
-) -> None:
+def test_branch_between_checkpoints_repeats_few_steps(run: Run, every: int) -> None:
     first, trained = run("first", dt.Space(lr=Constant(0.1), width=8), checkpoint_every=every)
     rates = [MultiStep(0.1, milestones=[at], gamma=0.5) for at in range(1, STEPS)]
     second, rest = run("second", dt.Space(lr=rates, width=8), checkpoint_every=every)

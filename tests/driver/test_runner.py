@@ -1,4 +1,4 @@
-"""What the runner does when things around it fail: logs without gaps, states not forgotten."""
+"""The runner when its surroundings fail: no gap in the log, no state forgotten."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_a_run_goes_on_with_a_scheduler_that_comes_back(tmp_path: Path) -> None:
     running.study.close()
 
 
-def test_a_worker_that_is_told_to_end_saves_first_and_that_is_heard_of(
+def test_worker_told_to_end_saves_first_and_reports_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CLOSE_SECONDS, "120")  # however late it is allowed to go on

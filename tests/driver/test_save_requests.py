@@ -1,4 +1,4 @@
-"""What others want on the way is found by value, wherever their paths come from."""
+"""Save requests of other drivers are found by value, whatever their sequences."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def shared(one: Sequence, other: Sequence) -> int:
     start=st.integers(0, HORIZON - 1),
     length=st.integers(1, HORIZON),
 )
-def test_states_are_wanted_where_others_end_and_where_the_last_of_them_leaves(
+def test_states_are_requested_at_ends_and_last_branches(
     others: list[tuple[Sequence, set[int]]], mine: Sequence, start: int, length: int
 ) -> None:
     stop = min(HORIZON, start + length)

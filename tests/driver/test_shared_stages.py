@@ -1,4 +1,4 @@
-"""What a study makes of leases and wishes in its store, whoever wrote them there."""
+"""Leases and save requests in a store, whoever wrote them: a study copes with all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it takes to leave a trial for now, as workers measure it and studies tell it."""
+"""Suspensions of trials: seconds and bytes, as workers measure and studies report them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def may_train() -> None:
 
 @pytest.fixture
 def host(tmp_path: Path) -> tuple[StageHost, list[StageMessage]]:
-    """Return what trains stages, and the list of what it says."""
+    """Return a host of stages, and the list of its messages."""
     said: list[StageMessage] = []
     job = Job(trainer_class=Waiting, config={}, device="cpu", store=str(tmp_path), report_every=1)
     return StageHost(job, said.extend), said
@@ -90,7 +90,7 @@ def saved(said: list[StageMessage]) -> dict[int, StateSaved]:
     return {one.step: one for one in said if isinstance(one, StateSaved)}
 
 
-def test_only_the_end_of_a_stage_suspends_and_from_its_last_step_on(
+def test_suspension_is_measured_from_last_step_of_stage(
     host: tuple[StageHost, list[StageMessage]],
 ) -> None:
     began = time.monotonic()
@@ -166,7 +166,7 @@ def row(seconds: float | None, nbytes: int | None) -> StageRow:
     )
 
 
-def test_measurements_come_to_mean_deviation_percentile_and_the_largest() -> None:
+def test_suspensions_have_mean_deviation_percentile_and_most() -> None:
     rows = [row(at / 100, 1000 * at) for at in range(1, 21)]
     found = suspensions_of([row(None, None), *rows])
     assert found is not None

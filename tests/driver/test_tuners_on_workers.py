@@ -104,7 +104,7 @@ TUNERS = {
 
 
 @pytest.mark.parametrize("name", TUNERS)
-def test_every_state_is_a_lone_runs_however_often_the_study_is_stopped(
+def test_states_equal_lone_run_however_often_stopped(
     name: str, tmp_path: Path, four_workers: Client
 ) -> None:
     for reports in (3, 4):
@@ -132,7 +132,7 @@ def test_promoted_trials_go_on_from_where_they_paused(tmp_path: Path, four_worke
     assert summary["steps_executed"] <= 4 + 2 * 2 + 4 + 8
 
 
-def test_the_schedule_of_a_population_can_be_run_again_as_one_trial(
+def test_schedule_of_population_runs_again_as_one_trial(
     tmp_path: Path, four_workers: Client
 ) -> None:
     study = make(tmp_path / "one")

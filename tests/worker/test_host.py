@@ -1,4 +1,4 @@
-"""A stage host, without Dask: what it does with stages, save-points, stops and rivals."""
+"""A stage host without Dask: stages, save-points, stops, and rival attempts."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_a_stage_says_what_happens_in_order(bench: Bench) -> None:
     assert bench.heard(StageEnded) == [receipt]
 
 
-def test_a_stage_says_what_its_steps_its_start_and_its_saves_took(bench: Bench) -> None:
+def test_stage_reports_seconds_of_steps_start_and_saves(bench: Bench) -> None:
     built, warm = bench.run("a1", 0, 3, saves=(1,)), bench.run("a2", 3, 4)
     assert bench.saved_steps() == [1, 3, 4]
     assert built.start_seconds > 0
@@ -270,7 +270,7 @@ def test_closing_ends_the_stage_and_saves_it(bench: Bench) -> None:
 
 @pytest.fixture
 def held_up(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Return what is set once training waits for the store."""
+    """Return an event that is set once training waits for the store."""
     waits, has_room_for = threading.Event(), StageHost._has_room_for
 
     def look(self: StageHost, nbytes: int) -> bool:
