@@ -27,8 +27,8 @@ Call = tuple[str, str]
 """File below the package, and function."""
 
 DRAWN = re.compile(r"algos/sampled.py draw")
-SUBMITTED = re.compile(r"(driver/connection.py|driver/submissions.py|submissions.py) submit")
-RECEIVED = re.compile(r"(driver/attempts.py receive|driver/attempts.py hear|flights.py hear)")
+SUBMITTED = re.compile(r"driver/connection.py submit")
+RECEIVED = re.compile(r"driver/attempts.py receive")
 DECIDED = re.compile(r"algos/asha.py (told|on_report)")
 
 
