@@ -24,12 +24,6 @@ class ASHA(BracketTuner):
     space, trials, max_steps, min_steps, eta, brackets, seed, sampler
         As for `dasktune.algos.brackets.BracketTuner`.
 
-    Raises
-    ------
-    ConfigurationError
-        If a number is too small, `min_steps` is above `max_steps`, or there are too few
-        trials for `min_steps`: all at once, with the number that is enough.
-
     References
     ----------
     Li et al., "A System for Massively Parallel Hyperparameter Tuning", Algorithm 2,

@@ -99,11 +99,6 @@ class Bandit(StoppingTuner):
     grace
         First step at which a trial may be stopped; None for its first boundary.
 
-    Raises
-    ------
-    ConfigurationError
-        If a number is out of its range or a sequence ends before `max_steps`.
-
     References
     ----------
     The action elimination of Sparks et al., "Automating Model Search for Large Scale Machine

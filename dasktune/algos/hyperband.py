@@ -133,11 +133,6 @@ class AsyncHyperband(ASHA):
     space, trials, max_steps, min_steps, eta, seed, sampler
         As for `Hyperband`.
 
-    Raises
-    ------
-    ConfigurationError
-        As in `Hyperband`.
-
     References
     ----------
     Li et al., "A System for Massively Parallel Hyperparameter Tuning", section 3.2

@@ -19,11 +19,6 @@ class Random(IndependentTrials):
     space, trials, max_steps, seed, sampler
         As for `dasktune.algos.sampled.SampledTuner`.
 
-    Raises
-    ------
-    ConfigurationError
-        If a number is too small or a sequence ends before `max_steps`.
-
     References
     ----------
     Bergstra and Bengio, "Random Search for Hyper-Parameter Optimization", section 2.

@@ -76,7 +76,7 @@ class SampledTuner(Tuner):
     `state` names, without an underscore at the front, are its snapshot; see
     `dasktune.algos.state` for how their types are written.
 
-    All kinds share these arguments:
+    All kinds share these arguments and errors:
 
     Parameters
     ----------

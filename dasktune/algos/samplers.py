@@ -58,11 +58,10 @@ class Source(ABC):
     def identity(self) -> object:
         """Return JSON that is equal for sources with equal proposals."""
 
-    @abstractmethod
     def snapshot(self) -> object:
-        """Return the state as JSON."""
+        """Return the state as JSON; None for a source without one."""
+        return None
 
-    @abstractmethod
     def restore(self, snapshot: object) -> None:
         """Continue with the snapshot of a source of the same identity."""
 
@@ -112,13 +111,6 @@ class RandomSource(Source):
         """Return None: the identity of a tuner without a sampler."""
         return None
 
-    def snapshot(self) -> object:
-        """Return None: it has no state."""
-        return None
-
-    def restore(self, snapshot: object) -> None:
-        """Do nothing."""
-
     def _drawing(self, trial: int) -> Drawing:
         return Drawing(np.random.default_rng((self._seed, trial)))
 
@@ -156,13 +148,6 @@ class GivenSource(Source):
     def identity(self) -> object:
         """Return the given identity."""
         return self._identity
-
-    def snapshot(self) -> object:
-        """Return None: it has no state."""
-        return None
-
-    def restore(self, snapshot: object) -> None:
-        """Do nothing."""
 
 
 def grid_source(space: AnySpace) -> GivenSource:

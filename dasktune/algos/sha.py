@@ -61,12 +61,6 @@ class SHA(SynchronousTuner):
     brackets
         The number of brackets, each with `trials` configurations of its own.
 
-    Raises
-    ------
-    ConfigurationError
-        If a number is too small, `min_steps` is above `max_steps`, or `trials` are too few
-        for `min_steps`: all at once, with the number that is enough.
-
     References
     ----------
     Li et al., "A System for Massively Parallel Hyperparameter Tuning", Algorithm 1 and

@@ -135,11 +135,6 @@ class PercentileStopping(StoppingTuner):
     min_trials
         How many others must have reported at a step before a trial is stopped there.
 
-    Raises
-    ------
-    ConfigurationError
-        If a number is out of its range or a sequence ends before `max_steps`.
-
     References
     ----------
     Golovin et al., "Google Vizier: A Service for Black-Box Optimization", section 3.2.2, for
@@ -263,11 +258,6 @@ class PatienceStopping(StoppingTuner):
         Steps.
     min_delta
         By how much a loss must be lower to count; at least 0.
-
-    Raises
-    ------
-    ConfigurationError
-        If a number is out of its range or a sequence ends before `max_steps`.
     """
 
     options: PatienceOptions

@@ -26,11 +26,6 @@ class StoppingASHA(BracketTuner):
     space, trials, max_steps, min_steps, eta, brackets, seed, sampler
         As for `dasktune.algos.brackets.BracketTuner`; bracket s judges from rung s on.
 
-    Raises
-    ------
-    ConfigurationError
-        As in `ASHA`.
-
     References
     ----------
     Li et al., "A System for Massively Parallel Hyperparameter Tuning", section 5.1 for the

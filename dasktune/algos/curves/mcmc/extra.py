@@ -9,32 +9,20 @@ from dasktune.errors import ConfigurationError
 
 
 def emcee() -> Any:
-    """Return the module of the ensemble sampler.
-
-    Raises
-    ------
-    ConfigurationError
-        If it is not installed.
-    """
-    try:
-        return import_module("emcee")
-    except ImportError as error:
-        raise _missing("emcee") from error
+    """Return the module of the ensemble sampler; `ConfigurationError` if it is missing."""
+    return _imported("emcee")
 
 
 def optimize() -> Any:
-    """Return ``scipy.optimize``.
+    """Return ``scipy.optimize``; `ConfigurationError` if it is missing."""
+    return _imported("scipy.optimize")
 
-    Raises
-    ------
-    ConfigurationError
-        If it is not installed.
-    """
+
+def _imported(name: str) -> Any:
     try:
-        return import_module("scipy.optimize")
+        return import_module(name)
     except ImportError as error:
-        raise _missing("scipy") from error
-
-
-def _missing(name: str) -> ConfigurationError:
-    return ConfigurationError(f"CurveEnsemble needs {name}: pip install dasktune[curves]")
+        package = name.partition(".")[0]
+        raise ConfigurationError(
+            f"CurveEnsemble needs {package}: pip install dasktune[curves]"
+        ) from error
