@@ -1,4 +1,4 @@
-"""Tuners: what decides which trials are trained, and how far.
+"""Tuners: they decide which trials are trained, and how far.
 
 All that draw configurations take ``(space, trials=, max_steps=, seed=, sampler=)``.
 """

@@ -122,7 +122,7 @@ class PBT(SampledTuner):
     its own is replaced like a member in the bottom of its last step; a failed one is no donor.
 
     The paper's test whether half of a population is better than guessing is left out: it
-    needs to be told what guessing gives.
+    needs the value of a guess.
 
     A child is a trial like any other: its `sequences`, run alone, give the same model. Its
     `params` are those that it goes on with.
@@ -156,7 +156,7 @@ class PBT(SampledTuner):
         Steps that a member may be ahead of the slowest living one of its population: it
         waits rather than be further ahead. At least `every`; None for no limit.
     sampler
-        Proposes the members that are sampled; None draws at random. It is told of no child.
+        Proposes the members that are sampled; None draws at random. It observes no child.
 
     Raises
     ------

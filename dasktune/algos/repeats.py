@@ -103,7 +103,7 @@ class Repeats(Tuner):
         trials = self.tuner.to_begin
         return None if trials is None else self.seeds * trials
 
-    # ----------------------------------------------------------------- what a tuner must do
+    # --------------------------------------------------------------- the protocol of tuners
 
     def ask(self, capacity: int) -> list[Decision]:
         """Return the decisions for `capacity` workers, one for each repeat of a trial."""

@@ -22,6 +22,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from dasktune.errors import ConfigurationError
 
+Writer = Callable[[Any], Any]
+
 Readers = Mapping[type, Callable[[Any], object]]
 """How values are read that need more than their document, by their class."""
 
@@ -34,23 +36,7 @@ def to_json(kind: Any, value: Any) -> Any:
     >>> to_json(dict[int, tuple[float, int]], {3: (0.5, 2), 4: (math.inf, 1)})
     [[3, 0.5, 2], [4, None, 1]]
     """
-    shape, inner = _shape(kind)
-    if value is None:
-        return None
-    if shape is float:
-        return value if math.isfinite(value) else None
-    if shape in (set, frozenset):
-        return sorted(value)
-    if shape in (list, tuple):
-        return [to_json(each, item) for each, item in zip(_each(inner), value, strict=False)]
-    if shape in (dict, Mapping):
-        return _mapping_to_json(inner, value)
-    if hasattr(value, "to_json"):
-        return value.to_json()
-    if is_dataclass(value):
-        hints = types_of(type(value))
-        return {name: to_json(hints[name], getattr(value, name)) for name in _names(type(value))}
-    return value.value if isinstance(value, Enum) else value
+    return _writer(kind)(value)
 
 
 def from_json(kind: Any, document: Any, readers: Readers) -> Any:
@@ -159,22 +145,67 @@ def _width(kind: Any) -> int | None:
     return len(inner) if shape is tuple and inner[-1] is not ... else None
 
 
-def _cells(kind: Any, value: Any) -> list[Any]:
-    cell = to_json(kind, value)
-    return [cell] if _width(kind) is None else cell
-
-
 def _has_trial(kind: Any) -> bool:
     return is_dataclass(kind) and "trial" in _names(kind)
 
 
-def _mapping_to_json(inner: tuple[Any, ...], values: Mapping[Any, Any]) -> object:
-    key, kind = inner
+@cache
+def _writer(kind: Any) -> Writer:
+    """Return the function that writes values of a type, put together once: snapshots are often."""
+    write = _writer_of(*_shape(kind))
+    if write is _same or NoneType not in get_args(kind):
+        return write
+    return lambda value: None if value is None else write(value)
+
+
+def _writer_of(shape: Any, inner: tuple[Any, ...]) -> Writer:
+    if shape is float:
+        return lambda value: value if math.isfinite(value) else None
+    if shape in (set, frozenset):
+        return sorted
+    if shape in (list, tuple):
+        return _items_writer(inner)
+    if shape in (dict, Mapping):
+        return _mapping_writer(*inner)
+    if hasattr(shape, "to_json"):
+        return lambda value: value.to_json()
+    if is_dataclass(shape):
+        writers = {name: _writer(types_of(shape)[name]) for name in _names(shape)}
+        return lambda value: {name: each(getattr(value, name)) for name, each in writers.items()}
+    if isinstance(shape, type) and issubclass(shape, Enum):
+        return lambda value: value.value
+    return _same
+
+
+def _items_writer(inner: tuple[Any, ...]) -> Writer:
+    if len(inner) > 1 and inner[1] is not ...:
+        writers = [_writer(each) for each in inner]
+        if all(each is _same for each in writers):
+            return list
+        return lambda value: [each(item) for each, item in zip(writers, value, strict=True)]
+    write = _writer(inner[0])
+    return list if write is _same else lambda value: [write(item) for item in value]
+
+
+def _mapping_writer(key: Any, kind: Any) -> Writer:
+    name_of, write = _writer(key), _writer(kind)
     if key is str:
-        return {name: to_json(kind, value) for name, value in values.items()}
+        return lambda values: {name: write(value) for name, value in values.items()}
     if _has_trial(kind):
-        return [to_json(kind, value) for value in values.values()]
-    return [[*_cells(key, name), *_cells(kind, value)] for name, value in values.items()]
+        return lambda values: [write(value) for value in values.values()]
+    match (_width(key) is None, _width(kind) is None):
+        case (True, True):
+            return lambda values: [[name_of(n), write(v)] for n, v in values.items()]
+        case (True, False):
+            return lambda values: [[name_of(n), *write(v)] for n, v in values.items()]
+        case (False, True):
+            return lambda values: [[*name_of(n), write(v)] for n, v in values.items()]
+        case _:
+            return lambda values: [[*name_of(n), *write(v)] for n, v in values.items()]
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def _mapping_from_json(inner: tuple[Any, ...], document: Any, readers: Readers) -> dict[Any, Any]:

@@ -1,4 +1,4 @@
-"""Learning curves: what they will come to, and how sure that is."""
+"""Learning curves, and predictions of their future with its uncertainty."""
 
 from dasktune.algos.curves.curve import LEVELS, Branch, Curve, Prediction, Predictor, Question
 from dasktune.algos.curves.mcmc.ensemble import CurveEnsemble

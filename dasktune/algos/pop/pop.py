@@ -62,7 +62,7 @@ class POPOptions(Options):
 
 
 class POP(SampledTuner):
-    """Reaches a target soon: trains what will probably get there, and tries the rest in turn.
+    """Reaches a target soon: trains the most probable trials, and tries the others in turn.
 
     At each boundary a trial's learning curve is extrapolated: how probably, and when, will it
     reach the target in the time that is left? The higher this confidence is for some trials,
@@ -233,7 +233,7 @@ class POP(SampledTuner):
         self._over = False
 
     def derive(self) -> None:
-        """Set the goal, and what is expected of each trial."""
+        """Set the goal, and the expectation of each trial."""
         self.goal = self._given.turned(self._direction)
         for active in self._active.values():
             self._look_at(active)
@@ -310,7 +310,7 @@ class POP(SampledTuner):
         scores = [(step, -losses[0]) for step, losses in report.now.between]
         reached = self._observe(report.trial, [*scores, (report.step, -report.loss)])
         if self.is_done(report):
-            return self._finish("a report was what it was to end with")
+            return self._finish("a report met the condition of the end")
         if reached and not self._raise_target():
             return self._finish(f"the target was reached after {self._seconds:,.1f} s")
         if report.step >= self.max_steps:
