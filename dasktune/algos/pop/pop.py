@@ -310,7 +310,7 @@ class POP(SampledTuner):
         scores = [(step, -losses[0]) for step, losses in report.now.between]
         reached = self._observe(report.trial, [*scores, (report.step, -report.loss)])
         if self.is_done(report):
-            return self._finish("a report met the condition of the end")
+            return self._finish("a report met its condition to end")
         if reached and not self._raise_target():
             return self._finish(f"the target was reached after {self._seconds:,.1f} s")
         if report.step >= self.max_steps:

@@ -233,7 +233,7 @@ def test_what_ended_it_is_said_in_the_metrics_own_unit() -> None:
         "its 1 s are over (nothing was reported)"
     )
     assert ending(begun(ends_when={"accuracy": (0.3, None)}).tell(report(0, 2, 0.4))) == (
-        "a report was what it was to end with (target 0.8, best 0.4)"
+        "a report met its condition to end (target 0.8, best 0.4)"
     )
     alone = pop(lines(0.5), target=0.8)
     alone.prepare({"directions": ["maximize"]})
