@@ -1,4 +1,4 @@
-"""What lies in a store is found by one listing, and told by whom it serves."""
+"""The inventory of a store: one listing, and the trials that use each checkpoint."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def key(study: Study, trial: int, step: int) -> str:
     return study.plan.node_at(trial, step).key_at(step)
 
 
-def test_a_checkpoint_serves_the_trials_on_whose_way_it_lies(lab: Lab) -> None:
+def test_inventory_owners_are_trials_whose_path_has_the_state(lab: Lab) -> None:
     study = lab.trained("one", Constant(0.1), LATER, Constant(0.2))
     found = lab.inventory(study)
     assert owners(found) == {
@@ -109,7 +109,7 @@ def test_a_checkpoint_serves_the_trials_on_whose_way_it_lies(lab: Lab) -> None:
     }
 
 
-def test_studies_that_share_states_are_told_how_many(lab: Lab) -> None:
+def test_inventory_counts_states_shared_by_studies(lab: Lab) -> None:
     lab.trained("one", Constant(0.1), LATER)
     two = lab.trained("two", Constant(0.1), Constant(0.4))
     shelves = {one.name: one for one in lab.inventory(two).shelves()}
@@ -118,7 +118,7 @@ def test_studies_that_share_states_are_told_how_many(lab: Lab) -> None:
     assert (shelves["two"].checkpoints, shelves["two"].shared) == (3, 2)
 
 
-def test_what_was_found_in_the_store_alone_serves_who_found_it(lab: Lab) -> None:
+def test_inventory_state_found_in_store_belongs_to_its_finder(lab: Lab) -> None:
     theirs = lab.trained("theirs", Constant(0.1), LATER, Constant(0.7))
     mine = lab.trained("mine", Constant(0.1), Constant(0.4), database="mine.db")
     found = lab.inventory(mine)
@@ -137,7 +137,7 @@ def test_what_was_found_in_the_store_alone_serves_who_found_it(lab: Lab) -> None
     assert {one.seconds for one in found.strangers} == {None}
 
 
-def test_what_a_stranger_says_it_was_trained_with_reaches_no_terminal(lab: Lab) -> None:
+def test_inventory_control_characters_are_replaced(lab: Lab) -> None:
     environment = {"python": "3.11", "device": "\x1b[31mred\n"}
     state = encode({"loss": 0.5})
     lab.store.save(state, key="ab12", attempt="a1", step=3, environment=environment)
@@ -145,7 +145,7 @@ def test_what_a_stranger_says_it_was_trained_with_reaches_no_terminal(lab: Lab) 
     assert shelf.name == "Python 3.11, ?[31mred?"
 
 
-def test_figures_are_sums_of_what_lies_there(lab: Lab) -> None:
+def test_inventory_figures_are_sums_over_checkpoints(lab: Lab) -> None:
     study = lab.trained("one", Constant(0.1), LATER)
     (shelf,) = lab.inventory(study).shelves()
     files = [path for path in (lab.folder / "checkpoints").rglob("step-*/*") if path.is_file()]
@@ -156,7 +156,7 @@ def test_figures_are_sums_of_what_lies_there(lab: Lab) -> None:
     assert shelf.seconds > 0
 
 
-def test_repeats_and_controls_find_their_own(lab: Lab) -> None:
+def test_inventory_repeats_and_controls_own_their_states(lab: Lab) -> None:
     repeats = lab.study("repeats", seed=3)
     grid = dt.algos.Grid(dt.Space(lr=[Constant(0.1)]), max_steps=STEPS)
     lab.train(repeats, dt.algos.Repeats(grid, seeds=2))
@@ -169,13 +169,13 @@ def test_repeats_and_controls_find_their_own(lab: Lab) -> None:
     }
 
 
-def test_a_trial_does_not_own_what_lies_beyond_its_end(lab: Lab) -> None:
+def test_inventory_trial_does_not_own_states_beyond_its_end(lab: Lab) -> None:
     study = lab.trained("one", Constant(0.1))
     short = lab.trained("short", Constant(0.1), steps=5)
     assert owners(lab.inventory(short))[key(study, 0, 8)] == {"one": (0,)}
 
 
-def test_a_state_on_no_trials_way_belongs_to_the_studies_of_its_root(lab: Lab) -> None:
+def test_inventory_state_off_all_paths_belongs_to_root_studies(lab: Lab) -> None:
     study = lab.trained("one", Constant(0.1))
     lab.trained("two", Constant(0.2))
     lab.trained("far", Constant(0.1), seed=7)
@@ -193,7 +193,7 @@ def test_a_state_on_no_trials_way_belongs_to_the_studies_of_its_root(lab: Lab) -
     assert owners(lab.inventory(study))["ab12"] == {"one": (), "two": ()}
 
 
-def test_states_of_other_databases_are_counted_and_told_of_when_opened(lab: Lab) -> None:
+def test_inventory_states_of_other_databases_are_counted(lab: Lab) -> None:
     study = lab.trained("one", Constant(0.1))
     lab.trained("other", Constant(0.5), database="other.db")
     found = lab.inventory(study)
@@ -219,7 +219,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return keys
 
 
-def test_what_the_database_knows_is_not_opened(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inventory_commits_in_database_are_not_opened(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     study = lab.trained("one", Constant(0.1), LATER)
     asked = opened(monkeypatch)
     lab.inventory(study, opens=True)
@@ -227,7 +229,7 @@ def test_what_the_database_knows_is_not_opened(lab: Lab, monkeypatch: pytest.Mon
     assert len(lab.inventory(None).holdings) == len(asked) == 3
 
 
-def test_a_store_alone_tells_what_states_were_trained_with(lab: Lab) -> None:
+def test_inventory_without_database_names_training_software(lab: Lab) -> None:
     study = lab.trained("one", Constant(0.1))
     broken = key(study, 0, 8)
     lab.store.save(encode({}), key="ab12", attempt="a1", step=3, environment={"torch": "2.9"})
@@ -237,7 +239,7 @@ def test_a_store_alone_tells_what_states_were_trained_with(lab: Lab) -> None:
     assert names == {"ab12": ["torch 2.9, (unknown device)"], broken: ["(commit cannot be read)"]}
 
 
-def test_what_uploads_have_left_is_counted_in_bytes(lab: Lab) -> None:
+def test_inventory_unfinished_uploads_are_counted_in_bytes(lab: Lab) -> None:
     study = lab.trained("one", Constant(0.1))
     before = lab.inventory(study)
     assert before.unfinished == 0
@@ -253,7 +255,7 @@ def test_what_uploads_have_left_is_counted_in_bytes(lab: Lab) -> None:
     ]
 
 
-def test_what_has_gone_from_the_store_is_counted(lab: Lab) -> None:
+def test_inventory_missing_checkpoints_are_counted(lab: Lab) -> None:
     study = lab.trained("one", Constant(0.1), LATER)
     lab.store.discard(key(study, 1, 8))
     found = lab.inventory(study)
@@ -261,7 +263,7 @@ def test_what_has_gone_from_the_store_is_counted(lab: Lab) -> None:
     assert len(found.holdings) == 2
 
 
-def test_only_leases_that_are_held_are_told_of(lab: Lab) -> None:
+def test_inventory_has_open_leases_only(lab: Lab) -> None:
     now = time.time()
     leases, root = Leases(lab.store.files), "aa" * 16
 
@@ -278,7 +280,7 @@ def test_only_leases_that_are_held_are_told_of(lab: Lab) -> None:
     assert take_inventory(lab.store, None, now).leases == (held,)
 
 
-def test_an_empty_store_holds_nothing(lab: Lab) -> None:
+def test_inventory_of_empty_store_is_empty(lab: Lab) -> None:
     found = lab.inventory(lab.study("one"))
     assert (found.holdings, found.unfinished, found.gone, found.leases) == ((), 0, 0, ())
     assert [(one.name, one.trials, one.checkpoints) for one in found.shelves()] == [("one", 0, 0)]

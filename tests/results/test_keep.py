@@ -1,4 +1,4 @@
-"""What other studies keep is heeded as far as it can be read."""
+"""The states that other studies keep, as far as these studies can be read."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def study(database: Database, name: str, **spec: object) -> StudyRow:
     return row
 
 
-def test_a_study_that_cannot_be_read_is_told_of_and_ends_nobody_else(
+def test_kept_elsewhere_unreadable_study_is_only_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     database = Database("sqlite://")

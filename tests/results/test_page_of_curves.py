@@ -1,4 +1,4 @@
-"""What docs/learning-curves.md shows is run, and the commands print what it says."""
+"""docs/learning-curves.md: its examples run, and its commands print its output."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def shown(
     sys.modules.pop("net", None)
 
 
-def test_the_page_predicts_in_the_metrics_own_unit(shown: dict[str, Any]) -> None:
+def test_page_predicts_in_the_unit_of_the_metric(shown: dict[str, Any]) -> None:
     found = shown["outlook"]
     assert all(0 <= low <= high <= 1 for low, high in found.interval(0.8))
     assert found.chance(0.77) == max(found.chances(0.77))
@@ -60,11 +60,11 @@ def test_the_page_predicts_in_the_metrics_own_unit(shown: dict[str, Any]) -> Non
     assert shown["results"].summary()["suspensions"]["count"] > 0
 
 
-def test_the_run_prints_the_table_of_the_page(shown: dict[str, Any]) -> None:
+def test_page_table_is_what_the_run_prints(shown: dict[str, Any]) -> None:
     assert "\n".join(RUN[2:]) in shown["table"]
 
 
-def test_the_command_prints_what_the_page_shows(shown: dict[str, Any]) -> None:
+def test_page_output_is_what_the_command_prints(shown: dict[str, Any]) -> None:
     command, first, header, *rows, last = PREDICT
     done = CliRunner().invoke(app, command.removeprefix("$ dasktune ").split())
     assert done.exit_code == 0, done.stderr
@@ -85,7 +85,7 @@ def numbers(line: str) -> list[float]:
     return [float(one) for one in NUMBER.findall(line)]
 
 
-def test_the_trial_of_the_page_comes_to_what_it_says(shown: dict[str, Any]) -> None:
+def test_page_result_is_that_of_the_trial(shown: dict[str, Any]) -> None:
     accuracy = 0.1
     for step in range(40):
         rate = 0.04 if step < 15 else 0.004
@@ -95,6 +95,6 @@ def test_the_trial_of_the_page_comes_to_what_it_says(shown: dict[str, Any]) -> N
     assert low < accuracy < high
 
 
-def test_the_predictors_of_the_page_are_those_that_there_are() -> None:
+def test_page_lists_all_predictors() -> None:
     named = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
     assert set(named) == set(curves.PREDICTORS)

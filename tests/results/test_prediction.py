@@ -1,4 +1,4 @@
-"""What is read of trials' curves, what is asked of a predictor, and what is said of targets."""
+"""Learning curves of trials, questions to predictors, and the chances of targets."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def reader(
     tuner: int = 0,
     **more: object,
 ) -> CurveReader:
-    """Return what reads trials of which every state up to a step has a metric: step / 100."""
+    """Return a reader of trials whose metric is step / 100, up to the step `trained`."""
     plan = SearchPlan("0" * 32)
     records = {}
     for number, sequences in trials.items():
@@ -86,14 +86,14 @@ ALIKE: Mapping[int, Sequences] = {
 }
 
 
-def test_a_curve_is_all_that_was_measured_on_a_trials_way_whoever_trained_it() -> None:
+def test_curve_has_all_values_on_the_path_of_a_trial() -> None:
     found = reader(ALIKE).curve(2)
     assert found.steps == tuple(range(1, 9)), "also beyond its own last report, and shared ones"
     assert found.scores == tuple(step / 100 for step in range(1, 9))
     assert found.max_steps == END
 
 
-def test_a_metric_that_gets_better_downwards_is_turned_around_with_its_bounds() -> None:
+def test_curve_of_minimized_metric_is_negated_with_bounds() -> None:
     found = reader(ALIKE, Direction.MINIMIZE, bounds=(0.0, 2.0)).curve(0)
     assert found.scores[:2] == (-0.01, -0.02)
     assert (found.low, found.high) == (-2.0, 0.0)
@@ -102,14 +102,14 @@ def test_a_metric_that_gets_better_downwards_is_turned_around_with_its_bounds() 
     assert (upward.low, upward.high) == (None, 1.0)
 
 
-def test_others_that_begin_alike_are_siblings_the_longest_shared_first() -> None:
+def test_siblings_are_ordered_by_shared_steps() -> None:
     found = reader(ALIKE).curve(2).siblings
     assert [one.at for one in found] == [6, 4], "0.7 shares nothing"
     assert [one.rates for one in found] == [((0, 0.1), (4, 0.2)), ((0, 0.1),)]
     assert all(one.steps == tuple(range(1, 9)) for one in found)
 
 
-def test_siblings_that_have_nothing_measured_of_their_own_are_left_out() -> None:
+def test_siblings_without_own_values_are_left_out() -> None:
     assert reader(ALIKE, trained=4).curve(0).siblings == ()
     assert [one.at for one in reader(ALIKE, trained=6).curve(0).siblings] == [4, 4]
 
@@ -124,7 +124,7 @@ def test_siblings_are_those_that_a_running_tuner_has() -> None:
         assert reader(ALIKE).curve(trial) == curves.curve(trial, max_steps=END)
 
 
-def test_of_very_many_siblings_some_are_told() -> None:
+def test_siblings_are_limited_in_number() -> None:
     many = {
         number: {"lr": Piecewise([0.1, 1.0 + number], boundaries=[1 + number % 7])}
         for number in range(4 * MOST_SIBLINGS)
@@ -134,7 +134,7 @@ def test_of_very_many_siblings_some_are_told() -> None:
     assert found[0].at == max(one.at for one in found)
 
 
-def test_the_future_learning_rate_is_known() -> None:
+def test_curve_has_the_future_learning_rate() -> None:
     trials: Mapping[int, Sequences] = {
         0: {"lr": MultiStep(0.1, milestones=[6, 9], gamma=0.5)},
         1: {"learning_rate": Warmup(2, 0.4) >> Constant(0.4)},
@@ -152,12 +152,12 @@ def test_the_future_learning_rate_is_known() -> None:
         reader(trials, rate="rate").curve(0)
 
 
-def test_a_rate_is_known_as_far_as_its_sequence_goes() -> None:
+def test_learning_rate_ends_with_its_sequence() -> None:
     ends: Mapping[int, Sequences] = {0: {"lr": Constant(0.1)[:10] >> Constant(0.2)[:10]}}
     assert reader(ends).curve(0, until=100).rates == ((0, 0.1), (10, 0.2))
 
 
-def test_values_come_back_in_the_metrics_own_direction() -> None:
+def test_prediction_has_the_direction_of_the_metric() -> None:
     found = outlook_of(reader(ALIKE, Direction.MINIMIZE), 0, steps=[9, 16], predictor=Rising())
     assert found.steps == (9, 16)
     assert found.medians == pytest.approx((0.07, 0.0)), "the loss falls"
@@ -169,21 +169,21 @@ def test_values_come_back_in_the_metrics_own_direction() -> None:
     assert found.chance(1.0) == 1.0
 
 
-def test_the_steps_up_to_its_end_are_predicted_unless_told_otherwise() -> None:
+def test_prediction_default_steps_go_to_the_end() -> None:
     found = outlook_of(reader(ALIKE), 0)
     assert found.steps == (9, 10, 11, 12)
     further = outlook_of(reader(ALIKE), 0, steps=40)
     assert (further.steps, further.curve.max_steps) == ((40,), END), "it is not trained further"
 
 
-def test_a_target_that_was_reached_is_said_to_be() -> None:
+def test_target_already_reached_has_chance_1() -> None:
     found = outlook_of(reader(ALIKE), 0, predictor=Rising())
     assert found.reached(0.03) == 3
     assert (found.chance(0.03), found.expected_steps(0.03)) == (1.0, 0.0)
     assert found.reached(0.09) is None
 
 
-def test_what_lies_beyond_the_bounds_has_no_chance() -> None:
+def test_target_beyond_bounds_has_chance_0() -> None:
     found = outlook_of(reader(ALIKE, bounds=(0, 1)), 0, predictor=Persistence())
     assert found.chance(1.0001) == 0
     assert found.expected_steps(1.0001) is None
@@ -192,7 +192,7 @@ def test_what_lies_beyond_the_bounds_has_no_chance() -> None:
     assert outlook_of(reader(ALIKE), 0, predictor=Persistence()).chance(0.1) > 0
 
 
-def test_the_expected_steps_are_the_mean_over_when_the_chance_grows() -> None:
+def test_expected_steps_is_mean_over_growth_of_chance() -> None:
     found = outlook_of(reader(ALIKE), 0, steps=[9, 10, 11], predictor=Rising(), step_seconds=2.0)
     assert found.chances(0.1) == pytest.approx((0.4, 0.5, 0.6))
     expected = (1 * 0.4 + 2 * 0.1 + 3 * 0.1) / 0.6
@@ -209,7 +209,7 @@ def test_the_expected_steps_are_the_mean_over_when_the_chance_grows() -> None:
     st.floats(-1, 2),
     st.booleans(),
 )
-def test_chances_and_expectations_are_within_what_can_be(
+def test_chances_and_expected_steps_are_in_range(
     rows: list[list[float]], target: float, rises: bool
 ) -> None:
     steps = tuple(range(4, 4 + 3 * len(rows), 3))
@@ -246,7 +246,7 @@ def test_chances_and_expectations_are_within_what_can_be(
     ids=["constant", "two", "one", "holes", "last"],
 )
 @pytest.mark.parametrize("direction", Direction)
-def test_odd_curves_have_an_outlook(scores: list[float], direction: Direction) -> None:
+def test_prediction_of_odd_curves_is_defined(scores: list[float], direction: Direction) -> None:
     read = reader(ALIKE, direction, trained=0, bounds=(0, 1))
     node = read.plan.nodes_of(3)[0]
     node.metrics |= {step: {"score": score} for step, score in enumerate(scores, 1)}
@@ -257,7 +257,7 @@ def test_odd_curves_have_an_outlook(scores: list[float], direction: Direction) -
     assert 0 <= found.chance(0.9) <= 1
 
 
-def test_a_metric_that_is_missing_at_a_step_was_not_measured() -> None:
+def test_curve_missing_metric_is_nan() -> None:
     read = reader(ALIKE)
     read.plan.nodes_of(3)[0].metrics[8] = {"other": 1.0}
     assert outlook_of(read, 3).measured[-1] == (7, 0.07)
@@ -275,14 +275,14 @@ def test_a_metric_that_is_missing_at_a_step_was_not_measured() -> None:
         (0, {"predictor": Persistence}, "predictor must be one of .* or an instance"),
     ],
 )
-def test_what_cannot_be_predicted_is_refused(
+def test_predict_invalid_argument_is_refused(
     trial: int, options: Mapping[str, object], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
         outlook_of(reader(ALIKE), trial, **options)  # type: ignore[arg-type]
 
 
-def test_a_trial_without_a_finite_metric_is_refused() -> None:
+def test_predict_trial_without_finite_metric_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="trial 0 has no finite score yet: there is noth"):
         outlook_of(reader(ALIKE, trained=0), 0)
     empty = reader(ALIKE, trained=0)
@@ -293,12 +293,12 @@ def test_a_trial_without_a_finite_metric_is_refused() -> None:
         outlook_of(reader({}), 0)
 
 
-def test_a_trial_from_elsewhere_has_no_curve() -> None:
+def test_predict_added_trial_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="trial 1 was added with its result"):
         outlook_of(reader(ALIKE, tuner=ADDED), 1)
 
 
-def test_a_trial_at_its_end_is_refused_with_what_it_has_come_to() -> None:
+def test_predict_trial_at_its_end_is_refused_with_its_value() -> None:
     done = reader(ALIKE, Direction.MINIMIZE, trained=END)
     with pytest.raises(
         ConfigurationError, match=r"trial 0 is at its end, step 12, with score 0\.12: only steps"
@@ -310,7 +310,7 @@ def test_a_trial_at_its_end_is_refused_with_what_it_has_come_to() -> None:
 @pytest.mark.parametrize(
     "bounds", [(1, 0), (0, 0), (0,), "01", 3, None, ("a", 1), (math.nan, 1), (True, 2)]
 )
-def test_bounds_that_are_none_are_refused(bounds: object) -> None:
+def test_predict_invalid_bounds_are_refused(bounds: object) -> None:
     with pytest.raises(ConfigurationError, match=r"bounds must be \(lowest, highest\) with low"):
         reader(ALIKE, bounds=bounds)
 
@@ -324,14 +324,14 @@ def test_bounds_that_are_none_are_refused(bounds: object) -> None:
         ([2, 3], r"got 0\.01 at step 1"),
     ],
 )
-def test_bounds_that_a_value_has_left_are_refused(
+def test_predict_value_beyond_bounds_is_refused(
     bounds: tuple[float | None, float | None], message: str, direction: Direction
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
         outlook_of(reader(ALIKE, direction, bounds=bounds), 0)
 
 
-def test_what_lies_at_its_bounds_is_within_them_and_what_is_not_finite_is_nowhere() -> None:
+def test_bounds_include_their_ends_and_ignore_nan() -> None:
     read = reader(ALIKE, bounds=(0.01, 0.08))
     read.plan.nodes_of(0)[0].metrics[2] = {"score": math.inf}
     low, high = outlook_of(read, 0).interval(0.95)[-1]
@@ -339,7 +339,7 @@ def test_what_lies_at_its_bounds_is_within_them_and_what_is_not_finite_is_nowher
 
 
 @pytest.mark.parametrize("target", [math.nan, math.inf, "0.7", None, True])
-def test_a_target_that_is_no_number_is_refused(target: object) -> None:
+def test_invalid_target_is_refused(target: object) -> None:
     found = outlook_of(reader(ALIKE), 0)
     with pytest.raises(ConfigurationError, match="target must be "):
         found.chance(target)  # type: ignore[arg-type]
@@ -347,7 +347,7 @@ def test_a_target_that_is_no_number_is_refused(target: object) -> None:
         found.interval(80)
 
 
-def test_the_document_has_what_is_said_of_a_target() -> None:
+def test_prediction_document_has_the_target() -> None:
     found = outlook_of(reader(ALIKE, Direction.MINIMIZE), 0, predictor=Rising(), step_seconds=0.5)
     plain = found.to_json()
     assert (plain["step"], plain["value"], plain["steps"]) == (8, 0.08, [9, 10, 11, 12])
@@ -377,7 +377,7 @@ def stage(trials: list[int], seconds: float | None, steps: int = 4) -> StageRow:
     )
 
 
-def test_the_time_of_a_step_is_that_of_the_trials_own_stages_if_it_has_any() -> None:
+def test_seconds_of_steps_prefers_own_stages() -> None:
     stages = [stage([0, 1], 2.0), stage([1], 4.0), stage([0], None), stage([0], 1.0, steps=0)]
     assert seconds_of_steps(stages, 0) == 0.5
     assert seconds_of_steps(stages, 1) == 0.75

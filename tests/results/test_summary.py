@@ -50,7 +50,7 @@ def figures(
     )
 
 
-def test_shared_steps_are_asked_for_twice_and_unique_once() -> None:
+def test_summary_shared_steps_are_requested_twice_unique_once() -> None:
     found = figures(*two_trials(), executed=0)
     assert (found["steps_requested"], found["steps_unique"]) == (20, 14)
     assert found["merge_rate"] == 20 / 14
@@ -58,7 +58,7 @@ def test_shared_steps_are_asked_for_twice_and_unique_once() -> None:
     assert (alone["steps_unique"], alone["merge_rate"]) == (20, 1.0)
 
 
-def test_what_is_still_to_be_trained_is_not_called_found() -> None:
+def test_summary_untrained_steps_are_not_reused() -> None:
     plan, records = two_trials()
     shared = plan.nodes_of(0)[-2]
     shared.checkpoints[6] = None
@@ -66,7 +66,7 @@ def test_what_is_still_to_be_trained_is_not_called_found() -> None:
     assert figures(plan, records, executed=1)["steps_reused"] == 5
 
 
-def test_steps_trained_twice_do_not_hide_those_that_were_found() -> None:
+def test_summary_repeated_steps_do_not_hide_reused_steps() -> None:
     plan, records = two_trials()
     for number in records:
         plan.nodes_of(number)[-1].metrics[10] = {"loss": 1.0}
@@ -74,7 +74,7 @@ def test_steps_trained_twice_do_not_hide_those_that_were_found() -> None:
     assert found["steps_reused"] == 14 - (9 - 3)
 
 
-def test_a_trial_that_was_stopped_counts_as_far_as_it_was_told() -> None:
+def test_summary_stopped_trial_counts_requested_steps() -> None:
     plan, records = two_trials()
     records[0].until, records[0].steps, records[0].state = None, 4, TrialState.PRUNED
     found = figures(plan, records, executed=0)
@@ -98,7 +98,7 @@ def stage(trial: int, start: int, steps: int) -> StageRow:
     )
 
 
-def test_what_a_trial_was_trained_beyond_its_end_counts_by_itself() -> None:
+def test_summary_steps_beyond_count_separately() -> None:
     """Both were trained to step 9 before the first was told that it should have ended at 4."""
     plan, records = two_trials()
     records[0].until, records[0].steps, records[0].state = None, 4, TrialState.PRUNED
@@ -109,7 +109,7 @@ def test_what_a_trial_was_trained_beyond_its_end_counts_by_itself() -> None:
     assert steps_beyond(plan, records, stages) == 4 + 3, "one shared, and 3 of each"
 
 
-def test_what_was_trained_beyond_does_not_hide_what_was_found() -> None:
+def test_summary_steps_beyond_do_not_hide_reused_steps() -> None:
     plan, records = two_trials()
     for number in records:
         plan.nodes_of(number)[-1].metrics[10] = {"loss": 1.0}
@@ -117,7 +117,7 @@ def test_what_was_trained_beyond_does_not_hide_what_was_found() -> None:
     assert found["steps_reused"] == 14 - (9 - 3)
 
 
-def test_no_more_than_all_that_was_asked_for_is_trained_of_it() -> None:
+def test_savings_line_never_exceeds_100_percent() -> None:
     plan, records = two_trials()
     records[0].until, records[0].steps, records[0].state = None, 1, TrialState.PRUNED
     del records[1]
@@ -128,7 +128,7 @@ def test_no_more_than_all_that_was_asked_for_is_trained_of_it() -> None:
     )
 
 
-def test_the_last_line_says_what_was_saved() -> None:
+def test_savings_line_has_the_savings() -> None:
     numbers = Summary(
         trials=2,
         steps_requested=200,

@@ -35,7 +35,7 @@ def repeat(*incumbents: tuple[float, float]) -> Repeat:
     )
 
 
-def test_each_repeat_is_the_simulation_of_its_seed() -> None:
+def test_compare_repeats_are_simulations_by_seed() -> None:
     (found,) = compare(
         {"random": random}, curve, repeats=4, seed=7, target=0.5, workers=2, straggling=0.5
     )
@@ -53,7 +53,7 @@ def test_each_repeat_is_the_simulation_of_its_seed() -> None:
     assert found.spread("best").low == min(bests)
 
 
-def test_conditions_are_the_same_for_all() -> None:
+def test_compare_conditions_are_equal_for_all_tuners() -> None:
     tuners = {"a": random, "b": random}
     first, second = compare(tuners, curve, repeats=2, limits=Limits(steps=13))
     assert (first.name, second.name) == ("a", "b")
@@ -61,7 +61,7 @@ def test_conditions_are_the_same_for_all() -> None:
     assert first.spread("steps") == Spread.of([13])
 
 
-def test_never_is_later_than_any_time() -> None:
+def test_spread_never_is_greater_than_any_value() -> None:
     found = Spread.of([2.0, None, None])
     assert (found.median, found.low, found.high, found.mean) == (None, 2.0, None, None)
     assert Spread.of([None]) == Spread(
@@ -69,7 +69,7 @@ def test_never_is_later_than_any_time() -> None:
     )
 
 
-def test_a_spread_is_what_a_box_plot_shows() -> None:
+def test_spread_has_the_values_of_a_box_plot() -> None:
     found = Spread.of([4.0, 1.0, 2.0, 3.0, 10.0])
     assert found == Spread(mean=4.0, median=3.0, low=1.0, q1=2.0, q3=4.0, high=10.0)
     assert Spread.of([1.0, 2.0]) == Spread(
@@ -78,7 +78,7 @@ def test_a_spread_is_what_a_box_plot_shows() -> None:
     assert Spread.of([1.0, 2.0, 3.0, 4.0, None]).q3 == 4.0
 
 
-def test_several_numbers_of_workers_are_compared_one_after_the_other() -> None:
+def test_compare_several_numbers_of_workers() -> None:
     found = compare({"a": random, "b": random}, curve, workers=(1, 3), repeats=2, target=0.9)
     assert [(one.workers, one.name) for one in found] == [(1, "a"), (1, "b"), (3, "a"), (3, "b")]
     alone = [dt.simulate(random(seed), curve, workers=3, seed=seed) for seed in (0, 1)]
@@ -88,13 +88,13 @@ def test_several_numbers_of_workers_are_compared_one_after_the_other() -> None:
     assert mean == median == pytest.approx(1 / 3)
 
 
-def test_a_ratio_to_never_or_of_nothing_is_none() -> None:
+def test_times_with_never_or_0_is_none() -> None:
     (never,) = compare({"a": random}, curve, repeats=2, target=-1.0)
     assert never.times(never, "seconds_to") == (None, None)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_the_median_line_begins_where_most_repeats_have_a_value(sign: int) -> None:
+def test_median_line_begins_where_most_repeats_have_values(sign: int) -> None:
     direction = Direction.MINIMIZE if sign == 1 else Direction.MAXIMIZE
     repeats = (
         repeat((1.0, sign * 5.0), (4.0, sign * 1.0)),

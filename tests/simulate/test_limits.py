@@ -41,7 +41,7 @@ def falling(values: dict[str, float], step: int) -> float:
         (Limits(steps=1_000), 20.0, 30, None),
     ],
 )
-def test_each_limit_ends_it_at_its_moment(
+def test_simulate_each_limit_ends_the_run_at_its_moment(
     limits: Limits, seconds: float, steps: int, words: str | None
 ) -> None:
     # Steps of trial 0 take 1 s, of the others 2 s and 1 s: trials 0 and 1 run first.
@@ -55,7 +55,7 @@ def test_each_limit_ends_it_at_its_moment(
     assert (found.seconds, found.steps_executed, found.limit) == (seconds, steps, words)
 
 
-def test_what_ran_is_saved_and_counted_and_the_tuner_hears_no_more() -> None:
+def test_limit_saves_running_jobs_without_events() -> None:
     found = dt.simulate(three(), falling, workers=2, limits=Limits(seconds=4.5))
     first, second, waiting = found.trials
     assert [trial.state for trial in found.trials] == [TrialState.RUNNING] * 3
@@ -68,7 +68,7 @@ def test_what_ran_is_saved_and_counted_and_the_tuner_hears_no_more() -> None:
     assert [one.step for one in found.events if one.kind == "ended"] == [4, 4]
 
 
-def test_a_limit_above_what_is_used_is_none() -> None:
+def test_limit_above_the_use_has_no_effect() -> None:
     free = dt.simulate(grid(), wavy, workers=2)
     used = Limits(
         seconds=free.seconds, worker_seconds=free.worker_seconds, steps=free.steps_executed
@@ -87,7 +87,7 @@ def test_a_limit_above_what_is_used_is_none() -> None:
     drop=st.sampled_from([0.0, 0.1]),
     resume=st.booleans(),
 )
-def test_a_limited_run_is_the_beginning_of_the_free_one(
+def test_limited_run_is_a_prefix_of_the_unlimited_run(
     workers: int, share: float, by: str, straggling: float, drop: float, resume: bool
 ) -> None:
     def run(limits: Limits | None = None) -> Simulation:
@@ -131,7 +131,7 @@ def test_a_limited_run_is_the_beginning_of_the_free_one(
     straggling=st.sampled_from([0.0, 1.0]),
     direction=st.sampled_from(["minimize", "maximize"]),
 )
-def test_incumbents_are_the_best_of_all_that_is_known_at_each_moment(
+def test_incumbents_are_the_best_known_values_over_time(
     workers: int, every: int, straggling: float, direction: str
 ) -> None:
     found = dt.simulate(

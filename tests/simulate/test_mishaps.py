@@ -26,7 +26,7 @@ def one_trial(steps: int) -> dt.algos.Grid:
     return dt.algos.Grid(dt.Space(lr=[0.1]), max_steps=steps)
 
 
-def test_a_straggler_takes_1_plus_abs_z_times_as_long() -> None:
+def test_straggler_takes_1_plus_abs_z_times_as_long() -> None:
     times = [
         dt.simulate(one_trial(4), wavy, straggling=2.0, seed=seed).seconds / 4 - 1
         for seed in range(400)
@@ -37,7 +37,7 @@ def test_a_straggler_takes_1_plus_abs_z_times_as_long() -> None:
     assert statistics.median(times) == pytest.approx(2 * 0.6745, rel=0.1)
 
 
-def test_each_job_straggles_on_its_own_and_a_seed_says_how() -> None:
+def test_stragglers_are_independent_and_seeded() -> None:
     rates = [Constant(0.1 * n) for n in range(1, 6)]
     space = dt.Space(lr=rates)
     first, again, other = (
@@ -48,14 +48,14 @@ def test_each_job_straggles_on_its_own_and_a_seed_says_how() -> None:
     assert len({end.at - start.at for start, end in spans(first)}) == 5
 
 
-def test_jobs_survive_as_often_as_one_minus_p_to_the_time() -> None:
+def test_survival_is_one_minus_p_to_the_seconds() -> None:
     mishaps = Mishaps(drop=0.02, seed=3)
     for seconds in (1.0, 20.0, 60.0):
         lived = sum(mishaps.draw(seconds)[1] == math.inf for _ in range(4000)) / 4000
         assert lived == pytest.approx(0.98**seconds, abs=0.03)
 
 
-def test_a_drop_lies_within_the_straggled_job() -> None:
+def test_drop_time_is_within_the_multiplied_time() -> None:
     mishaps = Mishaps(straggling=3.0, drop=0.2, seed=0)
     drawn = [mishaps.draw(10.0) for _ in range(500)]
     moments = [(at, factor) for factor, at in drawn if at < math.inf]
@@ -64,7 +64,7 @@ def test_a_drop_lies_within_the_straggled_job() -> None:
     assert all(at == math.inf for _, at in [Mishaps(seed=1).draw(1e9)])
 
 
-def test_more_drops_leave_the_stragglers_as_they_are() -> None:
+def test_drop_rate_does_not_change_stragglers() -> None:
     few, many = (Mishaps(straggling=1.0, drop=drop, seed=7) for drop in (0.0, 0.5))
     assert [few.draw(3)[0] for _ in range(9)] == [many.draw(3)[0] for _ in range(9)]
 
@@ -78,7 +78,7 @@ def test_more_drops_leave_the_stragglers_as_they_are() -> None:
     resume=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_mishaps_cost_time_and_change_nothing_else(
+def test_mishaps_change_nothing_but_time(
     workers: int, straggling: float, drop: float, merge: bool, resume: bool, seed: int
 ) -> None:
     plain = dt.simulate(grid(), wavy, workers=workers, merge=merge)
@@ -109,7 +109,7 @@ def test_mishaps_cost_time_and_change_nothing_else(
     assert found.worker_seconds == pytest.approx(busy)
 
 
-def test_a_dropped_job_frees_its_worker_at_once_and_starts_where_it_had_started() -> None:
+def test_dropped_job_frees_worker_and_restarts_at_its_start() -> None:
     found = dt.simulate(one_trial(40), wavy, drop=0.05, seed=5)
     jobs = spans(found)
     kinds = [end.kind for _, end in jobs]
@@ -124,7 +124,7 @@ def test_a_dropped_job_frees_its_worker_at_once_and_starts_where_it_had_started(
     assert found.steps_repeated <= sum(lost)
 
 
-def test_a_job_that_never_ends_is_refused_unless_time_is_limited() -> None:
+def test_hopeless_job_without_time_limit_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"drop must leave jobs a chance .* of 60 s ends"):
         dt.simulate(one_trial(60), wavy, drop=0.5)
     found = dt.simulate(one_trial(60), wavy, drop=0.5, limits=Limits(seconds=50))
@@ -133,9 +133,7 @@ def test_a_job_that_never_ends_is_refused_unless_time_is_limited() -> None:
 
 
 @pytest.mark.parametrize(("resume", "seconds"), [(True, 9.0), (False, 1.0 + 3.0 + 9.0)])
-def test_asha_on_nine_workers_has_its_first_trial_as_the_paper_says(
-    resume: bool, seconds: float
-) -> None:
+def test_asha_on_9_workers_completes_first_trial_as_published(resume: bool, seconds: float) -> None:
     # Section 3.2: 1 x time(R) if jobs are resumed, else 13/9 x time(R).
     def curve(values: object, step: int) -> float:
         return wavy(values, 1) / step
@@ -148,7 +146,7 @@ def test_asha_on_nine_workers_has_its_first_trial_as_the_paper_says(
     assert found.seconds == seconds
 
 
-def test_without_resuming_each_rung_is_a_job_from_scratch_also_on_a_warm_worker() -> None:
+def test_resume_false_each_rung_starts_at_step_0() -> None:
     tuner = dt.algos.ASHA(
         dt.Space(lr=Float(0.0, 1.0)), trials=4, max_steps=4, min_steps=1, eta=4, brackets=(0,)
     )
@@ -165,7 +163,7 @@ class Cloudy(Persistence):
 @pytest.mark.parametrize(
     ("predictor", "state"), [(Persistence(), "PRUNED"), (Cloudy(), "COMPLETE")]
 )
-def test_a_predictor_that_raises_ends_no_simulation_as_it_ends_no_run(
+def test_failing_predictor_does_not_end_the_simulation(
     caplog: pytest.LogCaptureFixture, predictor: Predictor, state: str
 ) -> None:
     tuner = dt.algos.EarlyTerm(

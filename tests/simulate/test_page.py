@@ -1,4 +1,4 @@
-"""What docs/simulator.md shows is run, and its tables are those of the code."""
+"""docs/simulator.md: its examples run, and its tables are those of the code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dasktune.traces.timing import Overheads
 PAGE = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
 
 
-def test_a_study_is_recorded_and_replayed_as_the_page_says(
+def test_page_study_is_recorded_and_simulated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_threads: Client
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -37,7 +37,7 @@ def test_a_study_is_recorded_and_replayed_as_the_page_says(
     assert module.without_overheads(trace).overheads.start == 0
 
 
-def test_the_format_is_told_in_full() -> None:
+def test_page_describes_the_whole_format() -> None:
     told = set(re.findall(r"`(\w+)`", PAGE))
     assert {"values", "measured", "seconds", "shared", "digest", "dasktune_trace"} <= told
     assert {*ATTRIBUTES, *Overheads().to_json()} <= told

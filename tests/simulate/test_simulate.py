@@ -39,7 +39,9 @@ def of_kind(found: object, kind: str) -> list[tuple[float, int]]:
         (2, False, 10, 20),
     ],
 )
-def test_two_trials_that_part(workers: int, merge: bool, seconds: float, executed: int) -> None:
+def test_simulate_two_parting_trials_share_the_beginning(
+    workers: int, merge: bool, seconds: float, executed: int
+) -> None:
     found = dt.simulate(grid(SPLIT_AT_6), height, workers=workers, merge=merge)
     summary = found.summary()
     assert found.seconds == seconds
@@ -49,7 +51,7 @@ def test_two_trials_that_part(workers: int, merge: bool, seconds: float, execute
     assert summary["steps_repeated"] == 0
 
 
-def test_the_longest_way_goes_first() -> None:
+def test_simulate_longest_path_goes_first() -> None:
     # The first and the third share 8 steps, the second leaves them after 2.
     rates = [Constant(0.1), MultiStep(0.1, [2], 0.1), MultiStep(0.1, [8], 0.1)]
     found = dt.simulate(grid(rates), height, workers=2)
@@ -59,7 +61,7 @@ def test_the_longest_way_goes_first() -> None:
     assert dt.simulate(grid(rates), height, workers=3).seconds == STEPS
 
 
-def test_three_waves_on_two_workers() -> None:
+def test_simulate_three_waves_on_two_workers() -> None:
     # Nothing is shared: 5 trials of 10 steps on 2 workers need 3 rounds.
     rates = [Constant(0.1 * n) for n in range(1, 6)]
     assert dt.simulate(grid(rates), height, workers=2).seconds == 30
@@ -67,7 +69,7 @@ def test_three_waves_on_two_workers() -> None:
     assert dt.simulate(grid(rates), height, workers=50).seconds == 10
 
 
-def test_a_step_takes_the_time_that_it_is_given() -> None:
+def test_simulate_step_takes_the_given_time() -> None:
     assert dt.simulate(grid(SPLIT_AT_6), height, seconds_per_step=0.5).seconds == 7.0
     assert dt.simulate(grid(SPLIT_AT_6), height, seconds_per_step=0.0).seconds == 0.0
     found = dt.simulate(
@@ -80,7 +82,7 @@ def test_a_step_takes_the_time_that_it_is_given() -> None:
     assert found.summary()["worker_seconds"] == 6 + 4 + 4 * 3.0
 
 
-def test_curves_give_the_metrics_and_direction_the_best() -> None:
+def test_simulate_best_follows_curve_and_direction() -> None:
     found = dt.simulate(grid(SPLIT_AT_6), height, metric="height", direction="maximize")
     assert [trial.value for trial in found.trials] == pytest.approx([1.0, 0.1])
     assert found.trials[0].metrics[10] == {"height": pytest.approx(1.0)}
@@ -89,7 +91,7 @@ def test_curves_give_the_metrics_and_direction_the_best() -> None:
     assert {trial.state for trial in found.trials} == {TrialState.COMPLETE}
 
 
-def test_events_tell_who_did_what_when() -> None:
+def test_simulation_events_have_worker_kind_and_time() -> None:
     found = dt.simulate(grid(SPLIT_AT_6), height, workers=2)
     assert of_kind(found, "started") == [(0.0, 0), (6.0, 6), (6.0, 6)]
     assert of_kind(found, "ended") == [(6.0, 6), (10.0, 10), (10.0, 10)]
@@ -147,7 +149,7 @@ def register(*rates: Sequence) -> list[Decision]:
     ]
 
 
-def test_a_paused_trial_goes_on_from_where_it_was() -> None:
+def test_paused_trial_continues_from_its_state() -> None:
     script = [
         [*register(Constant(0.1)), Extend(trial=0, until=4)],
         [Extend(trial=0, until=9)],
@@ -161,7 +163,7 @@ def test_a_paused_trial_goes_on_from_where_it_was() -> None:
     assert (trial.state, trial.steps) == (TrialState.PRUNED, 9)
 
 
-def test_a_stage_that_nobody_wants_any_more_ends_at_its_next_step() -> None:
+def test_unwanted_stage_ends_at_its_next_step() -> None:
     # Trial 1 takes 1 s for 2 steps; its report at 1 s stops trial 0 within its first step.
     script = [
         [
@@ -184,7 +186,7 @@ def test_a_stage_that_nobody_wants_any_more_ends_at_its_next_step() -> None:
     assert found.summary()["steps_executed"] == 3
 
 
-def test_a_shared_stage_goes_on_for_those_that_still_want_it() -> None:
+def test_shared_stage_continues_for_remaining_trials() -> None:
     script = [
         [
             *register(Constant(0.1), MultiStep(0.1, [6], 0.1), Constant(0.2)),
@@ -219,26 +221,26 @@ def test_a_shared_stage_goes_on_for_those_that_still_want_it() -> None:
         ({"limits": 3}, "limits must be dasktune.Limits, got 3"),
     ],
 )
-def test_what_cannot_be_simulated_is_refused(options: dict[str, object], message: str) -> None:
+def test_simulate_invalid_argument_is_refused(options: dict[str, object], message: str) -> None:
     given = {"curves": height, **options}
     with pytest.raises(ConfigurationError, match=message):
         dt.simulate(grid(SPLIT_AT_6), **given)
 
 
-def test_all_problems_are_said_at_once() -> None:
+def test_simulate_several_problems_are_raised_at_once() -> None:
     with pytest.raises(ConfigurationError) as error:
         dt.simulate(grid(SPLIT_AT_6), height, workers=0, drop=2, seed=-1)
     assert len(error.value.problems) == 3
 
 
-def test_the_metric_is_known_at_every_step_unless_told_otherwise() -> None:
+def test_simulate_default_measures_every_step() -> None:
     (trial,) = dt.simulate(grid([Constant(0.1)]), height).trials
     assert trial.metrics == {s: {"value": pytest.approx(0.1 * s)} for s in range(1, 11)}
     (trial,) = dt.simulate(grid([Constant(0.1)]), height, report_every=4).trials
     assert list(trial.metrics) == [4, 8, 10]
 
 
-def test_a_save_point_that_comes_as_a_state_is_due_loses_neither() -> None:
+def test_save_point_at_a_due_state_keeps_both() -> None:
     # At 4 s trial 2 reports; that asks for 6, and the state at 4 is due at that very moment.
     late = MultiStep(0.1, [6], 0.1)
     script = [
@@ -257,7 +259,7 @@ def test_a_save_point_that_comes_as_a_state_is_due_loses_neither() -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("first", ["", "import dasktune.simulate\n"])
-def test_the_name_is_a_function_whatever_was_imported(first: str) -> None:
+def test_simulate_is_callable_after_any_import(first: str) -> None:
     script = f"""
 import dasktune as dt
 {first}
@@ -271,14 +273,14 @@ from dasktune.simulate import Simulation, simulate
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
-def test_a_simulation_is_the_same_every_time() -> None:
+def test_simulate_is_deterministic() -> None:
     rates = [Constant(0.1), MultiStep(0.1, [2], 0.1), MultiStep(0.1, [8], 0.1), Constant(0.3)]
     first, second = (dt.simulate(grid(rates), height, workers=3) for _ in range(2))
     assert first.events == second.events
     assert first.trials == second.trials
 
 
-def test_without_resuming_branches_are_trained_from_the_start() -> None:
+def test_resume_false_trains_branches_from_step_0() -> None:
     from dasktune.sequences import MultiStep
 
     space = dt.Space(lr=[0.1, MultiStep(0.1, milestones=[6], gamma=0.1)])
@@ -295,7 +297,7 @@ def test_without_resuming_branches_are_trained_from_the_start() -> None:
     assert run(resume=False) == (20.0, 20, 6)
 
 
-def test_without_resuming_a_job_that_is_reported_on_its_way_goes_on() -> None:
+def test_resume_false_reported_job_continues() -> None:
     script = [
         [*register(Constant(0.1)), Extend(trial=0, until=9, reports=(1, 2, 3, 5, 7))],
         *([] for _ in range(5)),
@@ -305,7 +307,7 @@ def test_without_resuming_a_job_that_is_reported_on_its_way_goes_on() -> None:
     assert (found.seconds, found.steps_executed, found.steps_repeated) == (9.0, 9, 0)
 
 
-def test_without_resuming_a_trial_that_was_paused_begins_again() -> None:
+def test_resume_false_paused_trial_begins_again() -> None:
     script = [
         [*register(Constant(0.1)), Extend(trial=0, until=4)],
         [Extend(trial=0, until=9)],

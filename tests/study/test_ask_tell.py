@@ -63,7 +63,7 @@ def random(trials: int = 4, **more: Any) -> dt.algos.Random:
     return dt.algos.Random(SPACE, trials=trials, max_steps=3, **more)
 
 
-def test_a_loop_of_ones_own_runs_a_tuner_to_its_end(tmp_path: Path) -> None:
+def test_ask_tell_runs_a_tuner_to_its_end(tmp_path: Path) -> None:
     study = make(tmp_path)
     while asked := study.ask(random()):
         assert (asked.start, asked.until) == (0, 3)
@@ -75,7 +75,7 @@ def test_a_loop_of_ones_own_runs_a_tuner_to_its_end(tmp_path: Path) -> None:
     assert study.replay(random()).identical
 
 
-def test_several_loops_at_a_time_are_given_different_trials(tmp_path: Path) -> None:
+def test_ask_concurrent_loops_get_different_trials(tmp_path: Path) -> None:
     study = make(tmp_path)
     handed = [study.ask(random()) for _ in range(4)]
     assert [one.number for one in handed if one is not None] == [0, 1, 2, 3]
@@ -87,7 +87,7 @@ def test_several_loops_at_a_time_are_given_different_trials(tmp_path: Path) -> N
     assert study.trials[3].metrics[3] == {"loss": 0.5, "other": 2.0}
 
 
-def test_what_was_asked_for_and_not_told_is_asked_for_again(tmp_path: Path) -> None:
+def test_ask_after_restart_returns_untold_trials(tmp_path: Path) -> None:
     study = make(tmp_path)
     first, second = study.ask(random()), study.ask()
     assert first is not None
@@ -100,7 +100,7 @@ def test_what_was_asked_for_and_not_told_is_asked_for_again(tmp_path: Path) -> N
     assert again.trials[0].value == 0.25
 
 
-def test_a_tuner_that_looks_on_the_way_is_told_there(tmp_path: Path) -> None:
+def test_ask_stops_where_the_tuner_wants_a_report(tmp_path: Path) -> None:
     study, said = make(tmp_path), []
     while asked := study.ask(Watching()):
         said.append((asked.number, asked.start, asked.until))
@@ -109,7 +109,7 @@ def test_a_tuner_that_looks_on_the_way_is_told_there(tmp_path: Path) -> None:
     assert [one.state.value for one in study.trials] == ["COMPLETE", "PRUNED"]
 
 
-def test_a_failure_can_be_told(tmp_path: Path) -> None:
+def test_tell_failure_fails_the_trial(tmp_path: Path) -> None:
     study = make(tmp_path)
     asked = study.ask(random(2))
     assert asked is not None
@@ -121,7 +121,7 @@ def test_a_failure_can_be_told(tmp_path: Path) -> None:
     assert [one.state.value for one in study.trials] == ["FAIL", "COMPLETE"]
 
 
-def test_several_objectives_are_told_by_order_or_name(tmp_path: Path) -> None:
+def test_tell_several_objectives_by_order_or_name(tmp_path: Path) -> None:
     study = make(tmp_path, metric=["error", "size"], direction=["minimize", "maximize"])
     told = [[0.5, 1.0], {"size": 2.0, "error": 0.7}, [0.6, 0.5], [0.5, 1.0]]
     for values in told:
@@ -134,7 +134,7 @@ def test_several_objectives_are_told_by_order_or_name(tmp_path: Path) -> None:
         _ = study.best_trial
 
 
-def test_what_cannot_be_told_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_tell_invalid_values_is_refused_and_loses_nothing(tmp_path: Path) -> None:
     study = make(tmp_path)
     with pytest.raises(ConfigurationError, match="must be given a tuner first"):
         study.ask()
@@ -152,7 +152,7 @@ def test_what_cannot_be_told_is_refused_and_nothing_is_lost(tmp_path: Path) -> N
         study.tell(asked, 0.5)
 
 
-def test_a_study_without_a_trainer_trains_nothing(tmp_path: Path) -> None:
+def test_optimize_without_trainer_is_refused(tmp_path: Path) -> None:
     study = make(tmp_path)
     with pytest.raises(ConfigurationError, match="must have a trainer for this, got None"):
         study.optimize(random())
@@ -160,7 +160,7 @@ def test_a_study_without_a_trainer_trains_nothing(tmp_path: Path) -> None:
         study.evaluate({"lr": 0.1}, steps=2)
 
 
-def test_a_finished_loop_goes_on_with_more_trials(tmp_path: Path) -> None:
+def test_ask_finished_tuner_continues_with_more_trials(tmp_path: Path) -> None:
     study = make(tmp_path)
     while asked := study.ask(random(2)):
         study.tell(asked, 1.0)
@@ -171,7 +171,7 @@ def test_a_finished_loop_goes_on_with_more_trials(tmp_path: Path) -> None:
     assert study.replay(random(2)).identical
 
 
-def test_points_that_are_queued_come_first_once(tmp_path: Path) -> None:
+def test_queued_points_come_first_and_once(tmp_path: Path) -> None:
     study = make(tmp_path)
     study.enqueue_trial({"lr": 0.75})
     study.enqueue_trial({"lr": 0.25})
@@ -184,7 +184,7 @@ def test_points_that_are_queued_come_first_once(tmp_path: Path) -> None:
     assert other.params["lr"] not in (0.75, 0.25)
 
 
-def test_a_queued_point_outside_the_space_is_refused_and_can_be_cleared(tmp_path: Path) -> None:
+def test_queued_point_outside_space_is_refused_and_clearable(tmp_path: Path) -> None:
     study = make(tmp_path)
     study.enqueue_trial({"rate": 0.75})
     with pytest.raises(ConfigurationError, match="unknown coordinate 'rate'; known: lr"):
@@ -194,7 +194,7 @@ def test_a_queued_point_outside_the_space_is_refused_and_can_be_cleared(tmp_path
     assert study.ask(random()) is not None
 
 
-def test_what_is_told_of_an_ended_trial_is_dropped(tmp_path: Path) -> None:
+def test_tell_ended_trial_is_ignored(tmp_path: Path) -> None:
     study = make(tmp_path)
     tuner = dt.algos.PBT(SPACE, population=5, max_steps=4, every=1)
     for _ in range(5):
@@ -211,7 +211,7 @@ def test_what_is_told_of_an_ended_trial_is_dropped(tmp_path: Path) -> None:
     assert study.replay(tuner).identical
 
 
-def test_a_trial_may_be_added_while_a_loop_is_open(tmp_path: Path) -> None:
+def test_add_trial_while_loop_is_open(tmp_path: Path) -> None:
     study = make(tmp_path)
     asked = study.ask(random(2))
     assert asked is not None
@@ -226,7 +226,7 @@ def test_a_trial_may_be_added_while_a_loop_is_open(tmp_path: Path) -> None:
     assert [one.value for one in make(tmp_path).trials] == [0.25, 0.5, 0.75]
 
 
-def test_a_known_tuner_is_known_in_the_same_process(tmp_path: Path) -> None:
+def test_ask_known_tuner_in_same_process_continues(tmp_path: Path) -> None:
     study = make(tmp_path)
     family = dt.Family(MultiStep, init=dt.Float(0.1, 1.0), milestones=[3], gamma=0.1)
     for trials in (2, 2, 4):
@@ -240,7 +240,7 @@ def test_a_known_tuner_is_known_in_the_same_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "value", [np.float32(0.5), np.int64(1), np.array(0.5), torch.tensor(0.5), [np.float64(0.5)]]
 )
-def test_numbers_of_numpy_and_torch_are_numbers(tmp_path: Path, value: Any) -> None:
+def test_tell_accepts_numbers_of_numpy_and_torch(tmp_path: Path, value: Any) -> None:
     study = make(tmp_path)
     asked = study.ask(random(1))
     assert asked is not None
@@ -248,7 +248,7 @@ def test_numbers_of_numpy_and_torch_are_numbers(tmp_path: Path, value: Any) -> N
     assert study.best_value in (0.5, 1.0)
 
 
-def test_fewer_trials_than_there_are_is_the_same_tuner(tmp_path: Path) -> None:
+def test_ask_tuner_with_fewer_trials_is_the_same_tuner(tmp_path: Path) -> None:
     study = make(tmp_path)
     for trials in (4, 8, 6, 2, 8):
         while asked := study.ask(random(trials)):
@@ -256,7 +256,7 @@ def test_fewer_trials_than_there_are_is_the_same_tuner(tmp_path: Path) -> None:
     assert len(study.trials) == 8
 
 
-def test_the_best_of_repeats_is_that_of_the_best_mean(tmp_path: Path) -> None:
+def test_best_repeats_first_has_the_best_mean(tmp_path: Path) -> None:
     study = make(tmp_path, seed=7)
     tuner = dt.algos.Repeats(random(2), seeds=2)
     told = {(0, 7): 1.0, (0, 8): 2.0, (1, 7): 0.5, (1, 8): 4.5}
@@ -287,7 +287,7 @@ def early_term(predictor: Predictor) -> dt.algos.EarlyTerm:
 @pytest.mark.parametrize(
     ("predictor", "state"), [(Persistence(), "PRUNED"), (Cloudy(), "COMPLETE")]
 )
-def test_predictions_are_made_in_a_loop_of_ones_own(
+def test_ask_tell_makes_predictions_in_process(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, predictor: Predictor, state: str
 ) -> None:
     study = make(tmp_path)
@@ -301,7 +301,7 @@ def test_predictions_are_made_in_a_loop_of_ones_own(
     assert study.replay(tuner).identical
 
 
-def test_a_timed_tuner_is_told_how_long_steps_take_and_how_many_run(tmp_path: Path) -> None:
+def test_timed_tuner_gets_seconds_and_capacity_from_ask_tell(tmp_path: Path) -> None:
     study = make(tmp_path)
     tuner = dt.algos.POP(SPACE, target=-1.0, within="1h", trials=3, max_steps=4, every=1)
     first, second = study.ask(tuner), study.ask()

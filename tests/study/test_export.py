@@ -32,7 +32,7 @@ class Own(dt.TorchTrainer):
         self.count = 3
 
 
-def test_attributes_of_a_torch_trainer_are_parts(tmp_path: Path) -> None:
+def test_parts_of_torch_trainer_are_its_attributes(tmp_path: Path) -> None:
     trainer = Own()
     trainer.device = "cpu"
     trainer.build({})
@@ -50,14 +50,14 @@ def test_attributes_of_a_torch_trainer_are_parts(tmp_path: Path) -> None:
     assert sorted(whole) == ["dasktune", "generators", "objects", "values"]
 
 
-def test_names_that_numpy_cannot_tell_apart_are_refused(tmp_path: Path) -> None:
+def test_export_npz_ambiguous_names_are_refused(tmp_path: Path) -> None:
     state = {"a.b": 1, "a": {"b": 2}}
     with pytest.raises(ConfigurationError, match=r"two values named 'a\.b'"):
         write_state(tmp_path / "state.npz", state, ABOUT)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_names_of_numpys_own_arguments_are_names_like_others(tmp_path: Path) -> None:
+def test_export_npz_argument_names_of_numpy_are_allowed(tmp_path: Path) -> None:
     state = {"file": np.arange(3), "allow_pickle": True, "none": None}
     with np.load(write_state(tmp_path / "state.npz", state, ABOUT)) as saved:
         assert saved["file"].tolist() == [0, 1, 2]
@@ -90,7 +90,7 @@ STATES = st.dictionaries(
 
 @given(state=STATES)
 @settings(max_examples=50, deadline=None)
-def test_plain_values_come_back_as_they_were(
+def test_export_plain_values_are_read_back_unchanged(
     state: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = write_state(tmp_path_factory.mktemp("plain") / "state.pt", state, ABOUT)
@@ -102,7 +102,7 @@ OTHERS = ["float16", ">f8", "float32", "complex64", "complex128"]
 
 
 @pytest.mark.parametrize("dtype", [*INTEGERS, *OTHERS])
-def test_arrays_become_tensors_with_the_same_numbers(dtype: str, tmp_path: Path) -> None:
+def test_export_torch_arrays_become_equal_tensors(dtype: str, tmp_path: Path) -> None:
     array = np.arange(12).astype(dtype).reshape(3, 4).T[::-1]
     state = {"array": array, "scalar": array[1, 1], "nothing": array[:0], "point": array[1, 1, ...]}
     saved = torch.load(write_state(tmp_path / "state.pt", state, ABOUT), weights_only=True)
@@ -113,7 +113,7 @@ def test_arrays_become_tensors_with_the_same_numbers(dtype: str, tmp_path: Path)
     assert saved["scalar"] == array[1, 1].item()
 
 
-def test_what_no_tensor_can_hold_becomes_text_and_lists(tmp_path: Path) -> None:
+def test_export_torch_other_values_become_text_and_lists(tmp_path: Path) -> None:
     state = {
         "names": np.array([["a", "b"]]),
         "day": np.array("2024-02-29", "M8[D]"),
@@ -141,14 +141,16 @@ def test_what_no_tensor_can_hold_becomes_text_and_lists(tmp_path: Path) -> None:
     ("dtype", "becomes"),
     [("bfloat16", "float32"), ("float8_e5m2", "float32"), ("float64", "float64")],
 )
-def test_types_that_numpy_lacks_become_wider_ones(dtype: str, becomes: str, tmp_path: Path) -> None:
+def test_export_npz_types_unknown_to_numpy_become_wider(
+    dtype: str, becomes: str, tmp_path: Path
+) -> None:
     tensor = torch.tensor([0.5, -2.0]).to(getattr(torch, dtype)).requires_grad_()
     with np.load(write_state(tmp_path / "state.npz", {"x": tensor}, ABOUT)) as saved:
         assert saved["x"].dtype == becomes
         assert saved["x"].tolist() == [0.5, -2.0]
 
 
-def test_a_part_of_a_large_tensor_does_not_bring_the_rest(tmp_path: Path) -> None:
+def test_export_torch_view_does_not_bring_its_base(tmp_path: Path) -> None:
     part = torch.zeros(1_000_000)[:2]
     path = write_state(tmp_path / "state.pt", {"part": part, "again": part}, ABOUT)
     assert path.stat().st_size < 10_000
@@ -156,7 +158,7 @@ def test_a_part_of_a_large_tensor_does_not_bring_the_rest(tmp_path: Path) -> Non
     assert saved["part"].data_ptr() == saved["again"].data_ptr()
 
 
-def test_torch_is_asked_for_only_by_its_own_endings(
+def test_export_needs_torch_only_for_its_endings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dasktune.study.export.find_spec", lambda name: None)
@@ -165,14 +167,14 @@ def test_torch_is_asked_for_only_by_its_own_endings(
     assert write_state(tmp_path / "state.npz", {"x": 1}, ABOUT).exists()
 
 
-def test_a_state_with_our_name_in_it_is_refused_as_a_whole(tmp_path: Path) -> None:
+def test_export_state_with_reserved_part_is_refused(tmp_path: Path) -> None:
     state = {"dasktune": 1, "x": 2}
     with pytest.raises(ConfigurationError, match="a part named 'dasktune' of its own"):
         write_state(tmp_path / "state.pt", state, ABOUT)
     assert torch.load(write_state(tmp_path / "state.pt", state, ABOUT, "x")) == 2
 
 
-def test_what_cannot_be_written_leaves_the_old_file(tmp_path: Path) -> None:
+def test_export_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     path = write_state(tmp_path / "state.npz", {"x": 1}, ABOUT)
     before = path.read_bytes()
     with pytest.raises(ValueError, match="Object arrays"):

@@ -70,7 +70,7 @@ def study(tmp_path: Path, two_threads: Client) -> Study:
 
 
 @pytest.mark.process
-def test_the_best_trial_is_read_without_dasktune(study: Study, tmp_path: Path) -> None:
+def test_export_best_trial_is_readable_without_dasktune(study: Study, tmp_path: Path) -> None:
     assert study.best_trial.number == 1
     path = study.export(path=tmp_path / "new" / "model.pt")
     program = f"""
@@ -99,7 +99,7 @@ print(json.dumps([sorted(state), state["done"], state["dasktune"]]))
     }
 
 
-def test_the_values_are_those_of_the_last_step(study: Study, tmp_path: Path) -> None:
+def test_export_values_are_those_of_the_last_step(study: Study, tmp_path: Path) -> None:
     for step, lr in ((2, 0.4), (3, 0.2)):
         path = study.export(0, tmp_path / "model.pth", step=step)
         about = torch.load(path, weights_only=True)["dasktune"]
@@ -110,7 +110,7 @@ def test_the_values_are_those_of_the_last_step(study: Study, tmp_path: Path) -> 
         )
 
 
-def test_a_part_is_what_the_model_loads(study: Study, tmp_path: Path) -> None:
+def test_export_part_loads_into_the_model(study: Study, tmp_path: Path) -> None:
     path = study.export(0, tmp_path / "net.pt", only="net")
     saved = torch.load(path, weights_only=True)
     fresh = net()
@@ -124,7 +124,7 @@ def test_a_part_is_what_the_model_loads(study: Study, tmp_path: Path) -> None:
         study.export(0, tmp_path / "net.pt", only="model")
 
 
-def test_numpy_reads_an_npz_by_dotted_names(study: Study, tmp_path: Path) -> None:
+def test_export_npz_has_dotted_names(study: Study, tmp_path: Path) -> None:
     path = study.export(0, tmp_path / "model.npz")
     state = study.trial_state(0)
     with np.load(path, allow_pickle=False) as saved:
@@ -146,7 +146,7 @@ def test_numpy_reads_an_npz_by_dotted_names(study: Study, tmp_path: Path) -> Non
         ("folder.pt", "path must be a file, got the folder"),
     ],
 )
-def test_a_path_that_cannot_be_is_refused_before_anything_is_trained(
+def test_export_invalid_path_is_refused_before_training(
     study: Study, name: str, message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "folder.pt").mkdir()

@@ -23,7 +23,7 @@ def make(folder: Path, **options: Any) -> Study:
     return dt.create_study(None, storage=folder, **named)
 
 
-def test_an_added_trial_counts_for_the_best_and_is_kept(tmp_path: Path) -> None:
+def test_add_trial_counts_for_best_and_is_stored(tmp_path: Path) -> None:
     study = make(tmp_path)
     number = study.add_trial({"lr": np.float64(0.5), "kind": "a"}, 0.25, steps=7)
     assert number == 0
@@ -34,7 +34,7 @@ def test_an_added_trial_counts_for_the_best_and_is_kept(tmp_path: Path) -> None:
     assert make(tmp_path).summary()["steps_requested"] == 0, "nobody trained it here"
 
 
-def test_tuners_go_on_behind_added_trials(tmp_path: Path) -> None:
+def test_add_trial_does_not_disturb_tuners(tmp_path: Path) -> None:
     study = make(tmp_path)
     study.add_trial({"lr": 0.5, "kind": "a"}, 0.25)
     tuner = dt.algos.Random(SPACE, trials=2, max_steps=1)
@@ -62,21 +62,21 @@ def optuna_study(direction: str = "minimize") -> optuna.Study:
     return study
 
 
-def test_an_optuna_study_is_taken_over(tmp_path: Path) -> None:
+def test_warm_start_adds_trials_of_an_optuna_study(tmp_path: Path) -> None:
     study, theirs = make(tmp_path), optuna_study()
     assert study.warm_start(theirs) == [0, 1, 2]
     assert study.best_value == theirs.best_value
     assert dict(study.best_params) == theirs.best_params
 
 
-def test_an_optuna_study_of_the_other_direction_is_refused(tmp_path: Path) -> None:
+def test_warm_start_other_direction_is_refused(tmp_path: Path) -> None:
     study = make(tmp_path)
     with pytest.raises(ConfigurationError, match="directions minimize, got maximize"):
         study.warm_start(optuna_study("maximize"))
     assert study.trials == []
 
 
-def test_a_table_is_taken_over_also_ours(tmp_path: Path) -> None:
+def test_warm_start_adds_rows_of_a_data_frame(tmp_path: Path) -> None:
     study = make(tmp_path / "one")
     study.add_trial({"lr": 0.5, "kind": "a"}, 0.25, steps=7)
     study.add_trial({"lr": 0.75}, math.inf, steps=2)
@@ -86,13 +86,13 @@ def test_a_table_is_taken_over_also_ours(tmp_path: Path) -> None:
     assert kept == [({"lr": 0.5, "kind": "a"}, 0.25, 7), ({"lr": 0.75}, math.inf, 2)]
 
 
-def test_a_table_of_optuna_is_taken_over(tmp_path: Path) -> None:
+def test_warm_start_adds_rows_of_an_optuna_data_frame(tmp_path: Path) -> None:
     study = make(tmp_path)
     assert len(study.warm_start(optuna_study().trials_dataframe())) == 3
     assert set(study.trials[0].params) == {"lr", "kind"}
 
 
-def test_what_cannot_be_taken_over_is_refused(tmp_path: Path) -> None:
+def test_warm_start_invalid_source_is_refused(tmp_path: Path) -> None:
     study = make(tmp_path)
     with pytest.raises(ConfigurationError, match=r"must be an optuna\.Study or a pandas"):
         study.warm_start([1, 2])

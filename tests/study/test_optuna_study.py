@@ -29,7 +29,7 @@ def run(study: Study, tuner: dt.algos.Tuner) -> None:
         study.tell(asked, value_of(asked))
 
 
-def test_plots_of_optuna_work_on_a_study_that_was_pruned(tmp_path: Path) -> None:
+def test_optuna_study_of_pruned_trials_can_be_plotted(tmp_path: Path) -> None:
     study = make(tmp_path)
     run(study, dt.algos.ASHA(SPACE, trials=24, max_steps=16))
     shown = study.optuna_study()
@@ -44,7 +44,7 @@ def test_plots_of_optuna_work_on_a_study_that_was_pruned(tmp_path: Path) -> None
     assert len(figure.data) == 24
 
 
-def test_an_optuna_storage_follows_the_study_and_is_taken_up_again(tmp_path: Path) -> None:
+def test_mirror_follows_study_and_is_continued(tmp_path: Path) -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     url = f"sqlite:///{tmp_path}/optuna.db"
     study = make(tmp_path, mirror=url)
@@ -60,7 +60,7 @@ def test_an_optuna_storage_follows_the_study_and_is_taken_up_again(tmp_path: Pat
     assert [one.state.name for one in shown.trials] == ["COMPLETE"] * 6
 
 
-def test_a_mirror_of_another_study_is_refused_before_anything_runs(tmp_path: Path) -> None:
+def test_mirror_of_another_study_is_refused_before_the_run(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/optuna.db"
     run(make(tmp_path / "one", mirror=url), dt.algos.Random(SPACE, trials=1, max_steps=1))
     other = make(tmp_path / "two", mirror=url)

@@ -142,7 +142,7 @@ def steps_counted(folder: Path) -> int:
         ({"reuse": "all"}, "unknown reuse 'all'; known: code, exact"),
     ],
 )
-def test_a_wrong_argument_is_refused_and_leaves_nothing(
+def test_create_study_invalid_argument_leaves_nothing(
     tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
     given = {
@@ -159,7 +159,7 @@ def test_a_wrong_argument_is_refused_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("name", ["../../up", "a/b", "..", "ä ö/", "/root", "x" * 300])
-def test_any_name_has_a_folder_of_its_own_below_runs(
+def test_create_study_any_name_has_its_own_folder_below_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     (tmp_path / "here").mkdir()
@@ -171,7 +171,7 @@ def test_any_name_has_a_folder_of_its_own_below_runs(
     assert database.parent.parent == tmp_path / "here" / "runs"
 
 
-def test_a_store_below_the_home_is_one_place_for_driver_and_workers(
+def test_store_below_home_is_the_same_for_driver_and_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -181,7 +181,7 @@ def test_a_store_below_the_home_is_one_place_for_driver_and_workers(
         assert (tmp_path / "runs" / "dasktune.json").is_file()
 
 
-def test_all_problems_are_said_at_once(tmp_path: Path) -> None:
+def test_create_study_several_problems_are_raised_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
         make(tmp_path, Forgetful, name=" ", report_every=0, seed="a", reuse="b", direction="c")
     assert len(caught.value.problems) == 6
@@ -196,7 +196,7 @@ def test_all_problems_are_said_at_once(tmp_path: Path) -> None:
         ({"lr": [Warmup(3, 0.1)]}, r"lr: Warmup\(3, 0.1\) ends at step 3, max_steps is 6"),
     ],
 )
-def test_a_space_that_cannot_be_trained_is_refused(
+def test_grid_and_preview_refuse_untrainable_space(
     domains: dict[str, list[object]], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
@@ -205,7 +205,7 @@ def test_a_space_that_cannot_be_trained_is_refused(
         dt.preview(dt.Space(**domains), max_steps=STEPS)
 
 
-def test_one_name_is_one_trainer_metric_direction_and_seed(tmp_path: Path) -> None:
+def test_create_study_same_name_other_arguments_is_refused(tmp_path: Path) -> None:
     make(tmp_path).close()
     with pytest.raises(ConfigurationError, match="exists already; open it with load_if_exists"):
         make(tmp_path)
@@ -229,7 +229,7 @@ def test_one_name_is_one_trainer_metric_direction_and_seed(tmp_path: Path) -> No
     make(tmp_path, load_if_exists=True).close()
 
 
-def test_a_store_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_create_study_unwritable_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"cannot write to .*/file: "):
         make(tmp_path, storage=tmp_path / "file")
@@ -249,7 +249,7 @@ def test_a_store_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         ({"workers": 0}, "workers must be an int >= 1, got 0"),
     ],
 )
-def test_what_cannot_be_run_is_refused(
+def test_optimize_invalid_argument_is_refused(
     tmp_path: Path, arguments: dict[str, Any], message: str
 ) -> None:
     study = make(tmp_path)
@@ -260,7 +260,7 @@ def test_what_cannot_be_run_is_refused(
     study.close()
 
 
-def test_evaluate_refuses_what_cannot_be_trained(tmp_path: Path, client: Client) -> None:
+def test_evaluate_untrainable_configuration_is_refused(tmp_path: Path, client: Client) -> None:
     study = make(tmp_path)
     with pytest.raises(ConfigurationError, match="steps must be >= 1, got 0"):
         study.evaluate({"lr": 0.1}, steps=0, client=client)
@@ -275,9 +275,7 @@ def test_evaluate_refuses_what_cannot_be_trained(tmp_path: Path, client: Client)
 # ----------------------------------------------------------------------- bad clusters
 
 
-def test_workers_in_this_process_are_refused_where_a_process_is_needed(
-    tmp_path: Path, client: Client
-) -> None:
+def test_in_process_workers_are_refused_if_process_needed(tmp_path: Path, client: Client) -> None:
     study = make(tmp_path, Sheltered)
     with pytest.raises(ClusterError, match="each worker must be a process of its own"):
         run(study, client)
@@ -287,7 +285,7 @@ def test_workers_in_this_process_are_refused_where_a_process_is_needed(
 
 @pytest.mark.process
 @pytest.mark.cluster
-def test_a_store_in_memory_is_refused_by_other_processes(tmp_path: Path) -> None:
+def test_memory_store_with_worker_processes_is_refused(tmp_path: Path) -> None:
     study = make(tmp_path, storage="memory://elsewhere")
     with dask_worker(tmp_path) as client:
         with pytest.raises(ClusterError, match="a memory:// store is seen by one process only"):
@@ -337,9 +335,7 @@ def dask_worker(path: Path) -> Iterator[Client]:
         ("raise ImportError", "must have dasktune installed, and it has not"),
     ],
 )
-def test_workers_must_have_this_version_of_the_package(
-    tmp_path: Path, source: str, message: str
-) -> None:
+def test_workers_of_another_version_are_refused(tmp_path: Path, source: str, message: str) -> None:
     package = tmp_path / "other" / "dasktune"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(source)
@@ -353,7 +349,7 @@ def test_workers_must_have_this_version_of_the_package(
     study.close()
 
 
-def test_a_client_that_was_closed_is_refused(tmp_path: Path) -> None:
+def test_optimize_closed_client_is_refused(tmp_path: Path) -> None:
     with in_process(1) as cluster, Client(cluster) as gone:
         pass
     study = make(tmp_path)
@@ -365,7 +361,7 @@ def test_a_client_that_was_closed_is_refused(tmp_path: Path) -> None:
 # -------------------------------------------------------------------- what a study says
 
 
-def test_a_study_says_what_it_trained(tmp_path: Path, client: Client) -> None:
+def test_study_after_run_has_trials_and_summary(tmp_path: Path, client: Client) -> None:
     study = make(tmp_path)
     run(study, client)
     trials = study.trials
@@ -398,7 +394,7 @@ def test_a_study_says_what_it_trained(tmp_path: Path, client: Client) -> None:
     study.close()
 
 
-def test_a_study_without_trials_has_no_best(tmp_path: Path) -> None:
+def test_study_without_trials_has_no_best_trial(tmp_path: Path) -> None:
     study = make(tmp_path)
     assert study.best_trials == []
     with pytest.raises(ConfigurationError, match="no trial with a finite value yet"):
@@ -409,7 +405,7 @@ def test_a_study_without_trials_has_no_best(tmp_path: Path) -> None:
     study.close()
 
 
-def test_opening_reads_neither_the_log_nor_the_trials(
+def test_open_study_reads_neither_event_log_nor_trials(
     tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = make(tmp_path)
@@ -433,7 +429,7 @@ def test_opening_reads_neither_the_log_nor_the_trials(
     again.close()
 
 
-def test_direction_decides_what_is_best(tmp_path: Path, client: Client) -> None:
+def test_best_trial_depends_on_direction(tmp_path: Path, client: Client) -> None:
     found = {}
     for direction in ("minimize", "maximize"):
         study = make(tmp_path, name=direction, metric="height", direction=direction)
@@ -445,7 +441,9 @@ def test_direction_decides_what_is_best(tmp_path: Path, client: Client) -> None:
     assert steps_counted(tmp_path) == UNIQUE, "states do not depend on what is optimised"
 
 
-def test_a_known_tuner_returns_at_once_and_a_new_one_adds(tmp_path: Path, client: Client) -> None:
+def test_optimize_known_tuner_returns_at_once_new_tuner_adds(
+    tmp_path: Path, client: Client
+) -> None:
     study = make(tmp_path)
     run(study, client)
     study.close()
@@ -466,7 +464,7 @@ def test_a_known_tuner_returns_at_once_and_a_new_one_adds(tmp_path: Path, client
     again.close()
 
 
-def test_a_tuner_stays_as_it_was_and_can_be_used_again(tmp_path: Path, client: Client) -> None:
+def test_optimize_leaves_the_tuner_unchanged(tmp_path: Path, client: Client) -> None:
     tuner = dt.algos.Grid(SPACE, max_steps=STEPS)
     before = copy.deepcopy(vars(tuner))
     for name in ("first", "second"):
@@ -491,7 +489,7 @@ class Nested(dt.algos.Grid):
         return super().tell(report)
 
 
-def test_a_study_runs_one_tuner_at_a_time(tmp_path: Path, client: Client) -> None:
+def test_optimize_second_tuner_meanwhile_is_refused(tmp_path: Path, client: Client) -> None:
     study = make(tmp_path)
     tuner = Nested(SPACE, max_steps=STEPS)
     tuner.study = study
@@ -530,7 +528,7 @@ class StoppingClient:
         return getattr(self._client, name)
 
 
-def test_evaluate_says_that_it_was_stopped(tmp_path: Path, client: Client) -> None:
+def test_evaluate_stopped_study_raises(tmp_path: Path, client: Client) -> None:
     study = make(tmp_path)
     with pytest.raises(TrainerError, match="evaluate was stopped before step 6; the same call"):
         study.evaluate({"lr": 0.1}, steps=6, client=StoppingClient(study, client))
@@ -540,7 +538,9 @@ def test_evaluate_says_that_it_was_stopped(tmp_path: Path, client: Client) -> No
     study.close()
 
 
-def test_names_of_hyper_parameters_do_not_hide_columns(tmp_path: Path, client: Client) -> None:
+def test_dataframe_hyper_parameter_names_do_not_hide_columns(
+    tmp_path: Path, client: Client
+) -> None:
     space = dt.Space(lr=[0.1], value=[7], steps=[8], params_value=[9])
     study = make(tmp_path)
     run(study, client, space=space, steps=2)
@@ -553,9 +553,7 @@ def test_names_of_hyper_parameters_do_not_hide_columns(tmp_path: Path, client: C
     study.close()
 
 
-def test_a_trial_has_the_metrics_of_the_steps_it_was_asked_for(
-    tmp_path: Path, client: Client
-) -> None:
+def test_trial_has_the_metrics_of_its_requested_steps(tmp_path: Path, client: Client) -> None:
     study = make(tmp_path)
     space = dt.Space(lr=[0.1])
     run(study, client, space=space, steps=3)
@@ -576,7 +574,7 @@ def test_user_attributes_are_kept(tmp_path: Path) -> None:
     again.close()
 
 
-def test_another_process_may_add_attributes_and_checks_at_any_time(
+def test_attributes_and_checks_of_another_process_are_read(
     tmp_path: Path, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     study = make(tmp_path)
@@ -596,7 +594,7 @@ def test_another_process_may_add_attributes_and_checks_at_any_time(
     study.close()
 
 
-def test_a_study_goes_on_from_what_another_process_decided(tmp_path: Path, client: Client) -> None:
+def test_study_continues_from_decisions_of_another_process(tmp_path: Path, client: Client) -> None:
     study = make(tmp_path)
     other = make(tmp_path, load_if_exists=True)
     run(study, client)
@@ -610,7 +608,7 @@ def test_a_study_goes_on_from_what_another_process_decided(tmp_path: Path, clien
     study.close()
 
 
-def test_what_could_not_be_written_is_not_believed_later(
+def test_failed_write_is_forgotten_by_the_next_run(
     tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(self: Database, batch: Batch) -> None:
@@ -640,7 +638,7 @@ class Meddled(dt.algos.Grid):
         return super().tell(report)
 
 
-def test_of_two_that_run_one_study_one_is_told(tmp_path: Path, client: Client) -> None:
+def test_second_driver_of_a_study_makes_the_first_raise(tmp_path: Path, client: Client) -> None:
     study = make(tmp_path)
     tuner = Meddled(SPACE, max_steps=STEPS)
     tuner.database = str(tmp_path / "dasktune.db")
@@ -651,7 +649,7 @@ def test_of_two_that_run_one_study_one_is_told(tmp_path: Path, client: Client) -
     study.close()
 
 
-def test_of_two_that_create_one_study_one_creates_it(
+def test_two_creators_of_one_study_one_creates_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     barrier, find = threading.Barrier(2, timeout=30), Database.study
@@ -685,7 +683,7 @@ def test_of_two_that_create_one_study_one_creates_it(
     assert "study 'own' exists already; open it with load_if_exists=True" in found[0]
 
 
-def test_without_merging_nothing_is_shared(tmp_path: Path, client: Client) -> None:
+def test_merge_false_shares_no_steps(tmp_path: Path, client: Client) -> None:
     study = make(tmp_path, merge=False)
     run(study, client)
     merged = make(tmp_path, name="merged")
@@ -701,7 +699,7 @@ def test_without_merging_nothing_is_shared(tmp_path: Path, client: Client) -> No
     study.close()
 
 
-def test_a_control_shares_nothing_with_an_earlier_control(tmp_path: Path, client: Client) -> None:
+def test_merge_false_shares_nothing_with_earlier_studies(tmp_path: Path, client: Client) -> None:
     first = make(tmp_path, name="first", merge=False)
     run(first, client)
     first.close()
@@ -716,14 +714,14 @@ def test_a_control_shares_nothing_with_an_earlier_control(tmp_path: Path, client
     again.close()
 
 
-def test_reports_come_every_so_often_and_at_the_end(tmp_path: Path, client: Client) -> None:
+def test_report_every_reports_also_at_the_end(tmp_path: Path, client: Client) -> None:
     study = make(tmp_path, report_every=4)
     run(study, client, space=dt.Space(lr=[Exponential(0.1, 0.9)]), steps=7)
     assert set(study.trials[0].metrics) == {4, 7}
     study.close()
 
 
-def test_states_are_saved_every_so_often_and_at_the_end(tmp_path: Path, client: Client) -> None:
+def test_checkpoint_every_saves_also_at_the_end(tmp_path: Path, client: Client) -> None:
     study = make(tmp_path, checkpoint_every=3)
     run(study, client, space=dt.Space(lr=[0.1]), steps=7)
     commits = [study.store.commit_of(key) for key in list(study.store.keys())]
@@ -731,7 +729,7 @@ def test_states_are_saved_every_so_often_and_at_the_end(tmp_path: Path, client: 
     study.close()
 
 
-def test_a_check_that_failed_forbids_merging(
+def test_failed_check_forbids_merging(
     tmp_path: Path, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     study = make(tmp_path)
@@ -753,7 +751,7 @@ def test_a_check_that_failed_forbids_merging(
     study.close()
 
 
-def test_best_passes_over_values_that_are_not_finite(tmp_path: Path, client: Client) -> None:
+def test_best_trial_ignores_values_that_are_not_finite(tmp_path: Path, client: Client) -> None:
     study = make(tmp_path)
     run(study, client, space=dt.Space(lr=[0.1, 1e200, 1e308]), steps=3)
     assert not math.isfinite(study.trials[2].value)
@@ -761,7 +759,7 @@ def test_best_passes_over_values_that_are_not_finite(tmp_path: Path, client: Cli
     study.close()
 
 
-def test_a_study_has_one_store(tmp_path: Path) -> None:
+def test_study_keeps_its_store_moved_or_emptied(tmp_path: Path) -> None:
     def create(storage: str) -> None:
         dt.create_study(
             Descent,
@@ -781,6 +779,6 @@ def test_a_study_has_one_store(tmp_path: Path) -> None:
     create("a")
 
 
-def test_a_budget_is_for_what_is_saved() -> None:
+def test_create_study_budget_without_trainer_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="budget must be None without a trainer"):
         dt.create_study(None, name="own", storage="memory://own", metric="loss", budget="1 MB")

@@ -88,14 +88,14 @@ def stored_steps(study: Study) -> set[int]:
     return {one.step for one in study.store.inventory() if one.is_committed}
 
 
-def test_a_stored_state_is_read(study: Study, tmp_path: Path) -> None:
+def test_trial_state_stored_is_read(study: Study, tmp_path: Path) -> None:
     for trial in range(2):
         assert encode(study.trial_state(trial)).digest == alone(trial, STEPS, tmp_path)
     assert encode(study.trial_state(0, 6)).digest == alone(0, 6, tmp_path)
     assert trained(tmp_path) == 0
 
 
-def test_a_state_between_is_trained_from_the_nearest_and_stored(
+def test_trial_state_missing_is_trained_from_nearest_and_stored(
     study: Study, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert stored_steps(study) == {6, 8}
@@ -109,9 +109,7 @@ def test_a_state_between_is_trained_from_the_nearest_and_stored(
     assert trained(tmp_path) == 1, "it is not needed twice"
 
 
-def test_what_was_trained_again_is_known_to_the_database_with_its_metrics(
-    study: Study, tmp_path: Path
-) -> None:
+def test_trial_state_trained_again_is_recorded_with_metrics(study: Study, tmp_path: Path) -> None:
     study.trial_state(1, 7)
     key = study.plan.node_at(1, 7).key_at(7)
     assert key in study.database.checkpoint_keys()
@@ -122,7 +120,9 @@ def test_what_was_trained_again_is_known_to_the_database_with_its_metrics(
     assert 7 in {step for node in opened(tmp_path).plan.nodes_of(1) for step in node.checkpoints}
 
 
-def test_states_that_have_gone_are_trained_again_from_nothing(study: Study, tmp_path: Path) -> None:
+def test_trial_state_without_checkpoints_is_trained_from_step_0(
+    study: Study, tmp_path: Path
+) -> None:
     for key in list(study.store.keys()):
         study.store.discard(key)
     assert encode(study.trial_state(1, 8)).digest == alone(1, 8, tmp_path)
@@ -130,9 +130,7 @@ def test_states_that_have_gone_are_trained_again_from_nothing(study: Study, tmp_
     assert stored_steps(study) == {8}
 
 
-def test_a_state_that_is_altered_is_trained_again_and_replaced(
-    study: Study, tmp_path: Path
-) -> None:
+def test_trial_state_corrupt_is_trained_again_and_replaced(study: Study, tmp_path: Path) -> None:
     key = study.plan.node_at(0, 8).key_at(8)
     (folder,) = [path for path in (tmp_path / "store").rglob("step-8") if key in str(path)]
     chunk = max(folder.iterdir(), key=lambda path: path.stat().st_size)
@@ -142,7 +140,7 @@ def test_a_state_that_is_altered_is_trained_again_and_replaced(
     assert encode(study.store.load(key)[0]).digest == alone(0, 8, tmp_path)
 
 
-def test_a_study_that_does_not_merge_leaves_its_store_as_it_is(
+def test_trial_state_without_merging_leaves_store_unchanged(
     tmp_path: Path, two_threads: Client
 ) -> None:
     study = opened(tmp_path, merge=False)
@@ -152,9 +150,7 @@ def test_a_study_that_does_not_merge_leaves_its_store_as_it_is(
     assert set(study.store.keys()) == before
 
 
-def test_repeats_are_trained_with_the_seeds_of_their_own(
-    tmp_path: Path, two_threads: Client
-) -> None:
+def test_trial_state_of_repeats_uses_their_own_seeds(tmp_path: Path, two_threads: Client) -> None:
     study = opened(tmp_path, seed=3)
     tuner = dt.algos.Repeats(dt.algos.Grid(dt.Space(lr=[RATES[0]]), max_steps=STEPS), seeds=2)
     study.optimize(tuner, client=two_threads)
@@ -164,7 +160,7 @@ def test_repeats_are_trained_with_the_seeds_of_their_own(
         assert digest == alone(0, 5, tmp_path, seed=3 + trial.seed)
 
 
-def test_a_state_of_a_later_version_stays_and_is_trained_again(
+def test_trial_state_of_later_version_stays_and_is_trained_again(
     study: Study, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     study.trial_state(0, 7)
@@ -178,7 +174,7 @@ def test_a_state_of_a_later_version_stays_and_is_trained_again(
     assert "the state that was trained again is not saved: " in caplog.text
 
 
-def test_a_trainer_that_fails_is_told_of_with_its_traceback(study: Study, tmp_path: Path) -> None:
+def test_trial_state_failing_trainer_raises_with_traceback(study: Study, tmp_path: Path) -> None:
     (tmp_path / "fail").touch()
     with pytest.raises(TrainerError, match="ValueError: the data have gone") as caught:
         study.trial_state(0, 7)
@@ -194,12 +190,14 @@ def test_a_trainer_that_fails_is_told_of_with_its_traceback(study: Study, tmp_pa
         (0, 2.5, "step of trial 0 must be 1 to 8, got 2.5"),
     ],
 )
-def test_what_is_not_there_is_refused(study: Study, trial: int, step: Any, message: str) -> None:
+def test_trial_state_unknown_trial_or_step_is_refused(
+    study: Study, trial: int, step: Any, message: str
+) -> None:
     with pytest.raises(ConfigurationError, match=message):
         study.trial_state(trial, step)
 
 
-def test_a_trial_that_was_added_has_no_state(tmp_path: Path) -> None:
+def test_trial_state_of_added_trial_is_refused(tmp_path: Path) -> None:
     study = opened(tmp_path)
     with pytest.raises(ConfigurationError, match="those of the study, which has none yet, got 0"):
         study.trial_state(0)
@@ -230,7 +228,7 @@ class Net(dt.TorchTrainer):
 
 
 def looks() -> tuple[object, ...]:
-    """Return what a trainer may change of this process."""
+    """Return the global state that a trainer may change."""
     exact = torch.are_deterministic_algorithms_enabled()
     kept = torch.get_num_threads(), exact, torch.backends.cudnn.benchmark
     return *kept, encode(global_states()).digest
@@ -244,7 +242,7 @@ def net_states(**config: Any) -> TrialStates:
     return TrialStates(CheckpointStore("memory://states"), plan, training, None)
 
 
-def test_training_again_leaves_the_process_as_it_was() -> None:
+def test_trial_state_training_restores_process_state() -> None:
     states = net_states()
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -261,7 +259,7 @@ def test_training_again_leaves_the_process_as_it_was() -> None:
     assert list(CheckpointStore("memory://states").keys()) == []
 
 
-def test_what_dask_draws_meanwhile_does_not_reach_the_trainer(
+def test_trial_state_trainer_has_its_own_generator(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     undisturbed = encode(net_states().at(0, 3)).digest

@@ -43,7 +43,7 @@ def same(one: Trace, other: Trace) -> None:
 
 
 @pytest.mark.parametrize("name", ["trace.zarr", "trace.zarr.zip"])
-def test_a_store_holds_all_of_a_trace(tmp_path: Path, name: str) -> None:
+def test_zarr_file_holds_a_whole_trace(tmp_path: Path, name: str) -> None:
     path = WHOLE.save(tmp_path / name)
     assert path == tmp_path / name
     again = Trace.load(path)
@@ -53,7 +53,7 @@ def test_a_store_holds_all_of_a_trace(tmp_path: Path, name: str) -> None:
     same(Trace.load(alone.save(tmp_path / f"alone-{name}")), alone)
 
 
-def test_a_store_is_what_any_zarr_reads(tmp_path: Path) -> None:
+def test_zarr_file_is_readable_by_zarr(tmp_path: Path) -> None:
     group = zarr.open_group(WHOLE.save(tmp_path / "trace.zarr"), mode="r")
     assert group.attrs["dasktune_trace"] == 1
     assert group.attrs["metrics"] == ["accuracy", "val/loss"]
@@ -62,7 +62,7 @@ def test_a_store_is_what_any_zarr_reads(tmp_path: Path) -> None:
     np.testing.assert_array_equal(group["seconds"][:], WHOLE.seconds)
 
 
-def test_an_npz_holds_curves_and_times(tmp_path: Path) -> None:
+def test_npz_file_holds_curves_and_times(tmp_path: Path) -> None:
     again = Trace.load(WHOLE.save(tmp_path / "trace.npz"))
     np.testing.assert_array_equal(again.values, WHOLE.values)
     np.testing.assert_array_equal(again.seconds, WHOLE.seconds)
@@ -76,7 +76,7 @@ def test_an_npz_holds_curves_and_times(tmp_path: Path) -> None:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-def test_floats_come_back_exactly(tmp_path: Path, data: st.DataObject, name: str) -> None:
+def test_saved_floats_are_loaded_exactly(tmp_path: Path, data: st.DataObject, name: str) -> None:
     rows, steps = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 4))
     numbers = st.lists(st.floats(), min_size=rows * steps, max_size=rows * steps)
     loss = np.array(data.draw(numbers)).reshape(rows, steps)
@@ -87,7 +87,7 @@ def test_floats_come_back_exactly(tmp_path: Path, data: st.DataObject, name: str
 
 
 @pytest.mark.parametrize("name", ["trace.zarr", "trace.zarr.zip", "trace.npz"])
-def test_what_is_there_is_not_overwritten(tmp_path: Path, name: str) -> None:
+def test_save_existing_path_is_refused(tmp_path: Path, name: str) -> None:
     path = WHOLE.save(tmp_path / name)
     with pytest.raises(ConfigurationError, match="exists already"):
         WHOLE.save(path)
@@ -96,7 +96,7 @@ def test_what_is_there_is_not_overwritten(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["trace.zarr", "trace.zarr.zip", "trace.npz"])
 @pytest.mark.parametrize("value", [np.float32(1), NAN, float("inf"), [object()]])
-def test_a_configuration_that_is_no_json_is_refused_and_nothing_is_left(
+def test_save_configuration_not_json_is_refused_without_a_trace(
     tmp_path: Path, name: str, value: object
 ) -> None:
     trace = Trace.from_arrays({"loss": [[1.0]] * 2}, configurations=[{"lr": 0.1}, {"lr": value}])
@@ -107,14 +107,14 @@ def test_a_configuration_that_is_no_json_is_refused_and_nothing_is_left(
 
 @pytest.mark.skipif(np.dtype(np.longdouble) == float, reason="zarr can write all floats here")
 @pytest.mark.parametrize("name", ["trace.zarr", "trace.zarr.zip"])
-def test_what_cannot_be_written_leaves_nothing(tmp_path: Path, name: str) -> None:
+def test_save_failure_leaves_no_file(tmp_path: Path, name: str) -> None:
     long = Trace.from_arrays({"loss": np.ones((1, 2), np.longdouble)})
     with pytest.raises(StorageError, match="cannot be written"):
         long.save(tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_that_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_save_invalid_path_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as error:
         WHOLE.save(tmp_path / "missing" / "trace.parquet")
     unknown, folder = error.value.problems
@@ -125,7 +125,7 @@ def test_a_place_that_cannot_be_is_refused(tmp_path: Path) -> None:
             Trace.load(tmp_path / name)
 
 
-def test_a_chunk_that_is_missing_or_altered_is_noticed(tmp_path: Path) -> None:
+def test_load_damaged_chunk_is_refused(tmp_path: Path) -> None:
     path = WHOLE.save(tmp_path / "trace.zarr")
     (chunk,) = (one for one in (path / "values" / "c").rglob("*") if one.is_file())
     kept = chunk.read_bytes()
@@ -140,14 +140,14 @@ def test_a_chunk_that_is_missing_or_altered_is_noticed(tmp_path: Path) -> None:
         Trace.load(path)
 
 
-def test_a_zip_that_was_cut_off_is_noticed(tmp_path: Path) -> None:
+def test_load_truncated_zip_is_refused(tmp_path: Path) -> None:
     path = WHOLE.save(tmp_path / "trace.zarr.zip")
     path.write_bytes(path.read_bytes()[:300])
     with pytest.raises(StorageError, match="cannot be read as a trace"):
         Trace.load(path)
 
 
-def test_a_folder_that_is_no_group_and_a_group_that_is_no_trace_are_refused(tmp_path: Path) -> None:
+def test_load_other_folder_or_group_is_refused(tmp_path: Path) -> None:
     empty = tmp_path / "empty.zarr"
     empty.mkdir()
     with pytest.raises(ConfigurationError, match=r"empty\.zarr: holds no zarr group"):
@@ -170,7 +170,7 @@ def test_a_folder_that_is_no_group_and_a_group_that_is_no_trace_are_refused(tmp_
         ({"overheads": {"fun": 1}}, "attributes must be those of a trace"),
     ],
 )
-def test_attributes_that_do_not_fit_say_why(
+def test_load_invalid_attributes_are_refused(
     tmp_path: Path, change: dict[str, object], message: str
 ) -> None:
     path = WHOLE.save(tmp_path / "trace.zarr")
@@ -190,7 +190,7 @@ def test_attributes_that_do_not_fit_say_why(
         (((0, 0), (0, 4)), "configuration 1 must share 0 to 3 steps with an earlier one, got 4"),
     ],
 )
-def test_configurations_share_steps_with_earlier_ones(
+def test_invalid_shared_steps_are_refused(
     shared: tuple[tuple[int, int], ...], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
@@ -202,7 +202,7 @@ def test_configurations_share_steps_with_earlier_ones(
         )
 
 
-def test_a_store_of_a_path_simulates(tmp_path: Path) -> None:
+def test_simulate_accepts_the_path_of_a_trace(tmp_path: Path) -> None:
     path = WHOLE.save(tmp_path / "trace.zarr")
     tuner = dt.algos.Grid(WHOLE.space(), max_steps=3)
     found = dt.simulate(tuner, path)

@@ -62,7 +62,7 @@ Run = Callable[..., Study]
 
 @pytest.fixture
 def run(tmp_path: Path, two_threads: Client) -> Iterator[Run]:
-    """Return what runs a tuner in a study and returns that."""
+    """Return a function that runs a tuner in a study and returns the study."""
     opened: list[Study] = []
 
     def made(tuner: dt.algos.Tuner | None = None, **options: Any) -> Study:
@@ -84,7 +84,7 @@ def grid(space: dt.Space | None = None) -> dt.algos.Grid:
     return dt.algos.Grid(space or dt.Space(lr=RATES), max_steps=STEPS)
 
 
-def test_a_trace_is_what_the_trials_measured(run: Run) -> None:
+def test_trace_has_the_values_of_the_trials(run: Run) -> None:
     study = run(grid())
     trace = study.trace()
     assert (trace.steps, trace.complete) == (STEPS, len(RATES))
@@ -98,7 +98,7 @@ def test_a_trace_is_what_the_trials_measured(run: Run) -> None:
     assert [sequence_from_json(one) for one in rates[2:]] == RATES[2:]
 
 
-def test_a_study_that_shared_steps_shares_them_in_its_replay(run: Run, tmp_path: Path) -> None:
+def test_trace_of_merged_study_shares_steps_in_simulation(run: Run, tmp_path: Path) -> None:
     study = run(grid())
     trace = study.trace()
     assert trace.shared == ((0, 0), (0, 0), (0, 3), (2, 6), (1, 1))
@@ -118,7 +118,7 @@ def test_a_study_that_shared_steps_shares_them_in_its_replay(run: Run, tmp_path:
             assert mine.metrics == heights
 
 
-def test_a_study_without_merging_is_trained_in_full_again(run: Run) -> None:
+def test_trace_of_unmerged_study_shares_no_steps(run: Run) -> None:
     study = run(grid(), merge=False)
     trace = study.trace()
     assert trace.shared == ()
@@ -126,7 +126,7 @@ def test_a_study_without_merging_is_trained_in_full_again(run: Run) -> None:
     assert found.steps_executed == study.summary()["steps_executed"] == STEPS * len(RATES)
 
 
-def test_its_times_are_those_that_workers_measured(run: Run) -> None:
+def test_trace_has_the_times_of_the_workers(run: Run) -> None:
     study = run(grid(dt.Space(lr=[0.1, 0.2, 0.3])))
     trace = study.trace()
     assert trace.seconds is not None
@@ -143,7 +143,7 @@ def test_its_times_are_those_that_workers_measured(run: Run) -> None:
     assert found.seconds == pytest.approx(overheads.begin + parts + late)
 
 
-def test_a_trial_that_was_ended_early_is_known_no_further(run: Run) -> None:
+def test_trace_of_ended_trial_ends_with_it(run: Run) -> None:
     tuner = dt.algos.SHA(
         dt.Space(lr=[0.1, 0.2, 0.3, 0.4]), trials=4, max_steps=STEPS, min_steps=2, eta=2,
         sampler="grid",
@@ -162,7 +162,7 @@ def test_a_trial_that_was_ended_early_is_known_no_further(run: Run) -> None:
     assert found.steps_executed == study.summary()["steps_executed"]
 
 
-def test_steps_that_were_not_measured_have_the_mean_of_theirs(run: Run) -> None:
+def test_trace_unmeasured_steps_have_the_mean_time(run: Run) -> None:
     trace = run(grid(dt.Space(lr=[0.1, 0.2])), report_every=3).trace()
     assert trace.measured is not None
     assert trace.measured.any(axis=0).tolist() == [step in (3, 6, 8) for step in range(1, 9)]
@@ -175,7 +175,7 @@ def test_steps_that_were_not_measured_have_the_mean_of_theirs(run: Run) -> None:
     assert known[2:] == pytest.approx([0.9**3] * 3 + [0.9**6] * 2 + [0.9**8])
 
 
-def test_a_study_that_is_under_way_is_a_trace_of_what_it_has(run: Run) -> None:
+def test_trace_of_running_study_has_its_values(run: Run) -> None:
     # More than workers are given before the driver looks at the limit again.
     trials = 40
     study = run(
@@ -187,13 +187,13 @@ def test_a_study_that_is_under_way_is_a_trace_of_what_it_has(run: Run) -> None:
     assert 0 < trained < trials * STEPS
 
 
-def test_trials_that_failed_are_known_up_to_there(run: Run) -> None:
+def test_trace_of_failed_trial_ends_with_the_failure(run: Run) -> None:
     trace = run(grid(dt.Space(lr=[0.1, 0.4])), config={"fails_at": 5}).trace()
     assert np.isfinite(trace.values[:, :, 0]).sum(axis=1)[0] == STEPS
     assert np.isfinite(trace.values[:, :, 0]).sum(axis=1)[1:].tolist() in ([], [4])
 
 
-def test_nothing_is_no_trace(run: Run) -> None:
+def test_trace_without_values_is_refused(run: Run) -> None:
     study = run()
     with pytest.raises(ConfigurationError, match="no step was measured yet"):
         study.trace()
@@ -202,7 +202,7 @@ def test_nothing_is_no_trace(run: Run) -> None:
         study.trace()
 
 
-def test_what_an_older_version_has_not_measured_is_a_second_a_step(run: Run) -> None:
+def test_trace_of_old_study_takes_1_second_a_step(run: Run) -> None:
     study = run(grid(dt.Space(lr=[0.1, 0.2])))
 
     def forget(connection: sa.Connection) -> None:
@@ -218,7 +218,7 @@ def test_what_an_older_version_has_not_measured_is_a_second_a_step(run: Run) -> 
     assert dt.simulate(grid(trace.space()), trace, workers=2).seconds == STEPS
 
 
-def test_a_store_that_others_use_as_well_gives_each_study_its_own(run: Run) -> None:
+def test_trace_in_shared_store_has_own_study_only(run: Run) -> None:
     first = run(grid(dt.Space(lr=[0.1, 0.2])))
     second = run(grid(dt.Space(lr=[0.2, 0.3])))
     assert [one["lr"] for one in first.trace().configurations] == [0.1, 0.2]
@@ -230,7 +230,7 @@ def test_a_store_that_others_use_as_well_gives_each_study_its_own(run: Run) -> N
     assert np.isfinite(trace.seconds).all()
 
 
-def test_repeats_over_seeds_are_configurations_of_their_own(run: Run) -> None:
+def test_trace_repeats_are_separate_configurations(run: Run) -> None:
     tuner = dt.algos.Repeats(grid(dt.Space(lr=[0.1, 0.2])), seeds=2)
     trace = run(tuner).trace()
     assert len(trace.configurations) == 4
@@ -238,9 +238,7 @@ def test_repeats_over_seeds_are_configurations_of_their_own(run: Run) -> None:
     assert trace.shared == ()
 
 
-def test_trials_of_one_configuration_are_one_as_far_as_any_was_trained(
-    run: Run, two_threads: Client
-) -> None:
+def test_trace_equal_trials_are_one_longest_configuration(run: Run, two_threads: Client) -> None:
     study = run(grid(dt.Space(lr=RATES[:3])))
     study.optimize(
         dt.algos.Grid(dt.Space(lr=RATES[1:]), max_steps=STEPS + 2),
@@ -258,9 +256,7 @@ def test_trials_of_one_configuration_are_one_as_far_as_any_was_trained(
     assert found.steps_executed == UNIQUE, "what they share is as before"
 
 
-def test_the_beginning_is_a_mean_of_runs_in_which_something_was_trained(
-    run: Run, two_threads: Client
-) -> None:
+def test_trace_begin_is_mean_over_runs_that_trained(run: Run, two_threads: Client) -> None:
     study = run(grid(dt.Space(lr=[0.1])))
 
     def begins() -> float:
@@ -282,7 +278,7 @@ def test_the_beginning_is_a_mean_of_runs_in_which_something_was_trained(
     assert begins() == pytest.approx(sum(both) / 2)
 
 
-def test_a_trace_is_saved_as_it_is(run: Run, tmp_path: Path) -> None:
+def test_trace_of_study_is_saved_and_loaded_unchanged(run: Run, tmp_path: Path) -> None:
     trace = run(grid()).trace()
     again = Trace.load(trace.save(tmp_path / "slope.zarr.zip"))
     for name in ("values", "seconds", "measured"):

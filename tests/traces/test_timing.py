@@ -1,4 +1,4 @@
-"""What time passes on simulated workers: step by step, and beside the steps."""
+"""Times on simulated workers: of each step, and beside the steps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def trace(loss: list[list[float]], **more: object) -> Trace:
     now=st.floats(0, 200),
     saves=st.sets(st.integers(1, 7)),
 )
-def test_a_position_is_the_last_step_whose_time_has_come(
+def test_job_position_is_the_last_complete_step(
     seconds: list[float], lead: float, save: float, now: float, saves: set[int]
 ) -> None:
     elapsed = tuple(itertools.accumulate(seconds, initial=0.0))
@@ -56,7 +56,7 @@ def test_a_position_is_the_last_step_whose_time_has_come(
 
 
 @given(seconds=st.floats(0, 10), factor=st.floats(1, 3), steps=st.integers(0, 20))
-def test_measured_steps_that_are_alike_take_what_even_ones_do(
+def test_measured_pace_of_equal_steps_is_even_pace(
     seconds: float, factor: float, steps: int
 ) -> None:
     elapsed = tuple(itertools.accumulate([seconds] * 20, initial=0.0))
@@ -65,7 +65,7 @@ def test_measured_steps_that_are_alike_take_what_even_ones_do(
     assert measured.least == even.least
 
 
-def test_a_stage_takes_its_start_its_steps_and_its_save() -> None:
+def test_stage_takes_start_steps_and_save() -> None:
     recorded = trace([[3.0, 2.0], [2.0, 1.0]], seconds=np.array([[1.0, 2.0], [4.0, 4.0]]),
                      overheads=OVERHEADS)  # fmt: skip
     found = dt.simulate(dt.algos.Grid(recorded.space(), max_steps=2), recorded, metric="loss")
@@ -87,9 +87,7 @@ def test_a_stage_takes_its_start_its_steps_and_its_save() -> None:
         ([[2.0, 1.5], [2.5, 2.0]], 10 + 1 + 10 + 1 + 100 + 1),
     ],
 )
-def test_a_stage_loads_its_state_unless_its_worker_holds_it(
-    loss: list[list[float]], seconds: float
-) -> None:
+def test_stage_loads_state_unless_worker_holds_it(loss: list[list[float]], seconds: float) -> None:
     recorded = trace(loss, overheads=Overheads(build=10.0, load=100.0))
     tuner = dt.algos.SHA(
         recorded.space(), trials=2, max_steps=2, min_steps=1, eta=2, sampler="grid"
@@ -97,14 +95,14 @@ def test_a_stage_loads_its_state_unless_its_worker_holds_it(
     assert dt.simulate(tuner, recorded, metric="loss").seconds == seconds
 
 
-def test_speeds_that_are_given_know_no_overheads() -> None:
+def test_given_seconds_per_step_drop_overheads() -> None:
     recorded = trace([[1.0, 2.0]], overheads=OVERHEADS)
     tuner = dt.algos.Grid(recorded.space(), max_steps=2)
     assert dt.simulate(tuner, recorded, metric="loss", seconds_per_step=2.0).seconds == 4.0
 
 
 @pytest.mark.parametrize("limits", [Limits(steps=5), Limits(seconds=9.0), Limits(worker_seconds=9)])
-def test_limits_are_met_at_the_step_whatever_steps_take(limits: Limits) -> None:
+def test_limits_with_uneven_steps_are_met_at_the_step(limits: Limits) -> None:
     seconds = np.array([[1.0, 0.0, 3.0, 1.0], [2.0, 2.0, 2.0, 2.0]])
     recorded = trace([[4.0, 3.0, 2.0, 1.0]] * 2, seconds=seconds, overheads=Overheads(save=0.5))
     tuner = dt.algos.Grid(recorded.space(), max_steps=4)
@@ -121,7 +119,7 @@ def test_limits_are_met_at_the_step_whatever_steps_take(limits: Limits) -> None:
         assert found.seconds == pytest.approx(min(9.0, whole.seconds))
 
 
-def test_configurations_that_share_steps_are_trained_as_the_study_was() -> None:
+def test_simulation_shares_steps_as_the_study_did() -> None:
     # The five trials of the cases: those that begin alike share their first steps.
     shared = ((0, 0), (0, 3), (0, 7), (2, 9), (0, 0))
     rows = np.arange(5 * STEPS, dtype=float).reshape(5, STEPS)
@@ -139,13 +137,13 @@ def test_configurations_that_share_steps_are_trained_as_the_study_was() -> None:
     assert alone.steps_executed == 5 * STEPS
 
 
-def test_a_configuration_that_is_the_same_as_another_is_trained_once() -> None:
+def test_simulation_trains_equal_configurations_once() -> None:
     recorded = trace([[2.0, 1.0], [2.0, 1.0]], shared=((0, 0), (0, 2)))
     found = dt.simulate(dt.algos.Grid(recorded.space(), max_steps=2), recorded, metric="loss")
     assert (len(found.trials), found.steps_executed) == (2, 2)
 
 
-def test_an_order_takes_every_configuration_once() -> None:
+def test_space_order_takes_every_configuration_once() -> None:
     recorded = trace([[float(number)] for number in range(9)])
 
     def taken(order: int | None) -> list[object]:
@@ -162,7 +160,7 @@ def test_an_order_takes_every_configuration_once() -> None:
     assert taken(2) == orders[2]
 
 
-def test_between_two_measurements_a_metric_stays_as_it_was() -> None:
+def test_metric_between_measurements_keeps_its_value() -> None:
     nan = float("nan")
     recorded = trace(
         [[nan, 5.0, nan, nan, 2.0, nan]],
@@ -174,7 +172,7 @@ def test_between_two_measurements_a_metric_stays_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("inf"), float("nan"), "1"])
-def test_an_overhead_must_be_a_time(seconds: object) -> None:
+def test_invalid_overhead_is_refused(seconds: object) -> None:
     with pytest.raises(ConfigurationError, match="overheads: save must be a number >= 0"):
         Overheads(save=seconds)  # type: ignore[arg-type]
 
@@ -187,7 +185,7 @@ def test_an_overhead_must_be_a_time(seconds: object) -> None:
     report=st.floats(0, 5),
 )
 @settings(max_examples=40, deadline=None)
-def test_whatever_goes_wrong_every_trial_gets_to_its_end(
+def test_simulation_with_mishaps_completes_every_trial(
     drop: float, straggling: float, workers: int, seed: int, report: float
 ) -> None:
     recorded = trace(
@@ -243,14 +241,14 @@ class Raising(dt.algos.Tuner):
 
 
 @pytest.mark.parametrize("report", [0.0, 0.01, 0.25])
-def test_a_trial_goes_on_before_its_report_is_told(report: float) -> None:
+def test_trial_continues_before_its_report_arrives(report: float) -> None:
     recorded = trace([[4.0, 3.0, 2.0, 1.0]] * 2, overheads=Overheads(load=5.0, report=report))
     found = dt.simulate(Raising(), recorded, metric="loss")
     assert found.seconds == pytest.approx(8.0 + report), "nothing was loaded again"
     assert [one.step for one in found.events if one.kind == "ended"] == [1, 2, 3, 4, 4]
 
 
-def test_what_is_slow_is_known_by_its_hyper_parameters() -> None:
+def test_speeds_know_slow_hyper_parameters_of_a_trace() -> None:
     sizes = [16, 64, 64, 64, 16]
     seconds = [3.0 if size == 16 else 1.0 for size in sizes]
     for configurations, order in (
@@ -266,7 +264,7 @@ def test_what_is_slow_is_known_by_its_hyper_parameters() -> None:
         assert took == [seconds[number] for number in order]
 
 
-def test_hyper_parameters_of_a_trial_are_those_on_record() -> None:
+def test_hyper_parameters_are_those_of_the_trace() -> None:
     rate = MultiStep(0.1, milestones=[2], gamma=0.5)
     configurations = [{"lr": rate.to_json(), "layers": [3, 4], "who": {"is": 1}}, {"lr": 0.3}]
     recorded = Trace.from_arrays({"loss": np.ones((2, 4))}, configurations=configurations)

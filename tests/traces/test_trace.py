@@ -46,7 +46,7 @@ def path(tmp_path: Path) -> Path:
     return write(tmp_path)
 
 
-def test_a_file_is_metrics_seconds_and_configurations(path: Path) -> None:
+def test_npz_is_loaded_as_metrics_seconds_configurations(path: Path) -> None:
     trace = Trace.load(path)
     assert trace.metrics == ("loss", "accuracy")
     assert trace.steps == 2
@@ -55,7 +55,7 @@ def test_a_file_is_metrics_seconds_and_configurations(path: Path) -> None:
     assert list(trace.configurations) == CONFIGURATIONS
 
 
-def test_what_is_saved_is_loaded_again(tmp_path: Path, path: Path) -> None:
+def test_saved_trace_is_loaded_equal(tmp_path: Path, path: Path) -> None:
     trace = Trace.load(path)
     again = Trace.load(trace.save(tmp_path / "again.npz"))
     np.testing.assert_array_equal(again.values, trace.values)
@@ -63,7 +63,7 @@ def test_what_is_saved_is_loaded_again(tmp_path: Path, path: Path) -> None:
     assert (again.metrics, again.configurations) == (trace.metrics, trace.configurations)
 
 
-def test_any_tuner_runs_on_it_at_the_recorded_speed(path: Path) -> None:
+def test_simulate_trace_has_the_recorded_speed(path: Path) -> None:
     trace = Trace.load(path)
     tuner = dt.algos.Grid(trace.space(), max_steps=2)
     for curves in (trace, path, str(path)):
@@ -83,7 +83,7 @@ def test_any_tuner_runs_on_it_at_the_recorded_speed(path: Path) -> None:
     assert [one.value for one in found.incumbents] == pytest.approx([0.7, 0.6, 0.5])
 
 
-def test_its_points_have_the_hyper_parameters_that_were_recorded() -> None:
+def test_space_has_the_recorded_hyper_parameters() -> None:
     drop = Piecewise([0.3, 0.03], boundaries=[2])
     configurations = [
         {"lr": drop.to_json(), "batch": [64, 64, 128], "act": "relu", "layers": [8, 8]},
@@ -109,13 +109,13 @@ def test_its_points_have_the_hyper_parameters_that_were_recorded() -> None:
         dt.simulate(dt.algos.Grid(other, max_steps=3), trace, metric="loss")
 
 
-def test_its_speed_can_be_overruled(path: Path) -> None:
+def test_simulate_given_speed_overrules_the_trace(path: Path) -> None:
     tuner = dt.algos.Grid(Trace.load(path).space(), max_steps=2)
     found = dt.simulate(tuner, path, metric="loss", workers=3, seconds_per_step=5.0)
     assert found.seconds == 10.0
 
 
-def test_a_trace_of_arrays_without_times_takes_one_second_a_step() -> None:
+def test_trace_without_times_takes_1_second_a_step() -> None:
     trace = Trace.from_arrays({"loss": [[3, 2, 1]]})
     assert (trace.seconds, trace.configurations) == (None, ({},))
     tuner = dt.algos.Grid(trace.space(), max_steps=3)
@@ -128,7 +128,7 @@ def elapsed(trace: Trace, number: int) -> tuple[float, ...]:
     return tuple(trace.pace(sequences, trace.steps).elapsed)
 
 
-def test_a_step_takes_what_was_measured_of_it() -> None:
+def test_simulated_step_takes_its_measured_time() -> None:
     seconds = [[1.0, 3.0, np.nan], [np.nan, np.nan, np.nan], [4.0, 4.0, 4.0]]
     trace = Trace.from_arrays({"loss": np.ones((3, 3))}, seconds=seconds)
     assert elapsed(trace, 0) == (0.0, 1.0, 4.0, 6.0), "the last as the first two on average"
@@ -138,12 +138,12 @@ def test_a_step_takes_what_was_measured_of_it() -> None:
     assert [one.at for one in found.events if one.kind == "ended"] == [4.0, 6.4, 8.0]
 
 
-def test_one_time_for_each_configuration_is_that_of_each_step() -> None:
+def test_from_arrays_one_time_counts_for_all_steps() -> None:
     trace = Trace.from_arrays({"loss": np.ones((2, 2))}, seconds=[2.0, 5.0])
     assert [elapsed(trace, number) for number in (0, 1)] == [(0.0, 2.0, 4.0), (0.0, 5.0, 10.0)]
 
 
-def test_a_tuner_that_wants_more_than_was_recorded_is_refused_before_it_runs(path: Path) -> None:
+def test_simulate_tuner_beyond_the_trace_is_refused(path: Path) -> None:
     tuner = dt.algos.Grid(Trace.load(path).space(), max_steps=3)
     with pytest.raises(
         ConfigurationError, match="max_steps must be <= 2, the trace's steps, got 3"
@@ -151,13 +151,13 @@ def test_a_tuner_that_wants_more_than_was_recorded_is_refused_before_it_runs(pat
         dt.simulate(tuner, path, metric="loss")
 
 
-def test_an_unknown_metric_lists_the_known(path: Path) -> None:
+def test_trace_unknown_metric_lists_the_known(path: Path) -> None:
     tuner = dt.algos.Grid(Trace.load(path).space(), max_steps=2)
     with pytest.raises(ConfigurationError, match="unknown metric 'value'; known: accuracy, loss"):
         dt.simulate(tuner, path, metric="value")
 
 
-def test_what_is_optimised_is_what_was_or_the_only_metric() -> None:
+def test_objective_default_is_recorded_or_only_metric() -> None:
     curves = {"loss": [[3.0, 1.0]], "accuracy": [[0.5, 0.4]]}
     several = Trace.from_arrays(curves)
     alone = Trace.from_arrays({"loss": curves["loss"]})
@@ -177,7 +177,7 @@ def test_what_is_optimised_is_what_was_or_the_only_metric() -> None:
             best(trace)
 
 
-def test_tuners_are_compared_by_what_was_optimised() -> None:
+def test_compare_uses_the_recorded_objective() -> None:
     trace = Trace.from_arrays({"accuracy": [[0.5, 0.4]]})
     trace = replace(trace, directions={"accuracy": Direction.MAXIMIZE})
     makes = {"grid": lambda seed: dt.algos.Grid(trace.space(), max_steps=2)}
@@ -186,7 +186,7 @@ def test_tuners_are_compared_by_what_was_optimised() -> None:
 
 
 @pytest.mark.parametrize("space", [{"lr": [0.1]}, {"configuration": [3]}, {"configuration": [-1]}])
-def test_a_space_that_is_not_the_traces_is_refused(path: Path, space: dict[str, object]) -> None:
+def test_simulate_other_space_is_refused(path: Path, space: dict[str, object]) -> None:
     tuner = dt.algos.Grid(dt.Space(space), max_steps=2)
     with pytest.raises(ConfigurationError, match="'configuration', an int from 0 to 2"):
         dt.simulate(tuner, path, metric="loss")
@@ -207,7 +207,7 @@ def test_a_space_that_is_not_the_traces_is_refused(path: Path, space: dict[str, 
         ({"curves": CURVES * [1, 1, -1]}, "seconds must be finite and >= 0"),
     ],
 )
-def test_a_file_that_holds_no_trace_says_why(
+def test_load_invalid_file_is_refused(
     tmp_path: Path, arrays: dict[str, np.ndarray], message: str
 ) -> None:
     path = write(tmp_path, **arrays)
@@ -216,7 +216,7 @@ def test_a_file_that_holds_no_trace_says_why(
     assert all(problem.startswith(str(path)) for problem in error.value.problems)
 
 
-def test_a_file_that_cannot_be_read_is_told_from_one_that_is_not_there(tmp_path: Path) -> None:
+def test_load_missing_and_unreadable_files_differ(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"must be there, and end in .*, got .*none\.npz"):
         Trace.load(tmp_path / "none.npz")
     broken = tmp_path / "broken.npz"
@@ -231,7 +231,7 @@ def test_a_file_that_cannot_be_read_is_told_from_one_that_is_not_there(tmp_path:
         assert "pickle" not in str(error.value), "nobody is told how to run what is in it"
 
 
-def test_a_file_runs_no_code(tmp_path: Path) -> None:
+def test_load_pickle_runs_no_code(tmp_path: Path) -> None:
     path = write(tmp_path, columns=np.array([{"lr": 1}, None, None], dtype=object))
     with pytest.raises(StorageError, match="Object arrays cannot be loaded"):
         Trace.load(path)
@@ -249,19 +249,19 @@ def test_a_file_runs_no_code(tmp_path: Path) -> None:
         ({"metrics": {"a": np.ones((0, 3))}}, "none of them 0"),
     ],
 )
-def test_arrays_that_do_not_fit_are_refused(arguments: dict[str, object], message: str) -> None:
+def test_from_arrays_unequal_shapes_are_refused(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Trace.from_arrays(**arguments)
 
 
-def test_a_trial_whose_configuration_changes_cannot_be_on_record(path: Path) -> None:
+def test_simulate_changing_configuration_is_refused(path: Path) -> None:
     trace = Trace.load(path)
     space = dt.Space(configuration=[dt.sequences.Piecewise([0, 2], boundaries=[1])])
     with pytest.raises(ConfigurationError, match="configuration must not change on recorded curv"):
         dt.simulate(dt.algos.Grid(space, max_steps=2), trace, metric="loss")
 
 
-def test_a_metric_that_would_be_read_as_a_time_is_refused_where_it_would_be(
+def test_save_npz_metric_named_like_a_time_is_refused(
     tmp_path: Path,
 ) -> None:
     trace = Trace.from_arrays({"loss": [[1.0]], "time_s": [[2.0]]})

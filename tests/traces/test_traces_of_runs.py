@@ -38,9 +38,7 @@ class Fall(dt.Trainer):
         self.height = state["height"]
 
 
-def test_what_processes_trained_is_trained_again_on_a_virtual_clock(
-    tmp_path: Path, four_workers: Client
-) -> None:
+def test_trace_of_processes_is_simulated_equally(tmp_path: Path, four_workers: Client) -> None:
     study = dt.create_study(Fall, name="fall", metric="height", storage=tmp_path)
     tuner = dt.algos.Grid(dt.Space(lr=RATES), max_steps=10)
     study.optimize(tuner, client=four_workers, progress=False)
