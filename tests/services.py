@@ -7,16 +7,16 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
 from tests.chaos.ports import free_port
+from tests.holding import wait_until
 
 CEPH_PROGRAMS = ("ceph", "ceph-mon", "ceph-osd", "monmaptool", "radosgw", "radosgw-admin")
 
@@ -191,25 +191,25 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _wait(look: Callable[[], object], seconds: float = 60.0) -> None:
     """Look until it does not fail any more."""
-    end = time.monotonic() + seconds
-    while True:
+
+    def answers() -> bool:
         try:
             look()
         except (OSError, subprocess.SubprocessError):
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.05)
-        else:
-            return
+            return False
+        return True
+
+    wait_until(answers, seconds=seconds)
 
 
 def scheduler_in(file: Path) -> str:
     """Return the address in a scheduler's file once it is whole; Dask's client waits 0.1 s."""
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            return str(json.loads(file.read_text())["address"])
-        except (OSError, ValueError):
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
+    addresses: list[str] = []
+
+    def look() -> bool:
+        with suppress(OSError, ValueError):
+            addresses.append(str(json.loads(file.read_text())["address"]))
+        return bool(addresses)
+
+    wait_until(look)
+    return addresses[0]

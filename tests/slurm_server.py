@@ -10,7 +10,6 @@ import socket
 import stat
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any
 import psutil
 
 from tests.chaos.ports import free_port
+from tests.holding import wait_until
 
 CONTROLLER = "slurmctld"
 
@@ -198,11 +198,8 @@ class Slurm:
     def start(self, daemon: str) -> None:
         """Start ``slurmctld``, or the ``slurmd`` of a node, again; the first one answers then."""
         self.daemons.serve(daemon)
-        deadline = time.monotonic() + PATIENCE
-        while daemon == CONTROLLER and not self._is_answered():
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"{daemon} does not answer\n{self.state()}")
-            time.sleep(0.05)
+        if daemon == CONTROLLER:
+            wait_until(self._is_answered)
 
     def _is_answered(self) -> bool:
         try:
@@ -212,11 +209,10 @@ class Slurm:
 
     def wait_for_nodes(self) -> None:
         """Wait until all nodes can take jobs."""
-        deadline = time.monotonic() + PATIENCE
-        while set(_idle_nodes(self)) != set(self.nodes):
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"not all nodes can take jobs\n{self.state()}")
-            time.sleep(0.05)
+        try:
+            wait_until(lambda: set(_idle_nodes(self)) == set(self.nodes))
+        except AssertionError:
+            raise RuntimeError(f"not all nodes can take jobs\n{self.state()}") from None
 
 
 def send(processes: list[psutil.Process], number: signal.Signals) -> None:
@@ -301,11 +297,7 @@ class _Daemons:
             f"--log-file={private / 'log'}",
             f"--seed-file={private / 'seed'}",
         )
-        deadline = time.monotonic() + PATIENCE
-        while not socket_path.exists():
-            if time.monotonic() > deadline:
-                raise RuntimeError("munged did not start")
-            time.sleep(0.02)
+        wait_until(socket_path.exists)
 
     def _configure(self, names: tuple[str, ...], gpus: int, cpus: int) -> None:
         host = socket.gethostname().partition(".")[0]
@@ -389,12 +381,16 @@ def _kill_all(configuration: Path) -> None:
 
     One look may miss a process that starts at that moment: three in a row must find none.
     """
-    deadline, empty = time.monotonic() + 10, 0
-    while empty < 3 and time.monotonic() < deadline:
-        found = list(_processes_of(configuration))
-        send(found, signal.SIGKILL)
-        empty = 0 if found else empty + 1
-        time.sleep(0.05)
+    looks: list[bool] = []
+
+    def find_none() -> bool:
+        processes = list(_processes_of(configuration))
+        send(processes, signal.SIGKILL)
+        looks.append(not processes)
+        return looks[-3:] == [True] * 3
+
+    with suppress(AssertionError):
+        wait_until(find_none, seconds=10)
 
 
 def _processes_of(configuration: Path) -> Iterator[psutil.Process]:

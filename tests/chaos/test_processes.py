@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.chaos.processes import End, Kept, Start
+from tests.holding import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -47,10 +47,7 @@ def make(tmp_path: Path) -> Iterator[Callable[[str], Kept]]:
 
 
 def wait(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.005)
+    wait_until(is_so, seconds=PATIENCE)
 
 
 def ended(kept: Kept) -> End:

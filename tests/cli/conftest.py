@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from distributed import Client
 
 from dasktune.cli.study_file import load
+from tests.holding import wait_until
 
 STUDY_FILE = '''
 import os
@@ -141,11 +141,7 @@ class Folder:
 
     def wait_until(self, is_there: Callable[[], bool], process: subprocess.Popen[str]) -> None:
         """Wait for whatever it is, while the process runs."""
-        deadline = time.monotonic() + PATIENCE
-        while not is_there():
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline, "it did not come"
-            time.sleep(0.01)
+        wait_until(is_there, process)
 
 
 @pytest.fixture

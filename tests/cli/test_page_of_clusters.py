@@ -6,7 +6,6 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 import dasktune as dt
 from dasktune.cli.target import Place, place_of
 from dasktune.sequences import Constant
+from tests.holding import wait_until
 
 from .conftest import PATIENCE, Folder
 
@@ -81,11 +81,7 @@ def test_three_commands_start_an_encrypted_cluster_that_runs_a_study(folder: Fol
             )
             stack.callback(process.wait, PATIENCE)
             stack.callback(process.terminate)
-            deadline = time.monotonic() + PATIENCE
-            while not (folder.path / "scheduler.json").exists():
-                assert process.poll() is None
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            wait_until((folder.path / "scheduler.json").exists, process)
         done = folder.command(*shlex.split(run)[1:], "--no-report")
         assert done.returncode == 0, done.stderr
         (toml,) = blocks("toml")

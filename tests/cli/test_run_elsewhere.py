@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from distributed.security import Security
+
+from tests.holding import wait_until
 
 from .conftest import PATIENCE, UNIQUE, Folder
 
@@ -45,11 +46,8 @@ def encrypted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "cert.pem").write_text(made.tls_client_cert)
     (folder / "key.pem").write_text(made.tls_client_key)
     with dask_process(folder, "scheduler", "--port", "0") as scheduler:
-        deadline = time.monotonic() + PATIENCE
-        while not (folder / "s.json").exists() or not (folder / "s.json").read_text():
-            assert scheduler.poll() is None, (folder / "scheduler.log").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        file = folder / "s.json"
+        wait_until(lambda: file.exists() and file.read_text(), scheduler)
         with dask_process(folder, "worker", "--nthreads", "1", "--no-nanny"):
             yield folder
 

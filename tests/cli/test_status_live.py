@@ -5,27 +5,28 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Callable
 
 import pytest
 
 from dasktune.cli.status import Status, read
+from tests.holding import wait_until
 
-from .conftest import PATIENCE, Folder
+from .conftest import Folder
 
 pytestmark = [pytest.mark.cluster, pytest.mark.process]
 
 
 def status_when(folder: Folder, holds: Callable[[Status], bool]) -> Status:
     """Return the status as soon as something holds of it."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        (found,) = read(str(folder.path / "runs" / "counting"))
-        if holds(found):
-            return found
-        assert time.monotonic() < deadline, found.in_words()
-        time.sleep(0.05)
+    seen: list[Status] = []
+
+    def look() -> bool:
+        seen[:] = read(str(folder.path / "runs" / "counting"))
+        return holds(seen[0])
+
+    wait_until(look)
+    return seen[0]
 
 
 def test_a_run_is_seen_while_it_runs_when_it_is_killed_and_when_it_has_gone_on(

@@ -27,10 +27,11 @@ from dasktune.sequences import Constant, Piecewise, Sequence
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.study.study import Study
 from dasktune.worker.host import Control
+from tests.holding import Gate, pass_gate, wait_until
 
 STEPS = 8
 HELD = 2
-"""Steps after which a trial goes no further as long as there is a file to hold it."""
+"""Steps after which a trial passes the gate that may hold it."""
 
 
 class Walk(dt.Trainer):
@@ -49,8 +50,8 @@ class Walk(dt.Trainer):
     def train(self) -> None:
         self.meet("train")
         time.sleep(self.config.get("sleep", 0.0))
-        while self.done == HELD and os.path.exists(self.config.get("hold", "")):
-            time.sleep(0.005)
+        if self.done == HELD:
+            pass_gate(self.config.get("hold", ""))
         self.x -= self.lr * self.x
         self.done += 1
         if "log" in self.config:
@@ -163,8 +164,7 @@ def after_steps(folder: Path, steps: int, act: Callable[[], object]) -> Iterator
     """Do something in another thread once so many steps were trained."""
 
     def wait_and_act() -> None:
-        while not (folder / "log").exists() or trained(folder).total() < steps:
-            time.sleep(0.005)
+        wait_until(lambda: (folder / "log").exists() and trained(folder).total() >= steps)
         act()
 
     thread = threading.Thread(target=wait_and_act)
@@ -179,23 +179,17 @@ def while_held(folder: Path, act: Callable[[], object]) -> Iterator[None]:
 
     Their config names the file that holds them: ``hold`` in the folder.
     """
-    (folder / "hold").touch()
+    gate = Gate(folder / "hold")
+    gate.close()
 
-    def act_and_let_go() -> None:
+    def act_and_open() -> None:
         try:
             act()
         finally:
-            (folder / "hold").unlink()
+            gate.open()
 
-    with after_steps(folder, HELD, act_and_let_go):
+    with after_steps(folder, HELD, act_and_open):
         yield
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 @pytest.fixture
@@ -442,12 +436,14 @@ def test_the_same_command_goes_on_after_the_driver_died(tmp_path: Path) -> None:
     script = tmp_path / "driver.py"
     script.write_text(DRIVER.format(here=str(Path(__file__).parent), folder=str(tmp_path)))
     command = [sys.executable, str(script)]
-    died = subprocess.run(command, check=False, capture_output=True, timeout=100)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    options: dict[str, Any] = {"capture_output": True, "timeout": 100, "env": environment}
+    died = subprocess.run(command, check=False, **options)
     assert died.returncode == 7, died.stderr
     store = dt.CheckpointStore(str(tmp_path))
     durable = [store.load(key)[0] for key in list(store.keys())]
     assert durable
-    subprocess.run(command, check=True, capture_output=True, timeout=100)
+    subprocess.run(command, check=True, **options)
     counts = trained(tmp_path)
     assert len(counts) == UNIQUE
     for state in durable:

@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from dasktune.driver.interrupt import SAVING, interruptible
+from tests.holding import wait_until
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PATIENCE = 120.0
@@ -231,8 +231,4 @@ def start(folder: Path) -> subprocess.Popen[str]:
 
 
 def wait_for(process: subprocess.Popen[str], is_there: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not is_there():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.01)
+    wait_until(is_there, process, seconds=PATIENCE)

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -31,6 +30,7 @@ from dasktune.storage.files import objects as object_files
 from dasktune.storage.files.retry import PATIENCE_SECONDS, Patience
 from dasktune.study.optimize import GOES_ON
 from dasktune.study.study import Study
+from tests.holding import Gate, pass_gate
 from tests.services import S3Server
 from tests.storage.proxy import Proxy
 
@@ -43,7 +43,7 @@ UNIQUE = STEPS + 3 * 4
 
 
 HELD = 6
-"""Steps after which a trial goes no further as long as there is a file to hold it."""
+"""Steps after which a trial passes the gate that may hold it."""
 
 
 class Walk(dt.Trainer):
@@ -58,8 +58,8 @@ class Walk(dt.Trainer):
         self.lr = hp["lr"]
 
     def train(self) -> None:
-        while self.done == HELD and os.path.exists(self.config["hold"]):
-            time.sleep(0.005)
+        if self.done == HELD:
+            pass_gate(self.config["hold"])
         if self.lr == self.config.get("memory"):
             np.ones(2**50)
         self.x -= self.lr * self.x
@@ -94,7 +94,7 @@ class Place:
         self.storage = storage or str(folder / "store")
         self.database = database or str(folder / "studies.db")
         self.log = folder / "log"
-        self.hold = folder / "hold"
+        self.gate = Gate(folder / "hold")
 
     def open(self, **config: object) -> Study:
         return dt.create_study(
@@ -103,7 +103,7 @@ class Place:
             storage=self.storage,
             database=self.database,
             metric="loss",
-            config={"log": str(self.log), "hold": str(self.hold), **config},
+            config={"log": str(self.log), "hold": str(self.gate.path), **config},
             checkpoint_every=1,
             load_if_exists=True,
         )
@@ -124,7 +124,7 @@ class Place:
 
         They go on when it calls `let_go`, or has ended.
         """
-        self.hold.touch()
+        self.gate.close()
         is_over = threading.Event()
 
         def wait_and_act() -> None:
@@ -146,7 +146,7 @@ class Place:
         assert not thread.is_alive()
 
     def let_go(self) -> None:
-        self.hold.unlink(missing_ok=True)
+        self.gate.open()
 
 
 @pytest.fixture

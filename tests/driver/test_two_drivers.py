@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from dasktune.algos import Grid
 from dasktune.algos.base import known_configurations
 from dasktune.sequences import Sequence
+from tests.holding import wait_until
 
 from .driver_process import follow, space
 
@@ -69,11 +69,11 @@ class Drivers:
         )
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < deadline
+        def holds() -> bool:
             assert all(one.poll() in (None, 0) for one in self.running), self.running[-1].stderr
-            time.sleep(0.02)
+            return condition()
+
+        wait_until(holds)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
+from tests.holding import wait_until
 from tests.slurm_server import Slurm
 
 STUDY_FILE = '''
@@ -211,11 +211,7 @@ class Folder:
         self, is_there: Callable[[], object], process: subprocess.Popen[str] | None = None
     ) -> None:
         """Wait until something is so, while a process runs."""
-        deadline = time.monotonic() + PATIENCE
-        while not is_there():
-            assert process is None or process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline, "it did not come"
-            time.sleep(0.02)
+        wait_until(is_there, *([] if process is None else [process]))
 
 
 @pytest.hookimpl(wrapper=True)

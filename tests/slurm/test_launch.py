@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 
 from dasktune.errors import ConfigurationError
 from dasktune.slurm.launch import device_shares
+from tests.holding import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -73,13 +73,6 @@ def lines_of(folder: Path, name: str) -> list[list[str]]:
     return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def wait(is_there: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not is_there():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.01)
-
-
 def is_alive(pid: str) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -92,7 +85,7 @@ def test_each_worker_has_a_name_its_devices_and_the_other_arguments(
 ) -> None:
     shared = ("--workers", "2", "--gpus-per-worker", "1", "--sharers", "1")
     launch(*shared, "tcp://there:1", "--name", "job", "--nthreads", "1", CUDA_VISIBLE_DEVICES="4,7")
-    wait(lambda: lines_of(tmp_path, "job-0") and lines_of(tmp_path, "job-1"))
+    wait_until(lambda: lines_of(tmp_path, "job-0") and lines_of(tmp_path, "job-1"))
     for name, device in (("job-0", "4"), ("job-1", "7")):
         (began,) = lines_of(tmp_path, name)
         assert began[2] == device
@@ -103,9 +96,9 @@ def test_each_worker_is_told_once_and_waited_for(
     tmp_path: Path, launch: Callable[..., subprocess.Popen[str]]
 ) -> None:
     job = launch("--workers", "2", "--name", "job")
-    wait(lambda: lines_of(tmp_path, "job-0") and lines_of(tmp_path, "job-1"))
+    wait_until(lambda: lines_of(tmp_path, "job-0") and lines_of(tmp_path, "job-1"))
     job.send_signal(signal.SIGTERM)
-    wait(lambda: len(lines_of(tmp_path, "job-0")) > 1)
+    wait_until(lambda: len(lines_of(tmp_path, "job-0")) > 1)
     job.send_signal(signal.SIGTERM)
     assert job.wait(30) == 0
     for name in ("job-0", "job-1"):
@@ -116,9 +109,9 @@ def test_a_worker_that_dies_is_started_again(
     tmp_path: Path, launch: Callable[..., subprocess.Popen[str]]
 ) -> None:
     job = launch("--workers", "2", "--name", "job", again=0.0)
-    wait(lambda: lines_of(tmp_path, "job-0") and lines_of(tmp_path, "job-1"))
+    wait_until(lambda: lines_of(tmp_path, "job-0") and lines_of(tmp_path, "job-1"))
     os.kill(int(lines_of(tmp_path, "job-0")[0][1]), signal.SIGKILL)
-    wait(lambda: len(lines_of(tmp_path, "job-0")) == 2)
+    wait_until(lambda: len(lines_of(tmp_path, "job-0")) == 2)
     job.send_signal(signal.SIGTERM)
     assert job.wait(30) == 0
     assert len(lines_of(tmp_path, "job-1")) == 3, "the other went on"
@@ -130,7 +123,7 @@ def test_one_that_dies_at_once_is_not_and_the_job_says_so(
     job = launch("--workers", "2", "--name", "job", FAILS="job-1")
     assert job.stderr is not None
     assert job.stderr.readline() == "worker job-1 ended with 3\n"
-    wait(lambda: lines_of(tmp_path, "job-0"))
+    wait_until(lambda: lines_of(tmp_path, "job-0"))
     job.send_signal(signal.SIGTERM)
     assert job.wait(30) == 1
     assert len(lines_of(tmp_path, "job-1")) == 1
@@ -141,11 +134,11 @@ def test_workers_end_with_a_job_that_is_killed(
     tmp_path: Path, launch: Callable[..., subprocess.Popen[str]]
 ) -> None:
     job = launch("--workers", "1", "--name", "job")
-    wait(lambda: lines_of(tmp_path, "job"))
+    wait_until(lambda: lines_of(tmp_path, "job"))
     pid = lines_of(tmp_path, "job")[0][1]
     job.kill()
     job.wait(30)
-    wait(lambda: not is_alive(pid))
+    wait_until(lambda: not is_alive(pid))
 
 
 def test_too_few_gpus_are_said_before_a_worker_begins(
