@@ -1,4 +1,4 @@
-"""What was trained once is not trained again: by the study next door, or a new database.
+"""Reuse between studies and databases: each state is trained once.
 
 Steps are counted by the trainer, which appends a line to a file for each.
 """

@@ -1,4 +1,4 @@
-"""The runner when its surroundings fail: no gap in the log, no state forgotten."""
+"""The runner when its surroundings fail: the log stays whole, states stay known."""
 
 from __future__ import annotations
 
