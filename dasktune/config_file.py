@@ -1,4 +1,4 @@
-"""The tables of ``dasktune.toml``, beside a study file; flags come before them."""
+"""The tables of ``dasktune.toml`` beside a study file; flags win over them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dasktune.errors import ConfigurationError, refuse, unknown
 FILE = "dasktune.toml"
 
 TABLES = ("run", "slurm")
-"""All that the file may have; ``[run]`` holds flags of the command, by their names."""
+"""The tables of the file; ``[run]`` holds flags of the command `run` by name."""
 
 
 def table_of(folder: Path, name: str) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def table_of(folder: Path, name: str) -> dict[str, Any]:
     Raises
     ------
     ConfigurationError
-        If the file cannot be read, or has something else at its top level.
+        If the file cannot be read, or has an unknown table.
     """
     path = folder / FILE
     if not path.is_file():
@@ -31,7 +31,7 @@ def table_of(folder: Path, name: str) -> dict[str, Any]:
         document = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(f"{path} must be a TOML file: {error}") from error
-    refuse(f"{path}: {unknown('table', one, TABLES)}" for one in document if one not in TABLES)
+    refuse(f"{path}: {unknown('table', key, TABLES)}" for key in document if key not in TABLES)
     table = document.get(name, {})
     if not isinstance(table, dict):
         raise ConfigurationError(f"{path}: {name} must be a table, got {table!r}")

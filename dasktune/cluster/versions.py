@@ -24,30 +24,30 @@ def probe() -> Callable[[], dict[str, str | None]]:
         import platform
         from importlib import import_module, metadata
 
-        found: dict[str, str | None] = {"python": platform.python_version()}
+        installed: dict[str, str | None] = {"python": platform.python_version()}
         for package in ("numpy", "torch"):
             try:
-                found[package] = metadata.version(package)
+                installed[package] = metadata.version(package)
             except metadata.PackageNotFoundError:
-                found[package] = None
+                installed[package] = None
         try:
-            # A folder of that name is a module, too.
-            found["dasktune"] = getattr(import_module("dasktune"), "__version__", None)
+            # A folder named dasktune is a module, too, but without a version.
+            installed["dasktune"] = getattr(import_module("dasktune"), "__version__", None)
         except ImportError:
-            found["dasktune"] = None
-        return found
+            installed["dasktune"] = None
+        return installed
 
     return versions
 
 
 def problems_of_worker(worker: str, versions: Versions) -> list[str]:
-    """Return what keeps a worker from running what this process sends."""
-    found, mine = versions["dasktune"], dasktune.__version__
-    if found is None:
+    """Return the problems of a worker's versions of dasktune and Python."""
+    there, here = versions["dasktune"], dasktune.__version__
+    if there is None:
         return [f"worker {worker} must have dasktune installed, and it has not"]
     problems = []
-    if found != mine:
-        problems.append(f"worker {worker} must have dasktune {mine}, it has {found}")
+    if there != here:
+        problems.append(f"worker {worker} must have dasktune {here}, it has {there}")
     python, minor = str(versions["python"]), _minor(platform.python_version())
     if _minor(python) != minor:
         problems.append(f"worker {worker} must have Python {minor}, it has {python}")
@@ -55,18 +55,18 @@ def problems_of_worker(worker: str, versions: Versions) -> list[str]:
 
 
 def differences(by_worker: Mapping[str, Versions]) -> list[str]:
-    """Return in which packages workers differ that must be alike."""
+    """Return the packages whose versions differ between workers, in words."""
     problems = []
     for package in ALIKE:
         workers: dict[str | None, list[str]] = {}
         for worker, versions in by_worker.items():
             workers.setdefault(versions[package], []).append(worker)
         if len(workers) > 1:
-            found = "; ".join(
+            words = "; ".join(
                 f"{version or 'none'} on {', '.join(sorted(some))}"
                 for version, some in sorted(workers.items(), key=str)
             )
-            problems.append(f"all workers must have the same {package}: {found}")
+            problems.append(f"all workers must have the same {package}: {words}")
     return problems
 
 

@@ -48,7 +48,7 @@ NO_ANSWER = object()
 """Stands for the answer of a worker that gives none."""
 
 CONNECT_SECONDS = 2.0
-"""How long a scheduler that was lost may take to answer each time it is tried."""
+"""Time limit of each attempt to reach a lost scheduler."""
 
 
 @runtime_checkable
@@ -59,23 +59,23 @@ class Pool(Protocol):
     """
 
     def use(self, wanted: int, idle: Collection[str], step_seconds: float) -> None:
-        """Take in how many workers could be used, which are idle, and how long a step takes."""
+        """Record the number of usable workers, the idle ones and the time of a step."""
 
     def trouble(self) -> str | None:
-        """Return why there will be no worker; None if one may come."""
+        """Return why no worker can come; None while one may come."""
 
     def waiting(self) -> str:
-        """Return in words what is waited for."""
+        """Return the reason of waiting, in words."""
 
 
 def pool_of(client: Client) -> Pool | None:
-    """Return the pool that a client is connected to; None if its workers just are there."""
+    """Return the pool that a client is connected to; None for a fixed set of workers."""
     return client.cluster if isinstance(client.cluster, Pool) else None
 
 
 @contextmanager
 def own_client(client: Client) -> Iterator[Client]:
-    """Give a second client of the same cluster.
+    """Yield a second client of the same cluster.
 
     A client keeps one handler for each topic of events: with one of its own, a study
     takes none away from its user or from another study.
@@ -89,16 +89,16 @@ def own_client(client: Client) -> Iterator[Client]:
 
 
 def connect_again(address: str, security: Any, pool: object) -> Client | None:
-    """Return a new client of a scheduler that was lost; None if it does not answer yet.
+    """Return a new client of a lost scheduler; None until the scheduler answers.
 
-    Dask's own reconnection is not used: it forgets what a client has asked to be told.
+    Dask's own reconnection would lose the subscriptions of the client.
 
     Parameters
     ----------
     address, security
         Of the scheduler.
     pool
-        What becomes the client's ``cluster``.
+        The value of the client's ``cluster``.
     """
     try:
         client = Client(address, security=security, set_as_default=False, timeout=CONNECT_SECONDS)
@@ -112,14 +112,14 @@ def connect_again(address: str, security: Any, pool: object) -> Client | None:
 def client_hushed() -> Iterator[None]:
     """Keep Dask's client from writing tracebacks about a scheduler that is known to be gone."""
     loggers = [logging.getLogger(f"distributed.{name}") for name in ("client", "utils")]
-    levels = [one.level for one in loggers]
-    for one in loggers:
-        one.setLevel(logging.CRITICAL)
+    levels = [each.level for each in loggers]
+    for each in loggers:
+        each.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        for one, level in zip(loggers, levels, strict=True):
-            one.setLevel(level)
+        for each, level in zip(loggers, levels, strict=True):
+            each.setLevel(level)
 
 
 class Workers:
@@ -210,7 +210,9 @@ class Workers:
             if (problem := self._problem_of(address, greeting))
         ]
         if not problems and greetings and not any(map(self._fits, greetings.values())):
-            has = (f"{address} has {one['resources']}" for address, one in greetings.items())
+            has = (
+                f"{address} has {greeting['resources']}" for address, greeting in greetings.items()
+            )
             problems = [f"a worker must have {dict(self._plan.needs)}; {', '.join(has)}"]
         if problems:
             self.close()
@@ -226,7 +228,7 @@ class Workers:
         workers: Collection[str] | None = None,
         seconds: float | None = None,
     ) -> dict[str, Any]:
-        """Return what workers answer, by address; those that are gone or silent do not."""
+        """Return the answers of workers, by address; lost and silent workers have none."""
         if workers is None:
             workers = list(self._client.scheduler_info()["workers"])
         return dict(self._client.sync(self._ask_each, function, arguments, workers, seconds))
@@ -268,28 +270,28 @@ class Workers:
             self._client.sync(on_loop, callback_timeout=seconds)
 
     def _wait(self, patience: float) -> bool:
-        """Wait for a worker; return whether there is one, or nobody waits any more."""
-        began, said = time.monotonic(), ""
+        """Wait for a worker; return false if the run gives up."""
+        began, reason = time.monotonic(), ""
         while not self._gives_up():
             try:
                 self._client.wait_for_workers(1, timeout=WAIT_SECONDS)
             except TimeoutError:
-                said = self._check_patience(time.monotonic() - began, patience, said)
+                reason = self._check_patience(time.monotonic() - began, patience, reason)
             else:
                 return True
         return False
 
-    def _check_patience(self, seconds: float, patience: float, said: str) -> str:
-        """Refuse to wait any longer if none will come; say, once, what is waited for."""
+    def _check_patience(self, seconds: float, patience: float, reason: str) -> str:
+        """Raise an error if no worker will come; log each new reason of waiting once."""
         if self._pool is None and seconds > patience:
             raise ClusterError(
                 f"the cluster must have a worker, it has none after {patience:.0f} s"
             )
         if self._pool is None:
-            return said
+            return reason
         if (trouble := self._pool.trouble()) is not None:
             raise ClusterError(trouble)
-        if (waiting := self._pool.waiting()) != said:
+        if (waiting := self._pool.waiting()) != reason:
             logger.warning("waiting for a worker; %s", waiting)
         return waiting
 
@@ -304,10 +306,10 @@ class Workers:
         That is what it needs, and in any case the GPU of a worker that has one: the
         trainer is put there.
         """
-        found = dict(needs)
+        claims = dict(needs)
         if self._resources.get(worker, {}).get("GPU", 0) > 0:
-            found.setdefault("GPU", min(1.0, self._resources[worker]["GPU"]))
-        return found or None
+            claims.setdefault("GPU", min(1.0, self._resources[worker]["GPU"]))
+        return claims or None
 
     def knows(self, worker: str) -> bool:
         """Whether a worker is there, as far as has been heard."""
@@ -329,7 +331,7 @@ class Workers:
                 self._broadcast(lambda: self._client.unregister_worker_plugin(name), ANSWER_SECONDS)
 
     def _on_membership(self, event: tuple[float, Mapping[str, Any]]) -> None:
-        """Take note of workers that come and go; runs in Dask's event loop."""
+        """Note workers that come and go; runs in Dask's event loop."""
         content = event[1]
         if not isinstance(content, Mapping) or not self._open:
             return
@@ -339,7 +341,7 @@ class Workers:
             self._meet(content["worker"])
 
     def look_around(self) -> bool:
-        """Make up, now and then, for news that were lost and greetings that came too early.
+        """Compare, now and then, with the scheduler's list of workers: events may have been lost.
 
         Returns
         -------
@@ -351,12 +353,12 @@ class Workers:
             return True
         self._looked = now
         try:
-            found = self._client.sync(self._identity, callback_timeout=ANSWER_SECONDS)
+            identity = self._client.sync(self._identity, callback_timeout=ANSWER_SECONDS)
         except (OSError, TimeoutError):
             return True  # heard of by the client's status, if it is gone
-        if found["id"] != self._scheduler and self._scheduler:
+        if identity["id"] != self._scheduler and self._scheduler:
             return False
-        present = self._heard_of(found["workers"], time.monotonic())
+        present = self._heard_of(identity["workers"], time.monotonic())
         for address in present - self._known:
             self._meet(address)
         for address in self._known - present:
@@ -452,7 +454,7 @@ class Workers:
             return str(greeting["problem"])
         process = greeting["process"]
         with self._lock:  # several are greeted at a time
-            others = [one for worker, one in self._processes.items() if worker != address]
+            others = [own for worker, own in self._processes.items() if worker != address]
             self._processes[address] = process
         shared = process == PROCESS or process in others
         if self._plan.store.startswith("memory://") and process != PROCESS:
@@ -478,8 +480,8 @@ def refuse_workers(versions: Mapping[str, Versions]) -> None:
     """
     problems = [
         problem
-        for worker, found in versions.items()
-        for problem in problems_of_worker(worker, found)
+        for worker, installed in versions.items()
+        for problem in problems_of_worker(worker, installed)
     ]
     problems += differences(versions)
     if problems:

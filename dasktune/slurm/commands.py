@@ -1,4 +1,4 @@
-"""The commands of SLURM, and what they say."""
+"""Calls of SLURM's commands, and their output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 from dasktune.errors import ClusterError
 
 COMMAND_SECONDS = 60.0
-"""How long a command of SLURM may take."""
+"""Longest time of a command of SLURM."""
 
 
 def call(*command: str) -> subprocess.CompletedProcess[str]:
@@ -21,7 +21,7 @@ def call(*command: str) -> subprocess.CompletedProcess[str]:
         If it cannot be started, or does not end.
     """
     try:
-        # In a session of its own: ctrl-C in the terminal is not meant for it.
+        # A new session, so that ctrl-C in the terminal does not end the command.
         return subprocess.run(
             command,
             capture_output=True,
@@ -35,13 +35,13 @@ def call(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def words(text: str) -> str:
-    """Return what a command of SLURM said, on one line and without its own name."""
+    """Return the output of a command of SLURM on one line, without the command's name."""
     lines = [line.partition("error: ")[2] or line for line in text.splitlines() if line.strip()]
     return "; ".join(lines) or "it does not say why"
 
 
 def job_states() -> dict[str, str]:
-    """Return the state of each job of this user that has not ended, with its reason, by id.
+    """Return the state and reason of each job of this user that has not ended, by id.
 
     Raises
     ------
@@ -63,18 +63,18 @@ def job_comments() -> dict[str, str]:
 
 
 def kill_wait() -> float | None:
-    """Return how long after SIGTERM SLURM ends a job by force, in seconds; None if unknown."""
+    """Return the seconds from SIGTERM until SLURM kills a job; None if unknown."""
     try:
-        told = call("scontrol", "show", "config").stdout
+        config = call("scontrol", "show", "config").stdout
     except ClusterError:
         return None
-    found = re.search(r"^KillWait\s*=\s*(\d+) sec", told, re.MULTILINE)
-    return None if found is None else float(found[1])
+    line = re.search(r"^KillWait\s*=\s*(\d+) sec", config, re.MULTILINE)
+    return None if line is None else float(line[1])
 
 
 def _squeue(what: str) -> dict[str, str]:
     done = call("squeue", "-h", "-u", str(os.getuid()), "-o", f"%i {what}")
     if done.returncode:
         raise ClusterError(f"squeue: {words(done.stderr)}")
-    found = (line.partition(" ") for line in done.stdout.splitlines())
-    return {job: told.strip() for job, _, told in found}
+    rows = (line.partition(" ") for line in done.stdout.splitlines())
+    return {job: value.strip() for job, _, value in rows}

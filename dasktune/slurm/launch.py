@@ -1,8 +1,8 @@
-"""The process of a job: starts its workers, and passes on to them what SLURM tells the job.
+"""The main process of a job: starts the workers and forwards SLURM's signals to them.
 
-SLURM tells only the job's own process that the job will end. Workers are told once, however
-often SLURM repeats it: a second signal would end one that is still saving. This module imports
-only what Python has: it stays beside the workers for all of their time.
+SLURM signals only the job's main process that the job will end. Workers get the signal once,
+however often SLURM repeats it: a second one would end a worker that is still saving. This module
+imports only the standard library, because its process stays beside the workers until they end.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from dasktune.errors import ConfigurationError
 DEVICES = "CUDA_VISIBLE_DEVICES"
 
 WORKER = "distributed.cli.dask_worker"
-"""The module that is run as a worker."""
+"""The module of the worker command."""
 
 AGAIN_SECONDS = 120.0
-"""A worker that has lived as long is started again if it dies: the job goes on.
+"""A worker that dies after this time is started again.
 
-That is longer than one waits for its scheduler: where there is none any more, the job ends.
+It is longer than the time that a worker waits for its scheduler: without a scheduler the job
+ends.
 """
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
-"""Signals that are passed on."""
+"""Signals that the workers get, too."""
 
 PR_SET_PDEATHSIG = 1
 
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     except ConfigurationError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    return Workers(names, shares, others).run()
+    return WorkerProcesses(names, shares, others).run()
 
 
 def worker_names(job: str, workers: int) -> list[str]:
@@ -73,14 +74,15 @@ def own_folder(above: str) -> str:
     Raises
     ------
     ConfigurationError
-        If it is somebody else's.
+        If it belongs to another user.
     """
     path = os.path.join(above, f"dasktune-{os.getuid()}")
     os.makedirs(above, exist_ok=True)
     with suppress(FileExistsError):
         os.mkdir(path, 0o700)
-    found = os.lstat(path)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+    status = os.lstat(path)
+    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    if not is_own or status.st_mode & 0o022:
         raise ConfigurationError(
             f"{path} must be a folder of this user, to which nobody else may write; give another "
             "local_directory"
@@ -133,15 +135,15 @@ class Running(NamedTuple):
     began: float
 
 
-class Workers:
+class WorkerProcesses:
     """The worker processes of a job.
 
     Parameters
     ----------
     names
-        Of the workers.
+        The names of the workers.
     shares
-        The devices that each sees; None for those of the job.
+        The devices of each worker; None for those of the job.
     arguments
         Of ``dask worker``, without a name.
     """
@@ -158,7 +160,7 @@ class Workers:
         self._is_ending = False
 
     def run(self) -> int:
-        """Start all, start those again that die, and return the worst exit code."""
+        """Run all workers to their end, and return the highest exit code."""
         for number in ENDING:
             signal.signal(number, self._pass_on)
         for name in self._commands:
@@ -169,7 +171,7 @@ class Workers:
         return worst
 
     def _start(self, name: str) -> None:
-        # Not while a signal could come between the start and the note of it.
+        # A signal between the start of the process and its entry in _running would miss it.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         try:
             if not self._is_ending:
@@ -179,7 +181,7 @@ class Workers:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _wait(self) -> int:
-        """Wait for one to end; return its exit code, 0 if it is started again."""
+        """Wait for a worker to end; return its exit code, 0 if it is started again."""
         pid, status = os.wait()
         ended = self._running.pop(pid, None)
         if ended is None:
@@ -198,7 +200,7 @@ class Workers:
             return
         self._is_ending = True
         for pid in self._running:
-            # Popen's own way may take note of an end that is waited for elsewhere.
+            # Popen.send_signal would also reap a process, which `_wait` must do.
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
@@ -211,7 +213,7 @@ def environment_of(devices: str | None) -> Mapping[str, str]:
 def _started(
     command: Sequence[str], environment: Mapping[str, str], mask: Iterable[int]
 ) -> subprocess.Popen[bytes]:
-    """Start a worker that gets no signals but from here, and does not outlive this process."""
+    """Start a worker in its own session; it ends with this process."""
     libc = ctypes.CDLL(None)
 
     def prepare() -> None:

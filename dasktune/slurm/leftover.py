@@ -1,8 +1,8 @@
-"""Jobs whose driver is gone: nobody will ever use them, and they are cancelled.
+"""Cancel jobs whose driver has ended: no study will use them.
 
-Each job says in its comment which process submitted it. Whether that still runs can be told
-for certain on its own host, and for one that was a job itself; of others nothing is said, and
-their workers end by themselves once they have found no scheduler for a minute.
+The comment of a job names the process that submitted it. Only the host of that process, or
+SLURM if the process was a job, knows for certain whether it still runs. Jobs of other drivers
+stay: their workers end by themselves after a minute without a scheduler.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Driver:
     Parameters
     ----------
     host
-        Names the host, and there those processes that see each other.
+        The host, with the namespace of processes that see each other.
     pid, born
-        Number of the process, and when it began (epoch seconds): numbers are used again.
+        Number of the process, and its start (epoch seconds), because numbers are reused.
     job, restarts
-        The job of SLURM that it runs in, and how often that had been requeued; empty if none.
+        The SLURM job of the process, and its number of requeues; empty without a job.
     """
 
     host: str
@@ -52,7 +52,7 @@ class Driver:
 
     @classmethod
     def read(cls, comment: str) -> Self | None:
-        """Return the driver that a comment names; None if it names none."""
+        """Return the driver in a comment of a job, if there is one."""
         match comment.split("/"):
             case [prefix, host, pid, born, job, restarts] if prefix == PREFIX:
                 if pid.isdecimal() and born.isdecimal():
@@ -61,16 +61,16 @@ class Driver:
 
     @property
     def comment(self) -> str:
-        """What `read` reads."""
+        """The comment of the driver's jobs; `read` is its inverse."""
         return "/".join((PREFIX, self.host, str(self.pid), str(self.born), self.job, self.restarts))
 
     def is_gone(self, states: dict[str, str], here: Driver) -> bool:
-        """Whether it is certain that the process has ended.
+        """Return whether the process has ended for certain.
 
         Parameters
         ----------
         states
-            Of all jobs of this user.
+            The states of all jobs of this user.
         here
             This process.
         """
@@ -82,26 +82,26 @@ class Driver:
 
 
 def cancel_leftover(here: Driver) -> list[str]:
-    """Cancel the jobs of drivers that are gone; return their ids.
+    """Cancel the jobs of drivers that have ended, and return their ids.
 
     Raises
     ------
     ClusterError
         If SLURM does not answer.
     """
-    states, found = job_states(), []
+    states, leftover = job_states(), []
     for job, comment in job_comments().items():
         driver = Driver.read(comment)
         if driver is not None and driver != here and driver.is_gone(states, here):
-            found.append(job)
-    if found:
-        call("scancel", *found)
-    return found
+            leftover.append(job)
+    if leftover:
+        call("scancel", *leftover)
+    return leftover
 
 
 def _runs(pid: int, born: int) -> bool:
     try:
-        # The clock of a host may have been set meanwhile.
+        # 60 s, because the clock of the host may have been set since the job began.
         return bool(abs(psutil.Process(pid).create_time() - born) < 60)
     except psutil.NoSuchProcess:
         return False
@@ -111,7 +111,7 @@ def _runs(pid: int, born: int) -> bool:
 
 def _host() -> str:
     try:
-        # Containers may have the host's name and processes of their own.
+        # A container may have the host's name, but numbers its processes itself.
         return f"{socket.gethostname()}-{os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:
         return socket.gethostname()

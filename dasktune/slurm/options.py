@@ -1,4 +1,4 @@
-"""What is asked of SLURM: checked as a whole before anything is submitted."""
+"""Options of SLURM jobs, from arguments or dasktune.toml, checked before submission."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from dasktune.config_file import FILE, table_of
 from dasktune.errors import refuse, unknown
 
 LEAST_WALLTIME = 120
-"""Seconds: in less a worker would hardly do more than start and end."""
+"""Shortest walltime in seconds: a shorter one is mostly start and end of the worker."""
 
 LONGEST_MARGIN = 300
-"""Seconds of the margin unless told otherwise, where the walltime is long."""
+"""Longest default margin, in seconds."""
 
 LOOPBACK = frozenset({"lo", "lo0"})
 """Interfaces that no other host can reach."""
@@ -38,7 +38,7 @@ UNITS = {"days": 86_400, "hours": 3600, "minutes": 60, "seconds": 1}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmOptions:
-    """What each worker's job asks SLURM for, and how many workers there shall be.
+    """The resources of the workers' jobs, and the number of workers.
 
     Parameters
     ----------
@@ -50,8 +50,8 @@ class SlurmOptions:
     partition, account, qos
         As for ``sbatch``; SLURM's default if None.
     gpus_per_worker
-        GPUs of a worker, which sees them alone, by ``CUDA_VISIBLE_DEVICES``. A fraction such as
-        0.5 is that of a GPU that as many workers of the job share.
+        GPUs of a worker; it sees no others (``CUDA_VISIBLE_DEVICES``). With a fraction such as
+        0.5, 2 workers of the job share a GPU.
     cpus_per_worker
         Cores of a worker. Training has one process; the others serve its threads and data loaders.
     memory
@@ -67,15 +67,15 @@ class SlurmOptions:
     prologue
         Lines of shell that each job runs first, such as ``"module load cuda"``.
     idle_seconds
-        How long a worker is kept that has nothing to do, and a job that nothing would use.
+        How long an idle worker, or a job without use, is kept.
     job_name
-        What the jobs are called in the queue.
+        The name of the jobs in the queue.
     interface
         The network interface of driver and workers, such as ``"ib0"``.
     encrypt
-        Whether all that driver and workers say to each other is encrypted, and strangers are
-        refused: whoever reaches an open port of Dask runs code there. If None, wherever it leaves
-        this host.
+        Whether connections between driver and workers are encrypted and refuse strangers: whoever
+        reaches an open port of Dask runs code there. If None, all connections to other hosts are
+        encrypted.
     local_directory
         Where workers keep temporary files, on their node: in a folder ``dasktune-UID`` there,
         to which nobody else may write.
@@ -85,7 +85,7 @@ class SlurmOptions:
     Raises
     ------
     ConfigurationError
-        If anything of this cannot be: all problems at once.
+        If an option is invalid: all problems at once.
     """
 
     workers: str | int | None = None
@@ -219,12 +219,12 @@ class SlurmOptions:
             yield f"encrypt must be true or false, got {self.encrypt!r}"
         for name in ("directives", "prologue"):
             given = getattr(self, name)
-            for one in given if isinstance(given, tuple) else [given]:
-                if not isinstance(one, str) or "\n" in one:
-                    yield f"{name} must be a list of lines, got {one!r}"
-        for one in self.directives if isinstance(self.directives, tuple) else ():
-            if isinstance(one, str) and not one.startswith("-"):
-                yield f"a directive must be an option of sbatch such as '--nice', got {one!r}"
+            for line in given if isinstance(given, tuple) else [given]:
+                if not isinstance(line, str) or "\n" in line:
+                    yield f"{name} must be a list of lines, got {line!r}"
+        for line in self.directives if isinstance(self.directives, tuple) else ():
+            if isinstance(line, str) and not line.startswith("-"):
+                yield f"a directive must be an option of sbatch such as '--nice', got {line!r}"
         for name in ("local_directory", "shared_directory"):
             given = getattr(self, name)
             if not isinstance(given, str) or not given or "\n" in given:
@@ -236,7 +236,7 @@ class SlurmOptions:
                 )
 
     def _place_problems(self) -> Iterator[str]:
-        """Say what this host lacks to submit jobs at all."""
+        """Yield what this host lacks to submit jobs."""
         if self.interface is not None and isinstance(self.interface, str):
             known = sorted(psutil.net_if_addrs())
             if self.interface not in known:
@@ -251,7 +251,7 @@ class SlurmOptions:
 
 
 def seconds_of(time: object) -> int | None:
-    """Return how many seconds a time in SLURM's notation is; None if it is none.
+    """Return the seconds of a time in SLURM's notation; None for other texts.
 
     Examples
     --------
@@ -259,24 +259,24 @@ def seconds_of(time: object) -> int | None:
     (5400, 90, 14400, 129600)
     >>> seconds_of("four hours")
     """
-    found = WALLTIME.fullmatch(time) if isinstance(time, str) else None
-    if found is None:
+    parts = WALLTIME.fullmatch(time) if isinstance(time, str) else None
+    if parts is None:
         return None
     return sum(
         int(number) * UNITS[name.rpartition("_")[2]]
-        for name, number in found.groupdict().items()
+        for name, number in parts.groupdict().items()
         if number
     )
 
 
 def _range_of(workers: object) -> tuple[int, int]:
-    """Return the bounds of a number or range of workers; zeros if it is neither."""
+    """Return the bounds of a number or a range of workers; zeros for an invalid text."""
     if type(workers) is int:
         return workers, workers
-    found = re.fullmatch(r"(\d+)(?:-(\d+))?", workers) if isinstance(workers, str) else None
-    if found is None:
+    bounds = re.fullmatch(r"(\d+)(?:-(\d+))?", workers) if isinstance(workers, str) else None
+    if bounds is None:
         return 0, 0
-    return int(found[1]), int(found[2] or found[1])
+    return int(bounds[1]), int(bounds[2] or bounds[1])
 
 
 def _is_number(given: object) -> bool:
@@ -284,7 +284,7 @@ def _is_number(given: object) -> bool:
 
 
 def _is_plain(path: str) -> bool:
-    """Whether a path may stand in the script of a job as it is."""
+    """Return whether a job's script may contain a path without quotes."""
     return re.fullmatch(r"[\w./@:+,=-]+", str(Path(path).expanduser().absolute())) is not None
 
 
@@ -296,7 +296,7 @@ def _is_word(text: str) -> bool:
 
 TABLE = "slurm"
 DRIVER = "driver"
-"""The table within for the driver's own job; see `dasktune.slurm.submit`."""
+"""The inner table for the driver's job; see `dasktune.slurm.submit`."""
 
 
 def options_for(folder: Path, flags: Mapping[str, object]) -> SlurmOptions:
@@ -305,19 +305,18 @@ def options_for(folder: Path, flags: Mapping[str, object]) -> SlurmOptions:
     Parameters
     ----------
     folder
-        Where ``dasktune.toml`` is looked for; its table ``[slurm]`` has the fields of
-        `SlurmOptions`.
+        The folder of ``dasktune.toml``; its table ``[slurm]`` has the fields of `SlurmOptions`.
     flags
-        Values that come before the file's; those that are None do not count.
+        Values that win over the file's; None counts as not given.
 
     Raises
     ------
     ConfigurationError
-        If the file cannot be read, or the options cannot be: all problems at once.
+        If the file cannot be read, or an option is invalid: all problems at once.
     """
     given = {**slurm_table(folder), **{k: v for k, v in flags.items() if v is not None}}
     given.pop(DRIVER, None)
-    known = [one.name for one in fields(SlurmOptions)]
+    known = [field.name for field in fields(SlurmOptions)]
     refuse(
         f"{FILE}: [{TABLE}]: {unknown('option', name, known)}"
         for name in given

@@ -1,4 +1,4 @@
-"""The jobs of a cluster: replaced when SLURM says that they have ended, and no sooner."""
+"""The jobs of a cluster; a job is replaced once SLURM reports its end."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from dasktune.slurm.scaling import Demand, drain
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0
-"""How often SLURM is asked how the jobs stand."""
+"""Seconds between two queries of the jobs' states."""
 
 AGAIN_SECONDS = 30.0
-"""How long nothing is submitted after SLURM has refused a job, or jobs ended at once."""
+"""Pause of submissions after SLURM refused a job, or jobs ended at once, in seconds."""
 
 STILLBORN = 3
-"""Jobs one after the other that ended before their worker was there: more would, too."""
+"""Number of successive jobs without a worker after which further ones seem useless."""
 
 LAST_LINES = 10
-"""Lines of a job's log that are shown when it ended too soon."""
+"""Lines of the log of a job that ended too soon, for the message."""
 
 
 class WorkerJob(SLURMJob):
-    """A job of workers; a refusal of SLURM is kept, for whoever submits the next."""
+    """A job of workers; it keeps the text of SLURM's refusal."""
 
     refusal = ""
 
     async def start(self) -> None:
-        """Submit it."""
+        """Submit the job."""
         try:
             await super().start()  # type: ignore[no-untyped-call]
         except (RuntimeError, OSError) as error:
@@ -49,14 +49,14 @@ class WorkerJob(SLURMJob):
 
 
 class SlurmWorkers(SLURMCluster):
-    """A Dask cluster of jobs, as many as can be used within bounds.
+    """A Dask cluster of jobs; their number follows the demand within bounds.
 
     Parameters
     ----------
     options
-        What is asked of SLURM.
+        Options of the jobs.
     keywords
-        Those of ``SLURMCluster``.
+        Arguments of ``SLURMCluster``.
     """
 
     job_cls = WorkerJob
@@ -80,7 +80,7 @@ class SlurmWorkers(SLURMCluster):
         super().__init__(**keywords)
 
     def use(self, wanted: int, idle: Collection[str], step_seconds: float = 0.0) -> None:
-        """Take in how many workers could be used, which are idle, and how long a step takes."""
+        """Record the number of usable workers, the idle ones and the time of a step."""
         self._demand.note(wanted, idle, time.monotonic())
         if step_seconds > self._options.margin_seconds and not self._is_slow:
             self._is_slow = True
@@ -92,7 +92,7 @@ class SlurmWorkers(SLURMCluster):
             )
 
     def trouble(self) -> str | None:
-        """Return why there will be no worker; None if one may come."""
+        """Return why no worker can come; None while one may come."""
         if self._stillborn >= STILLBORN and not self._met:
             return (
                 f"{self._stillborn} jobs of SLURM ended before their worker was there; "
@@ -103,35 +103,35 @@ class SlurmWorkers(SLURMCluster):
         return None
 
     def waiting(self) -> str:
-        """Return in words how the jobs stand."""
+        """Return the states of the jobs, in words."""
         jobs = (f"{job} {state}" for job, state in sorted(self._living.items()))
         refused = f"; SLURM refuses more: {self._refusal}" if self._refusal else ""
         return f"jobs of SLURM: {', '.join(jobs) or 'none yet'}{refused}"
 
     @property
     def _living(self) -> dict[str, str]:
-        """The states of the jobs that were submitted here and have not ended, by id."""
+        """The states of this cluster's jobs that have not ended, by id."""
         return {job: state for job, state in self._states.items() if job in self._accepted}
 
     def _new_worker_name(self, worker_number: int) -> str:
-        """Return a name that no job has had: Dask takes a new one of an old name for the old."""
+        """Return a new name: Dask would take a job with a used name for the earlier job."""
         return f"dasktune-{next(self._numbers)}"
 
     def _update_worker_status(self, op: str, msg: Any) -> None:
-        """Take in that a worker came or went; called by Dask."""
+        """Note a worker that came or went; Dask calls this."""
         if op == "add":
-            new = {self._job_of(one["name"]) for one in msg["workers"].values()} - self._met
+            new = {self._job_of(worker["name"]) for worker in msg["workers"].values()} - self._met
             self._met |= new
             self._stillborn = 0 if new else self._stillborn
         super()._update_worker_status(op, msg)  # type: ignore[no-untyped-call]
 
     def _job_of(self, worker: str) -> str:
-        """Return the name of a worker's job, which has it alone or as one of several."""
+        """Return the name of a worker's job."""
         return worker if self._options.workers_per_job == 1 else str(worker).rpartition("-")[0]
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Look after the jobs meanwhile."""
+        """Manage the jobs in a thread until the block ends."""
         thread = threading.Thread(target=self._look_often, name="dasktune-slurm", daemon=True)
         thread.start()
         try:
@@ -141,18 +141,18 @@ class SlurmWorkers(SLURMCluster):
             thread.join()
 
     def _look_often(self) -> None:
-        said = ""
+        problem = ""
         while not self._has_ended.is_set():
-            # Before SLURM is asked: of a job that is submitted meanwhile it says nothing.
+            # Read before the query: its answer lacks jobs that are submitted meanwhile.
             submitted = {job.job_id for job in list(self.workers.values()) if job.job_id}
             try:
                 self._states = job_states()
             except ClusterError as error:
-                if not said:
+                if not problem:
                     logger.warning("%s; jobs are left as they are until it answers", error)
-                said = str(error)
+                problem = str(error)
             else:
-                said = ""
+                problem = ""
                 self._mend_now(submitted)
             self._has_ended.wait(LOOK_SECONDS)
 
@@ -160,11 +160,11 @@ class SlurmWorkers(SLURMCluster):
         try:
             self.sync(self._mend, submitted)  # type: ignore[no-untyped-call]
         except Exception:
-            # Else no job would be looked after from now on.
-            logger.exception("the jobs could not be looked after; it is tried again")
+            # An exception would end the thread, and with it the management of all jobs.
+            logger.exception("the jobs could not be managed; dasktune tries again")
 
     async def _mend(self, submitted: set[str]) -> None:
-        """Let go of jobs that have ended or are not needed, and submit those that are."""
+        """Forget ended jobs, cancel those without use, and submit missing ones."""
         now = time.monotonic()
         if submitted - self._accepted:
             self._refusal = ""
@@ -173,16 +173,16 @@ class SlurmWorkers(SLURMCluster):
         for name, job in list(self.workers.items()):
             has_ended = job.refusal or job.job_id in gone
             if has_ended and name in self.worker_spec:
-                self._take_leave(name, job, now)
+                self._forget(name, job, now)
         target = -(-self._demand.target // self._options.workers_per_job)
-        await self._let_go(len(self.worker_spec) - len(self._leaving) - target, now)
+        await self._reduce(len(self.worker_spec) - len(self._leaving) - target, now)
         is_hopeless = self._stillborn >= STILLBORN and not self._met
         can_submit = now >= self._not_before and not is_hopeless
         wanted = target + len(self._leaving) if can_submit else 0
         self.scale(jobs=max(len(self.worker_spec), wanted))  # type: ignore[no-untyped-call]
 
-    def _take_leave(self, name: str, job: WorkerJob, now: float) -> None:
-        """Take in that a job has been refused or has ended."""
+    def _forget(self, name: str, job: WorkerJob, now: float) -> None:
+        """Forget a job that SLURM refused or that has ended."""
         del self.worker_spec[name]
         was_leaving = name in self._leaving
         self._leaving.discard(name)
@@ -203,8 +203,8 @@ class SlurmWorkers(SLURMCluster):
             if self._stillborn >= STILLBORN:
                 self._not_before = now + AGAIN_SECONDS
 
-    async def _let_go(self, surplus: int, now: float) -> None:
-        """Cancel jobs that wait in the queue, the last first, and let idle workers leave."""
+    async def _reduce(self, surplus: int, now: float) -> None:
+        """Cancel jobs in the queue, the last first, and ask idle workers to leave."""
         if surplus <= 0:
             return
         waiting = [name for name in reversed(self.worker_spec) if self._is_pending(name)]
@@ -221,7 +221,7 @@ class SlurmWorkers(SLURMCluster):
         return state.startswith("PENDING") and name not in self._leaving
 
     def _idle_jobs(self, now: float) -> Iterator[tuple[str, list[str]]]:
-        """Yield jobs of whose workers none has had anything to do for long, with these."""
+        """Yield the jobs whose workers were all idle for long, with the workers' addresses."""
         workers: dict[str, list[str]] = {}
         for address, worker in self.scheduler_info["workers"].items():
             workers.setdefault(self._job_of(worker["name"]), []).append(address)
@@ -233,7 +233,7 @@ class SlurmWorkers(SLURMCluster):
 
 
 def last_words(folder: Path, job: str) -> str:
-    """Return how the log of a job ends."""
+    """Return the last lines of a job's log."""
     for path in sorted(folder.glob(f"*-{job}.*"), key=lambda path: path.suffix != ".err"):
         try:
             lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]

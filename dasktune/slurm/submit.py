@@ -63,35 +63,35 @@ code=$?
 if [ "$again" ] && [ $code -gt 2 ]; then scontrol requeue "$SLURM_JOB_ID"; fi
 exit $code
 """
-"""Exit codes above 2 are those of a driver that was interrupted, however early."""
+"""A driver that was interrupted has an exit code above 2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverOptions:
-    """What the driver's own job asks SLURM for.
+    """The resources of the driver's job.
 
     Parameters
     ----------
     partition, qos
         As for ``sbatch``; SLURM's default if None.
     account
-        The workers' one if None.
+        The account of the workers' jobs if None.
     cpus, memory
         Of the job.
     walltime
         As SLURM writes it; the longest of the partition if None.
     margin
-        How long before its walltime it begins to save: longer than the longest step, and a
-        minute. A quarter of the walltime, at most five minutes, if None.
+        How long before its walltime it begins to save: longer than the longest step, plus 1
+        minute. If None, a quarter of the walltime and at most 5 minutes.
     directives
         Further options of ``sbatch``.
     prologue
-        Lines of shell that it runs first; the workers' ones if None.
+        Lines of shell that it runs first; the prologue of the workers' jobs if None.
 
     Raises
     ------
     ConfigurationError
-        If anything of this cannot be: all problems at once.
+        If an option is invalid: all problems at once.
     """
 
     partition: str | None = None
@@ -118,11 +118,11 @@ class DriverOptions:
                 prologue=self.prologue or (),
             )
         except ConfigurationError as error:
-            found = (one.replace("cpus_per_worker", "cpus") for one in error.problems)
-            refuse(f"driver: {one}" for one in found)
+            renamed = (each.replace("cpus_per_worker", "cpus") for each in error.problems)
+            refuse(f"driver: {problem}" for problem in renamed)
 
     def margin_seconds(self, walltime: str) -> int | None:
-        """Return how long before a walltime saving begins; None if that does not end."""
+        """Return the seconds from the start of saving to the walltime, if that is limited."""
         seconds = seconds_of(walltime)
         if self.margin is not None or seconds is None:
             return seconds and seconds_of(self.margin)
@@ -136,9 +136,9 @@ class DriverJob:
     Parameters
     ----------
     job
-        Its number; it keeps it when it is requeued.
+        Its number, which stays when SLURM requeues it.
     log
-        Where the driver says what happens.
+        The log of the driver.
     """
 
     job: str
@@ -151,22 +151,22 @@ def driver_options_for(folder: Path, flags: Mapping[str, object]) -> DriverOptio
     Parameters
     ----------
     folder
-        Where ``dasktune.toml`` is looked for; its table ``[slurm.driver]`` has the fields of
+        The folder of ``dasktune.toml``; its table ``[slurm.driver]`` has the fields of
         `DriverOptions`.
     flags
-        Values that come before the file's; those that are None do not count.
+        Values that win over the file's; None counts as not given.
 
     Raises
     ------
     ConfigurationError
-        If the file cannot be read, or the options cannot be: all problems at once.
+        If the file cannot be read, or an option is invalid: all problems at once.
     """
     table = slurm_table(folder).get(DRIVER, {})
     place = f"{FILE}: [{TABLE}.{DRIVER}]"
     if not isinstance(table, dict):
         raise ConfigurationError(f"{place} must be a table, got {table!r}")
     given: dict[str, Any] = {**table, **{k: v for k, v in flags.items() if v is not None}}
-    known = [one.name for one in fields(DriverOptions)]
+    known = [field.name for field in fields(DriverOptions)]
     refuse(f"{place}: {unknown('option', name, known)}" for name in given if name not in known)
     for name in ("directives", "prologue"):
         if isinstance(given.get(name), list):
@@ -187,15 +187,15 @@ def submit(
     Parameters
     ----------
     options
-        What its job asks for.
+        Options of the driver's job.
     workers
-        What its workers' jobs ask for.
+        Options of the workers' jobs.
     name
-        The job's: of several of one name, SLURM runs one at a time.
+        The job's name; of several jobs with one name, SLURM runs one at a time.
     run
         Arguments of the command that runs the study.
     status
-        Arguments of the one that fails where the study cannot be seen.
+        Arguments of a command that fails on nodes where the study cannot be read.
 
     Raises
     ------
@@ -219,7 +219,7 @@ def submit(
 def sbatch_options(
     options: DriverOptions, workers: SlurmOptions, walltime: str, name: str
 ) -> Iterator[str]:
-    """Yield what `sbatch` is told of the job."""
+    """Yield the options of ``sbatch`` for the job."""
     yield from (f"--job-name={name}", "--dependency=singleton")
     yield from ("--requeue", "--open-mode=append", "--ntasks=1", f"--time={walltime}")
     yield f"--cpus-per-task={options.cpus}"
@@ -244,7 +244,7 @@ def job_script(
     run: Sequence[str],
     status: Sequence[str],
 ) -> str:
-    """Return what the job does in each of its lives."""
+    """Return the script that the job runs at its start and after each requeue."""
     lines = workers.prologue if options.prologue is None else options.prologue
     return SCRIPT.format(
         prologue="\n".join(lines),
@@ -282,5 +282,5 @@ def longest_walltime(partition: str | None) -> str:
     raise ClusterError(
         words(done.stderr)
         if done.returncode
-        else unknown("partition", partition, [one.removesuffix("*") for one in limits])
+        else unknown("partition", partition, [name.removesuffix("*") for name in limits])
     )

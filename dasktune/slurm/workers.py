@@ -1,8 +1,8 @@
-"""A Dask cluster whose workers are jobs of SLURM, as many as the tuner can use.
+"""A Dask cluster whose workers are SLURM jobs, as many as the tuner can use.
 
-dask-jobqueue writes and submits the jobs. How many there are, and what becomes of jobs that
-have ended, is decided here: by what SLURM says, not by whether a worker is connected, since
-a job that is requeued comes back by itself.
+dask-jobqueue writes and submits the jobs. dasktune decides on their number and on the
+replacement of ended jobs by the states that SLURM reports, not by connected workers, because a
+requeued job comes back by itself.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ logger = logging.getLogger(__name__)
 
 SETTINGS = {
     **LOCAL_SETTINGS,
-    # Dask would cancel a job whose worker is away for longer. One that is requeued may wait
-    # in the queue for days; whether a job is gone, SLURM is asked.
+    # Dask would cancel a job whose worker is away for longer. A requeued job may wait in the
+    # queue for days; SLURM knows whether a job has ended.
     "distributed.deploy.lost-worker-timeout": "30 days",
 }
 
 BACKSTOP_SECONDS = 20
-"""How long before its walltime a worker is closed that could not save what it has."""
+"""Seconds before its walltime at which a worker is closed even if it is still saving."""
 
 STAGGER = 0.1
-"""Part of their time over which the ends of workers that began together are spread."""
+"""Share of the walltime over which the ends of workers are spread."""
 
 LAST_SECONDS = 5.0
-"""How long before SLURM ends a job by force its workers stop saving."""
+"""Seconds before SLURM kills a job at which its workers stop saving."""
 
 PROLOGUE = (
     'export MALLOC_TRIM_THRESHOLD_="${MALLOC_TRIM_THRESHOLD_:-268435456}"',
@@ -57,21 +57,21 @@ PROLOGUE = (
 
 @contextmanager
 def slurm_client(options: SlurmOptions | None = None, /, **fields: Any) -> Iterator[Client]:
-    """Give a client of a cluster whose workers are jobs of SLURM; they end with it.
+    """Yield a client of a cluster whose workers are SLURM jobs; the jobs end with it.
 
     Parameters
     ----------
     options
-        What is asked of SLURM.
+        Options of the jobs.
     fields
         The fields of `SlurmOptions`, if `options` is None.
 
     Raises
     ------
     ConfigurationError
-        If the options cannot be: all problems at once.
+        If an option is invalid: all problems at once.
     ClusterError
-        If SLURM refuses them, with its own words.
+        If SLURM refuses the jobs, with SLURM's message.
     """
     options = SlurmOptions(**fields) if options is None else options
     shared = Path(options.shared_directory).expanduser().absolute()
@@ -92,7 +92,7 @@ def slurm_client(options: SlurmOptions | None = None, /, **fields: Any) -> Itera
 
 
 def job_options(options: SlurmOptions, shared: Path) -> dict[str, Any]:
-    """Return what dask-jobqueue must know of the jobs."""
+    """Return the arguments of dask-jobqueue for the jobs."""
     workers = options.workers_per_job
     return {
         "queue": options.partition,
@@ -103,7 +103,7 @@ def job_options(options: SlurmOptions, shared: Path) -> dict[str, Any]:
         "memory": options.memory,
         "walltime": options.walltime,
         "interface": options.interface,
-        # That is the job's own process: signals reach it, and it passes them on to its workers.
+        # exec: the launcher becomes the job's main process, which gets SLURM's signals.
         "python": f"exec {shlex.quote(sys.executable)}",
         "worker_command": _launch(options),
         "death_timeout": 60,
@@ -125,44 +125,44 @@ def _launch(options: SlurmOptions) -> str:
 
 
 def _directives(options: SlurmOptions) -> list[str]:
-    found = ["--requeue", "--open-mode=append", f"--comment={Driver.this().comment}"]
+    directives = ["--requeue", "--open-mode=append", f"--comment={Driver.this().comment}"]
     if options.qos is not None:
-        found.append(f"--qos={options.qos}")
+        directives.append(f"--qos={options.qos}")
     if options.gpus_per_job:
-        found.append(f"--gres=gpu:{options.gpus_per_job}")
-    return [*found, *options.directives]
+        directives.append(f"--gres=gpu:{options.gpus_per_job}")
+    return [*directives, *options.directives]
 
 
 def _prologue(options: SlurmOptions) -> list[str]:
     leave = options.walltime_seconds - options.margin_seconds
     stagger = int(leave * STAGGER)
-    found = [
+    lines = [
         # Torch and NumPy would start a thread for each core of the node.
         f'export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-{options.cpus_per_worker}}}"',
         *PROLOGUE,
-        # Counted from when the job starts, so that it holds for one that was requeued, too.
+        # Relative to the start of the job, which is new after a requeue.
         f"export {LEAVE_AT}=$(( $(date +%s) + {leave - stagger} + RANDOM % {stagger + 1} ))",
     ]
     if (wait := kill_wait()) is not None:
-        found.append(f"export {CLOSE_SECONDS}={max(wait - LAST_SECONDS, wait / 2):g}")
-    return [*found, *options.prologue]
+        lines.append(f"export {CLOSE_SECONDS}={max(wait - LAST_SECONDS, wait / 2):g}")
+    return [*lines, *options.prologue]
 
 
 def _arguments(options: SlurmOptions) -> list[str]:
     lifetime = options.walltime_seconds - min(BACKSTOP_SECONDS, options.margin_seconds // 2)
-    found = ["--memory-limit", "0", "--dashboard-address", "127.0.0.1:0"]
+    arguments = ["--memory-limit", "0", "--dashboard-address", "127.0.0.1:0"]
     if options.gpus_per_worker:
-        found += ["--resources", f"GPU={options.gpus_per_worker:g}"]
-    return [*found, "--lifetime", f"{lifetime}s"]
+        arguments += ["--resources", f"GPU={options.gpus_per_worker:g}"]
+    return [*arguments, "--lifetime", f"{lifetime}s"]
 
 
 def check_accepted(options: SlurmOptions, shared: Path) -> None:
-    """Ask SLURM whether it would take the jobs, before anything is submitted.
+    """Ask SLURM whether it accepts the jobs, before a submission.
 
     Raises
     ------
     ClusterError
-        With SLURM's own words, if it would not.
+        If it refuses them, with SLURM's message.
     """
     job = _imported().WorkerJob("tls://driver:1", name="worker", **job_options(options, shared))
     with tempfile.NamedTemporaryFile("w", suffix=".sh") as script:
@@ -190,17 +190,17 @@ def _cluster(options: SlurmOptions, shared: Path) -> Any:
 
 
 def _remove_keys(cluster: Any) -> None:
-    """Remove the files by which jobs got their keys: Dask would when it forgets the cluster."""
+    """Remove the files with the jobs' keys; Dask does so only when it deletes the cluster."""
     for name in ("ca_file", "cert", "key"):
         if (file := getattr(cluster, f"_job_{name}", None)) is not None:
             file.close()
 
 
 def _imported() -> Any:
-    """Return the module that needs dask-jobqueue.
+    """Return the module that needs dask-jobqueue, with the signal handlers restored.
 
-    That takes ctrl-C for itself when it is imported, and would end the process
-    with nothing saved.
+    dask-jobqueue replaces the handler of ctrl-C at its import; its handler would end the process
+    without saving.
     """
     kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

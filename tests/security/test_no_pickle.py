@@ -30,7 +30,7 @@ ALLOWED = {
     "traces/files.py": {"np.lib.npyio.NpzFile"},  # with allow_pickle=False
     "driver/predictions.py": {"pickle"},  # questions of predictors, over Dask's own connection
     "worker/plugin.py": {"pickle"},  # opens them
-    "doctor/asking.py": {"cloudpickle"},  # its own code, over Dask's own connection
+    "doctor/collect.py": {"cloudpickle"},  # its own code, over Dask's own connection
     "testing/predictors.py": {"pickle"},  # copies what it has made
 }
 """By file of the package, with what it is needed for."""
