@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -178,3 +179,28 @@ def test_the_files_that_the_pages_link_are_there() -> None:
     for page in DOCS.glob("*.md"):
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             assert "://" in target or (DOCS / target).exists(), target
+
+
+def test_paths_that_the_pages_name_exist() -> None:
+    root = DOCS.parent
+    pages = [*DOCS.glob("*.md"), *root.glob("*.md"), root / "benchmarks" / "README.md"]
+    missing = [
+        f"{page.name}: {path}"
+        for page in pages
+        for path in re.findall(
+            r"`((?:dasktune|tests|benchmarks|examples|docs)/[\w./-]+)`", page.read_text()
+        )
+        if not (root / path).exists()
+    ]
+    assert missing == []
+
+
+def test_modules_that_the_pages_import_exist() -> None:
+    names = {
+        name
+        for page in (*DOCS.glob("*.md"), DOCS.parent / "README.md")
+        for name in re.findall(r"^\s*(?:from|import) (dasktune[\w.]*)", page.read_text(), re.M)
+    }
+    assert len(names) > 5
+    for name in sorted(names):
+        import_module(name)
