@@ -1,4 +1,4 @@
-"""Answers to questions about learning curves, for who waits for them."""
+"""Predictions of learning curves, computed where they are asked for."""
 
 from __future__ import annotations
 

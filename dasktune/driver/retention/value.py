@@ -24,26 +24,24 @@ from dasktune.graph.view import RunView
 from dasktune.storage.retention import Keep, State, unknown_state
 from dasktune.types import Objective, Step, TrialState
 
-UNASKED = 0.8
-"""Chance that a trial is asked for that is known and was not asked for yet."""
-
-PAUSED = (0.9, 0.01)
-"""Chance that a paused trial goes on: for the best of its rung, and for the worst."""
+GOES_ON = 0.9
+"""Chance that a trial goes on: never asked for, or the best of those paused at its step."""
 
 STEEPNESS = 4
-"""How fast it falls in between: few trials of a rung are promoted, and those from its top."""
+"""How fast the chance falls with the rank at a step: a rung promotes few trials, from its top.
 
-AGAIN = 0.05
-"""Chance that a stage that runs now must be trained again: workers get lost."""
+With the same chance for all ranks ASHA trains 4% more steps in a fifth of the room, and 8% more in
+a twentieth; with a chance that falls linearly, 3% and 5% more.
+"""
 
 END = 0.02
 """Chance that a stage starts where trials end or part: with more steps, in another study."""
 
 INSIDE = 0.002
-"""Chance that a stage starts in the middle of another."""
+"""Chance that a stage starts in the middle of another: less than at its end."""
 
-OPEN = 0.1
-"""From this chance on a state is likely to be asked for."""
+LIKELY = 0.1
+"""States with at least this chance are not evicted for `SLACK` alone."""
 
 ENOUGH = 0.99
 """A chance so high that a higher one makes no difference."""
@@ -126,7 +124,6 @@ class StateValues:
             if node.checkpoints and not (is_inside and node in nodes):
                 continue
             if view.is_running(node):
-                missing *= 1 - AGAIN
                 continue
             if view.is_waiting(node):
                 return 1.0
@@ -150,11 +147,10 @@ class StateValues:
         if trial.state is TrialState.RUNNING:
             return 1.0
         if trial.values is None:
-            return UNASKED
+            return GOES_ON
         rung = self._rung(trial.steps)
-        best, worst = PAUSED
         rank = 1 - bisect_left(rung, self._loss(trial)) / len(rung)
-        return worst + (best - worst) * rank**STEEPNESS
+        return GOES_ON * rank**STEEPNESS
 
     def _rung(self, step: Step) -> list[float]:
         """Return the losses of the trials that are paused at a step, in ascending order."""

@@ -7,11 +7,9 @@ from collections.abc import Iterable
 import pytest
 
 from dasktune.driver.retention.value import (
-    AGAIN,
     END,
+    GOES_ON,
     INSIDE,
-    PAUSED,
-    UNASKED,
     StateValues,
     mark,
     places_in,
@@ -116,9 +114,9 @@ def test_trials_that_were_never_asked_for_begin_where_they_part() -> None:
     first = table.trial(Constant(0.5), TrialState.COMPLETE)
     second, third = table.trial(turn(20)), table.trial(turn(20, 2.0))
     parting = table.store(first, 20)
-    assert table.states()[parting].chance == either(END, UNASKED, UNASKED)
+    assert table.states()[parting].chance == either(END, GOES_ON, GOES_ON)
     table.trials[second].state = TrialState.PRUNED
-    assert table.states()[parting].chance == either(END, UNASKED)
+    assert table.states()[parting].chance == either(END, GOES_ON)
     table.trials[third].state = TrialState.FAIL
     assert table.states()[parting].chance == either(END)
 
@@ -133,7 +131,7 @@ def test_of_paused_trials_the_best_of_a_rung_is_the_likeliest_to_go_on() -> None
     by_value = [found[keys[at]].chance for at in (1, 3, 0, 2)]
     assert by_value == sorted(by_value, reverse=True)
     assert len(set(by_value)) == 4
-    assert by_value[0] == either(INSIDE, PAUSED[0])
+    assert by_value[0] == either(INSIDE, GOES_ON)
 
 
 def test_a_later_state_on_the_way_serves_whoever_comes() -> None:
@@ -157,7 +155,7 @@ def test_what_is_wanted_now_is_certain_and_what_runs_may_have_to_run_again() -> 
     for number, worker in enumerate(("v", "w")):
         table.dispatcher.handle(WorkerJoined(worker=worker), 0.0)
         table.dispatcher.handle(Started(attempt=f"{number}-a"), 0.0)
-    assert table.states()[parting].chance == either(END, AGAIN, AGAIN)
+    assert table.states()[parting].chance == either(END)
 
 
 def record(number: int, *values: float, state: TrialState = TrialState.COMPLETE) -> TrialRecord:
