@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,16 +12,13 @@ from dasktune.driver.reuse import Recall
 from dasktune.engine import engine as engines
 from dasktune.engine.engine import Engine
 from dasktune.engine.event_log import Record
-from dasktune.engine.outcome import RunPrediction
 from dasktune.engine.session import Session, after_last_snapshot
 from dasktune.graph import placement as placing
 from dasktune.graph.attempts import Attempt
 from dasktune.graph.dispatch import Dispatcher
-from dasktune.graph.events import Ended, Saved
 from dasktune.graph.frontier import Frontier
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.worker.messages import StageMessage, StageProgress
-from tests.torture.world import Store
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -49,31 +46,10 @@ def a_report_is_delivered_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "_tell", twice)
 
 
-def what_ended_attempts_save_is_ignored(patch: pytest.MonkeyPatch) -> None:
-    saved = Dispatcher._saved
-
-    def ignores(self: Dispatcher, event: Saved) -> None:
-        attempt = self.attempts.get(event.attempt)
-        if attempt is None or not attempt.ended:
-            saved(self, event)
-
-    patch.setattr(Dispatcher, "_saved", ignores)
-
-
 def requests_are_not_restored(patch: pytest.MonkeyPatch) -> None:
     def forgets(self: Engine, session: Session, now: float) -> None:
         for number in sorted(session.numbers.values()):
             self._make_known(self.trials[number])
-
-    patch.setattr(Engine, "_ask_again", forgets)
-
-
-def questions_are_not_asked_again(patch: pytest.MonkeyPatch) -> None:
-    ask_again = Engine._ask_again
-
-    def forgets(self: Engine, session: Session, now: float) -> None:
-        ask_again(self, session, now)
-        self._orders = [one for one in self._orders if not isinstance(one, RunPrediction)]
 
     patch.setattr(Engine, "_ask_again", forgets)
 
@@ -117,10 +93,6 @@ def a_dead_worker_still_makes_progress(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Attempts, "receive", counts)
 
 
-def a_stopped_trial_is_not_withdrawn(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Dispatcher, "stop", lambda self, trial, now: [])
-
-
 def a_tuner_goes_on_from_its_first_snapshot(patch: pytest.MonkeyPatch) -> None:
     def first(records: list[Record]) -> list[Record]:
         last = after_last_snapshot(records)
@@ -132,10 +104,6 @@ def a_tuner_goes_on_from_its_first_snapshot(patch: pytest.MonkeyPatch) -> None:
 
 def a_state_is_evicted_that_a_stage_starts_from(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Dispatcher, "starts", ())
-
-
-def a_step_that_always_raises_is_tried_for_ever(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Dispatcher, "_fail_node", lambda self, node, failure: None)
 
 
 def a_drained_dispatcher_stays_so(patch: pytest.MonkeyPatch) -> None:
@@ -187,10 +155,6 @@ def _continues_all_paths(self: placing.Placing, now: float) -> None:
             self._continue_with(self._next_of(attempt), attempt, now)
 
 
-def a_tuner_is_not_told_of_a_failure(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Engine, "_fail", lambda self, failure, now: None)
-
-
 def what_a_lost_worker_had_queued_is_kept(patch: pytest.MonkeyPatch) -> None:
     def loses_one(self: Dispatcher, worker: str) -> None:
         if self._placing.lose(worker):
@@ -199,37 +163,6 @@ def what_a_lost_worker_had_queued_is_kept(patch: pytest.MonkeyPatch) -> None:
                 self._release(attempt)
 
     patch.setattr(Dispatcher, "_worker_lost", loses_one)
-
-
-def an_end_that_comes_twice_counts_twice(patch: pytest.MonkeyPatch) -> None:
-    ended = Dispatcher._ended
-
-    def counts(self: Dispatcher, event: Ended, now: float) -> None:
-        attempt = self.attempts.get(event.attempt)
-        if attempt is not None and attempt.ended:
-            self.steps_executed += attempt.position - attempt.start
-        ended(self, event, now)
-
-    patch.setattr(Dispatcher, "_ended", counts)
-
-
-def what_was_known_all_along_ends_the_run(patch: pytest.MonkeyPatch) -> None:
-    """A tuner is asked once where all that it asks for is known already."""
-
-    def asks_once(self: Engine, capacity: int, now: float) -> Any:
-        self._ask(capacity, now)
-        return self._settle(now)
-
-    patch.setattr(Engine, "ask", asks_once)
-
-
-def only_the_last_state_is_looked_up(patch: pytest.MonkeyPatch) -> None:
-    look_up = Store.commits
-
-    def looks(self: Store, keys: Iterable[str]) -> Any:
-        return dict([*look_up(self, keys).items()][-1:])
-
-    patch.setattr(Store, "commits", looks)
 
 
 def losses_are_blamed_on_nobody(patch: pytest.MonkeyPatch) -> None:
