@@ -59,7 +59,7 @@ class Source(ABC):
         """Return JSON that is equal for sources with equal proposals."""
 
     def snapshot(self) -> object:
-        """Return the state as JSON; None for a source without one."""
+        """Return the state as JSON, or None."""
         return None
 
     def restore(self, snapshot: object) -> None:
