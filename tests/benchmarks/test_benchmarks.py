@@ -16,6 +16,8 @@ import pytest
 import dasktune as dt
 from dasktune.sequences import Constant, MultiStep, Piecewise
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 MODULES = ("figures", "spaces", "trainers", "merging", "wall_time", "utilisation", "start", "all")
 

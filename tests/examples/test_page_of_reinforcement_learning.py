@@ -14,6 +14,8 @@ from distributed import Client
 
 import dasktune as dt
 
+pytestmark = pytest.mark.process
+
 PAGE = (Path(__file__).parents[2] / "docs" / "reinforcement-learning.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 PASSED, NAMED, *_ = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)

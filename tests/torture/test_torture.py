@@ -12,6 +12,8 @@ from tests.torture.seeds import Finding, many, shortest, torture
 
 from .bugs import BUGS, Plant, a_report_is_delivered_twice, requests_are_not_restored
 
+pytestmark = pytest.mark.slow
+
 SEEDS = 2000
 """Within so many seeds a bug must be found."""
 

@@ -34,6 +34,7 @@ def posterior() -> Posterior:
     return Posterior(places, y, fits(places, y), recency=False)
 
 
+@pytest.mark.slow
 class TestConformance(PredictorConformance):
     def make(self) -> CurveEnsemble:
         return CurveEnsemble(walkers=96, samples=8)
