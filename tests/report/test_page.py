@@ -412,6 +412,7 @@ def test_ten_thousand_trials_make_a_small_page_in_seconds(huge: tuple[Content, s
     assert seconds < 20
 
 
+@pytest.mark.slow
 def test_page_of_ten_thousand_trials_says_what_is_left_out(
     huge: tuple[Content, str, float],
 ) -> None:
