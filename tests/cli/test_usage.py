@@ -164,11 +164,13 @@ def test_status_of_a_file_is_that_of_the_study_it_would_open() -> None:
 
     load(Path("counting.py")).study().close()
     assert command("status", "file.py").stdout.startswith("counting (minimize loss)\n")
-    named = text.replace('name="counting"', "name=metric").replace("runs/counting", "runs/all")
+    named = text.replace('name="counting"', 'name=f"pause {pause}"').replace(
+        "runs/counting", "runs/all"
+    )
     load(Path(write(named, "named.py"))).study().close()
-    assert command("status", "named.py").stdout.startswith("loss (minimize loss)\n")
-    done = command("status", "named.py", "--config", "metric=speed")
-    assert "unknown study 'speed'; known: loss" in done.stderr
+    assert command("status", "named.py").stdout.startswith("pause 0.0 (minimize loss)\n")
+    done = command("status", "named.py", "--config", "pause=0.5")
+    assert "unknown study 'pause 0.5'; known: pause 0.0" in done.stderr
 
 
 def test_preview_makes_nothing() -> None:
