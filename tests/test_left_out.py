@@ -23,7 +23,10 @@ def test_plain(): ...
 def test_known(): raise ValueError
 """
 MODULE = "import pytest\npytest.importorskip('no_such_library')\n"
-SETTINGS = "[pytest]\naddopts = -ra --strict-markers\nmarkers =\n    browser: b\n    gpu: g\n"
+MARKERS = ("browser", "gpu", "fast", "processes", "services")
+SETTINGS = "[pytest]\naddopts = -ra --strict-markers\nmarkers =\n" + "".join(
+    f"    {marker}: a tier or a part\n" for marker in MARKERS
+)
 
 
 @pytest.fixture
