@@ -143,12 +143,12 @@ class Collected:
     @property
     def before(self) -> int:
         """Bytes that were there."""
-        return sum(one.nbytes for one in self.choices)
+        return sum(choice.nbytes for choice in self.choices)
 
     @property
     def freed(self) -> int:
         """Bytes that go."""
-        return sum(one.nbytes for one in self.choices if one.goes)
+        return sum(choice.nbytes for choice in self.choices if choice.goes)
 
     @property
     def excess(self) -> int:
@@ -171,13 +171,13 @@ class Collected:
             "nbytes_before": self.before,
             "nbytes_freed": self.freed,
             "nbytes_over_budget": self.excess,
-            "choices": [asdict(one) for one in self.choices],
+            "choices": [asdict(choice) for choice in self.choices],
             "failures": list(self.failures),
         }
 
     def __str__(self) -> str:
-        shown = [one for one in self.choices if one.goes or not self.request.removes]
-        gone = sum(one.goes for one in self.choices)
+        shown = [choice for choice in self.choices if choice.goes or not self.request.removes]
+        gone = sum(choice.goes for choice in self.choices)
         verb = "freed" if self.request.removes else "would free"
         stay = size_text(self.before - self.freed)
         parts = f"{size_text(self.before)} in {len(self.choices):,} parts"
@@ -208,10 +208,10 @@ def seconds_of(text: str) -> float:
     >>> seconds_of("1.5h"), seconds_of("0s")
     (5400.0, 0.0)
     """
-    found = _SPAN.fullmatch(text)
-    if found is None:
+    match = _SPAN.fullmatch(text)
+    if match is None:
         raise ConfigurationError(f"grace must be a time such as 90s, 30m, 1h or 2d, got {text!r}")
-    return float(found[1]) * _UNITS[found[2]]
+    return float(match[1]) * _UNITS[match[2]]
 
 
 def request_of(
@@ -275,10 +275,10 @@ def collect(request: Request, now: float | None = None) -> Collected:
             ),
             *_lease_choices(store, request, now),
         ]
-        choices.sort(key=lambda one: not one.goes)
+        choices.sort(key=lambda choice: not choice.goes)
         failures: list[str] = []
         if request.removes:
-            failures = _remove(store, database, [one for one in choices if one.goes])
+            failures = _remove(store, database, [choice for choice in choices if choice.goes])
     finally:
         if database is not None:
             database.close()
@@ -414,17 +414,19 @@ def _upload_choices(listing: StoreListing) -> Iterator[Choice]:
 
 
 def _lease_choices(store: CheckpointStore, request: Request, now: float) -> Iterator[Choice]:
-    """Yield leases that ended long ago or that nobody understands, and wishes of long ago."""
+    """Yield a choice for each old lease, unreadable lease and old save request."""
     try:
         entries = [
-            one
-            for one in store.files.entries(layout.LEASES)
-            if one.modified and now - one.modified > request.grace
+            entry
+            for entry in store.files.entries(layout.LEASES)
+            if entry.modified and now - entry.modified > request.grace
         ]
-        contents = store.files.read("", [one.path for one in entries])
+        contents = store.files.read("", [entry.path for entry in entries])
         oldest = now - max(request.grace, STALE_SECONDS)
-        wishes = [
-            one for one in store.files.entries(layout.SAVE_REQUESTS) if 0 < one.modified < oldest
+        save_requests = [
+            entry
+            for entry in store.files.entries(layout.SAVE_REQUESTS)
+            if 0 < entry.modified < oldest
         ]
     except OSError as error:
         raise StorageError(f"cannot read leases from {store.url}: {error}") from error
@@ -432,7 +434,7 @@ def _lease_choices(store: CheckpointStore, request: Request, now: float) -> Iter
         lease = None if content is None else Lease.from_bytes(content.tobytes())
         if lease is None or now - lease.expires > request.grace:
             yield Choice(goes=True, kind="lease", name=entry.path, reason="it ended long ago")
-    for entry in wishes:
+    for entry in save_requests:
         yield Choice(goes=True, kind="lease", name=entry.path, reason="a wish of long ago")
 
 
@@ -441,16 +443,18 @@ def _remove(
 ) -> list[str]:
     """Remove what goes; return what could not be, in words."""
     jobs: list[Callable[[], object]] = [
-        partial(_REMOVALS[one.kind], store, one) for one in choices if one.kind != "lease"
+        partial(_REMOVALS[choice.kind], store, choice)
+        for choice in choices
+        if choice.kind != "lease"
     ]
-    leases = [one.name for one in choices if one.kind == "lease"]
+    leases = [choice.name for choice in choices if choice.kind == "lease"]
     if leases:
         jobs.append(partial(store.files.remove_files, leases))
     with ThreadPoolExecutor(THREADS, thread_name_prefix="dasktune-gc") as pool:
         failures = [text for text in pool.map(_attempted, jobs) if text]
     if database is not None:
         database.forget_checkpoints(
-            one.name for one in choices if one.kind in ("checkpoint", "commit")
+            choice.name for choice in choices if choice.kind in ("checkpoint", "commit")
         )
     return failures
 

@@ -33,13 +33,13 @@ NONE = "—"
 
 SORTS: Mapping[str, tuple[Callable[[Shelf], Any], Callable[[Holding], Any]]] = {
     "study": (
-        lambda one: one.name,
-        lambda one: (not one.owners, sorted(one.owners), one.step, one.key),
+        lambda shelf: shelf.name,
+        lambda holding: (not holding.owners, sorted(holding.owners), holding.step, holding.key),
     ),
     "size": (lambda one: (-one.nbytes, one.name), lambda one: (-one.nbytes, one.key)),
     "cost": (
-        lambda one: (-one.seconds, one.name),
-        lambda one: (one.seconds is None, -(one.seconds or 0.0), one.key),
+        lambda shelf: (-shelf.seconds, shelf.name),
+        lambda holding: (holding.seconds is None, -(holding.seconds or 0.0), holding.key),
     ),
     "age": (lambda one: (one.written, one.name), lambda one: (one.written, one.key)),
 }
@@ -102,33 +102,35 @@ class Listing:
     def shelves(self) -> list[Shelf]:
         """What is stored by study, in order."""
         name = self.places.study
-        found = [one for one in self.inventory.shelves() if name in (None, one.name)]
-        return sorted(found, key=SORTS[self.view.sort][0])
+        shelves = [shelf for shelf in self.inventory.shelves() if name in (None, shelf.name)]
+        return sorted(shelves, key=SORTS[self.view.sort][0])
 
     @property
     def holdings(self) -> list[Holding]:
         """The checkpoints that are meant, in order."""
         name = self.places.study
-        found = [one for one in self.inventory.holdings if name is None or name in one.owners]
-        return sorted(found, key=SORTS[self.view.sort][1])
+        holdings = [
+            holding for holding in self.inventory.holdings if name is None or name in holding.owners
+        ]
+        return sorted(holdings, key=SORTS[self.view.sort][1])
 
     def to_json(self) -> dict[str, object]:
         """Return it as a JSON document; times are epoch seconds."""
-        found = self.inventory
+        inventory = self.inventory
         shown: dict[str, object] = {
             "store": redacted(self.places.store),
             "database": self.places.database and redacted(self.places.database),
-            "studies": [asdict(one) for one in self.shelves[: self.view.limit]],
+            "studies": [asdict(shelf) for shelf in self.shelves[: self.view.limit]],
         }
         if self.view.checkpoints:
-            shown["checkpoints"] = [asdict(one) for one in self.holdings[: self.view.limit]]
+            shown["checkpoints"] = [asdict(holding) for holding in self.holdings[: self.view.limit]]
         return {
             **shown,
-            "total": _figures(found.holdings),
-            "of_other_databases": _figures(found.strangers),
-            "unfinished_nbytes": found.unfinished,
-            "gone": found.gone,
-            "leases": [asdict(one) for one in found.leases],
+            "total": _figures(inventory.holdings),
+            "of_other_databases": _figures(inventory.strangers),
+            "unfinished_nbytes": inventory.unfinished,
+            "gone": inventory.gone,
+            "leases": [asdict(lease) for lease in inventory.leases],
         }
 
     def __str__(self) -> str:
@@ -144,40 +146,52 @@ class Listing:
         head = ["study", "trials"] if knows else ["trained with"]
         head += ["checkpoints", "size", "training", "written", *(["used", "shared"] * knows)]
         rows: list[list[object]] = [[*head]]
-        for one in self.shelves:
-            written = self._ago(one.written)
-            row = [one.name, *([f"{one.trials:,}"] if knows else []), f"{one.checkpoints:,}"]
-            row += [size_text(one.nbytes), duration(one.seconds), written]
+        for shelf in self.shelves:
+            written = self._ago(shelf.written)
+            row = [shelf.name, *([f"{shelf.trials:,}"] if knows else []), f"{shelf.checkpoints:,}"]
+            row += [size_text(shelf.nbytes), duration(shelf.seconds), written]
             if knows:
-                shared = percent(one.shared, one.checkpoints)
-                row += [self._ago(one.used), f"{one.shared:,} ({shared})" if one.shared else NONE]
+                shared = percent(shelf.shared, shelf.checkpoints)
+                row += [
+                    self._ago(shelf.used),
+                    f"{shelf.shared:,} ({shared})" if shelf.shared else NONE,
+                ]
             rows.append([*row])
         return rows
 
     def _checkpoint_rows(self) -> list[list[object]]:
         first = "study: trials" if self.places.database is not None else "trained with"
         rows: list[list[object]] = [[first, "step", "size", "training", "written", "key"]]
-        for one in self.holdings:
-            seconds = NONE if one.seconds is None else duration(one.seconds)
-            owners = "; ".join(map(_owner, one.owners.items())) or NONE
-            written = self._ago(one.written)
-            rows.append([owners, f"{one.step:,}", size_text(one.nbytes), seconds, written, one.key])
+        for holding in self.holdings:
+            seconds = NONE if holding.seconds is None else duration(holding.seconds)
+            owners = "; ".join(map(_owner, holding.owners.items())) or NONE
+            written = self._ago(holding.written)
+            rows.append(
+                [
+                    owners,
+                    f"{holding.step:,}",
+                    size_text(holding.nbytes),
+                    seconds,
+                    written,
+                    holding.key,
+                ]
+            )
         return rows
 
     def _totals(self) -> list[str]:
-        found, database = self.inventory, self.places.database
-        lines = [f"{redacted(self.places.store)}: {_in_words(found.holdings)}"]
+        inventory, database = self.inventory, self.places.database
+        lines = [f"{redacted(self.places.store)}: {_in_words(inventory.holdings)}"]
         if database is None:
             lines.append("no database: states are told apart by what they were trained with")
-        elif found.strangers:
-            lines.append(f"of other databases: {_in_words(found.strangers)}")
-        if found.unfinished:
-            text = size_text(found.unfinished)
+        elif inventory.strangers:
+            lines.append(f"of other databases: {_in_words(inventory.strangers)}")
+        if inventory.unfinished:
+            text = size_text(inventory.unfinished)
             lines.append(f"of uploads that did not finish, or are under way: {text}")
-        if found.gone:
-            lines.append(f"known and not stored any more: {count(found.gone, 'checkpoint')}")
-        if found.leases:
-            lines.append(f"being trained now: {_leases(found.leases)}")
+        if inventory.gone:
+            lines.append(f"known and not stored any more: {count(inventory.gone, 'checkpoint')}")
+        if inventory.leases:
+            lines.append(f"being trained now: {_leases(inventory.leases)}")
         return lines
 
     def _ago(self, when: float) -> str:
@@ -203,7 +217,7 @@ def read(places: Places, view: View) -> Listing:
     finally:
         if database is not None:
             database.close()
-    known = [one.name for one in inventory.shelves()]
+    known = [shelf.name for shelf in inventory.shelves()]
     if places.study is not None and places.study not in known:
         raise ConfigurationError(unknown("study", places.study, known))
     return Listing(places=places, inventory=inventory, view=view, now=now)
@@ -285,14 +299,14 @@ def _database_beside(store: str) -> str | None:
 def _figures(holdings: Sequence[Holding]) -> dict[str, object]:
     return {
         "checkpoints": len(holdings),
-        "nbytes": sum(one.nbytes for one in holdings),
-        "seconds": sum(one.seconds or 0.0 for one in holdings),
+        "nbytes": sum(holding.nbytes for holding in holdings),
+        "seconds": sum(holding.seconds or 0.0 for holding in holdings),
     }
 
 
 def _in_words(holdings: Sequence[Holding]) -> str:
-    text = f"{count(len(holdings), 'checkpoint')}, {size_text(sum(one.nbytes for one in holdings))}"
-    seconds = [one.seconds for one in holdings if one.seconds is not None]
+    text = f"{count(len(holdings), 'checkpoint')}, {size_text(sum(holding.nbytes for holding in holdings))}"
+    seconds = [holding.seconds for holding in holdings if holding.seconds is not None]
     return f"{text}, {duration(sum(seconds))} of training" if seconds else text
 
 
@@ -308,8 +322,8 @@ def _owner(item: tuple[str, Sequence[int]]) -> str:
 
 def _leases(leases: Sequence[Lease]) -> str:
     named = ", ".join(
-        f"steps {one.start:,} to {one.stop:,} by {printable(one.holder)}"
-        for one in leases[:MOST_LEASES]
+        f"steps {lease.start:,} to {lease.stop:,} by {printable(lease.holder)}"
+        for lease in leases[:MOST_LEASES]
     )
     more = f" and {len(leases) - MOST_LEASES} more" if len(leases) > MOST_LEASES else ""
     return f"{named}{more}"

@@ -144,7 +144,7 @@ class Engine:
         self._clock_before = -now
         inputs = dict(inputs or {})
         if tuner.timed:
-            inputs["directions"] = [one.value for one in self.objective.directions]
+            inputs["directions"] = [direction.value for direction in self.objective.directions]
         tuner.prepare(inputs)
         # As the database gives it back, so that it is known again in this process, too.
         identity = json.loads(json.dumps(tuner.identity()))
@@ -314,14 +314,14 @@ class Engine:
             self._miss_metric(missing[0], report, now)
             return
         clock = self._now_of(session, report, now)
-        told = report_of(trial.local, report.step, report.metrics, self.objective, clock)
-        self._reports.append(replace(told, trial=trial.number))
+        scored = report_of(trial.local, report.step, report.metrics, self.objective, clock)
+        self._reports.append(replace(scored, trial=trial.number))
         self.reports_told += 1
-        if self._fails_on_nan and math.inf in told.losses:
+        if self._fails_on_nan and math.inf in scored.losses:
             self._fail_on_nan(report, now)
             return
-        self._take_report(session, trial, told)
-        decisions = session.tuner.tell(told)
+        self._take_report(session, trial, scored)
+        decisions = session.tuner.tell(scored)
         cause = {"kind": "tell", "trial": trial.local, "step": report.step}
         timed = {} if clock is None else {"now": clock.to_json()}
         self._note({**cause, "metrics": dict(report.metrics), **timed}, decisions)
@@ -373,7 +373,7 @@ class Engine:
 
     def _fail_on_nan(self, report: Report, now: float) -> None:
         values = zip(self.objective.metrics, self.objective.values(report.metrics), strict=True)
-        name, value = next(one for one in values if not math.isfinite(one[1]))
+        name, value = next(pair for pair in values if not math.isfinite(pair[1]))
         self._todo.extend(self._dispatcher.stop(report.trial, now))
         message = f"{name} must be finite (on_nan='fail'), got {value} at step {report.step}"
         self._fail(FailTrial(trial=report.trial, step=report.step, message=message), now)
@@ -559,7 +559,9 @@ class Engine:
                 return []
             case Finish():
                 live = [n for n in session.numbers.values() if n in dispatcher.wanted]
-                return [one for number in live for one in dispatcher.stop(number, now)]
+                return [
+                    instruction for number in live for instruction in dispatcher.stop(number, now)
+                ]
             case _:
                 raise InternalError(f"unknown decision {decision!r}")
 

@@ -42,13 +42,13 @@ def describe(decision: Decision) -> dict[str, object]:
     """Return a decision as a JSON document; of a trial's sequences only a digest."""
     match decision:
         case Register():
-            found = {"do": "register", "trial": decision.trial, "max_steps": decision.max_steps}
-            found |= {"sequences": _digest(decision)}
-            return {**found, "seed": decision.seed} if decision.seed else found
+            document = {"do": "register", "trial": decision.trial, "max_steps": decision.max_steps}
+            document |= {"sequences": _digest(decision)}
+            return {**document, "seed": decision.seed} if decision.seed else document
         case Extend():
-            found = {"do": "extend", "trial": decision.trial, "until": decision.until}
-            found |= {"priority": decision.priority}
-            return {**found, "reports": list(decision.reports)} if decision.reports else found
+            document = {"do": "extend", "trial": decision.trial, "until": decision.until}
+            document |= {"priority": decision.priority}
+            return {**document, "reports": list(decision.reports)} if decision.reports else document
         case Stop():
             return {"do": "stop", "trial": decision.trial}
         case Rank():
@@ -61,7 +61,7 @@ def describe(decision: Decision) -> dict[str, object]:
 
 def _digest(decision: Register) -> str:
     """Return what tells apart trials of different hyper-parameters."""
-    texts = sorted(f"{name}={one!r}" for name, one in decision.sequences.items())
+    texts = sorted(f"{name}={sequence!r}" for name, sequence in decision.sequences.items())
     return blake2b("\n".join(texts).encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
 
@@ -91,14 +91,14 @@ def recorded_report(record: Record, objective: Objective) -> Report:
 
 def seconds_of(record: Record) -> float:
     """Return how long a timed tuner had run at a record; 0 where the record does not say."""
-    found = record["now"]["seconds"] if "now" in record else record.get("seconds", 0.0)
-    return float(found)
+    seconds = record["now"]["seconds"] if "now" in record else record.get("seconds", 0.0)
+    return float(seconds)
 
 
 def prediction_of(record: Record) -> Prediction | None:
     """Return the prediction that a record of kind ``predicted`` holds."""
-    found = record["prediction"]
-    return None if found is None else Prediction.from_json(found)
+    document = record["prediction"]
+    return None if document is None else Prediction.from_json(document)
 
 
 def call(tuner: Tuner, record: Record, objective: Objective) -> list[Decision]:
@@ -136,7 +136,7 @@ def has_ended(records: Iterable[Record]) -> bool:
         if record["kind"] == "snapshot":
             ended = record["state"]["finished"]
         else:
-            ended = any(one["do"] == "finish" for one in record["decisions"]) or (
+            ended = any(decision["do"] == "finish" for decision in record["decisions"]) or (
                 ended and record["kind"] != "widen"
             )
     return ended
@@ -147,15 +147,15 @@ def ending_of(records: Iterable[Record]) -> str:
 
     The records are as for `has_ended`.
     """
-    found = ""
+    ending = ""
     for record in records:
         if record["kind"] == "snapshot":
-            found = record["state"].get("ending", "")
+            ending = record["state"].get("ending", "")
         else:
-            ends = [one for one in record["decisions"] if one["do"] == "finish"]
+            ends = [decision for decision in record["decisions"] if decision["do"] == "finish"]
             if ends or record["kind"] == "widen":
-                found = ends[-1].get("reason", "") if ends else ""
-    return found
+                ending = ends[-1].get("reason", "") if ends else ""
+    return ending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +200,7 @@ def replay(tuner: Tuner, records: Iterable[Record], objective: Objective) -> Rep
 
 def difference_of(record: Record, decisions: Iterable[Decision]) -> str | None:
     """Return in words how decisions differ from the recorded ones; None if they do not."""
-    now, then = [describe(one) for one in decisions], record["decisions"]
+    now, then = [describe(decision) for decision in decisions], record["decisions"]
     if record["kind"] == "snapshot" or now == then:
         return None
     at = next(
@@ -242,8 +242,8 @@ def in_words(record: Record) -> str:
       stop trial 7
     """
     metrics = record.get("metrics", {})
-    told = ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
-    cause = f"{cause_of(record)}{f' ({told})' if told else ''}"
+    figures = ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
+    cause = f"{cause_of(record)}{f' ({figures})' if figures else ''}"
     return "\n  ".join([cause, *map(_decision_in_words, record["decisions"])])
 
 

@@ -49,15 +49,15 @@ def with_save_points(orders: list[Order]) -> list[Order]:
     """Put save-points into the stages that start in the same turn: none can come too late."""
     starting = {order.attempt for order in orders if isinstance(order, RunStage)}
     points: dict[str, set[Step]] = defaultdict(set)
-    found: list[Order] = []
+    kept: list[Order] = []
     for order in orders:
         if isinstance(order, SavePoint) and order.attempt in starting:
             points[order.attempt].add(order.step)
         else:
-            found.append(order)
+            kept.append(order)
     return [
         replace(order, saves=tuple(sorted({*order.saves, *points[order.attempt]})))
         if isinstance(order, RunStage) and order.attempt in points
         else order
-        for order in found
+        for order in kept
     ]

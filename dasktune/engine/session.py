@@ -38,7 +38,7 @@ class Session:
         timed = {"seconds": self.seconds, "questions": sorted(self.questions)}
         return {
             "tuner": self.tuner.snapshot(),
-            "requests": [describe(one) for one in self.requests.values()],
+            "requests": [describe(request) for request in self.requests.values()],
             "stopped": sorted(self.stopped),
             "finished": self.finished,
             **(timed if self.seconds or self.questions else {}),
@@ -58,7 +58,7 @@ class Session:
                 self.tuner.restore(tuner)
                 self.seconds = others.get("seconds", 0.0)
                 self.questions = set(others.get("questions", ()))
-                self.requests = {one["trial"]: extend_of(one) for one in requests}
+                self.requests = {request["trial"]: extend_of(request) for request in requests}
                 self.stopped, self.finished = set(stopped), finished
                 self.ending = others.get("ending", "")
             case _:
@@ -103,6 +103,6 @@ def _problem_of(extend: Extend, trial: TrialRecord) -> str:
 
 def after_last_snapshot(records: Iterable[Record]) -> list[Record]:
     """Return the records from the last snapshot on; all of them if there is none."""
-    found = list(records)
-    last = max((at for at, one in enumerate(found) if one["kind"] == "snapshot"), default=0)
-    return found[last:]
+    events = list(records)
+    last = max((at for at, event in enumerate(events) if event["kind"] == "snapshot"), default=0)
+    return events[last:]

@@ -40,10 +40,10 @@ class Timeouts:
 
     def __post_init__(self) -> None:
         refuse(
-            f"Timeouts: {one.name} must be a number of seconds > 0, got {value!r}"
-            for one in fields(self)
-            if not _is_duration(value := getattr(self, one.name))
-            and not (one.name == "step_seconds" and value is None)
+            f"Timeouts: {timeout.name} must be a number of seconds > 0, got {value!r}"
+            for timeout in fields(self)
+            if not _is_duration(value := getattr(self, timeout.name))
+            and not (timeout.name == "step_seconds" and value is None)
         )
 
 

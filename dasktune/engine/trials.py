@@ -98,7 +98,7 @@ class TrialRecord:
             "tuner": self.tuner,
             "local": self.local,
             "params": dict(self.params),
-            "sequences": {name: one.to_json() for name, one in self.sequences.items()},
+            "sequences": {name: sequence.to_json() for name, sequence in self.sequences.items()},
             "max_steps": self.max_steps,
             "point": dict(self.point),
             "domains": dict(self.domains),
@@ -129,7 +129,7 @@ class TrialRecord:
                 state=TrialState(state),
                 steps=steps,
                 values=tuple(values) if isinstance(values, list) else None,
-                sequences={name: sequence_from_json(one) for name, one in sequences.items()},  # type: ignore[attr-defined]
+                sequences={name: sequence_from_json(item) for name, item in sequences.items()},  # type: ignore[attr-defined]
                 **fields,  # type: ignore[arg-type]
             )
         except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
@@ -272,27 +272,27 @@ def repeats_of(records: Iterable[TrialRecord], direction: Direction) -> list[Rep
     Compared are those whose trials got as far as any's, all with finite values.
     """
     groups: dict[object, list[TrialRecord]] = {}
-    for one in records:
-        texts = tuple(sorted((name, repr(each)) for name, each in one.sequences.items()))
-        groups.setdefault((one.tuner, texts), []).append(one)
-    found = []
+    for record in records:
+        texts = tuple(sorted((name, repr(sequence)) for name, sequence in record.sequences.items()))
+        groups.setdefault((record.tuner, texts), []).append(record)
+    repeated = []
     for group in groups.values():
-        values = [one.value for one in group if one.value is not None]
-        several = len({one.seed for one in group}) == len(group) > 1
+        values = [record.value for record in group if record.value is not None]
+        several = len({record.seed for record in group}) == len(group) > 1
         if several and len(values) == len(group) and all(map(math.isfinite, values)):
-            group.sort(key=lambda one: one.seed)
+            group.sort(key=lambda record: record.seed)
             made = Repeated(
                 params=group[0].params,
                 sequences=group[0].sequences,
-                trials=tuple(one.number for one in group),
+                trials=tuple(record.number for record in group),
                 values=tuple(values),
                 mean=fmean(values),
                 deviation=stdev(values),
             )
-            found.append((min(one.steps for one in group), made))
-    most = max((steps for steps, _ in found), default=0)
-    full = [one for steps, one in found if steps == most]
-    return sorted(full, key=lambda one: one.mean, reverse=direction is Direction.MAXIMIZE)
+            repeated.append((min(record.steps for record in group), made))
+    most = max((steps for steps, _ in repeated), default=0)
+    full = [repeat for steps, repeat in repeated if steps == most]
+    return sorted(full, key=lambda repeat: repeat.mean, reverse=direction is Direction.MAXIMIZE)
 
 
 COLUMNS = ("number", "state", "steps", "value")
@@ -310,17 +310,17 @@ def table_of(
     ``params_<name>``, as Optuna calls it.
     """
     records = list(records)
-    names = dict.fromkeys(name for one in records for name in one.params)
+    names = dict.fromkeys(name for record in records for name in record.params)
     values = ["value"] if objectives == 1 else [f"values_{at}" for at in range(objectives)]
-    seeds = ["seed"] if any(one.seed for one in records) else []
+    seeds = ["seed"] if any(record.seed for record in records) else []
     rows = [
         [
-            *(one.number, one.state.value, one.steps),
-            *(one.values or [None] * objectives),
-            *([one.seed] * len(seeds)),
-            *map(one.params.get, names),
+            *(record.number, record.state.value, record.steps),
+            *(record.values or [None] * objectives),
+            *([record.seed] * len(seeds)),
+            *map(record.params.get, names),
         ]
-        for one in records
+        for record in records
     ]
     head = [*COLUMNS[:3], *values, *seeds]
     return [*head, *(_column(name, names) for name in names)], rows

@@ -148,7 +148,7 @@ class Costs:
     @property
     def steps_requested(self) -> int:
         """Steps that all trials of all studies ask for together."""
-        return sum(one.steps_requested for one in self.studies)
+        return sum(study.steps_requested for study in self.studies)
 
     @property
     def merge_rate(self) -> float:
@@ -156,8 +156,8 @@ class Costs:
         return self.steps_requested / self.steps_unique if self.steps_unique else 1.0
 
     def __str__(self) -> str:
-        alone = sum(one.steps_unique for one in self.studies)
-        rates = ", ".join(f"{one.merge_rate:.3f}" for one in self.studies)
+        alone = sum(study.steps_unique for study in self.studies)
+        rates = ", ".join(f"{study.merge_rate:.3f}" for study in self.studies)
         return (
             f"{len(self.studies):,} studies ask for {self.steps_requested:,} steps; "
             f"{self.steps_unique:,} are unique, {alone:,} if they shared nothing\n"
@@ -179,11 +179,15 @@ def costs_of(
         As for `cost_of`, of each study alone.
     """
     studies = tuple(studies)
-    each = (cost_of(one.trials, workers=workers, saves=saves, seeds=one.seeds) for one in studies)
+    each = (
+        cost_of(study.trials, workers=workers, saves=saves, seeds=study.seeds) for study in studies
+    )
     _, unique = steps_together(
-        ((one.fingerprint, seed), sequences, steps)
-        for one in studies
-        for (sequences, steps), seed in zip(one.trials, chain(one.seeds, repeat(0)), strict=False)
+        ((study.fingerprint, seed), sequences, steps)
+        for study in studies
+        for (sequences, steps), seed in zip(
+            study.trials, chain(study.seeds, repeat(0)), strict=False
+        )
     )
     return Costs(studies=tuple(each), steps_unique=unique)
 

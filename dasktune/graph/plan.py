@@ -328,6 +328,6 @@ class SearchPlan:
 def shared_until(ours: Sequences, theirs: Sequences, start: Step, limit: Step) -> Step:
     """Return the first step from `start`, up to `limit`, at which two paths have other values."""
     return min(
-        (first_difference(one, theirs[name], start, limit) for name, one in ours.items()),
+        (first_difference(sequence, theirs[name], start, limit) for name, sequence in ours.items()),
         default=limit,
     )

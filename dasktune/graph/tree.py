@@ -146,24 +146,24 @@ def build_stage_tree(plan: SearchPlan, is_running: Callable[[Node], bool]) -> St
     is_running
         Whether a worker is making the state at a node's end.
     """
-    found: dict[int, tuple[Node, Step]] = {}
+    needed: dict[int, tuple[Node, Step]] = {}
     for node in plan:
         if node.requests:
-            _find_latest_checkpoint(node, is_running, found)
-    return stage_tree_of(found.values(), is_running)
+            _find_latest_checkpoint(node, is_running, needed)
+    return stage_tree_of(needed.values(), is_running)
 
 
 def _find_latest_checkpoint(
-    node: Node, is_running: Callable[[Node], bool], found: dict[int, tuple[Node, Step]]
+    node: Node, is_running: Callable[[Node], bool], needed: dict[int, tuple[Node, Step]]
 ) -> None:
     """Put the stages between `node` and its nearest checkpoint into `found`."""
     for stage in node.up():
         if stage is not node and stage.stop in stage.checkpoints:
             return
-        if stage.number in found or is_running(stage):
+        if stage.number in needed or is_running(stage):
             return
         start = stage.latest_checkpoint()
-        found[stage.number] = (stage, start)
+        needed[stage.number] = (stage, start)
         if start > stage.start:
             return
 

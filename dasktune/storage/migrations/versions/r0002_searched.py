@@ -52,25 +52,25 @@ def upgrade() -> None:
 
 def _fill_events() -> None:
     for page in _pages(_events, "payload"):
-        found = []
+        rows = []
         for study_id, number, payload in page:
             event = json.loads(payload)
             if isinstance(event, dict):
                 values = {"kind": event.get("kind"), "place": event.get("place")}
-                found.append({"its_study": study_id, "its_number": number, **values})
-        _update(_events, found)
+                rows.append({"its_study": study_id, "its_number": number, **values})
+        _update(_events, rows)
 
 
 def _fill_trials() -> None:
     for page in _pages(_trials, "record", "value"):
-        found = []
+        rows = []
         for study_id, number, record, value in page:
             trial, exact = json.loads(record), None if value is None else float(value)
             until = trial.get("until") if isinstance(trial, dict) else None
             finite = exact if exact is not None and math.isfinite(exact) else None
             values = {"until": until, "finite_value": finite}
-            found.append({"its_study": study_id, "its_number": number, **values})
-        _update(_trials, found)
+            rows.append({"its_study": study_id, "its_number": number, **values})
+        _update(_trials, rows)
 
 
 def _pages(table: sa.TableClause, *names: str) -> Iterator[list[Any]]:
