@@ -50,7 +50,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to make room for.
+    """The options of one garbage collection.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What becomes of one thing in a store, and why.
+    """The decision to remove or keep one checkpoint, upload, commit or lease, and its reason.
 
     Parameters
     ----------
@@ -124,12 +124,12 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """What became of a store.
+    """The result of a garbage collection.
 
     Parameters
     ----------
     request
-        What was asked for.
+        The options.
     choices
         What goes, in order, then what stays.
     failures
@@ -217,7 +217,7 @@ def seconds_of(text: str) -> float:
 def request_of(
     places: Places, *, budget: str | None, keep: str | None, grace: str, removes: bool
 ) -> Request:
-    """Return what a command line asks for.
+    """Return the options that a command line gives.
 
     Raises
     ------
@@ -475,7 +475,7 @@ _REMOVALS: Mapping[str, Callable[[CheckpointStore, Choice], None]] = {
 
 
 def _attempted(work: Callable[[], object]) -> str:
-    """Return what went wrong, in words; empty if nothing did."""
+    """Call `work`; return its error in words, empty without an error."""
     try:
         work()
     except (StorageError, OSError) as error:

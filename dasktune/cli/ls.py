@@ -1,4 +1,4 @@
-"""What is stored: by study, or checkpoint by checkpoint; read from store and database."""
+"""A listing of the stored checkpoints, by study or one by one, read from store and database."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What is shown of an inventory.
+    """The part of an inventory that is shown, and its order.
 
     Parameters
     ----------
@@ -79,18 +79,18 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """What lies in a store, ready to be shown.
+    """The contents of a store, ready to be shown.
 
     Parameters
     ----------
     places
-        Where it was found.
+        The store and its database.
     inventory
-        All that was found.
+        All checkpoints, uploads and leases of the store.
     view
-        What is shown of it.
+        The part of it that is shown.
     now
-        When that was (epoch seconds).
+        When the inventory was taken (epoch seconds).
     """
 
     places: Places
@@ -100,7 +100,7 @@ class Listing:
 
     @property
     def shelves(self) -> list[Shelf]:
-        """What is stored by study, in order."""
+        """The stored checkpoints by study, in order."""
         name = self.places.study
         shelves = [shelf for shelf in self.inventory.shelves() if name in (None, shelf.name)]
         return sorted(shelves, key=SORTS[self.view.sort][0])
@@ -199,7 +199,7 @@ class Listing:
 
 
 def read(places: Places, view: View) -> Listing:
-    """Return what lies in a store; nothing is made or changed.
+    """Return the contents of a store; nothing is made or changed.
 
     Raises
     ------
@@ -291,7 +291,7 @@ def _store_beside(database: str) -> str:
 
 
 def _database_beside(store: str) -> str | None:
-    """Return the database that a store has unless it was told otherwise; None without any."""
+    """Return the default database of a store if its file exists, or None."""
     url = default_database(store)
     return url if "://" not in url and Path(url).is_file() else None
 
@@ -305,7 +305,8 @@ def _figures(holdings: Sequence[Holding]) -> dict[str, object]:
 
 
 def _in_words(holdings: Sequence[Holding]) -> str:
-    text = f"{count(len(holdings), 'checkpoint')}, {size_text(sum(holding.nbytes for holding in holdings))}"
+    nbytes = sum(holding.nbytes for holding in holdings)
+    text = f"{count(len(holdings), 'checkpoint')}, {size_text(nbytes)}"
     seconds = [holding.seconds for holding in holdings if holding.seconds is not None]
     return f"{text}, {duration(sum(seconds))} of training" if seconds else text
 

@@ -46,13 +46,13 @@ RATE_SECONDS = 120.0
 
 
 class OtherDrivers(Protocol):
-    """What other drivers hold up: `dasktune.driver.shared_stages.SharedStages`."""
+    """A view of the stages that other drivers train; see `dasktune.driver.shared_stages`."""
 
     def holders(self) -> list[str]:
         """Return the driver of each stage that another one trains."""
 
     def unanswered(self) -> float | None:
-        """Return for how many seconds a lease has been asked for; None if none is."""
+        """Return the age in seconds of the oldest lease request without answer, or None."""
 
 
 class NoHeartbeat:
@@ -258,7 +258,7 @@ class Heartbeat:
         )
 
     def _remember(self, now: float) -> None:
-        """Keep since when attempts have not begun, or are not in the store."""
+        """Keep since when attempts have waited to begin, or to be in the store."""
         view = self._engine.view
         first = {slot.queue[0].id for slot in view.slots.values() if slot.queue}
         attempts = view.attempts.values()
@@ -299,7 +299,7 @@ class Heartbeat:
 
 
 def _ending_of(error: BaseException | None) -> tuple[str, str] | None:
-    """Return how an exception ended a run, and why; None if there was none."""
+    """Return how an exception ended a run, and why; None for a run that ended in order."""
     if error is None:
         return None
     if isinstance(error, KeyboardInterrupt):

@@ -217,7 +217,7 @@ class Served:
                 import_module("prometheus_client").REGISTRY.unregister(self)
 
     def describe(self) -> list[object]:
-        """Return no metrics, so that their registration does not collect them."""
+        """Return no metrics: the registry then does not collect them at registration."""
         return []
 
     def collect(self) -> Iterator[object]:

@@ -176,7 +176,7 @@ def inputs_of(
     trials: Iterable[TrialRecord],
     queued: Iterable[Mapping[str, Value]],
 ) -> dict[str, object]:
-    """Return what a new tuner of a study begins with.
+    """Return the inputs that a new tuner of a study begins with.
 
     Parameters
     ----------

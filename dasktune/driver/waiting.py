@@ -90,7 +90,7 @@ def waits_of(view: RunView, around: Surroundings) -> list[Wait]:
 
 
 def _for_workers(view: RunView, around: Surroundings) -> Iterator[Wait]:
-    """Yield why nothing can run, if there is no usable worker."""
+    """Yield why stages wait while there is no usable worker."""
     if view.slots:
         return
     if around.present and around.needs:

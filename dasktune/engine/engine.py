@@ -118,7 +118,7 @@ class Engine:
 
     @property
     def due(self) -> float | None:
-        """When the tuner wants to be told of the time, on the runner's clock; None if never."""
+        """The time at which the tuner asks for `tell_time`, on the runner's clock, or None."""
         session = self._session
         due = None if session is None or session.finished else session.tuner.due_seconds
         return None if due is None else due - self._clock_before
@@ -208,12 +208,12 @@ class Engine:
         return self._settle(now)
 
     def handle(self, event: Event, now: float) -> Outcome:
-        """Take in one event of the runner."""
+        """Handle one event of the runner."""
         self._todo.extend(self._dispatcher.handle(event, now))
         return self._settle(now)
 
     def predicted(self, number: int, prediction: Prediction | None, now: float) -> Outcome:
-        """Take in what came of a `RunPrediction`; None if it could not be made."""
+        """Handle the result of a `RunPrediction`; None if the prediction failed."""
         session, trial = self._session, self.trials[number]
         if session is not None and trial.tuner == session.place:
             self._tell_prediction(session, trial.local, prediction, now)
@@ -222,7 +222,7 @@ class Engine:
     def measured(
         self, number: int, step: Step, metrics: Metrics, now: float, *, seconds: float
     ) -> Outcome:
-        """Take in a report of a trial that is trained in a loop of the user's own.
+        """Handle a report of a trial that the user trains in a loop outside the engine.
 
         `seconds` is how long it was trained since its report before.
         """
@@ -232,13 +232,13 @@ class Engine:
         return self._settle(now)
 
     def give_up(self, number: int, message: str, now: float) -> Outcome:
-        """Take in that a trial failed in a loop of the user's own."""
+        """Handle the failure of a trial that the user trains in a loop outside the engine."""
         self._todo.extend(self._dispatcher.stop(number, now))
         self._todo.append(FailTrial(trial=number, step=0, message=message))
         return self._settle(now)
 
     def drain(self, now: float) -> Outcome:
-        """Let every stage end at its next step, without ending the tuner: it can go on."""
+        """Order every stage to end at its next step; the tuner does not end and can go on later."""
         self._todo.extend(self._dispatcher.drain())
         self._note_clock(now)
         return self._settle(now)
@@ -340,7 +340,7 @@ class Engine:
         self._apply(session, decisions, now)
 
     def _now_of(self, session: Session, report: Report, now: float) -> Now | None:
-        """Return what a timed tuner is told of the run at a report."""
+        """Return the state of the run that a timed tuner receives with a report."""
         if not session.tuner.timed:
             return None
         return Now(
@@ -379,7 +379,7 @@ class Engine:
         self._fail(FailTrial(trial=report.trial, step=report.step, message=message), now)
 
     def _miss_metric(self, metric: str, report: Report, now: float) -> None:
-        """Take in a report without a metric of the study: the trial's fault, if others have it.
+        """Handle a report that lacks a metric: the trial fails if other trials have the metric.
 
         Raises
         ------
@@ -613,7 +613,7 @@ class Engine:
                 self._orders.append(instruction)
 
     def _settle(self, now: float) -> Outcome:
-        """Return what follows when all is said."""
+        """Return the outcome of all decisions and instructions since the last one."""
         self._work(now)
         self._tell_time(now)
         self._take_snapshot()

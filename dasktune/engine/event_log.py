@@ -1,4 +1,4 @@
-"""The event log: what a tuner was called with, what it decided, and calling it so again.
+"""The event log: the calls of a tuner with its decisions, and the replay of these calls.
 
 A record is one call of a tuner, as JSON: its ``kind`` (`KINDS`), what it was called with,
 the ``proposals`` of its sampler if there were any, and its ``decisions``. Giving the
@@ -60,7 +60,7 @@ def describe(decision: Decision) -> dict[str, object]:
 
 
 def _digest(decision: Register) -> str:
-    """Return what tells apart trials of different hyper-parameters."""
+    """Return a digest of a trial's sequences; other hyper-parameters give another digest."""
     texts = sorted(f"{name}={sequence!r}" for name, sequence in decision.sequences.items())
     return blake2b("\n".join(texts).encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
@@ -127,7 +127,7 @@ def call(tuner: Tuner, record: Record, objective: Objective) -> list[Decision]:
 
 
 def has_ended(records: Iterable[Record]) -> bool:
-    """Return whether a tuner's records say that it has ended, and was not widened since.
+    """Return whether a tuner has ended and was not widened since, by its records.
 
     They may be all, or those from a snapshot on.
     """
@@ -143,7 +143,7 @@ def has_ended(records: Iterable[Record]) -> bool:
 
 
 def ending_of(records: Iterable[Record]) -> str:
-    """Return why a tuner has ended, as it said; empty if it did not say, or has not.
+    """Return the reason that a tuner gave for its end; empty without a reason or an end.
 
     The records are as for `has_ended`.
     """
@@ -160,7 +160,7 @@ def ending_of(records: Iterable[Record]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What came of giving the records of a tuner to a new one.
+    """The result of giving the records of a tuner to a new tuner.
 
     Attributes
     ----------
@@ -199,7 +199,7 @@ def replay(tuner: Tuner, records: Iterable[Record], objective: Objective) -> Rep
 
 
 def difference_of(record: Record, decisions: Iterable[Decision]) -> str | None:
-    """Return in words how decisions differ from the recorded ones; None if they do not."""
+    """Return in words how decisions differ from the recorded ones; None if they are equal."""
     now, then = [describe(decision) for decision in decisions], record["decisions"]
     if record["kind"] == "snapshot" or now == then:
         return None

@@ -15,7 +15,7 @@ SAVE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Used:
-    """What a tuner has used so far, over all of its runs.
+    """The time and steps that a tuner has used so far, over all of its runs, and its best loss.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class Limits:
         refuse(problems)
 
     def reached(self, used: Used, objective: Objective) -> str | None:
-        """Return which limit was reached, in words; None if there is none."""
+        """Return the limit that was reached, in words, or None."""
         name = objective.metrics[0]
         if self.target is not None:
             (wanted,) = objective.losses(dict.fromkeys(objective.metrics, self.target))[:1]
@@ -132,7 +132,7 @@ class Meter:
         self.of_this_run = Used()
 
     def count(self, *, seconds: float, worker_seconds: float, steps: int) -> None:
-        """Take in what this run has used so far."""
+        """Set the time and steps that this run has used so far."""
         self.of_this_run = replace(
             self.of_this_run, seconds=seconds, worker_seconds=worker_seconds, steps=steps
         )
@@ -141,13 +141,13 @@ class Meter:
             self._save(self.of_this_run)
 
     def see(self, metrics: Metrics) -> None:
-        """Take in metrics of any step; those that lack the study's do not count."""
+        """Update the best loss with the metrics of any step, if they hold the study's metrics."""
         if all(name in metrics for name in self._objective.metrics):
             loss = min(self.of_this_run.best_loss, self._objective.losses(metrics)[0])
             self.of_this_run = replace(self.of_this_run, best_loss=loss)
 
     def reached(self) -> str | None:
-        """Return which limit was reached, in words; None if there is none."""
+        """Return the limit that was reached, in words, or None."""
         before, now = self._before, self.of_this_run
         used = Used(
             seconds=before.seconds + now.seconds,

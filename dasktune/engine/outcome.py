@@ -1,4 +1,4 @@
-"""What the engine says: what a runner carries out, and what it makes durable before that."""
+"""The outcome of the engine: orders for a runner, and the records to make durable before."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class RunPrediction:
 
 
 Order = RunStage | StopStage | SavePoint | RunPrediction
-"""What a runner carries out."""
+"""One order that a runner carries out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the engine wants done: `records` and `trials` made durable, then `orders`.
+    """The work for the runner: make `records` and `trials` durable, then carry out `orders`.
 
-    `reports` are those that the tuner was told, with the study's numbers of trials.
+    `reports` are those that the tuner received, with the study's numbers of trials.
     """
 
     orders: tuple[Order, ...]

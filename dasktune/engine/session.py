@@ -65,7 +65,7 @@ class Session:
                 raise InternalError(f"not a snapshot of a session: {snapshot!r}")
 
     def check(self, decision: Decision, trials: Mapping[int, TrialRecord]) -> None:
-        """Refuse a decision that makes no sense: whoever wrote the tuner must know.
+        """Refuse an impossible decision: it is a defect of the tuner.
 
         Raises
         ------
@@ -89,7 +89,7 @@ class Session:
 
 
 def _problem_of(extend: Extend, trial: TrialRecord) -> str:
-    """Return what must hold of a request for a trial, and does not; empty if all is well."""
+    """Return the condition that a request for a trial breaks; empty if it is valid."""
     if trial.state.is_finished:
         return f"not extend trial {extend.trial}, which is {trial.state.value}"
     steps = (trial.steps, *extend.reports, extend.until, trial.max_steps + 1)

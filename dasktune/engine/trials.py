@@ -221,9 +221,10 @@ def best_of(trials: Iterable[AnyTrial], direction: Direction) -> AnyTrial | None
 
 
 def pareto_front(trials: Iterable[AnyTrial], objective: Objective) -> list[AnyTrial]:
-    """Return the trials that no other one is better than in one objective and not worse in any.
+    """Return the Pareto front: the trials that no other trial dominates.
 
-    Failed ones, and ones with a value that is not finite, do not count.
+    A trial dominates another if it is better in one objective and at least as good in all.
+    Failed trials, and trials with a value that is not finite, do not count.
     """
     counted = [
         (tuple(-v if d is Direction.MAXIMIZE else v for v, d in pairs), trial)
@@ -296,7 +297,7 @@ def repeats_of(records: Iterable[TrialRecord], direction: Direction) -> list[Rep
 
 
 COLUMNS = ("number", "state", "steps", "value")
-"""What a table of trials begins with, before the hyper-parameters."""
+"""The first columns of a table of trials, before the hyper-parameters."""
 
 
 def table_of(

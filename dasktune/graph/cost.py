@@ -1,4 +1,4 @@
-"""What a set of trials costs, known before anything runs (DESIGN 4)."""
+"""The cost of a set of trials, known before anything runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dasktune.types import Sequences, Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What training every trial to its maximum costs.
+    """The cost of training every trial to its maximum.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def cost_of(
     saves: SavePolicy | None = None,
     seeds: Iterable[int] = (),
 ) -> Cost:
-    """Return what training each of ``(sequences, steps)`` costs on a number of workers.
+    """Return the cost of training each of ``(sequences, steps)`` on a number of workers.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def cost_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyTrials:
-    """What one study would train.
+    """The trials that one study would train.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ class StudyTrials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What several studies cost that share their states.
+    """The cost of several studies that share their states.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ class Costs:
 def costs_of(
     studies: Iterable[StudyTrials], *, workers: int, saves: SavePolicy | None = None
 ) -> Costs:
-    """Return what training every trial of several studies costs.
+    """Return the cost of training every trial of several studies.
 
     Parameters
     ----------

@@ -141,7 +141,7 @@ class Dispatcher:
         return self._take()
 
     def answer(self, trial: int, step: Step, metrics: Metrics) -> list[Instruction]:
-        """Take in metrics that were measured elsewhere, for a trial that nobody trains here."""
+        """Handle metrics that were measured elsewhere, for a trial that no worker trains."""
         node = self.plan.register(trial, self.plan.paths[trial].sequences, step)
         node.metrics.setdefault(step, metrics)
         self._answer_requests([node])
@@ -160,7 +160,7 @@ class Dispatcher:
                 yield attempt.node.holder(attempt.start), attempt.start
 
     def drain(self) -> list[Instruction]:
-        """Let every stage end at its next step, and start no more; requests stay."""
+        """Stop every stage at its next step and start no more; requests stay."""
         self._draining = True
         for attempt in list(self.attempts.values()):
             if attempt.taken:
@@ -183,7 +183,7 @@ class Dispatcher:
     # ---------------------------------------------------------------------- events
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """Take in one event at time `now` (seconds); return what must be done."""
+        """Handle one event at time `now` (seconds); return the instructions that follow."""
         match event:
             case WorkerJoined():
                 self._worker_joined(event)
@@ -219,13 +219,13 @@ class Dispatcher:
         return self._take()
 
     def seconds_per_step(self, trial: int) -> float:
-        """Return what a step of a trial takes; 0 while nothing has been measured."""
+        """Return the estimated seconds of one step of a trial; 0 before the first measurement."""
         if not self.speeds.is_known:
             return 0.0
         return self.speeds.seconds_per_step(self.plan.paths[trial].leaf)
 
     def metrics_between(self, trial: int, low: Step, high: Step) -> list[tuple[Step, Metrics]]:
-        """Return what is known of a trial's steps strictly between two, in order."""
+        """Return the known metrics of a trial at steps strictly between two, in order."""
         return [
             (step, node.metrics[step])
             for node in self.plan.nodes_of(trial)
@@ -274,7 +274,7 @@ class Dispatcher:
                 self._halt(attempt)
 
     def _halt(self, attempt: Attempt) -> None:
-        """Let an attempt end at its next step; what it does not make is wanted again."""
+        """Stop an attempt at its next step; the states that it does not make are wanted again."""
         if not attempt.stopping:
             attempt.stopping = True
             self._out.append(StopStage(attempt=attempt.id, worker=attempt.worker))
@@ -409,7 +409,7 @@ class Dispatcher:
             self._release(attempt)
 
     def _forget_state(self, below: Node, step: Step) -> None:
-        """Take in that the state at a step on the way to a node does not exist any more."""
+        """Forget the state at a step on the way to a node, because it is gone."""
         for node in below.up():
             if node.checkpoints.pop(step, ()) is None:
                 for attempt in self.attempts.values():
@@ -432,7 +432,7 @@ class Dispatcher:
         self._shorten(attempt)  # nobody may want it any more since it was launched
 
     def _found(self, event: Found) -> None:
-        """Take in a state that someone else has made."""
+        """Handle a state that another driver has made."""
         node = event.node.holder(event.step)
         node.checkpoints[event.step] = None
         rival = None
@@ -497,7 +497,7 @@ class Dispatcher:
                 self.frontier.assign(node, None)
 
     def _advance(self, attempt: Attempt, step: Step) -> None:
-        """Take in how far an attempt has come, and what of that had been trained before."""
+        """Set the position of an attempt, and count its steps that had been trained before."""
         low = attempt.position
         if step <= low:
             return
@@ -512,7 +512,7 @@ class Dispatcher:
                 work.trained = max(work.trained, last)
 
     def _close(self, attempt: Attempt) -> None:
-        """Take in that an attempt trains no further: its slot is free, its steps count."""
+        """End the training of an attempt: free its slot and count its steps."""
         if not attempt.ended:
             attempt.ended = True
             self._placing.leave(attempt)
@@ -548,12 +548,12 @@ class Dispatcher:
         self._out.append(Deliver(report=report))
 
     def _shorten_above(self, node: Node) -> None:
-        """Let attempts on the way to a node end where nobody wants them to go further."""
+        """Shorten the attempts on the way to a node to the steps that trials still want."""
         for attempt in list(self._attempts_above(node)):
             self._shorten(attempt)
 
     def _shorten(self, attempt: Attempt) -> None:
-        """Let an attempt end where nobody wants it to go further."""
+        """Shorten an attempt to the steps that trials still want."""
         if attempt.stopping:
             return
         needed = (node for node in attempt.covered() if self._is_needed(node, attempt))
@@ -586,7 +586,7 @@ class Dispatcher:
         self._out.append(StopStage(attempt=attempt.id, worker=attempt.worker, at=node.stop))
 
     def _split(self, top: Node, bottom: Node) -> None:
-        """Take in that the plan split an edge: a running stage saves where it parts."""
+        """Handle a split of an edge of the plan: a running stage saves its state where it parts."""
         attempt = self._attempt_on(bottom)
         if attempt is not None and attempt.start < top.stop and attempt.position < top.stop:
             # Also one that is ending waits for its last state: work goes on from there.

@@ -1,4 +1,4 @@
-"""What the dispatcher is told, and what it tells the runner to do. Plain frozen values."""
+"""Events that the dispatcher receives, and its instructions to the runner: frozen values."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ class RunStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopStage:
-    """Let an attempt end at step `at`, or at its next step if None, and save there."""
+    """Stop an attempt at step `at`, or at its next step if None, and save there."""
 
     attempt: str
     worker: str
@@ -229,7 +229,7 @@ class StopStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavePoint:
-    """Let an attempt also save its state when it reaches `step`."""
+    """Save the state of an attempt also when it reaches `step`."""
 
     attempt: str
     worker: str

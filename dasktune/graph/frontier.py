@@ -36,7 +36,7 @@ class Failure:
 
 
 class Work:
-    """What the frontier knows of one node.
+    """The knowledge of the frontier about one node.
 
     Attributes
     ----------
@@ -122,7 +122,7 @@ class Frontier:
         """Attempts whose stage got a child since the list was last emptied."""
 
     def work(self, node: Node) -> Work:
-        """Return what is known of a node."""
+        """Return the knowledge of the frontier about a node."""
         work = self._work.get(node)
         if work is None:
             work = self._work[node] = Work(reached_in(node))
@@ -148,21 +148,21 @@ class Frontier:
         return stage_tree_of(active, self.is_running)
 
     def request(self, node: Node, trial: int, priority: float) -> None:
-        """Take in that a trial wants training up to the node's end."""
+        """Add the request of a trial for training up to the node's end."""
         work = self.work(node)
         work.asked = max(work.asked, priority) if node.requests else priority
         node.requests[trial] = priority
         self.update(node)
 
     def withdraw(self, node: Node, trial: int) -> None:
-        """Take in that a trial wants the node's end no longer."""
+        """Remove the request of a trial for the node's end."""
         work = self.work(node)
         if node.requests.pop(trial, None) == work.asked:
             work.asked = max(node.requests.values(), default=0.0)
         self.update(node)
 
     def update(self, node: Node) -> None:
-        """Take in a change at a node: its requests, checkpoints, attempt or failure."""
+        """Handle a change at a node: of its requests, checkpoints, attempt or failure."""
         current: Node | None = node
         while current is not None and current.parent is not None:
             if not self._refresh(current):
@@ -197,7 +197,7 @@ class Frontier:
         return work.failed
 
     def state_arrived(self, node: Node) -> None:
-        """Take in that a state of a node now exists; at its end its children can start."""
+        """Handle a new state of a node; if it is at the node's end, the children can start."""
         self.update(node)
         if node.stop not in node.checkpoints:
             return
@@ -207,12 +207,12 @@ class Frontier:
                 self._make_ready(child, work)
 
     def assign(self, node: Node, attempt: str | None) -> None:
-        """Say who makes the state at the node's end now; None if nobody does any more."""
+        """Set the attempt that makes the state at the node's end; None removes it."""
         self.work(node).attempt = attempt
         self.update(node)
 
     def move(self, top: Node, bottom: Node) -> None:
-        """Take in that the plan put `top` over the first steps of `bottom`."""
+        """Handle a split of the plan: `top` now covers the first steps of `bottom`."""
         above = top.parent
         work = self._work.get(bottom)
         if work is None or above is None:
@@ -243,12 +243,12 @@ class Frontier:
             top.failed, bottom.failed = bottom.failed, None
 
     def settle(self, node: Node) -> None:
-        """Take in that the state at a node's end is there: nobody makes it, nothing kills there."""
+        """Handle the arrival of the state at a node's end: forget its attempt and its losses."""
         work = self.work(node)
         work.attempt, work.losses, work.lost_at = None, 0, -1
 
     def order(self, *, deepest_first: bool) -> None:
-        """Say what goes first of stages that can start: the longest path, or the deepest start.
+        """Set which stage starts first: the one with the longest path, or with the deepest start.
 
         The longest first keeps all workers busy to the end. The deepest first ends one branch
         before it begins the next, so that few states wait for what goes on from them: that is

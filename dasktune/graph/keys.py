@@ -1,4 +1,4 @@
-"""State keys: a state is named by what made it (DESIGN 2).
+"""State keys: a state is named by the values that made it.
 
 ``key(0) = H(fingerprint, seed)`` and ``key(t) = H(key(s), values, t - s)``, where ``s``
 starts the maximal run of equal values that holds step ``t - 1``. A constant therefore

@@ -76,7 +76,7 @@ class Placing:
         return min(ends, default=None)
 
     def join(self, worker: str) -> None:
-        """Take in a worker that has nothing to do."""
+        """Add an idle worker."""
         if worker not in self.slots:
             self.slots[worker] = Slot(worker)
             self._idle[worker] = None
@@ -92,13 +92,13 @@ class Placing:
         return worker in self._leaving
 
     def lose(self, worker: str) -> bool:
-        """Take in that a worker is gone; return whether it was known."""
+        """Remove a worker that is gone; return whether it was known."""
         self._idle.pop(worker, None)
         self._leaving.discard(worker)
         return self.slots.pop(worker, None) is not None
 
     def leave(self, attempt: Attempt) -> None:
-        """Take in that an attempt no longer occupies its slot."""
+        """Remove an attempt from its slot."""
         slot = self.slots.get(attempt.worker)
         if slot is not None and attempt in slot.queue:
             slot.queue.remove(attempt)
@@ -171,7 +171,7 @@ class Placing:
         return len(self.slots) - len(self._leaving) == 1
 
     def _may_run(self, node: Node, slot: Slot) -> bool:
-        """Whether a stage did not fail on this worker before, or there is no other."""
+        """Whether a stage never failed on this worker, or it is the only worker."""
         return self._is_alone or self._frontier.work(node).avoid != slot.worker
 
     @property

@@ -191,7 +191,7 @@ class SearchPlan:
         return tuple(self._roots.values())
 
     def seed_of(self, node: Node) -> int:
-        """Return what is added to the study's training seed on the way to a node."""
+        """Return the number that is added to the study's training seed on the way to a node."""
         return self._seeds[self._root_above(node)]
 
     def root_key_of(self, node: Node) -> str:
@@ -222,7 +222,7 @@ class SearchPlan:
         raise InternalError(f"trial {trial} is not registered up to step {step}")
 
     def nodes_of(self, trial: int) -> list[Node]:
-        """Return the trial's nodes, from the first step on; none if it was never registered."""
+        """Return the trial's nodes, from the first step on; empty for an unregistered trial."""
         path = self.paths.get(trial)
         return [] if path is None else list(path.leaf.up())[::-1]
 

@@ -1,4 +1,4 @@
-"""Where a stage saves its state on the way: an explicit policy (DESIGN 4)."""
+"""Where a stage saves its state on the way: an explicit policy."""
 
 from __future__ import annotations
 

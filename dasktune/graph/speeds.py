@@ -56,7 +56,7 @@ class Speeds:
         return self._all_steps > 0
 
     def observe(self, node: Node, *, steps: int, seconds: float) -> bool:
-        """Take in a measurement; return whether estimates should be used anew.
+        """Add a measurement; return whether lengths should be recomputed from the estimates.
 
         That is so the first time, and later when the number of measurements has doubled
         and an estimate moved by more than a tenth: rarely, so that what it costs to

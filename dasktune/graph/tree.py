@@ -132,7 +132,7 @@ def dask_key(stage: Stage) -> str:
 
 
 def build_stage_tree(plan: SearchPlan, is_running: Callable[[Node], bool]) -> StageTree:
-    """Return what must be trained for the plan's requests, from scratch.
+    """Return the stages that must be trained for the plan's requests, computed from scratch.
 
     For each request, walk up to the nearest checkpoint or running stage; what lies
     between are stages [Hippo Algorithm 1, ``BuildStageTree``]. A request whose metrics
@@ -156,7 +156,7 @@ def build_stage_tree(plan: SearchPlan, is_running: Callable[[Node], bool]) -> St
 def _find_latest_checkpoint(
     node: Node, is_running: Callable[[Node], bool], needed: dict[int, tuple[Node, Step]]
 ) -> None:
-    """Put the stages between `node` and its nearest checkpoint into `found`."""
+    """Put the stages between `node` and its nearest checkpoint into `needed`."""
     for stage in node.up():
         if stage is not node and stage.stop in stage.checkpoints:
             return

@@ -66,7 +66,7 @@ class AttemptView(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether it trains no more, though states may not be durable yet."""
+        """Whether its training has ended, though the store may still lack its last states."""
 
     @property
     def taken(self) -> bool:

@@ -49,7 +49,7 @@ Row = dict[str, Any]
 
 
 def understands(storage: RDBStorage) -> bool:
-    """Return whether the tables are of a kind and version that `TableWriter` writes."""
+    """Return whether `TableWriter` can write tables of this kind and version."""
     return storage.engine.name in _INSERTS and storage.get_current_version() in VERSIONS
 
 

@@ -36,7 +36,7 @@ class Sequence(ABC):
 
     @property
     def end(self) -> int | None:
-        """Number of its steps; None for a sequence without an end."""
+        """Number of its steps; None for an endless sequence."""
         return None
 
     @abstractmethod
@@ -264,7 +264,7 @@ class Constant(Sequence):
         return self.value
 
     def constant_until(self, step: Step) -> int | None:
-        """Return None, because a constant has no change."""
+        """Return None, because a constant keeps its value."""
         return None
 
     def _rest(self, start: Step) -> Sequence:
@@ -295,7 +295,7 @@ class Rest(Sequence):
 
     @property
     def end(self) -> int | None:
-        """Number of remaining steps; None for a member without an end."""
+        """Number of remaining steps; None for an endless member."""
         return None if self.sequence.end is None else self.sequence.end - self.start
 
     def formula(self, step: Step) -> Value:

@@ -126,7 +126,7 @@ class Float(Domain):
 
     @property
     def size(self) -> int | None:
-        """Number of steps between the bounds; None without `step`."""
+        """Number of points between the bounds; None for a continuous range."""
         if self.step is None:
             return 1 if self.low == self.high else None
         return int((_exact(self.high) - _exact(self.low)) / _exact(self.step)) + 1

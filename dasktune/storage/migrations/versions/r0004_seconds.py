@@ -1,4 +1,4 @@
-"""What steps, starts and saves took, for traces and reports."""
+"""Add the seconds of steps, starts and saves, for traces and reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0003"
 
 
 def upgrade() -> None:
-    """Add the columns; nobody knows any more what was not written."""
+    """Add the columns; they stay empty for older rows."""
     for table, name in (
         ("metrics", "seconds"),
         ("checkpoints", "hold_up"),
