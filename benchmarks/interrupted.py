@@ -20,7 +20,7 @@ from dasktune.engine.engine import Engine
 from dasktune.engine.event_log import Record
 from dasktune.engine.limits import Limits
 from dasktune.engine.outcome import Outcome
-from dasktune.graph.events import Ended, Event, RunStage, Saved
+from dasktune.graph.events import Event, RunStage, Saved, TrainingEnded
 from dasktune.simulate.jobs import Mishaps
 from dasktune.simulate.runner import Conditions, SimulatedRunner
 from dasktune.storage.codec import encode
@@ -89,7 +89,7 @@ class _Recorded:
         match event:
             case Saved():
                 self._saved(event)
-            case Ended():
+            case TrainingEnded():
                 self._ended(event)
         outcome = self._written(self.engine.handle(event, now))
         if self.reports >= self._most:
@@ -125,7 +125,7 @@ class _Recorded:
         message = {name: getattr(commit, name) for name in names}
         self._recorder.checkpoint(node, {**message, "by": commit.attempt})
 
-    def _ended(self, event: Ended) -> None:
+    def _ended(self, event: TrainingEnded) -> None:
         end = {"status": event.status, "step": event.step, "repeated": 0}
         self._recorder.ended(event.attempt, time.time(), **end)  # type: ignore[arg-type]
         self._recorder.settled(event.attempt)

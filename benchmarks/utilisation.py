@@ -28,7 +28,6 @@ from dasktune.engine.outcome import Outcome, with_save_points
 from dasktune.graph.attempts import LOOKAHEAD_SECONDS, DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
-    Ended,
     Event,
     RunStage,
     Saved,
@@ -36,6 +35,7 @@ from dasktune.graph.events import (
     SavePoint,
     Started,
     Tick,
+    TrainingEnded,
     WorkerJoined,
 )
 from dasktune.graph.keys import root_key
@@ -335,7 +335,9 @@ class _World:
             self._train(slot, order)
             return
         seconds = self._seconds * (order.stop - order.start)
-        end = Ended(attempt=order.attempt, step=slot.step, status="trained", seconds=seconds)
+        end = TrainingEnded(
+            attempt=order.attempt, step=slot.step, status="trained", seconds=seconds
+        )
         self._later(LATENCY_SECONDS, end)
         slot.order = None
         if slot.queue:

@@ -136,9 +136,8 @@ def test_pages_name_their_actors(place: str) -> None:
         assert not problems, f"{page.name}: name who acts:\n" + "\n".join(problems)
 
 
-SHARED_NAMES = {"Branch", "Budget"}
-"""Class names that two folders use: the branch of a space and of a curve are both public; a
-tuner's budget is in trials and steps, the budget of a simulation in seconds."""
+SHARED_NAMES = {"Branch"}
+"""Class names that two folders use: the branch of a space and of a curve are both public."""
 
 
 def test_class_names_in_the_package_are_unique() -> None:

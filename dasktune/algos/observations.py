@@ -24,7 +24,7 @@ from dasktune.types import Step, TrialState, Value
 Losses = tuple[float, ...]
 
 
-class Outcome(NamedTuple):
+class TrialOutcome(NamedTuple):
     """A trial as a sampler sees it.
 
     Attributes
@@ -39,8 +39,8 @@ class Outcome(NamedTuple):
     losses: Losses = ()
 
 
-RUNNING = Outcome(TrialState.RUNNING)
-FAILED = Outcome(TrialState.FAIL)
+RUNNING = TrialOutcome(TrialState.RUNNING)
+FAILED = TrialOutcome(TrialState.FAIL)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -149,7 +149,7 @@ class Observations:
             return max(reached)
         return max(self._levels, key=lambda step: (self._reports[step], step), default=None)
 
-    def outcomes(self, at_least: int = 0) -> list[Outcome]:
+    def outcomes(self, at_least: int = 0) -> list[TrialOutcome]:
         """Return each trial as a sampler sees it.
 
         A trial that has reported at the level is complete with its loss there, even if it
@@ -195,12 +195,12 @@ def _only(earlier: Observed) -> Losses:
     return next(iter(earlier.losses.values()))
 
 
-def _outcome(observed: Observed, losses: Losses | None, worst: list[float | None]) -> Outcome:
+def _outcome(observed: Observed, losses: Losses | None, worst: list[float | None]) -> TrialOutcome:
     if losses is not None:
         capped = [
             loss if math.isfinite(loss) else most for loss, most in zip(losses, worst, strict=True)
         ]
         known = tuple(loss for loss in capped if loss is not None)
         if len(known) == len(capped):
-            return Outcome(TrialState.COMPLETE, known)
+            return TrialOutcome(TrialState.COMPLETE, known)
     return FAILED if observed.failed else RUNNING

@@ -35,7 +35,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from dasktune.algos.base import Proposal
-from dasktune.algos.observations import RUNNING, Observations, Observed, Outcome, losses_of
+from dasktune.algos.observations import RUNNING, Observations, Observed, TrialOutcome, losses_of
 from dasktune.algos.sampler_parts import (
     digest_of,
     generators,
@@ -265,16 +265,18 @@ class _View:
         self.study = _Study(_NAME, self._storage, sampler=sampler, pruner=NopPruner())
         self._id = self._storage.get_study_id_from_name(_NAME)
         self._level, self._objectives = level, objectives
-        self._shown: list[Outcome] = []
+        self._shown: list[TrialOutcome] = []
 
-    def differs(self, level: Step | None, outcomes: Iterable[Outcome], objectives: int) -> bool:
+    def differs(
+        self, level: Step | None, outcomes: Iterable[TrialOutcome], objectives: int
+    ) -> bool:
         """Return whether a trial has ended here with another outcome."""
         return (level, objectives) != (self._level, self._objectives) or any(
             shown is not RUNNING and shown != outcome
             for shown, outcome in zip(self._shown, outcomes, strict=False)
         )
 
-    def update(self, trials: Sequence[Observed], outcomes: Iterable[Outcome]) -> None:
+    def update(self, trials: Sequence[Observed], outcomes: Iterable[TrialOutcome]) -> None:
         """Add new trials, and end those that have ended."""
         for observed in trials[len(self._shown) :]:
             self._add(observed)

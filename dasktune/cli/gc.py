@@ -75,7 +75,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class GcChoice:
     """The decision to remove or keep one checkpoint, upload, commit or lease, and its reason.
 
     Parameters
@@ -137,7 +137,7 @@ class Collected:
     """
 
     request: Request
-    choices: tuple[Choice, ...]
+    choices: tuple[GcChoice, ...]
     failures: tuple[str, ...] = ()
 
     @property
@@ -270,7 +270,7 @@ def collect(request: Request, now: float | None = None) -> Collected:
             *_checkpoint_choices(listing, database, request, now),
             *_upload_choices(listing),
             *(
-                Choice(goes=True, kind="commit", name=key, reason="its data are gone")
+                GcChoice(goes=True, kind="commit", name=key, reason="its data are gone")
                 for key in sorted(dangling)
             ),
             *_lease_choices(store, request, now),
@@ -356,7 +356,7 @@ def _view_of(row: StudyRow, trials: Iterable[TrialRecord], database: Database) -
 
 def _checkpoint_choices(
     listing: StoreListing, database: Database | None, request: Request, now: float
-) -> Iterator[Choice]:
+) -> Iterator[GcChoice]:
     """Yield a choice for each checkpoint; those that go in their order."""
     appraisal = _Appraisal(listing, request, now)
     if database is not None:
@@ -371,7 +371,7 @@ def _checkpoint_choices(
         reason = f"{percent(state.chance, 1)} likely to be asked for"
         if study is None:
             reason += f": of no study here, used {duration(max(0.0, now - stored.used))} ago"
-        yield Choice(
+        yield GcChoice(
             goes=key in going,
             kind="checkpoint",
             name=key,
@@ -388,14 +388,14 @@ def _checkpoint_choices(
 # --------------------------------------------------------------------------------- rest
 
 
-def _upload_choices(listing: StoreListing) -> Iterator[Choice]:
+def _upload_choices(listing: StoreListing) -> Iterator[GcChoice]:
     """Yield a choice for each upload without a commit."""
     dead: dict[str, list[str]] = defaultdict(list)
     for key, attempt in listing.orphans:
         dead[key].append(attempt)
     for key, attempts in sorted(dead.items()):
         for attempt in attempts:
-            yield Choice(
+            yield GcChoice(
                 goes=True,
                 kind="upload",
                 name=key,
@@ -404,7 +404,7 @@ def _upload_choices(listing: StoreListing) -> Iterator[Choice]:
                 reason="it never came to a commit, and its time is over",
             )
     for key in sorted(listing.unfinished.keys() - dead.keys()):
-        yield Choice(
+        yield GcChoice(
             goes=False,
             kind="upload",
             name=key,
@@ -413,7 +413,7 @@ def _upload_choices(listing: StoreListing) -> Iterator[Choice]:
         )
 
 
-def _lease_choices(store: CheckpointStore, request: Request, now: float) -> Iterator[Choice]:
+def _lease_choices(store: CheckpointStore, request: Request, now: float) -> Iterator[GcChoice]:
     """Yield a choice for each old lease, unreadable lease and old save request."""
     try:
         entries = [
@@ -433,13 +433,13 @@ def _lease_choices(store: CheckpointStore, request: Request, now: float) -> Iter
     for entry, content in zip(entries, contents, strict=True):
         lease = None if content is None else Lease.from_bytes(content.tobytes())
         if lease is None or now - lease.expires > request.grace:
-            yield Choice(goes=True, kind="lease", name=entry.path, reason="it ended long ago")
+            yield GcChoice(goes=True, kind="lease", name=entry.path, reason="it ended long ago")
     for entry in save_requests:
-        yield Choice(goes=True, kind="lease", name=entry.path, reason="a wish of long ago")
+        yield GcChoice(goes=True, kind="lease", name=entry.path, reason="a wish of long ago")
 
 
 def _remove(
-    store: CheckpointStore, database: Database | None, choices: Sequence[Choice]
+    store: CheckpointStore, database: Database | None, choices: Sequence[GcChoice]
 ) -> list[str]:
     """Remove what goes; return what could not be, in words."""
     jobs: list[Callable[[], object]] = [
@@ -459,15 +459,15 @@ def _remove(
     return failures
 
 
-def _discard(store: CheckpointStore, choice: Choice) -> None:
+def _discard(store: CheckpointStore, choice: GcChoice) -> None:
     store.discard(choice.name, attempt=choice.attempt)
 
 
-def _remove_upload(store: CheckpointStore, choice: Choice) -> None:
+def _remove_upload(store: CheckpointStore, choice: GcChoice) -> None:
     remove_orphan(store, choice.name, str(choice.attempt))
 
 
-_REMOVALS: Mapping[str, Callable[[CheckpointStore, Choice], None]] = {
+_REMOVALS: Mapping[str, Callable[[CheckpointStore, GcChoice], None]] = {
     "checkpoint": _discard,
     "commit": _discard,
     "upload": _remove_upload,

@@ -42,7 +42,7 @@ MUCH = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
+class ConditionOptions:
     """The conditions of the simulated runs, the same for all tuners."""
 
     steps: Annotated[
@@ -110,7 +110,7 @@ def simulate(
             "one of its own."
         ),
     ] = None,
-    conditions: Conditions,
+    conditions: ConditionOptions,
     as_json: AsJson = False,
     plot: Annotated[
         Path | None,
@@ -159,7 +159,7 @@ def _compared(
     tuners: Mapping[str, Callable[[int], Tuner]],
     curves: Trace,
     objective: Objective,
-    conditions: Conditions,
+    conditions: ConditionOptions,
     *,
     target: float | None,
     workers: Sequence[int],

@@ -11,9 +11,9 @@ from typing import Any
 
 from dasktune.cli.results import shown
 from dasktune.cli.status_report import (
-    Driver,
-    Failure,
-    Running,
+    DriverStatus,
+    ReportedFailure,
+    RunningStage,
     driver_of,
     failures_of,
     folded,
@@ -39,7 +39,7 @@ MOST_FAILED = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class StudyStatus:
     """The status of one study.
 
     Parameters
@@ -82,10 +82,10 @@ class Status:
     stages: Mapping[str, int]
     last_activity: float
     read_at: float
-    driver: Driver | None = None
-    running: Sequence[Running] = ()
+    driver: DriverStatus | None = None
+    running: Sequence[RunningStage] = ()
     run: RunStatus | None = None
-    failures: Sequence[Failure] = ()
+    failures: Sequence[ReportedFailure] = ()
 
     def to_json(self) -> dict[str, object]:
         """Return it as a JSON document."""
@@ -182,7 +182,7 @@ def migrate(target: str) -> None:
     Database(_database_of(target), create=False, migrate=True).close()
 
 
-def read(target: str, name: str | None = None, settings: Sequence[str] = ()) -> list[Status]:
+def read(target: str, name: str | None = None, settings: Sequence[str] = ()) -> list[StudyStatus]:
     """Return the status of studies, without creating or changing anything.
 
     Parameters
@@ -244,7 +244,7 @@ def _asked_of_file(path: Path, settings: Sequence[str]) -> tuple[str, str]:
     return config.database_url, config.name
 
 
-def _status(database: Database, row: StudyRow) -> Status:
+def _status(database: Database, row: StudyRow) -> StudyStatus:
     objective = objective_of(row.spec)
     figures = database.figures(row.id)
     is_single = len(objective.metrics) == 1
@@ -252,7 +252,7 @@ def _status(database: Database, row: StudyRow) -> Status:
     stages = database.failed_stages(row.id, MOST_FAILED)
     named = {number for stage in stages for number in stage.trials}
     failed = database.failed_trials(row.id, MOST_FAILED, named=named)
-    return Status(
+    return StudyStatus(
         study=row.name,
         metric=", ".join(objective.metrics),
         direction=", ".join(direction.value for direction in objective.directions),

@@ -30,7 +30,7 @@ SAME_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Driver:
+class DriverStatus:
     """The driver of the last run of a study.
 
     Parameters
@@ -89,7 +89,7 @@ class Driver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
+class RunningStage:
     """A stage that runs, or ran when its driver died.
 
     Parameters
@@ -125,7 +125,7 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class ReportedFailure:
     """A failure of trials or of a stage.
 
     Parameters
@@ -162,7 +162,7 @@ class Failure:
         return f"{_trials(self.trials)}{after}: {_line(self.message)}{more}"
 
 
-def driver_of(row: RunRow, now: float) -> Driver:
+def driver_of(row: RunRow, now: float) -> DriverStatus:
     """Return the driver of a run; its last heartbeat and its process show whether it is alive."""
     state, is_gone = row.how, False
     if row.ended is None:
@@ -172,7 +172,7 @@ def driver_of(row: RunRow, now: float) -> Driver:
             state = "dead"
         elif now - row.seen > SILENT_SECONDS:
             state = "silent" if is_here else "dead"
-    return Driver(
+    return DriverStatus(
         state=state,
         host=row.host,
         pid=row.pid,
@@ -185,10 +185,10 @@ def driver_of(row: RunRow, now: float) -> Driver:
     )
 
 
-def running_of(row: RunRow, stages: Iterable[StageRow], at: float) -> list[Running]:
+def running_of(row: RunRow, stages: Iterable[StageRow], at: float) -> list[RunningStage]:
     """Return the stages of a run that were running at a time, the longest first."""
     running = [
-        Running(
+        RunningStage(
             trials=tuple(stage.trials),
             start=stage.start,
             stop=stage.stop,
@@ -204,12 +204,14 @@ def running_of(row: RunRow, stages: Iterable[StageRow], at: float) -> list[Runni
     return sorted(running, key=lambda stage: (-stage.seconds, stage.attempt))
 
 
-def failures_of(trials: Iterable[TrialRow], stages: Sequence[FailedStages]) -> list[Failure]:
+def failures_of(
+    trials: Iterable[TrialRow], stages: Sequence[FailedStages]
+) -> list[ReportedFailure]:
     """Return failures, equal ones together: failed trials first, then stages that are retried."""
     by_message: dict[str, list[FailedStages]] = {}
     for stage in stages:
         by_message.setdefault(stage.message, []).append(stage)
-    failures: dict[tuple[str, Step | None], Failure] = {}
+    failures: dict[tuple[str, Step | None], ReportedFailure] = {}
     covered: set[tuple[str, Step]] = set()
     for trial in trials:
         message = redacted(str(trial.record.get("message", "")))
@@ -220,7 +222,7 @@ def failures_of(trials: Iterable[TrialRow], stages: Sequence[FailedStages]) -> l
         step = own[0].step if len(steps) == 1 else None
         covered |= {(message, at) for at in steps}
         before = failures.get((message, step))
-        failures[message, step] = Failure(
+        failures[message, step] = ReportedFailure(
             trials=(*(before.trials if before else ()), trial.number),
             step=step,
             message=message,
@@ -233,8 +235,8 @@ def failures_of(trials: Iterable[TrialRow], stages: Sequence[FailedStages]) -> l
     return [*failures.values(), *map(_retried, again)]
 
 
-def _retried(stage: FailedStages) -> Failure:
-    return Failure(
+def _retried(stage: FailedStages) -> ReportedFailure:
+    return ReportedFailure(
         trials=tuple(stage.trials),
         step=stage.step,
         message=stage.message,

@@ -17,13 +17,13 @@ from dasktune.driver.recorder import Recorder
 from dasktune.driver.waiting import trials_of
 from dasktune.errors import StorageError
 from dasktune.graph.events import (
-    Ended,
     Event,
     Failed,
     Progress,
     RunStage,
     Saved,
     Started,
+    TrainingEnded,
     WorkerLost,
 )
 from dasktune.graph.plan import Node
@@ -82,7 +82,7 @@ Following = Event | Reached | StateDurable | AttemptLost
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenAttempt:
     """An attempt of which something is still to be heard."""
 
     order: RunStage
@@ -142,7 +142,7 @@ class Attempts:
         self._recorder = recorder
         self._store = store
         self._lookups = store if lookups is None else lookups
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _OpenAttempt] = {}
         self._ends: list[_End] = []
         self._touched: dict[str, bool] = {}
         """The attempts whose events the engine is about to handle, and whether each is lost."""
@@ -158,7 +158,7 @@ class Attempts:
 
     def add(self, order: RunStage, key: str) -> None:
         """Add an attempt that was submitted, and the key that its end will have."""
-        self._open[order.attempt] = _Open(order)
+        self._open[order.attempt] = _OpenAttempt(order)
         self._recorder.launched(order, key)
 
     def order_of(self, attempt: str) -> RunStage | None:
@@ -274,7 +274,7 @@ class Attempts:
                 self._recorder.settled(attempt)
         self._touched.clear()
 
-    def _saved(self, known: _Open, message: StateSaved) -> list[Following]:
+    def _saved(self, known: _OpenAttempt, message: StateSaved) -> list[Following]:
         """Return the events and notes of a durable state: its metrics are durable with it."""
         attempt, step, node = message.attempt, message.step, known.order.node
         if message.differs:
@@ -309,7 +309,7 @@ class Attempts:
 
     def _durable(
         self,
-        known: _Open,
+        known: _OpenAttempt,
         attempt: str,
         step: Step,
         reports: Collection[StepMetrics],
@@ -321,7 +321,9 @@ class Attempts:
         metrics = tuple((at, values) for at, _, values in reports)
         return Saved(attempt=attempt, step=step, reports=metrics)
 
-    def _reports_of(self, known: _Open, key: str, steps: Iterable[Step]) -> list[StepMetrics]:
+    def _reports_of(
+        self, known: _OpenAttempt, key: str, steps: Iterable[Step]
+    ) -> list[StepMetrics]:
         """Return the metrics that a saved state covers; asks the store for what was lost."""
         reports, missing = [], []
         for step in steps:
@@ -339,7 +341,7 @@ class Attempts:
                     reports.append((step, node.key_at(step), stored[step]))
         return sorted(reports, key=lambda report: report[0])
 
-    def _ended(self, known: _Open, message: StageEnded, now: float) -> list[Following]:
+    def _ended(self, known: _OpenAttempt, message: StageEnded, now: float) -> list[Following]:
         if known.ended_at is None:  # Dask may have told it before
             self.worker_seconds += message.seconds
         known.ended_at = now
@@ -357,10 +359,12 @@ class Attempts:
         seconds = message.seconds + message.evaluate_seconds
         return [
             Reached(attempt=message.attempt, step=message.step),
-            Ended(attempt=message.attempt, step=message.step, status=status, seconds=seconds),
+            TrainingEnded(
+                attempt=message.attempt, step=message.step, status=status, seconds=seconds
+            ),
         ]
 
-    def _failed(self, known: _Open, message: StageFailed) -> list[Following]:
+    def _failed(self, known: _OpenAttempt, message: StageFailed) -> list[Following]:
         text = f"failed after step {message.step}: {message.message}"
         _log(known.order, logging.WARNING, text, message.step)
         attempt = self._view.attempts.get(message.attempt)
@@ -384,7 +388,7 @@ class Attempts:
             self._ends.append(_End(attempt, at, status, message))
 
     def _look_up_saves(
-        self, known: _Open, attempt: AttemptView, until: Step
+        self, known: _OpenAttempt, attempt: AttemptView, until: Step
     ) -> list[Following] | None:
         """Return the events and notes of the states of an attempt whose messages were lost.
 

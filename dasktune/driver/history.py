@@ -19,7 +19,7 @@ BEGUN = "begun"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class TunerPlace:
     """Where a tuner stands in a study.
 
     Parameters
@@ -104,7 +104,7 @@ class History:
             self.begun.append(row.payload)
         self.next_number = row.number + 1
 
-    def place_of(self, tuner: Tuner) -> Place:
+    def place_of(self, tuner: Tuner) -> TunerPlace:
         """Return a tuner's place among the study's: known by its identity, or new.
 
         One that is the same but for the number of trials is the known one: widened, or as
@@ -114,7 +114,7 @@ class History:
         for record in self.begun:
             if record["identity"] == identity:
                 number = record["place"]
-                return Place(number=number, tuner=tuner, records=self._last_records(number))
+                return TunerPlace(number=number, tuner=tuner, records=self._last_records(number))
         for record in self.begun:
             narrow = tuner.widened_from(record["identity"])
             if narrow is not None:
@@ -123,8 +123,8 @@ class History:
                 now = (record["identity"] if widened is None else widened.payload)["trials"]
                 widen = wanted if now < wanted else None
                 records = self._last_records(number)
-                return Place(number=number, tuner=narrow, records=records, widen=widen)
-        return Place(number=len(self.begun), tuner=tuner, records=[])
+                return TunerPlace(number=number, tuner=narrow, records=records, widen=widen)
+        return TunerPlace(number=len(self.begun), tuner=tuner, records=[])
 
     def records_of(self, place: int, after: int = -1) -> Iterator[Record]:
         """Return the events of one of the study's tuners, with a number above `after`."""

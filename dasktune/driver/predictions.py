@@ -37,7 +37,7 @@ class AskedQuestion:
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenQuestion:
     """An open question.
 
     `worker` was asked last; None: another one is to be asked. `since` is when it was asked, or
@@ -59,7 +59,7 @@ class Predictions:
     """
 
     def __init__(self) -> None:
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, _OpenQuestion] = {}
         self._count = 0
         self._packed: tuple[Predictor, bytes] | None = None
         self._stuck: set[str] = set()
@@ -67,7 +67,7 @@ class Predictions:
     def add(self, order: RunPrediction) -> None:
         """Add a question, for `due` to return."""
         self._count += 1
-        self._open[self._count] = _Open(order, self._pack(order.question))
+        self._open[self._count] = _OpenQuestion(order, self._pack(order.question))
 
     def _pack(self, question: Question) -> bytes:
         """Return a question as `dasktune.worker.plugin` opens it, its predictor by value."""

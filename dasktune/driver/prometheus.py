@@ -36,7 +36,7 @@ MOST_STUDIES = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class MetricFamily:
     """A metric: its name, what it means, and its values by the labels beside the study.
 
     Parameters
@@ -61,52 +61,52 @@ class Family:
 
 
 FAMILIES = (
-    Family(
+    MetricFamily(
         name="dasktune_steps",
         help="Steps trained, those repeated included.",
         figure="steps",
         is_counter=True,
     ),
-    Family(
+    MetricFamily(
         name="dasktune_steps_repeated",
         help="Steps that had been trained before, and were trained again.",
         figure="repeated",
         is_counter=True,
     ),
-    Family(
+    MetricFamily(
         name="dasktune_stages",
         help="Stages that have ended, by how.",
         figure="stages",
         label="status",
         is_counter=True,
     ),
-    Family(
+    MetricFamily(
         name="dasktune_failures",
         help="Stages whose trainer raised an exception.",
         figure="failures",
         is_counter=True,
     ),
-    Family(
+    MetricFamily(
         name="dasktune_checkpoint_bytes",
         help="Bytes of checkpoints saved.",
         figure="bytes",
         is_counter=True,
     ),
-    Family(
+    MetricFamily(
         name="dasktune_worker_seconds",
         help="Seconds that workers had stages, of stages that have ended.",
         figure="worker_seconds",
         is_counter=True,
     ),
-    Family(name="dasktune_trials", help="Trials by state.", figure="trials", label="state"),
-    Family(
+    MetricFamily(name="dasktune_trials", help="Trials by state.", figure="trials", label="state"),
+    MetricFamily(
         name="dasktune_best_value",
         help="Value of the best trial, if the study has one objective.",
         figure="best",
     ),
-    Family(name="dasktune_slots", help="Workers that can run stages.", figure="slots"),
-    Family(name="dasktune_slots_busy", help="Workers that have a stage.", figure="busy"),
-    Family(
+    MetricFamily(name="dasktune_slots", help="Workers that can run stages.", figure="slots"),
+    MetricFamily(name="dasktune_slots_busy", help="Workers that have a stage.", figure="busy"),
+    MetricFamily(
         name="dasktune_stages_waiting",
         help="Stages that are wanted and that no worker has yet.",
         figure="waiting",
@@ -119,7 +119,7 @@ Sample = tuple[tuple[str, ...], float]
 
 
 @dataclass(slots=True)
-class _Known:
+class _StudyFigures:
     """The figures of one study: counters of ended runs, and the last figures of the others."""
 
     ended: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -137,7 +137,7 @@ class Figures:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._studies: dict[str, _Known] = {}
+        self._studies: dict[str, _StudyFigures] = {}
 
     def receive(self, message: object) -> None:
         """Keep a driver's message; malformed ones are ignored, since any client may send one."""
@@ -146,7 +146,7 @@ class Figures:
         study, run, figures = (message.get(name) for name in ("study", "run", "figures"))
         if not (isinstance(study, str) and isinstance(run, str) and isinstance(figures, Mapping)):
             return
-        known = self._studies.pop(study, None) or _Known()
+        known = self._studies.pop(study, None) or _StudyFigures()
         self._studies[study] = known  # the last of all now
         if len(self._studies) > MOST_STUDIES:
             del self._studies[next(iter(self._studies))]
@@ -157,7 +157,7 @@ class Figures:
         if message.get("ended"):
             self._end(known, run)
 
-    def samples(self, family: Family) -> Iterator[Sample]:
+    def samples(self, family: MetricFamily) -> Iterator[Sample]:
         """Yield the values of a metric, by study and label."""
         for study, known in self._studies.items():
             totals: dict[str, float] = {}
@@ -173,7 +173,7 @@ class Figures:
             for label, value in totals.items():
                 yield ((study, label) if family.label else (study,)), value
 
-    def _end(self, known: _Known, run: str) -> None:
+    def _end(self, known: _StudyFigures, run: str) -> None:
         """Add the counters of a run to those of ended runs."""
         _, figures = known.runs.pop(run)
         for family in FAMILIES:
@@ -183,7 +183,7 @@ class Figures:
                     known.ended[key] = known.ended.get(key, 0.0) + value
 
 
-def _values(family: Family, figures: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def _values(family: MetricFamily, figures: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """Yield the values of a metric in a message, by label; an empty label for a number."""
     value = figures.get(family.figure)
     pairs = value.items() if isinstance(value, Mapping) else [("", value)]

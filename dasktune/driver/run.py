@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dasktune.algos.base import Tuner
-from dasktune.driver.history import History, Place
+from dasktune.driver.history import History, TunerPlace
 from dasktune.driver.recorder import Recorder
 from dasktune.driver.retention.evict import Evictor
 from dasktune.engine.engine import Engine
@@ -28,7 +28,7 @@ from dasktune.worker.job import JobPlan
 if TYPE_CHECKING:
     from distributed import Client
 
-    from dasktune.driver.runner import DaskRunner, Snapshot
+    from dasktune.driver.runner import DaskRunner, RunSnapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class StudyRun:
     database: Database
     store: CheckpointStore
     history: History
-    place: Place
+    place: TunerPlace
     inputs: Mapping[str, object]
     plan: JobPlan
     engine: Engine
@@ -78,7 +78,7 @@ class StudyRun:
         self,
         client: Client,
         *,
-        on_turn: Callable[[Snapshot], None] | None,
+        on_turn: Callable[[RunSnapshot], None] | None,
         on_safe: Callable[[Outcome], None],
     ) -> Iterator[DaskRunner]:
         """Give the runner that carries the run out; the heartbeat goes on meanwhile.
@@ -147,7 +147,7 @@ class StudyRun:
 
 
 def begin_tuner(
-    engine: Engine, place: Place, inputs: Mapping[str, object], now: float, capacity: int
+    engine: Engine, place: TunerPlace, inputs: Mapping[str, object], now: float, capacity: int
 ) -> Outcome:
     """Begin a tuner, or continue it if it has records in its place.
 

@@ -84,7 +84,7 @@ InboxMessage = ClusterMessage | LeaseMessage | Tick
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class RunSnapshot:
     """The figures of a run that a progress display shows, at one turn of the loop."""
 
     workers: int
@@ -118,7 +118,7 @@ class DaskRunner:
     timeouts
         When workers and the scheduler are taken for lost.
     on_turn
-        Called with a `Snapshot` at every turn of the loop.
+        Called with a `RunSnapshot` at every turn of the loop.
     on_safe
         Called with each outcome of the engine once its records are durable.
     heartbeat
@@ -136,7 +136,7 @@ class DaskRunner:
         meter: Meter,
         timeouts: Timeouts,
         evictor: Evictor | None = None,
-        on_turn: Callable[[Snapshot], None] | None = None,
+        on_turn: Callable[[RunSnapshot], None] | None = None,
         on_safe: Callable[[Outcome], None] | None = None,
         heartbeat: Heartbeat | None = None,
     ) -> None:
@@ -549,9 +549,9 @@ class DaskRunner:
     def _now(self) -> float:
         return time.monotonic() - self._began
 
-    def _snapshot(self) -> Snapshot:
+    def _snapshot(self) -> RunSnapshot:
         view = self._engine.view
-        return Snapshot(
+        return RunSnapshot(
             workers=len(view.slots),
             busy=view.busy_workers,
             steps_executed=view.steps_executed,

@@ -26,7 +26,7 @@ from dasktune.driver.leases import (
 from dasktune.driver.recorder import Recorder
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError
-from dasktune.graph.events import Ended, Event, Found, Progress, RunStage, SavePoint, Taken
+from dasktune.graph.events import Event, Found, Progress, RunStage, SavePoint, Taken, TrainingEnded
 from dasktune.graph.keys import encode_at
 from dasktune.graph.plan import SearchPlan, shared_until
 from dasktune.graph.view import RunView
@@ -214,7 +214,7 @@ class SharedStages:
         if order.after in self._refused:
             self._leasing.release(attempt, order.start)
             self._refused.add(attempt)
-            return [Ended(attempt=attempt, step=order.start, status="skipped")]
+            return [TrainingEnded(attempt=attempt, step=order.start, status="skipped")]
         if other is None:
             order = self._running[attempt] = self._with_requested_saves(order)
             return [order]
@@ -272,7 +272,7 @@ class SharedStages:
             known = self._heeded if is_over else self._passed
             known.add(order.node.key_at(order.start + 1))
             following.append(Progress(attempt=attempt, step=shared))
-            following.append(Ended(attempt=attempt, step=order.start, status="lost"))
+            following.append(TrainingEnded(attempt=attempt, step=order.start, status="lost"))
         return following
 
     def _shared(self, order: RunStage, lease: Lease) -> Step:

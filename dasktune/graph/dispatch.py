@@ -16,7 +16,6 @@ from typing import assert_never
 from dasktune.graph.attempts import Attempt, DispatchOptions, Slot
 from dasktune.graph.events import (
     Deliver,
-    Ended,
     Event,
     Evicted,
     Failed,
@@ -33,6 +32,7 @@ from dasktune.graph.events import (
     StoreCrowded,
     Taken,
     Tick,
+    TrainingEnded,
     WorkerJoined,
     WorkerLeaving,
     WorkerLost,
@@ -199,7 +199,7 @@ class Dispatcher:
                 self._saved(event)
             case SaveMissed():
                 self._save_missed(event)
-            case Ended():
+            case TrainingEnded():
                 self._ended(event, now)
             case Failed():
                 self._failed(event)
@@ -380,7 +380,7 @@ class Dispatcher:
         if node.stop == event.step and self.frontier.work(node).attempt == attempt.id:
             self.frontier.assign(node, None)
 
-    def _ended(self, event: Ended, now: float) -> None:
+    def _ended(self, event: TrainingEnded, now: float) -> None:
         attempt = self.attempts.get(event.attempt)
         if attempt is None:
             return

@@ -81,7 +81,7 @@ class SaveMissed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class TrainingEnded:
     """Training of an attempt has ended at `step`: its slot is free.
 
     Parameters
@@ -116,8 +116,8 @@ class Failed:
 class Taken:
     """Another driver is training the steps of an attempt, which was not sent to its worker.
 
-    What that driver saves is told by `Found`; `Ended` with the status ``lost`` says that it is
-    done, or gone: what it did not make is wanted again.
+    `Found` reports the states that the other driver saves. `TrainingEnded` with the status
+    ``lost`` reports that the other driver is done, or gone: missing states are wanted again.
     """
 
     attempt: str
@@ -172,7 +172,7 @@ Event = (
     | Progress
     | Saved
     | SaveMissed
-    | Ended
+    | TrainingEnded
     | Failed
     | Taken
     | Found

@@ -20,7 +20,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from dasktune.driver.runner import Snapshot
+from dasktune.driver.runner import RunSnapshot
 from dasktune.engine.engine import Engine
 from dasktune.engine.trials import TrialRecord
 from dasktune.graph.plan import Node, SearchPlan
@@ -85,10 +85,10 @@ class ProgressDisplay:
         self._live = live
         self._clock = clock
         self._due = -math.inf
-        self._last: Snapshot | None = None
+        self._last: RunSnapshot | None = None
         self._speeds: deque[tuple[float, int]] = deque()
 
-    def __call__(self, snapshot: Snapshot) -> None:
+    def __call__(self, snapshot: RunSnapshot) -> None:
         """Keep a snapshot, and draw it if a drawing is due."""
         self._last = snapshot
         now = self._clock()
@@ -103,11 +103,11 @@ class ProgressDisplay:
         if self._last is not None:
             self._draw(self._last)
 
-    def _draw(self, snapshot: Snapshot) -> None:
+    def _draw(self, snapshot: RunSnapshot) -> None:
         self.redraws += 1
         self._live.update(self.render(snapshot), refresh=True)
 
-    def render(self, snapshot: Snapshot) -> RenderableType:
+    def render(self, snapshot: RunSnapshot) -> RenderableType:
         """Return the display for a snapshot."""
         trials = self._engine.trials.values()
         view = self._engine.view
@@ -124,14 +124,14 @@ class ProgressDisplay:
         grid.add_row("best", self._best(trials, snapshot))
         return grid
 
-    def _times(self, snapshot: Snapshot, left: int) -> Text:
+    def _times(self, snapshot: RunSnapshot, left: int) -> Text:
         speed = self._speed(snapshot)
         text = f"{duration(snapshot.seconds)} elapsed"
         if left and speed > 0:
             text += f", about {duration(left / speed)} left"
         return Text(text)
 
-    def _speed(self, snapshot: Snapshot) -> float:
+    def _speed(self, snapshot: RunSnapshot) -> float:
         """Return the recent steps per second of all workers together."""
         speeds = self._speeds
         speeds.append((snapshot.seconds, snapshot.steps_executed))
@@ -147,7 +147,7 @@ class ProgressDisplay:
         row.add_row(bar, Text(f"{executed:,} trained, {left:,} left"))
         return row
 
-    def _best(self, trials: Iterable[TrialRecord], snapshot: Snapshot) -> Text:
+    def _best(self, trials: Iterable[TrialRecord], snapshot: RunSnapshot) -> Text:
         best = best_record(trials, self._direction)
         if best is not None:
             return Text(f"{self._metric} {number(best.value)} (trial {best.number})", "green")
@@ -159,7 +159,7 @@ class ProgressDisplay:
 
 
 @contextmanager
-def display(study: Any, engine: Engine) -> Iterator[Callable[[Snapshot], None]]:
+def display(study: Any, engine: Engine) -> Iterator[Callable[[RunSnapshot], None]]:
     """Show a run inside the context; yield a function that receives each snapshot.
 
     Parameters
@@ -230,7 +230,7 @@ def saved_text(ahead: Remaining) -> Text:
     return Text(f"{share} of {count(ahead.requested, 'step')} asked for")
 
 
-def workers_text(snapshot: Snapshot) -> Text:
+def workers_text(snapshot: RunSnapshot) -> Text:
     """Return the number of busy workers, and of waiting stages."""
     if not snapshot.workers:
         return Text("waiting for workers", "bold yellow")

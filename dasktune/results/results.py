@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from dasktune.algos.base import Tuner
 from dasktune.algos.curves import Predictor
-from dasktune.driver.history import History, Place
+from dasktune.driver.history import History, TunerPlace
 from dasktune.driver.reuse import Recall
 from dasktune.engine.event_log import Record, Replay, replay
 from dasktune.engine.limits import Used
@@ -247,7 +247,7 @@ class StudyResults:
         """
         return list(self.history.records_of(self._known_place(tuner).number))
 
-    def _known_place(self, tuner: Tuner) -> Place:
+    def _known_place(self, tuner: Tuner) -> TunerPlace:
         self.catch_up()
         place = self.history.place_of(copy.deepcopy(tuner))
         if not place.records:

@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterator
 
 from dasktune.engine.limits import Limits, Used
-from dasktune.simulate.jobs import Job
+from dasktune.simulate.jobs import SimulatedJob
 from dasktune.types import Objective
 
 ROUNDING = 1e-12
 """Relative rounding error of a sum of times."""
 
 
-class Budget:
+class SimulatedBudget:
     """Counts what jobs use, and finds the moment at which a limit is reached.
 
     Parameters
@@ -40,7 +40,7 @@ class Budget:
         )
         self._limits = limits
         self._objective = objective
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, SimulatedJob] = {}
         self._rate = 0.0
         self._offset = 0.0
 
@@ -49,12 +49,12 @@ class Budget:
         """Whether a limit ends the run even if all jobs are dropped."""
         return self._limits.seconds is not None or self._limits.worker_seconds is not None
 
-    def begin(self, job: Job) -> None:
+    def begin(self, job: SimulatedJob) -> None:
         """Count a job that begins."""
         self._jobs[job.order.attempt] = job
         self._weigh(job, 1)
 
-    def end(self, job: Job, now: float) -> None:
+    def end(self, job: SimulatedJob, now: float) -> None:
         """Count the use of a job that is over."""
         del self._jobs[job.order.attempt]
         self._weigh(job, -1)
@@ -90,7 +90,7 @@ class Budget:
             return None
         return max(now, moment), self._limits.reached(used, self._objective)
 
-    def _weigh(self, job: Job, sign: int) -> None:
+    def _weigh(self, job: SimulatedJob, sign: int) -> None:
         """Add a job to the linear upper bound of the number of steps, or remove it."""
         if least := job.pace.least:
             self._rate += sign / least

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dasktune.simulate.jobs import Job
+from dasktune.simulate.jobs import SimulatedJob
 from dasktune.types import Direction, Objective, Step
 
 
@@ -43,13 +43,13 @@ class Incumbents:
         self._sign = -1.0 if direction is Direction.MAXIMIZE else 1.0
         self._better: list[tuple[float, float, float]] = []
         self._spans: list[tuple[float, float, int]] = []
-        self._jobs: list[Job] = []
+        self._jobs: list[SimulatedJob] = []
 
     def loss_of(self, value: float) -> float:
         """Return a value as a loss: smaller is better, infinite if it is not finite."""
         return self._sign * value if math.isfinite(value) else math.inf
 
-    def take(self, job: Job, values: dict[Step, float]) -> None:
+    def take(self, job: SimulatedJob, values: dict[Step, float]) -> None:
         """Add the values of a job by step, in order."""
         best = math.inf
         for step, value in values.items():
@@ -58,7 +58,7 @@ class Incumbents:
                 best = loss
                 self._better.append((job.time_of(step), loss, value))
 
-    def count(self, job: Job, steps: int, now: float) -> None:
+    def count(self, job: SimulatedJob, steps: int, now: float) -> None:
         """Add the total steps of a job that is over."""
         self._spans.append((job.launched, now, steps))
         self._jobs.append(job)

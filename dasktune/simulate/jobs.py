@@ -16,7 +16,7 @@ from dasktune.types import Step
 
 
 @dataclass(slots=True)
-class Job:
+class SimulatedJob:
     """An attempt at a stage on a simulated worker.
 
     Parameters
@@ -116,7 +116,7 @@ class Worker:
 
     name: str
     queue: deque[RunStage] = field(default_factory=deque)
-    job: Job | None = None
+    job: SimulatedJob | None = None
     held: Held | None = None
 
 

@@ -15,7 +15,6 @@ from dasktune.engine.limits import Limits
 from dasktune.engine.outcome import Order, Outcome, RunPrediction
 from dasktune.errors import ConfigurationError, InternalError
 from dasktune.graph.events import (
-    Ended,
     Event,
     Reports,
     RunStage,
@@ -25,11 +24,12 @@ from dasktune.graph.events import (
     Started,
     StopStage,
     Tick,
+    TrainingEnded,
     WorkerJoined,
 )
-from dasktune.simulate.budget import Budget
+from dasktune.simulate.budget import SimulatedBudget
 from dasktune.simulate.incumbents import Incumbents
-from dasktune.simulate.jobs import Held, Job, Mishaps, Worker
+from dasktune.simulate.jobs import Held, Mishaps, SimulatedJob, Worker
 from dasktune.simulate.result import Happening
 from dasktune.traces.timing import Overheads, Pace
 from dasktune.types import Sequences, Step, Value
@@ -107,11 +107,11 @@ class SimulatedRunner:
         self.happenings: list[Happening] = []
         self.completed: list[float] = []
         self.incumbents = Incumbents(engine.objective)
-        self.budget = Budget(limits, engine.objective)
+        self.budget = SimulatedBudget(limits, engine.objective)
         self._conditions = conditions
         self._metric = engine.objective.metrics[0]
         self._workers = {f"w{index}": Worker(f"w{index}") for index in range(workers)}
-        self._due: list[tuple[float, int, Worker, Job, Step | None, int]] = []
+        self._due: list[tuple[float, int, Worker, SimulatedJob, Step | None, int]] = []
         self._answers: list[tuple[float, int, RunPrediction]] = []
         self._durable: list[tuple[float, int, Saved]] = []
         self._count = 0
@@ -222,7 +222,7 @@ class SimulatedRunner:
 
     # --------------------------------------------------------------------------- jobs
 
-    def _arrive(self, worker: Worker, job: Job, step: Step) -> None:
+    def _arrive(self, worker: Worker, job: SimulatedJob, step: Step) -> None:
         """Save a state; at the end of a job begin the next job."""
         order = job.order
         self._note("saved", worker, step, order)
@@ -237,7 +237,7 @@ class SimulatedRunner:
             self._end(job, step, "trained" if step == order.stop else "stopped")
             self._start_next(worker)
 
-    def _say_durable(self, job: Job, step: Step) -> None:
+    def _say_durable(self, job: SimulatedJob, step: Step) -> None:
         """Report that a state is durable, now or as soon as it is."""
         event = Saved(attempt=job.order.attempt, step=step, reports=self._reports(job, step))
         at = job.time_of(step) + self._conditions.overheads.report
@@ -247,7 +247,7 @@ class SimulatedRunner:
             self._count += 1
             heappush(self._durable, (at, self._count, event))
 
-    def _drop(self, worker: Worker, job: Job) -> None:
+    def _drop(self, worker: Worker, job: SimulatedJob) -> None:
         """End a job without a result; skip the stages that continue it."""
         step = max(job.known, job.position(self.now))
         self._learn(job, step)
@@ -257,12 +257,12 @@ class SimulatedRunner:
         self._end(job, step, "lost")
         for order in waiting:
             if order.after == job.order.attempt:
-                self._tell(Ended(attempt=order.attempt, step=order.start, status="skipped"))
+                self._tell(TrainingEnded(attempt=order.attempt, step=order.start, status="skipped"))
             else:
                 worker.queue.append(order)
         self._start_next(worker)
 
-    def _leave(self, worker: Worker, job: Job, kind: str) -> None:
+    def _leave(self, worker: Worker, job: SimulatedJob, kind: str) -> None:
         """Free a worker from its job, and count the job."""
         steps = job.steps_by(self.now)
         self._note(kind, worker, max(job.order.start, job.first + steps), job.order)
@@ -272,9 +272,13 @@ class SimulatedRunner:
         self._extra.pop(job.order.attempt, None)
         worker.job, worker.held = None, None
 
-    def _end(self, job: Job, step: Step, status: Literal["trained", "stopped", "lost"]) -> None:
+    def _end(
+        self, job: SimulatedJob, step: Step, status: Literal["trained", "stopped", "lost"]
+    ) -> None:
         seconds = job.pace.between(job.order.start, step)
-        self._tell(Ended(attempt=job.order.attempt, step=step, status=status, seconds=seconds))
+        self._tell(
+            TrainingEnded(attempt=job.order.attempt, step=step, status=status, seconds=seconds)
+        )
 
     def _start_next(self, worker: Worker) -> None:
         while worker.queue and worker.job is None:
@@ -282,7 +286,7 @@ class SimulatedRunner:
             attempt = order.attempt
             stop = min(order.stop, self._cancelled.pop(attempt, order.stop))
             if stop <= order.start < order.stop:
-                self._tell(Ended(attempt=attempt, step=order.start, status="stopped"))
+                self._tell(TrainingEnded(attempt=attempt, step=order.start, status="stopped"))
                 continue
             self._launch(worker, order, stop)
             self._tell(Started(attempt=attempt))
@@ -296,7 +300,7 @@ class SimulatedRunner:
         seconds = pace.between(first, stop)
         self._refuse_hopeless(seconds)
         factor, dropped = conditions.mishaps.draw(seconds)
-        job = Job(
+        job = SimulatedJob(
             order=order,
             first=first,
             launched=self.now,
@@ -337,7 +341,7 @@ class SimulatedRunner:
                 f"a job of {seconds:g} s ends with probability {mishaps.survival(seconds):.2g}"
             )
 
-    def _schedule(self, worker: Worker, job: Job) -> None:
+    def _schedule(self, worker: Worker, job: SimulatedJob) -> None:
         """Schedule the next event of a job."""
         step = self._next_step(job)
         at = job.due(step)
@@ -346,7 +350,7 @@ class SimulatedRunner:
         entry = (min(at, job.dropped), self._count, worker, job, None if is_drop else step)
         heappush(self._due, (*entry, job.version))
 
-    def _next_step(self, job: Job) -> Step:
+    def _next_step(self, job: SimulatedJob) -> Step:
         """Return the next step of a job that is saved, or reaches the target."""
         save = job.next_save(job.known)
         if self.budget.wanted is not None:
@@ -355,7 +359,7 @@ class SimulatedRunner:
                     return step
         return save
 
-    def _replan(self, worker: Worker, job: Job) -> None:
+    def _replan(self, worker: Worker, job: SimulatedJob) -> None:
         job.version += 1
         self._schedule(worker, job)
 
@@ -366,7 +370,7 @@ class SimulatedRunner:
         every = self._conditions.report_every
         yield from range((low // every + 1) * every, high + 1, every)
 
-    def _learn(self, job: Job, step: Step) -> float:
+    def _learn(self, job: SimulatedJob, step: Step) -> float:
         """Look up the values up to a step; return the best loss among them."""
         steps = dict.fromkeys(self._measured(job.known, step))
         if step == job.stop or step in job.saves:
@@ -376,13 +380,13 @@ class SimulatedRunner:
         self.incumbents.take(job, values)
         return min(map(self.incumbents.loss_of, values.values()), default=math.inf)
 
-    def _reports(self, job: Job, step: Step) -> Reports:
+    def _reports(self, job: SimulatedJob, step: Step) -> Reports:
         """Return the reports since the last saved state, which the state at `step` saves."""
         job.saved = step
         known = sorted(at for at in job.values if at <= step)
         return tuple((at, {self._metric: job.values.pop(at)}) for at in known)
 
-    def _value(self, job: Job, step: Step) -> float:
+    def _value(self, job: SimulatedJob, step: Step) -> float:
         value = job.values.get(step)
         if value is None:
             values = _at(job.order.node.sequences, step - 1)

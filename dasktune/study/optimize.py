@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from dasktune.algos.base import Tuner
 from dasktune.algos.fixed import SingleTrial
-from dasktune.driver.history import Place
+from dasktune.driver.history import TunerPlace
 from dasktune.driver.interrupt import interruptible
 from dasktune.driver.run import (
     StudyRun,
@@ -190,7 +190,7 @@ class Optimizer:
             line = savings_line(results.summary())
             sys.stderr.write(f"{self._name}: {prefix}{line}\n")
 
-    def _take_over(self, tuner: Tuner, place: Place, run: str) -> Place:
+    def _take_over(self, tuner: Tuner, place: TunerPlace, run: str) -> TunerPlace:
         """Begin a run: from now on, an earlier driver that still runs elsewhere cannot write."""
         while not self._results.history.begin(run, place.number):
             self._results.catch_up()
@@ -294,7 +294,7 @@ class Optimizer:
     def _run(
         self,
         run: str,
-        place: Place,
+        place: TunerPlace,
         client: Client,
         progress: bool | None,
         meter: Meter,

@@ -16,7 +16,7 @@ StepMetrics = tuple[Step, str, Metrics]
 """The metrics at a step: (step, state key, metrics)."""
 
 StageStatus = Literal["trained", "stopped", "skipped", "superseded", "missing", "lost", "failed"]
-"""How a stage ended; see `dasktune.graph.events.Ended`. ``failed``: the trainer raised."""
+"""How a stage ended; see `dasktune.graph.events.TrainingEnded`. ``failed``: the trainer raised."""
 
 
 class MessageError(ValueError):

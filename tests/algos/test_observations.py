@@ -14,7 +14,7 @@ from dasktune.algos.observations import (
     RUNNING,
     Observations,
     Observed,
-    Outcome,
+    TrialOutcome,
     losses_of,
 )
 from dasktune.errors import ConfigurationError, InternalError
@@ -23,8 +23,8 @@ from dasktune.types import TrialState
 INF = math.inf
 
 
-def complete(*losses: float) -> Outcome:
-    return Outcome(TrialState.COMPLETE, losses)
+def complete(*losses: float) -> TrialOutcome:
+    return TrialOutcome(TrialState.COMPLETE, losses)
 
 
 def observed(trials: int, reports: list[tuple[int, int, float]]) -> Observations:

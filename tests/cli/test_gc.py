@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dasktune.cli.gc import Choice, Collected, Request, collect, seconds_of
+from dasktune.cli.gc import Collected, GcChoice, Request, collect, seconds_of
 from dasktune.cli.ls import Places, View, read
 from dasktune.errors import ConfigurationError, StorageError
 from dasktune.storage import layout
@@ -29,7 +29,7 @@ def states(folder: Folder) -> set[str]:
     return set(CheckpointStore(str(folder.path / "runs/counting")).keys())
 
 
-def of(found: Collected, kind: str) -> list[Choice]:
+def of(found: Collected, kind: str) -> list[GcChoice]:
     return [one for one in found.choices if one.kind == kind]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from distributed import LocalCluster
 
-from dasktune.cli.status import Status, read
+from dasktune.cli.status import StudyStatus, read
 
 from .conftest import PATIENCE, UNIQUE, Folder
 
@@ -132,7 +132,7 @@ def test_a_run_that_was_killed_repeats_only_what_was_not_durable(folder: Folder)
     assert len(folder.steps()) <= UNIQUE + trained - before["steps_executed"]
 
 
-def status_of(folder: Folder) -> Status:
+def status_of(folder: Folder) -> StudyStatus:
     (found,) = read(str(folder.path / "runs" / "counting"))
     return found
 

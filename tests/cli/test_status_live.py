@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dasktune.cli.status import Status, read
+from dasktune.cli.status import StudyStatus, read
 from tests.holding import wait_until
 
 from .conftest import Folder
@@ -17,9 +17,9 @@ from .conftest import Folder
 pytestmark = [pytest.mark.cluster, pytest.mark.process]
 
 
-def status_when(folder: Folder, holds: Callable[[Status], bool]) -> Status:
+def status_when(folder: Folder, holds: Callable[[StudyStatus], bool]) -> StudyStatus:
     """Return the status as soon as something holds of it."""
-    seen: list[Status] = []
+    seen: list[StudyStatus] = []
 
     def look() -> bool:
         seen[:] = read(str(folder.path / "runs" / "counting"))

@@ -14,12 +14,12 @@ from dasktune.driver.waiting import (
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
-    Ended,
     Progress,
     RunStage,
     Saved,
     Started,
     Taken,
+    TrainingEnded,
     WorkerJoined,
 )
 from dasktune.graph.keys import root_key
@@ -144,7 +144,7 @@ def test_shared_steps_count_once_in_what_is_left() -> None:
     machine.handle(Progress(attempt=trunk.attempt, step=3), 1.0)
     assert RunView(machine).steps_left == 1 + 5 + 5
     machine.handle(Saved(attempt=trunk.attempt, step=4), 2.0)
-    machine.handle(Ended(attempt=trunk.attempt, step=4, status="trained"), 2.0)
+    machine.handle(TrainingEnded(attempt=trunk.attempt, step=4, status="trained"), 2.0)
     assert RunView(machine).steps_left == 5 + 5
 
 

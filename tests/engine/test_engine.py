@@ -22,7 +22,7 @@ from dasktune.engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError, InternalError
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
-from dasktune.graph.events import Ended, Event, Failed, RunStage, Saved, Tick, WorkerJoined
+from dasktune.graph.events import Event, Failed, RunStage, Saved, Tick, TrainingEnded, WorkerJoined
 from dasktune.graph.keys import root_key
 from dasktune.sequences import Constant
 from dasktune.simulate import simulate
@@ -164,7 +164,9 @@ class Bench:
             return
         reports = tuple((s, self.told(lr, s)) for s in range(order.start + 1, order.stop + 1))
         self.tell(Saved(attempt=order.attempt, step=order.stop, reports=reports))
-        self.tell(Ended(attempt=order.attempt, step=order.stop, status="trained", seconds=1.0))
+        self.tell(
+            TrainingEnded(attempt=order.attempt, step=order.stop, status="trained", seconds=1.0)
+        )
 
     def told(self, lr: float, step: Step) -> dict[str, float]:
         return {"loss": self.metric(lr, step)}

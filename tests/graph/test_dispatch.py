@@ -10,7 +10,6 @@ from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
     Deliver,
-    Ended,
     Failed,
     FailTrial,
     Found,
@@ -23,6 +22,7 @@ from dasktune.graph.events import (
     Started,
     StopStage,
     Taken,
+    TrainingEnded,
     WorkerJoined,
     WorkerLeaving,
     WorkerLost,
@@ -75,7 +75,7 @@ class Table:
     def ended(self, attempt: int, step: Step, status: str = "trained") -> list[Said]:
         seconds = float(step)
         return self.tell(
-            Ended(attempt=f"{attempt}-a", step=step, status=status, seconds=seconds)  # type: ignore[arg-type]
+            TrainingEnded(attempt=f"{attempt}-a", step=step, status=status, seconds=seconds)  # type: ignore[arg-type]
         )
 
     def failed(self, attempt: int, step: Step) -> list[Said]:
@@ -446,7 +446,7 @@ def test_a_state_without_metrics_is_evaluated() -> None:
     assert said(dispatcher.handle(WorkerJoined(worker="w0"), 0.0)) == [("run", 0, "w0", 4, 4, None)]
     saved = Saved(attempt="0-a", step=4, reports=((4, {"loss": 1.0}),))
     assert said(dispatcher.handle(saved, 0.0)) == [("deliver", 0, 4)]
-    dispatcher.handle(Ended(attempt="0-a", step=4, status="trained"), 0.0)
+    dispatcher.handle(TrainingEnded(attempt="0-a", step=4, status="trained"), 0.0)
     assert dispatcher.is_idle
     assert dispatcher.steps_executed == 0
 
@@ -493,7 +493,7 @@ def test_the_next_path_is_chosen_before_the_worker_runs_dry() -> None:
         table.extend(trial, 9)
     assert table.join("w0") == [("run", 0, "w0", 0, 9, None)]
     table.tell(Started(attempt="0-a"), 10.0)
-    ended = Ended(attempt="0-a", step=9, status="trained", seconds=9.0)
+    ended = TrainingEnded(attempt="0-a", step=9, status="trained", seconds=9.0)
     assert table.tell(ended, 19.0) == [("run", 1, "w0", 0, 9, None)]
     table.tell(Started(attempt="1-a"), 20.0)
     assert table.dispatcher.next_tick(20.0) == 27.5

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
-from dasktune.graph.events import Ended, Instruction, RunStage, Saved, StoreCrowded, WorkerJoined
+from dasktune.graph.events import (
+    Instruction,
+    RunStage,
+    Saved,
+    StoreCrowded,
+    TrainingEnded,
+    WorkerJoined,
+)
 from dasktune.graph.keys import root_key
 from dasktune.graph.save_policy import SavePolicy
 from dasktune.sequences import Piecewise, Sequence
@@ -43,7 +50,7 @@ def order_of(deepest_first: bool) -> tuple[list[tuple[Step, Step]], int]:
         said = dispatcher.handle(
             Saved(attempt=order.attempt, step=order.stop, reports=reports), 0.0
         )
-        end = Ended(attempt=order.attempt, step=order.stop, status="trained", seconds=1.0)
+        end = TrainingEnded(attempt=order.attempt, step=order.stop, status="trained", seconds=1.0)
         said += dispatcher.handle(end, 0.0)
         waiting += [one for one in said if isinstance(one, RunStage)]
         tree = dispatcher.frontier.tree()

@@ -26,7 +26,6 @@ from dasktune.graph.attempts import Attempt, DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
     Deliver,
-    Ended,
     Event,
     Evicted,
     Failed,
@@ -43,6 +42,7 @@ from dasktune.graph.events import (
     StopStage,
     Taken,
     Tick,
+    TrainingEnded,
     WorkerJoined,
     WorkerLeaving,
     WorkerLost,
@@ -228,7 +228,7 @@ class Worker:
         self.receipts[job.id] = (status, job.position)
         seconds = float(job.position - job.order.start)
         self.outbox.append(
-            Ended(attempt=job.id, step=job.position, status=status, seconds=seconds)  # type: ignore[arg-type]
+            TrainingEnded(attempt=job.id, step=job.position, status=status, seconds=seconds)  # type: ignore[arg-type]
         )
 
     def write(self) -> None:
@@ -236,7 +236,7 @@ class Worker:
         write = self.writes.popleft()
         step = len(write.state)
         if write.lineage.is_lost:
-            self.outbox.append(Ended(attempt=write.attempt, step=step, status="lost"))
+            self.outbox.append(TrainingEnded(attempt=write.attempt, step=step, status="lost"))
             return
         first = self.store.states.setdefault(write.state, write.attempt)
         write.lineage.is_lost = first != write.attempt and write.lineage.differs
@@ -247,7 +247,7 @@ class Worker:
         while self.queue and not self.queue[-1].began:
             job = self.queue.pop()
             self.receipts[job.id] = ("lost", job.position)
-            self.outbox.append(Ended(attempt=job.id, step=job.position, status="lost"))
+            self.outbox.append(TrainingEnded(attempt=job.id, step=job.position, status="lost"))
 
 
 SEQUENCES: st.SearchStrategy[Sequence] = st.one_of(
@@ -514,7 +514,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             self.others[order.attempt] = order
             self.tell(Taken(attempt=order.attempt))
         for one in following:
-            self.tell(Ended(attempt=one.attempt, step=one.start, status="skipped"))
+            self.tell(TrainingEnded(attempt=one.attempt, step=one.start, status="skipped"))
 
     @precondition(lambda self: self.others)
     @rule(data=st.data())
@@ -533,7 +533,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         order = self.others.pop(data.draw(st.sampled_from(sorted(self.others))))
         step = data.draw(st.integers(order.start, order.stop))
         self.tell(Progress(attempt=order.attempt, step=step))
-        self.tell(Ended(attempt=order.attempt, step=order.start, status="lost"))
+        self.tell(TrainingEnded(attempt=order.attempt, step=order.start, status="lost"))
 
     @rule(seconds=st.sampled_from([0.0, 1.0, 5.0]))
     def wait(self, seconds: float) -> None:
@@ -569,7 +569,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         ):
             return
         order = self.orders[event.attempt]
-        if isinstance(event, Ended) and event.status == "missing":
+        if isinstance(event, TrainingEnded) and event.status == "missing":
             state = state_of(order.node.sequences, order.start)
             # What is carried on from may also turn out to be lost behind the stage before.
             assert state in self.evicted or order.after is not None, f"{order} starts from nothing"
@@ -579,7 +579,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             self.saved.add(state_of(order.node.sequences, event.step))
             for step, _ in event.reports:
                 self.measured.add(state_of(order.node.sequences, step))
-        if isinstance(event, Progress | Saved | SaveMissed | Ended | Failed):
+        if isinstance(event, Progress | Saved | SaveMissed | TrainingEnded | Failed):
             for step in range(self.seen[event.attempt] + 1, event.step + 1):
                 state = state_of(order.node.sequences, step)
                 self.repeated[event.attempt] += state in self.trained
@@ -587,7 +587,7 @@ class DispatcherMachine(RuleBasedStateMachine):
                 self.seen[event.attempt] = step
         if isinstance(event, Started):
             self.began.add(event.attempt)
-        if isinstance(event, Ended | Failed | Taken):
+        if isinstance(event, TrainingEnded | Failed | Taken):
             self.close(event.attempt)
 
     def close(self, attempt: str) -> None:
@@ -753,7 +753,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         """Do everything that can be done now; return whether there was anything."""
         moved = bool(self.others)
         for order in self.others.values():
-            self.tell(Ended(attempt=order.attempt, step=order.start, status="lost"))
+            self.tell(TrainingEnded(attempt=order.attempt, step=order.start, status="lost"))
         self.others.clear()
         while self.late:
             moved = True

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 
 from dasktune.algos import Grid
-from dasktune.driver.runner import Snapshot
+from dasktune.driver.runner import RunSnapshot
 from dasktune.engine.engine import Engine
 from dasktune.engine.trials import TrialRecord
 from dasktune.graph.dispatch import Dispatcher
@@ -23,7 +23,7 @@ from dasktune.space import Space
 from dasktune.types import Direction, Objective, TrialState
 
 SPACE = Space(lr=[Constant(0.1), MultiStep(0.1, milestones=[30], gamma=0.1)])
-BEFORE = Snapshot(
+BEFORE = RunSnapshot(
     workers=2,
     busy=1,
     steps_executed=0,
@@ -65,7 +65,7 @@ def progress_of(engine: Engine, clock: Clock | None = None) -> tuple[ProgressDis
     return progress, out
 
 
-def shown(progress: ProgressDisplay, snapshot: Snapshot) -> str:
+def shown(progress: ProgressDisplay, snapshot: RunSnapshot) -> str:
     out = io.StringIO()
     Console(file=out, width=100).print(progress.render(snapshot))
     return out.getvalue()
@@ -154,7 +154,7 @@ def test_slow_drawing_takes_a_twentieth_of_the_time_at_most(
     clock = Clock()
     progress, _ = progress_of(running_engine(), clock)
 
-    def slow(snapshot: Snapshot) -> str:
+    def slow(snapshot: RunSnapshot) -> str:
         clock.now += 0.1
         return ""
 

@@ -9,7 +9,6 @@ from dasktune.engine.event_log import Record
 from dasktune.engine.outcome import Outcome
 from dasktune.graph.attempts import QUEUE_LENGTH
 from dasktune.graph.events import (
-    Ended,
     Event,
     Evicted,
     Failed,
@@ -19,6 +18,7 @@ from dasktune.graph.events import (
     Saved,
     SaveMissed,
     Taken,
+    TrainingEnded,
     WorkerLost,
 )
 from dasktune.graph.plan import Node
@@ -123,7 +123,7 @@ class Books:
                 self._advance(event.attempt, event.step)
             case Saved():
                 self._saved(event)
-            case Ended() | Failed():
+            case TrainingEnded() | Failed():
                 self._ended(event)
             case Found():
                 way = self._ways.of(event.node)
@@ -168,11 +168,11 @@ class Books:
         self.durable.add(state)
         self._evicted.discard(state)
 
-    def _ended(self, event: Ended | Failed) -> None:
+    def _ended(self, event: TrainingEnded | Failed) -> None:
         if not self._is_known(event.attempt):
             return
         self._advance(event.attempt, event.step)
-        if isinstance(event, Ended) and event.status == "missing":
+        if isinstance(event, TrainingEnded) and event.status == "missing":
             order, way = self._orders[event.attempt]
             state = way.state(order.start)
             check(state not in self._evicted, f"the start of {order} was evicted")

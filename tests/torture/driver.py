@@ -20,7 +20,6 @@ from dasktune.engine.outcome import Order, Outcome, RunPrediction, with_save_poi
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
-    Ended,
     Event,
     Evicted,
     Found,
@@ -29,6 +28,7 @@ from dasktune.graph.events import (
     SaveMissed,
     Taken,
     Tick,
+    TrainingEnded,
     WorkerJoined,
 )
 from dasktune.graph.plan import Node
@@ -252,7 +252,7 @@ class Driver:
     def _start(self, order: RunStage) -> None:
         if order.after in self._refused:
             self._refused.add(order.attempt)
-            self.tell(Ended(attempt=order.attempt, step=order.start, status="skipped"))
+            self.tell(TrainingEnded(attempt=order.attempt, step=order.start, status="skipped"))
         elif order.start < order.stop and self._is_taken(order):
             self._refused.add(order.attempt)
             self.others[order.attempt] = Other(order, order.start)
@@ -291,7 +291,7 @@ class Driver:
         other = self.others.pop(attempt)
         if attempt in self.engine.view.attempts:
             self.tell(Progress(attempt=attempt, step=other.position))
-            self.tell(Ended(attempt=attempt, step=other.order.start, status="lost"))
+            self.tell(TrainingEnded(attempt=attempt, step=other.order.start, status="lost"))
 
     def evictable(self) -> list[tuple[Node, Step]]:
         """Return the states that may be evicted from a full store."""

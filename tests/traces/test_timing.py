@@ -14,7 +14,7 @@ from dasktune.engine.limits import Limits
 from dasktune.errors import ConfigurationError
 from dasktune.sequences import Constant, MultiStep
 from dasktune.simulate import Trace
-from dasktune.simulate.jobs import Job
+from dasktune.simulate.jobs import SimulatedJob
 from dasktune.traces.timing import EvenPace, MeasuredPace, Overheads
 from dasktune.types import Decision, Extend, Finish, Rank, Register, Report
 from tests.simulate.cases import STEPS, UNIQUE, spans
@@ -38,7 +38,7 @@ def test_job_position_is_the_last_complete_step(
     seconds: list[float], lead: float, save: float, now: float, saves: set[int]
 ) -> None:
     elapsed = tuple(itertools.accumulate(seconds, initial=0.0))
-    job = Job(
+    job = SimulatedJob(
         order=None,  # type: ignore[arg-type]  # what is asked here does not look at it
         first=0,
         launched=1.0,
