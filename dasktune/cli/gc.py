@@ -57,13 +57,14 @@ class Request:
     store, database
         URLs; without a database states are told apart by their age alone.
     budget
-        Bytes; None removes only what is nobody's.
+        Bytes; None keeps all checkpoints and removes only dead uploads, commits without data, and
+        old leases and save requests.
     keep
-        What all studies keep; None leaves it to each.
+        The states that every study keeps; None leaves the choice to each study.
     grace
-        Seconds for which nothing goes.
+        Seconds for which new checkpoints, uploads and leases stay.
     removes
-        Whether to do it, or only to say what would be done.
+        Whether to remove anything; False only lists the choices.
     """
 
     store: str
@@ -88,15 +89,15 @@ class GcChoice:
     name
         Key of the state; path of a lease.
     attempt
-        Whose it is, if that is known.
+        The attempt that wrote it, if that is known.
     study, trial
-        A study whose trial has it on its way; None if there is none.
+        A study, and its trial that passes this state; None without a trial.
     step
-        Of the state; -1 if that is not known.
+        Step of the state; -1 if unknown.
     nbytes
-        What it takes.
+        Its size in bytes.
     seconds
-        What it costs to train it again; None if that is not known, or does not matter.
+        Seconds that it takes to train it again; None if unknown or irrelevant.
     reason
         Why it goes or stays.
     """
@@ -131,9 +132,9 @@ class Collected:
     request
         The options.
     choices
-        What goes, in order, then what stays.
+        The choices of the parts that go, in order, then those of the parts that stay.
     failures
-        What could not be removed, in words.
+        The errors of failed removals, in words.
     """
 
     request: Request
@@ -142,7 +143,7 @@ class Collected:
 
     @property
     def before(self) -> int:
-        """Bytes that were there."""
+        """Bytes in the store before."""
         return sum(choice.nbytes for choice in self.choices)
 
     @property
@@ -222,7 +223,7 @@ def request_of(
     Raises
     ------
     ConfigurationError
-        If budget, keep or grace cannot be: all problems at once.
+        If budget, keep or grace is invalid: all problems at once.
     """
     problems = retention_problems(budget, "none" if keep is None else keep)
     try:
@@ -246,7 +247,7 @@ def collect(request: Request, now: float | None = None) -> Collected:
     Parameters
     ----------
     request
-        What is asked for.
+        The options.
     now
         Epoch seconds; the present time if None.
 
@@ -441,7 +442,7 @@ def _lease_choices(store: CheckpointStore, request: Request, now: float) -> Iter
 def _remove(
     store: CheckpointStore, database: Database | None, choices: Sequence[GcChoice]
 ) -> list[str]:
-    """Remove what goes; return what could not be, in words."""
+    """Remove the parts of these choices; return the errors of failed removals, in words."""
     jobs: list[Callable[[], object]] = [
         partial(_REMOVALS[choice.kind], store, choice)
         for choice in choices

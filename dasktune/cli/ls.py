@@ -231,14 +231,14 @@ def places_of(
     study: str | None = None,
     settings: Sequence[str] = (),
 ) -> Places:
-    """Return where to look for what a target means.
+    """Return the store, database and study that a target means.
 
     Parameters
     ----------
     target
         A study file, a storage folder or URL, or a database's file or URL.
     storage, database
-        Where the other one is, if that is not where it usually is.
+        URLs that replace the default ones of the target.
     study
         The only study to look at; all of the database if None, or the file's own.
     settings
@@ -247,7 +247,7 @@ def places_of(
     Raises
     ------
     ConfigurationError
-        If the target is none of these, or says not where its store is.
+        If the target is of another kind, or the place of its store is unknown.
     """
     path = Path(target)
     if path.suffix == ".py":

@@ -331,7 +331,7 @@ class Engine:
         self, session: Session, local: int, prediction: Prediction | None, now: float
     ) -> None:
         if local not in session.questions:
-            return  # nobody waits for it any more
+            return  # the tuner waits for it no longer
         session.questions.discard(local)
         decisions = session.tuner.tell_prediction(local, prediction)
         document = None if prediction is None else prediction.to_json()

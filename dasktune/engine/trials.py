@@ -119,7 +119,7 @@ class TrialRecord:
         Raises
         ------
         CorruptRecordError
-            If it is none: whoever may write to the database may have written it.
+            If the document is invalid: other programs may have written to the database.
         """
         try:
             fields = dict(document)

@@ -133,7 +133,7 @@ class Dispatcher:
         return self._take()
 
     def stop(self, trial: int, now: float) -> list[Instruction]:
-        """Withdraw what a trial asks for; a stage that nobody else wants is stopped."""
+        """Withdraw the requests of a trial; stages that no other trial wants are stopped."""
         node = self._withdraw(trial)
         if node is not None:
             self._shorten_above(node)
@@ -429,7 +429,7 @@ class Dispatcher:
             return
         self._close(attempt)
         attempt.taken, attempt.worker, attempt.stopping = True, "", False
-        self._shorten(attempt)  # nobody may want it any more since it was launched
+        self._shorten(attempt)  # its trials may have withdrawn their requests since the launch
 
     def _found(self, event: Found) -> None:
         """Handle a state that another driver has made."""

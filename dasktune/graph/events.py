@@ -125,7 +125,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The state of a node at `step` is in the store: someone else has made it.
+    """The state of a node at `step` is in the store: another driver has made it.
 
     Parameters
     ----------

@@ -5,7 +5,7 @@ trained, from which step, and how long the longest path through it is. A change 
 from the changed node and ends where nothing changes any more. Stages that can start now
 lie in a heap: the tuner's priority first, then the longest path [Hippo 4.3].
 
-Who is *active* is exactly who is in `dasktune.graph.tree.build_stage_tree`.
+The *active* nodes are exactly those in `dasktune.graph.tree.build_stage_tree`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Work:
     attempt
         The attempt that is making the state at the node's end, if any.
     active
-        Whether the node's stage is in the stage tree: wanted, and nobody trains it.
+        Whether the node's stage is in the stage tree: wanted, and no worker trains it.
     drawn
         Whether the active stage needs the state at its parent's end.
     pulls
@@ -138,7 +138,7 @@ class Frontier:
         return self.attempt_on(node) is not None
 
     def is_active(self, node: Node) -> bool:
-        """Whether the node's stage is wanted, and nobody trains it."""
+        """Whether the node's stage is wanted, and no worker trains it."""
         work = self._work.get(node)
         return work is not None and work.active
 

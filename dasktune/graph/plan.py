@@ -244,7 +244,7 @@ class SearchPlan:
     ) -> None:
         """Add what earlier runs left of a step on the way to a node.
 
-        This is for steps that nobody has asked for yet; while a study runs, events tell of
+        This is for steps that no trial has requested yet; while a study runs, events report
         states and metrics.
 
         Parameters

@@ -16,7 +16,7 @@ from dasktune.types import Sequences, Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Training of one state into a later one, to be run once for all who need it.
+    """Training of one state into a later one, to be run once for all trials that need it.
 
     Parameters
     ----------
