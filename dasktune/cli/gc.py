@@ -299,7 +299,7 @@ class _Appraisal:
         self.users: dict[str, tuple[str, int]] = {}
         """A study, and its first trial that has the state on its way, by key."""
         self.reasons: dict[str, str] = {}
-        """Why states stay, by key."""
+        """Reasons why states stay, by key."""
         self._now = now
 
     def add_studies(self, database: Database) -> None:

@@ -43,12 +43,12 @@ SORTS: Mapping[str, tuple[Callable[[Shelf], Any], Callable[[Holding], Any]]] = {
     ),
     "age": (lambda one: (one.written, one.name), lambda one: (one.written, one.key)),
 }
-"""How studies and checkpoints are put in order: the largest, dearest or oldest first."""
+"""Keys that sort studies and checkpoints: the largest, dearest or oldest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where to look: a store, its database if there is one, and a study if only one is meant."""
+    """The store to list, its database if there is one, and a study if only one is meant."""
 
     store: str
     database: str | None

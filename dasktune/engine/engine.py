@@ -83,12 +83,12 @@ class Engine:
     ) -> None:
         self._dispatcher = dispatcher
         self.view = RunView(dispatcher)
-        """What others may see of the run."""
+        """The view of the run for readers outside the engine."""
         self.objective = objective
         self.trials = trials
         self.reports_told = 0
         self.own_workers = 0
-        """How many trials are trained side by side in a loop of the user's own."""
+        """Number of trials that a loop of the user trains side by side."""
         self._fails_on_nan = fails_on_nan
         self._snapshot_every = snapshot_every
         self._session: Session | None = None
@@ -106,7 +106,7 @@ class Engine:
 
     @property
     def to_begin(self) -> int | None:
-        """How many trials the tuner would still begin if it were asked; None if it is unknown."""
+        """Number of trials that the tuner would still begin if it were asked; None if unknown."""
         session = self._session
         return 0 if session is None or session.finished else session.tuner.to_begin
 

@@ -10,7 +10,7 @@ from dasktune.errors import refuse
 from dasktune.types import Metrics, Objective
 
 SAVE_SECONDS = 10.0
-"""How much of what was used may be forgotten when a process is killed."""
+"""Seconds between two saves: a killed process forgets at most the use in this time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Used:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much a tuner may use; what runs then is saved, and a larger limit goes on.
+    """The limits of a tuner; at a limit the stages save and end, and a larger limit goes on.
 
     Each counts over all runs of the same tuner, so that running an interrupted study again
     does not start its time anew. None is no limit.

@@ -31,7 +31,7 @@ class Session:
     ending: str = ""
     since_snapshot: int = 0
     seconds: float = 0.0
-    """How long the tuner has run, as far as a record says."""
+    """Seconds that the tuner has run, by its records."""
 
     def snapshot(self) -> dict[str, object]:
         """Return all of it but the numbers, which the trials themselves say, as JSON."""

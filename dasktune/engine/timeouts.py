@@ -10,7 +10,7 @@ from dasktune.errors import refuse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """How long parts of a run may say nothing before something is done about it.
+    """The seconds that parts of a run may stay silent before the driver reacts.
 
     Parameters
     ----------
@@ -23,9 +23,9 @@ class Timeouts:
         elsewhere. One that wakes up later does no harm, and is used again. Code that keeps
         Python's global lock for longer silences its worker, too.
     scheduler_seconds
-        How long a scheduler that is gone is waited for, and then for its first worker.
+        Longest time that the driver waits for a lost scheduler, and then for its first worker.
     database_seconds
-        How long a database that has answered before is waited for.
+        Longest time that the driver waits for a database that has answered before.
 
     Raises
     ------

@@ -75,7 +75,7 @@ class TrialRecord:
 
     @property
     def was_trained_here(self) -> bool:
-        """Whether it is a tuner's, and not one that was added with its result."""
+        """Whether a tuner proposed it; a user adds other trials with their results."""
         return self.tuner != ADDED
 
     def to_json(self) -> dict[str, object]:

@@ -75,7 +75,7 @@ LOOKAHEAD_SECONDS = 0.03
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchOptions:
-    """How a dispatcher decides.
+    """The options of a dispatcher's decisions.
 
     Parameters
     ----------
@@ -89,12 +89,12 @@ class DispatchOptions:
         How long before the end of a path the next one is chosen; about the time that an
         instruction takes to reach a worker.
     merge
-        Whether trials share what they have in common.
+        Whether trials share the steps that they have in common.
     errors_allowed
         How often one step may raise before its trials fail.
     losses_allowed
         How often one stage may be lost with its worker without getting any further, before
-        its trials fail: it is what kills its workers then.
+        its trials fail: then the stage itself kills its workers.
     """
 
     attempt_prefix: str = "a"

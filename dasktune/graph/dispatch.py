@@ -245,7 +245,7 @@ class Dispatcher:
 
     @property
     def idle_workers(self) -> int:
-        """How many workers have nothing to do."""
+        """Number of idle workers."""
         return 0 if self._draining else self._placing.idle_workers
 
     @property

@@ -49,7 +49,7 @@ class Placing:
 
     @property
     def idle_workers(self) -> int:
-        """How many workers have nothing to do."""
+        """Number of idle workers."""
         return len(self._idle)
 
     def fill(self, now: float) -> list[RunStage]:

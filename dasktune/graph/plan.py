@@ -129,7 +129,7 @@ class Node:
 
 
 Place = tuple[Node, Step]
-"""Where a state lies in the plan: its node, or one below it, and its step."""
+"""The place of a state in the plan: its node, or a node below it, and its step."""
 
 
 @dataclass(slots=True)

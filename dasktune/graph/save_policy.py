@@ -1,4 +1,4 @@
-"""Where a stage saves its state on the way: an explicit policy."""
+"""The policy of saves: the steps at which a stage saves its state on the way."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class AttemptView(Protocol):
 
     @property
     def started(self) -> float | None:
-        """When it began to train; None if it waits behind another one."""
+        """Time at which it began to train; None if it waits behind another attempt."""
 
     @property
     def saved(self) -> Step:
@@ -58,7 +58,7 @@ class AttemptView(Protocol):
 
     @property
     def repeated(self) -> int:
-        """How many of its steps had been trained before."""
+        """Number of its steps that had been trained before."""
 
     @property
     def begun(self) -> bool:
@@ -127,12 +127,12 @@ class RunView:
 
     @property
     def busy_workers(self) -> int:
-        """How many workers have a stage."""
+        """Number of workers that have a stage."""
         return sum(1 for slot in self._dispatcher.slots.values() if slot.queue)
 
     @property
     def idle_workers(self) -> int:
-        """How many workers have nothing to do and may be given a stage."""
+        """Number of idle workers that may be given a stage."""
         return self._dispatcher.idle_workers
 
     @property
@@ -152,7 +152,7 @@ class RunView:
 
     @property
     def stages_waiting(self) -> int:
-        """How many stages must be trained and have no attempt."""
+        """Number of stages that must be trained and have no attempt."""
         return self._dispatcher.frontier.active_count
 
     @property
