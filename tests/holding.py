@@ -42,7 +42,7 @@ class Gate:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def open(self) -> None:
-        """Let all trainers go on; nothing happens if the gate is open."""
+        """Release all trainers; an open gate stays open."""
         if self._lock is not None:
             self.path.unlink(missing_ok=True)
             self._lock.close()

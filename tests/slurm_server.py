@@ -118,12 +118,12 @@ class Slurm:
         return self.call("squeue", "-h", "-o", "%i", "-t", state).split()
 
     def told(self, job: str, what: str) -> str:
-        """Return what SLURM says of a job, such as its ``JobState`` or ``Restarts``."""
+        """Return one field of a job from SLURM, such as its ``JobState`` or ``Restarts``."""
         parts = self.call("scontrol", "-o", "show", "job", job).split()
         return dict(part.partition("=")[::2] for part in parts)[what]
 
     def state(self) -> str:
-        """Return what there is to know of nodes, jobs and daemons, to show when a test fails."""
+        """Return the states of nodes and jobs and the daemons' logs, to show when a test fails."""
         commands = (
             ("sinfo", "-N", "-l"),
             ("sinfo", "-R"),
@@ -149,7 +149,7 @@ class Slurm:
 
     @contextmanager
     def gone(self, node: str) -> Iterator[None]:
-        """Let a node and all that runs there die meanwhile."""
+        """Kill a node and all processes on it; start the node again at the end."""
         processes = self.processes_on(node)
         self.kill(node)
         send(processes, signal.SIGKILL)
@@ -162,7 +162,7 @@ class Slurm:
 
     @contextmanager
     def silent(self, node: str) -> Iterator[list[psutil.Process]]:
-        """Let a node and all that runs there be silent; give its processes.
+        """Stop a node and all processes on it; yield these processes.
 
         They do not go on by themselves; SLURM does not hear of the node until the end.
         """

@@ -119,16 +119,16 @@ class Folder:
         return process
 
     def steps(self) -> list[str]:
-        """Return what the trainers trained, each step as the path that led to it."""
+        """Return the steps that were trained, each as the path that led to it."""
         log = self.path / "steps.log"
         return log.read_text().splitlines() if log.exists() else []
 
     def hold(self, at: int) -> None:
-        """Let no step of a number end for now."""
+        """Hold all trainers at the end of step `at`."""
         (self.path / f"steps.log.hold-{at}").touch()
 
     def go_on(self, at: int) -> None:
-        """Let these end again."""
+        """Release the trainers that `hold` stopped at step `at`."""
         (self.path / f"steps.log.hold-{at}").unlink()
 
     def wait_for_steps(self, number: int, process: subprocess.Popen[str]) -> None:

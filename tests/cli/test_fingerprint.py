@@ -1,4 +1,4 @@
-"""What counts as the same trainer is printed, and what has changed since a study was made."""
+"""dasktune fingerprint: the parts of a state's key, and their changes since a study was made."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_programs_read_the_same() -> None:
     assert (document["study"], document["seed"], document["compared"]) == ("counting", 0, [])
 
 
-def test_the_study_as_it_was_made_is_compared_with_the_file_as_it_is() -> None:
+def test_fingerprint_edited_file_differs_from_created_study() -> None:
     create()
     (same,) = found("counting.py")["compared"]
     assert same == {"other": "study 'counting'", "is_same": True, "differs": []}

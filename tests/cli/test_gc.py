@@ -1,4 +1,4 @@
-"""dasktune gc: what goes, what stays, why, and that nothing is done without being asked."""
+"""dasktune gc: the states that go, those that stay, and the reasons; a dry run removes none."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_dry_run_explains_each_choice_and_changes_nothing(folder: Folder) -> N
 
 
 @pytest.mark.cluster
-def test_what_is_young_stays_and_a_budget_that_is_missed_is_a_failure(folder: Folder) -> None:
+def test_gc_young_states_over_the_budget_stay_and_exit_code_is_1(folder: Folder) -> None:
     assert folder.command("run", "counting.py", "--workers", "1").returncode == 0
     done = folder.command("gc", "counting.py", "--budget", "1", "--dry-run")
     assert done.returncode == 1
@@ -142,7 +142,7 @@ def test_without_a_budget_only_goes_what_is_nobodys(tmp_path: Path) -> None:
     assert [store.load(key)[1].step for key in ("f0", "f1", "f2")] == [5, 5, 5]
 
 
-def test_an_upload_that_lost_against_another_goes_and_the_checkpoint_stays(tmp_path: Path) -> None:
+def test_gc_removes_a_losing_upload_and_keeps_the_checkpoint(tmp_path: Path) -> None:
     store = old_store(tmp_path, states=1)
     store.files.write("checkpoints/f0/f0/9-zz/step-5", {"c.0": [np.zeros(500, np.uint8)]})
     for one in (tmp_path / "checkpoints/f0/f0/9-zz").glob("**/*"):
@@ -164,7 +164,7 @@ def test_an_upload_that_lost_against_another_goes_and_the_checkpoint_stays(tmp_p
         ),
     ],
 )
-def test_nothing_goes_from_a_folder_that_is_no_store_of_this_version(
+def test_gc_refuses_a_folder_without_the_marker_of_this_version(
     tmp_path: Path, marker: str | None, message: str
 ) -> None:
     store = old_store(tmp_path)

@@ -1,4 +1,4 @@
-"""What docs/clusters.md shows is run."""
+"""Tests that run the examples of docs/clusters.md."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_python_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert names["study"].trials == []
 
 
-def test_three_commands_start_an_encrypted_cluster_that_runs_a_study(folder: Folder) -> None:
+def test_page_commands_start_an_encrypted_cluster_for_a_study(folder: Folder) -> None:
     script, run = (block for block in blocks("bash") if "pem" in block)
     (folder.path / "counting.py").rename(folder.path / "study.py")
     openssl, *daemons = map(shlex.split, script.splitlines())

@@ -94,7 +94,7 @@ def test_a_target_has_a_chance_and_a_time(pruned: dt.Trial) -> None:
     assert done.stdout.splitlines()[-1] == "cannot reach -1 by step 24"
 
 
-def test_how_far_a_trial_may_be_trained_is_no_matter_of_what_is_asked(pruned: dt.Trial) -> None:
+def test_predict_step_beyond_the_end_of_the_trial_is_answered(pruned: dt.Trial) -> None:
     done = command("runs/counting", "--trial", str(pruned.number), "--step", "100")
     assert re.fullmatch(r"trial \d+: loss \S+ at step \d+ of 24 \(.*", done.stdout.splitlines()[0])
 
@@ -155,7 +155,7 @@ def test_what_is_wrong_is_said(pruned: dt.Trial, arguments: list[str], message: 
     assert "Traceback" not in done.stderr
 
 
-def test_a_trial_at_its_end_and_a_place_without_a_study_are_refused(
+def test_predict_refuses_complete_trials_and_empty_folders(
     home: tuple[Path, list[dt.Trial]], pruned: dt.Trial, tmp_path: Path
 ) -> None:
     ended = next(one for one in home[1] if one.state is TrialState.COMPLETE)
@@ -190,7 +190,7 @@ class Climbing(dt.Trainer):
         self.height = state["height"]
 
 
-def test_the_target_is_that_of_the_trials_own_tuner_unless_one_is_given(
+def test_predict_uses_the_target_of_the_trials_tuner_by_default(
     two_threads: Client, tmp_path: Path
 ) -> None:
     study = dt.create_study(
@@ -214,9 +214,7 @@ def test_the_target_is_that_of_the_trials_own_tuner_unless_one_is_given(
 
 
 @pytest.mark.parametrize("name", ["missing/fan.svg", "folder.svg", "fan.png"])
-def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_is_read(
-    tmp_path: Path, name: str
-) -> None:
+def test_predict_refuses_a_bad_plot_path_before_it_reads_a_study(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder.svg").mkdir()
     done = command("no/such/study", "--trial", "0", "--plot", str(tmp_path / name))
     assert done.exit_code == 2, done.output
@@ -228,7 +226,7 @@ def test_a_metrics_name_obeys_no_terminal() -> None:
     assert "\x1b" not in in_words(replace(outlook(), metric="\x1b[31m"), 0.7)
 
 
-def test_when_a_target_is_reached_is_said_only_where_that_is_likely_enough() -> None:
+def test_of_target_gives_expected_steps_only_if_likely_enough() -> None:
     found = outlook()
     (_, likely), (_, unlikely) = found.interval(0.8)[-1], found.interval(0.95)[-1]
     assert found.chance(unlikely) < 0.05
@@ -237,7 +235,7 @@ def test_when_a_target_is_reached_is_said_only_where_that_is_likely_enough() -> 
 
 
 def outlook() -> Outlook:
-    """Return what a predictor makes of two scores."""
+    """Return the outlook of a trial with two scores."""
     curve = Curve(steps=(1, 2), scores=(0.4, 0.5), max_steps=3)
     return Outlook(
         trial=0,

@@ -129,7 +129,7 @@ def test_arguments_of_a_tuner_are_given_with_its_name(trace: Path) -> None:
     assert short["steps"]["median"] == 36
 
 
-def test_a_picture_has_a_line_for_each_tuner_and_is_the_same_every_time(
+def test_simulate_plot_has_a_line_per_tuner_and_is_reproducible(
     trace: Path, tmp_path: Path
 ) -> None:
     arguments = [trace, "--metric", "loss", "--tuner", "random", "--tuner", "sha:eta=3"]
@@ -146,7 +146,7 @@ def test_a_picture_has_a_line_for_each_tuner_and_is_the_same_every_time(
     assert {"best loss", "virtual seconds", "random", "sha:eta=3", "each order"} <= words
 
 
-def test_a_picture_of_times_has_bars_boxes_and_lines_over_workers(
+def test_simulate_plot_of_a_target_shows_times_and_worker_counts(
     trace: Path, tmp_path: Path
 ) -> None:
     arguments = [trace, "--metric", "loss", "--tuner", "random", "--tuner", "grid", "--target", 0.3]

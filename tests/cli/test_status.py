@@ -133,7 +133,7 @@ def test_migrating_makes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_of_very_many_failures_none_is_taken_for_one_that_is_tried_again(
+def test_status_many_final_failures_are_not_shown_as_retried(
     database: Database, tmp_path: Path
 ) -> None:
     numbers = range(MOST_FAILED + 50)

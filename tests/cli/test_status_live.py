@@ -29,7 +29,7 @@ def status_when(folder: Folder, holds: Callable[[StudyStatus], bool]) -> StudySt
     return seen[0]
 
 
-def test_a_run_is_seen_while_it_runs_when_it_is_killed_and_when_it_has_gone_on(
+def test_status_shows_a_run_that_is_running_killed_and_resumed(
     folder: Folder,
 ) -> None:
     options = ("--workers", "2", "--no-report", "--no-progress")

@@ -60,7 +60,7 @@ def test_one_whose_process_is_gone_is_dead_at_once(gone: int) -> None:
     assert driver.in_words(NOW).startswith("dead: its last heartbeat was 3.0 s ago (process ")
 
 
-def test_a_number_that_another_process_has_now_is_not_taken_for_it() -> None:
+def test_driver_of_reused_process_id_is_dead() -> None:
     long_ago = replace(MINE, began=psutil.Process().create_time() - 100.0)
     assert driver_of(long_ago, NOW).state == "dead"
 
@@ -167,7 +167,7 @@ def test_a_failure_without_a_stage_is_told_too_and_no_secret_is() -> None:
     assert found.in_words(NOW) == "trial 4: lost postgresql://***@db/x"
 
 
-def test_a_stage_whose_message_was_redacted_is_found_for_its_trial() -> None:
+def test_failures_of_redacted_message_matches_its_trial() -> None:
     stages = [FailedStages(step=2, message="x://***@db", trials=(4,), count=2, last=1.0)]
     (found,) = failures_of([failed(4, "x://ann:hunter2-hunter2@db")], stages)
     assert (found.step, found.tries, found.is_final) == (2, 2, True)

@@ -49,7 +49,7 @@ def test_the_table_may_say_how_a_run_is_logged(tmp_path: Path) -> None:
     assert place(tmp_path, toml, log_format="text").log[1] == "text"
 
 
-def test_a_flag_that_names_another_cluster_replaces_that_of_the_table(tmp_path: Path) -> None:
+def test_cluster_flag_replaces_the_cluster_of_the_table(tmp_path: Path) -> None:
     there = '[run]\nscheduler = "tls://h:1"\ntls_ca = "ca.pem"\nstep-timeout = 9\n'
     found = place(tmp_path, there, workers="2")
     assert found == Place(workers="2", step_timeout=9)

@@ -38,7 +38,7 @@ def test_a_study_is_found_by_its_file_its_store_or_its_database(target: str) -> 
     assert found.best_trial.value == pytest.approx(trace.values[:, -1, 0].min())
 
 
-def test_what_was_written_is_told_as_json_and_simulated_by_the_command() -> None:
+def test_trace_is_described_as_json_and_can_be_simulated() -> None:
     document = json.loads(command("trace", STORE, "--out", "a.zarr.zip", "--json").stdout)
     assert (document["configurations"], document["steps"], document["complete"]) == (4, 12, 4)
     assert (document["study"], document["path"]) == ("counting", "a.zarr.zip")
@@ -50,7 +50,7 @@ def test_what_was_written_is_told_as_json_and_simulated_by_the_command() -> None
     assert found["steps"]["median"] == UNIQUE
 
 
-def test_a_study_that_runs_on_without_its_trainer_is_read_all_the_same(folder: Folder) -> None:
+def test_trace_reads_a_study_without_its_trainer_file(folder: Folder) -> None:
     (folder.path / "counting.py").unlink()
     assert command("trace", STORE, "--out", "a.npz").exit_code == 0
     assert Trace.load("a.npz").steps == 12

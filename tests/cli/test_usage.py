@@ -1,4 +1,4 @@
-"""What is wrong is said in one message without a traceback, and nothing is made."""
+"""Wrong usage of the command: one message without a traceback, and empty folders afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is watched is shown as it changes, until ctrl-C."""
+"""The watching of a text: each new text is shown, until ctrl-C."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dasktune.errors import StorageError
 
 
 def shown(*texts: str | Exception, is_terminal: bool = False) -> tuple[str, list[float]]:
-    """Return what is written of texts one after the other, and the pauses between."""
+    """Return the output for successive texts, and the pauses between them in seconds."""
     left, pauses, file = list(texts), [], io.StringIO()
 
     def read() -> str:

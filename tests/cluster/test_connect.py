@@ -87,7 +87,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refusal(scheduler: Scheduler) -> str:
-    """Return what is said of an address where no such scheduler is."""
+    """Return the error message for an address without such a scheduler."""
     began = time.monotonic()
     with pytest.raises(ClusterError) as caught:
         scheduler.client()

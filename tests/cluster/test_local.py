@@ -53,7 +53,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def seen_by(client: Client) -> Counter[tuple[str | None, float]]:
-    """Return what each worker sees, and has as its resource."""
+    """Return how many workers have each pair of visible devices and GPU resource."""
     visible = client.run(lambda: os.environ.get("CUDA_VISIBLE_DEVICES"))
     workers = client.scheduler_info()["workers"]
     return Counter(

@@ -79,7 +79,7 @@ def open_workers(client: Client, plan: JobPlan, inbox: queue.SimpleQueue[Any]) -
 
 
 def news(workers: Workers, inbox: queue.SimpleQueue[Any]) -> Any:
-    """Return what is heard next, as a runner does: it also looks around now and then."""
+    """Return the next event; look around every 0.5 s meanwhile, as a runner does."""
     for _ in range(60):
         workers.look_around()
         try:
@@ -116,9 +116,7 @@ def test_workers_that_are_there_and_that_come_are_told_of(
     assert plugins_of(client) == set()
 
 
-def test_a_scheduler_that_was_started_again_and_knows_no_plugin_is_left(
-    client: Client, plan: JobPlan
-) -> None:
+def test_close_succeeds_after_the_scheduler_lost_the_plugin(client: Client, plan: JobPlan) -> None:
     workers = open_workers(client, plan, queue.SimpleQueue())
     workers.open(lambda event: None)
     client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.worker_plugins.clear())
@@ -126,7 +124,7 @@ def test_a_scheduler_that_was_started_again_and_knows_no_plugin_is_left(
 
 
 @pytest.mark.parametrize("is_safe", [True, False])
-def test_where_dasks_profiler_may_stop_python_for_ever_it_does_not_run(
+def test_profiler_of_dask_runs_only_where_it_is_safe(
     cluster: LocalCluster,
     client: Client,
     plan: JobPlan,
@@ -190,7 +188,7 @@ def test_a_worker_that_is_not_ready_yet_is_greeted_again(
     workers.close()
 
 
-def test_a_trainer_that_cannot_be_opened_is_refused_and_leaves_no_plugin(
+def test_open_refuses_an_altered_trainer_and_removes_its_plugin(
     client: Client, plan: JobPlan
 ) -> None:
     code = replace(plan.code, digest="0" * 32)
@@ -212,7 +210,7 @@ def test_a_module_that_raises_when_it_is_opened_is_refused(
     assert plugins_of(client) == set()
 
 
-def test_a_worker_of_another_version_that_comes_later_is_not_used(
+def test_late_worker_of_another_version_is_not_used(
     client: Client,
     plan: JobPlan,
     monkeypatch: pytest.MonkeyPatch,

@@ -65,7 +65,7 @@ MANY = [number / 100 for number in range(1, 21)]
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let signs be given at every turn."""
+    """Write a heartbeat at every turn."""
     monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.0)
     monkeypatch.setattr(heartbeat, "SHARE_OF_TIME", 1.0)
 
@@ -156,7 +156,7 @@ def test_signs_between_tell_workers_and_positions(
     assert all(row.run == seen[0].run for row in seen)
 
 
-def test_signs_that_cannot_be_written_are_logged_once_and_change_nothing(
+def test_unwritable_run_status_is_logged_once_and_keeps_results(
     tmp_path: Path, two_threads: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     with study_in(tmp_path) as study:
@@ -170,10 +170,10 @@ def test_signs_that_cannot_be_written_are_logged_once_and_change_nothing(
     assert sum("how the run stands cannot be written" in one for one in caplog.messages) == 1
 
 
-def test_a_driver_that_was_fenced_off_says_so_and_the_other_ones_log_stands(
+def test_fenced_off_driver_fails_and_leaves_the_other_event_log(
     tmp_path: Path, two_threads: Client
 ) -> None:
-    """Signs are of a run, not of a study: those of a second driver are in nobody's way."""
+    """Heartbeats belong to a run, so those of a second driver do not disturb."""
 
     class Intrude(dt.Callback):
         def on_report(self, study: Any, trial: dt.Trial, report: Any) -> None:

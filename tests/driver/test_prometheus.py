@@ -39,7 +39,7 @@ def told(figures: Figures, run: str, study: str = "s", **values: Any) -> None:
     figures.receive({"study": study, "run": run, "figures": values, "ended": ended})
 
 
-def test_counters_add_up_over_runs_and_gauges_are_of_the_present_one() -> None:
+def test_counters_add_up_over_runs_and_gauges_show_the_last_run() -> None:
     figures = Figures(Clock())
     told(figures, "a", steps=3, slots=2, trials={"RUNNING": 1})
     told(figures, "a", steps=5, slots=4, trials={"COMPLETE": 1})
@@ -55,7 +55,7 @@ def test_counters_add_up_over_runs_and_gauges_are_of_the_present_one() -> None:
     assert dict(figures.samples(SLOTS)) == {}
 
 
-def test_gauges_of_a_driver_that_died_go_after_a_while_and_its_counters_stay() -> None:
+def test_dead_driver_loses_its_gauges_and_keeps_its_counters() -> None:
     clock = Clock()
     figures = Figures(clock)
     told(figures, "a", steps=3, slots=2)
@@ -83,7 +83,7 @@ def test_what_is_odd_is_passed_over(odd: object) -> None:
     assert [list(figures.samples(one)) for one in FAMILIES] == [[]] * len(FAMILIES)
 
 
-def test_studies_that_were_not_heard_of_for_longest_are_forgotten() -> None:
+def test_samples_keep_only_the_most_recent_studies() -> None:
     figures = Figures(Clock())
     for number in range(MOST_STUDIES + 2):
         told(figures, "a", study=str(number), steps=1)
@@ -146,7 +146,7 @@ def get(url: str) -> str:
 
 
 @pytest.mark.cluster
-def test_the_schedulers_page_has_the_metrics_of_a_study_that_runs(
+def test_scheduler_page_has_the_metrics_of_a_running_study(
     tmp_path: Path, two_threads: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.0)

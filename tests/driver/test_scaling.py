@@ -36,7 +36,7 @@ def test_trials_that_share_nothing_can_use_as_many_workers(workers: int) -> None
     assert usable(table) == 5
 
 
-def test_one_long_trial_can_use_one_worker_however_many_stages_it_has() -> None:
+def test_single_long_trial_of_many_stages_can_use_one_worker() -> None:
     table = Table()
     table.trial(turn(4, 0.25), 6)
     table.trial(turn(8), 20)
@@ -45,7 +45,7 @@ def test_one_long_trial_can_use_one_worker_however_many_stages_it_has() -> None:
     assert usable(table) == 1
 
 
-def test_branches_count_from_when_the_trunk_is_about_to_pass_them() -> None:
+def test_branches_count_once_the_trunk_is_about_to_pass_them() -> None:
     table = Table()
     for value in range(4):
         table.trial(turn(100, float(value)), 120)

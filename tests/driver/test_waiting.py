@@ -1,4 +1,4 @@
-"""What a run waits for is said in words that name what is missing."""
+"""The reasons for which a run waits: each names the missing thing."""
 
 from __future__ import annotations
 

@@ -317,7 +317,7 @@ def test_a_nan_is_a_value_like_others_and_survives_the_log() -> None:
     assert math.isnan(again.trials[1].value or 0.0)
 
 
-def test_a_metric_that_is_not_reported_is_refused_with_those_that_are() -> None:
+def test_unreported_metric_is_refused_with_the_known_metrics() -> None:
     bench = Bench(loss)
     bench.engine.objective = Objective.single("accuracy", "minimize")
     bench.begin(Halving())
@@ -458,7 +458,7 @@ def test_a_trial_that_is_on_its_way_is_running() -> None:
 
 
 @pytest.mark.parametrize("stages", range(7))
-def test_a_tuner_goes_on_from_its_last_snapshot_and_what_came_after(stages: int) -> None:
+def test_resume_restores_the_last_snapshot_and_later_events(stages: int) -> None:
     before = Bench(loss, snapshot_every=2)
     before.begin(Watching())
     before.run(most=stages)
@@ -472,7 +472,7 @@ def test_a_tuner_goes_on_from_its_last_snapshot_and_what_came_after(stages: int)
     assert sorted(tuner.seen[1:]) == [[0, 2], [0, 5], [0, 8], [1, 2], [1, 5]]
 
 
-def test_snapshots_come_at_the_given_distance_or_that_of_the_number_of_trials() -> None:
+def test_snapshot_distance_is_at_least_the_number_of_trials() -> None:
     bench = Bench(loss, snapshot_every=1)
     bench.begin(Grid(Space(lr=[0.1, 0.2, 0.3, 0.4, 0.5]), max_steps=1))
     bench.run()
@@ -655,7 +655,7 @@ def test_queued_points_come_first_and_are_in_the_log() -> None:
     assert replay(counted(3, []), bench.log, bench.engine.objective).identical
 
 
-def test_a_tuner_for_one_objective_is_refused_where_there_are_several() -> None:
+def test_begin_refuses_a_single_objective_tuner_for_two_metrics() -> None:
     both = Objective(metrics=("loss", "size"), directions=(Direction.MINIMIZE,) * 2)
     bench = Bench(loss)
     bench.engine.objective = both
@@ -697,7 +697,7 @@ def test_a_call_that_broke_off_leaves_nothing_to_be_written() -> None:
     assert summary(again.trials) == [("COMPLETE", 8, 0.0125), ("PRUNED", 5, 0.04)]
 
 
-def test_a_tuner_whose_identity_has_tuples_is_recorded_as_it_is_read() -> None:
+def test_begin_records_tuples_of_an_identity_as_lists() -> None:
     class Tupled(Halving):
         def identity(self) -> dict[str, object]:
             return {"tuner": "Tupled", "milestones": (1, 2)}
@@ -744,7 +744,7 @@ def test_a_replay_compares_what_was_registered() -> None:
     assert "'register'" in other.difference
 
 
-def test_a_queued_point_that_cannot_be_is_refused_before_anything_is_recorded() -> None:
+def test_begin_refuses_a_bad_queued_point_before_any_trial() -> None:
     bench = Bench(loss)
     inputs = {"queued": [{"lr": 1.0}, {"lr": 99.0}]}
     with pytest.raises(ConfigurationError, match="coordinate 'lr' must be in Float"):
@@ -783,8 +783,8 @@ class Repeating(Tuner):
         return {"tuner": "Repeating"}
 
 
-def test_a_tuner_is_asked_again_where_all_that_it_asked_for_was_known() -> None:
-    """Or nothing would be under way, and nothing would follow."""
+def test_tuner_is_asked_again_when_all_its_requests_were_known() -> None:
+    """Otherwise the run would stand still: without a stage under way no report can follow."""
     found = simulate(Repeating(), lambda values, step: values["lr"] / step)
     assert [trial.value for trial in found.trials] == [0.05, 0.05, 0.1]
 
@@ -860,7 +860,7 @@ def test_a_question_is_an_order_and_its_answer_is_told() -> None:
     assert not bench.engine.predicting
 
 
-def test_a_late_answer_is_told_and_one_that_nobody_waits_for_is_not() -> None:
+def test_late_prediction_reaches_a_running_tuner_only_once() -> None:
     bench, tuner = foreseeing(5)
     assert [one.steps for one in bench.trials.values()] == [8, 5]
     answer(bench, 1, 2)
@@ -920,7 +920,7 @@ def test_questions_that_are_open_are_asked_again_by_the_next_run(stages: int) ->
     assert sorted(told) == sorted(set(told)), "each was told at most once"
 
 
-def test_what_ended_before_it_was_predicted_is_told_as_none_by_the_next_run() -> None:
+def test_resume_answers_predictions_of_complete_trials_with_none() -> None:
     before, _ = foreseeing(5)
     assert before.trials[0].state is TrialState.COMPLETE
     again, tuner = go_on(before)

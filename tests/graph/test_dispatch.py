@@ -149,7 +149,7 @@ def test_a_stage_has_the_highest_priority_of_all_it_serves() -> None:
     assert table.join("w1") == [("run", 2, "w1", 0, 9, None)]
 
 
-def test_a_worker_has_two_stages_of_a_path_and_then_takes_the_longest() -> None:
+def test_worker_gets_two_stages_of_a_path_then_the_longest_path() -> None:
     table = Table()
     for trial, at in enumerate((2, 4, 6)):
         table.trial(turn(at), 7 + trial)
@@ -162,7 +162,7 @@ def test_a_worker_has_two_stages_of_a_path_and_then_takes_the_longest() -> None:
     assert table.saved(1, 4)[0] == ("run", 3, "w0", 4, 9, None)
 
 
-def test_a_branch_ahead_of_a_running_stage_is_saved_where_it_parts() -> None:
+def test_branch_ahead_of_a_running_stage_is_saved_at_its_start() -> None:
     table = Table()
     table.trial(Constant(0.5), 9)
     table.extend(0, 9)
@@ -180,7 +180,7 @@ def test_a_branch_ahead_of_a_running_stage_is_saved_where_it_parts() -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_branch_behind_a_running_stage_starts_from_the_nearest_checkpoint(late: bool) -> None:
+def test_branch_behind_a_running_stage_uses_nearest_checkpoint(late: bool) -> None:
     table = Table()
     table.trial(Constant(0.5), 9)
     table.extend(0, 9)
@@ -213,7 +213,7 @@ def test_a_missed_save_says_how_far_the_stage_is() -> None:
     assert table.dispatcher.steps_executed == 5
 
 
-def test_metrics_that_a_running_stage_brings_answer_a_request_behind_it() -> None:
+def test_metrics_of_a_running_stage_answer_an_earlier_step() -> None:
     table = Table()
     table.trial(Constant(0.5), 9)
     table.extend(0, 9)
@@ -254,7 +254,7 @@ def test_withdrawing_a_part_ends_the_stage_earlier() -> None:
     assert table.dispatcher.is_idle
 
 
-def test_a_stage_that_overshoots_its_new_end_keeps_what_it_trained() -> None:
+def test_stage_that_overshoots_its_new_end_keeps_its_steps() -> None:
     table = Table()
     table.trial(Constant(0.5), 9)
     table.trial(Constant(0.5), 9)
@@ -302,7 +302,7 @@ def test_a_stage_that_is_lost_too_often_fails_its_trials() -> None:
 
 
 def lost_at(*steps: Step, losses_allowed: int = 1) -> list[Said]:
-    """Return what is said when workers are lost at these steps, one after the other."""
+    """Return the instructions after the last loss, when workers are lost at these steps in turn."""
     table = Table()
     table.dispatcher.options = DispatchOptions(losses_allowed=losses_allowed, saves=PLAIN)
     table.trial(Constant(0.5), 9)
@@ -315,14 +315,14 @@ def lost_at(*steps: Step, losses_allowed: int = 1) -> list[Said]:
     return said
 
 
-def test_a_stage_that_gets_further_each_time_is_not_what_kills_its_workers() -> None:
+def test_lost_stage_with_progress_each_time_does_not_fail() -> None:
     assert lost_at(1, 2, 3, 4, 5) == []
     assert lost_at(3, 1, losses_allowed=2) == []
     assert lost_at(3, 1, 4, 2, losses_allowed=2) == []
     assert lost_at(3, 1, 2, losses_allowed=2)[0][:3] == ("fail", 0, 2)
 
 
-def test_a_worker_that_was_said_to_leave_is_not_the_fault_of_its_stage() -> None:
+def test_announced_loss_of_a_worker_does_not_count_for_its_stage() -> None:
     table = two_branches()
     table.dispatcher.options = DispatchOptions(losses_allowed=0, saves=PLAIN)
     table.extend(1, 9)
@@ -332,7 +332,7 @@ def test_a_worker_that_was_said_to_leave_is_not_the_fault_of_its_stage() -> None
     assert table.tell(WorkerLost(worker="w0")) == []
 
 
-def test_all_workers_of_a_cluster_that_is_gone_are_lost_without_blame() -> None:
+def test_blameless_loss_of_a_worker_does_not_fail_its_stage() -> None:
     table = two_branches()
     table.dispatcher.options = DispatchOptions(losses_allowed=0, saves=PLAIN)
     table.extend(1, 9)
@@ -341,7 +341,7 @@ def test_all_workers_of_a_cluster_that_is_gone_are_lost_without_blame() -> None:
     assert table.tell(WorkerLost(worker="w0", is_blameless=True)) == []
 
 
-def test_a_stage_that_was_lost_is_tried_alone_until_it_is_durable() -> None:
+def test_lost_stage_runs_alone_until_it_is_durable() -> None:
     table = two_branches()
     table.extend(0, 6)
     table.extend(1, 9)
@@ -356,7 +356,7 @@ def test_a_stage_that_was_lost_is_tried_alone_until_it_is_durable() -> None:
     assert blamed.losses == 0, "the next stage has its own count"
 
 
-def test_losses_stay_with_the_part_of_an_edge_in_which_they_happened() -> None:
+def test_divided_edge_keeps_losses_on_the_part_that_had_them() -> None:
     table = Table()
     table.trial(Constant(0.5), 9)
     table.extend(0, 9)
@@ -379,7 +379,7 @@ def test_a_stage_that_was_not_seen_to_start_is_not_blamed() -> None:
     assert table.dispatcher.wanted.keys() == {1}
 
 
-def test_a_failure_is_tried_again_on_another_worker_and_then_fails_whoever_needs_it() -> None:
+def test_failed_step_is_retried_elsewhere_then_fails_its_trials() -> None:
     table = two_branches()
     table.extend(0, 6)
     table.extend(1, 9)
@@ -416,7 +416,7 @@ def test_a_failure_on_the_only_worker_is_tried_again_there() -> None:
     assert ("fail", 1, 3, "boom") in table.failed(2, 3)
 
 
-def test_a_failure_is_remembered_for_its_step_when_the_stage_is_divided() -> None:
+def test_divided_stage_keeps_the_failure_of_its_step() -> None:
     table = two_branches()
     table.extend(1, 9)
     table.join("w0")
@@ -502,7 +502,7 @@ def test_the_next_path_is_chosen_before_the_worker_runs_dry() -> None:
     assert table.dispatcher.next_tick(28.0) is None
 
 
-def test_no_path_waits_behind_a_stage_by_a_guess_how_long_it_takes() -> None:
+def test_slow_stage_does_not_delay_the_path_behind_it() -> None:
     table = Table(lookahead_seconds=1.5)
     for trial, value in enumerate((1.0, 2.0)):
         table.trial(Constant(value), 9)
@@ -577,7 +577,7 @@ def test_a_missing_state_is_made_again() -> None:
     assert table.ended(2, 4, "missing") == [("run", 3, "w0", 0, 4, None), ("run", 4, "w0", 4, 6, 3)]
 
 
-def test_a_state_that_was_made_again_is_not_forgotten_by_who_missed_the_one_before() -> None:
+def test_late_missing_message_keeps_a_state_that_was_made_again() -> None:
     table = two_branches()
     table.extend(1, 4)
     table.join("w0")
@@ -591,7 +591,7 @@ def test_a_state_that_was_made_again_is_not_forgotten_by_who_missed_the_one_befo
     assert table.ended(2, 4, "missing") == [("run", 5, "w1", 4, 9, None)], "there is one since"
 
 
-def test_a_failed_step_matters_again_when_the_state_behind_it_is_missing() -> None:
+def test_failed_step_counts_again_when_a_later_state_is_missing() -> None:
     table = two_branches()
     table.extend(0, 6)
     table.extend(1, 9)
@@ -619,7 +619,7 @@ def test_planned_saves_travel_with_the_stage() -> None:
     assert run.saves == (4, 6, 8)
 
 
-def test_reports_that_arrive_together_for_one_trial_are_delivered_once_each() -> None:
+def test_reports_that_arrive_together_are_each_delivered_once() -> None:
     dispatcher = Dispatcher("root")
     dispatcher.register(0, {"lr": Constant(0.1)}, 8)
     dispatcher.extend(0, 8, 0.0, 0.0)
@@ -638,7 +638,7 @@ def test_reports_that_arrive_together_for_one_trial_are_delivered_once_each() ->
     assert dispatcher.wanted == {}
 
 
-def test_another_driver_is_waited_for_no_further_than_to_what_is_wanted() -> None:
+def test_taken_stage_is_waited_for_up_to_the_last_request() -> None:
     table = Table()
     table.trial(Constant(0.5), 6)
     table.extend(0, 6)

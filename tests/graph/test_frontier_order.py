@@ -59,7 +59,7 @@ def order_of(deepest_first: bool) -> tuple[list[tuple[Step, Step]], int]:
     return ran, most
 
 
-def test_the_deepest_start_first_leaves_fewer_states_waiting_and_trains_the_same() -> None:
+def test_deepest_start_first_trains_the_same_with_fewer_states() -> None:
     (longest, many), (deepest, few) = order_of(False), order_of(True)
     assert sorted(longest) == sorted(deepest)
     assert longest != deepest

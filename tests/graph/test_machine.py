@@ -243,7 +243,7 @@ class Worker:
         self.outbox.append(Saved(attempt=write.attempt, step=step, reports=write.reports))
 
     def lose_unstarted(self) -> None:
-        """Let Dask lose what is queued and has not begun."""
+        """Drop the queued stages that have not begun, as Dask does when it loses them."""
         while self.queue and not self.queue[-1].began:
             job = self.queue.pop()
             self.receipts[job.id] = ("lost", job.position)
@@ -384,7 +384,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.workers)
     @rule(acts=st.lists(st.tuples(st.integers(0, 3), ACTS), min_size=1, max_size=10))
     def act(self, acts: list[tuple[int, str]]) -> None:
-        """Let workers do what they do, in any order."""
+        """Do the given acts of workers, in any order."""
         names = sorted(self.workers)
         for at, what in acts:
             getattr(self, what)(self.workers[names[at % len(names)]])
@@ -406,7 +406,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             worker.outbox.append(Progress(attempt=job.id, step=job.position))
 
     def save(self, worker: Worker) -> None:
-        """Let a worker save where nobody asked it to, because it is time to."""
+        """Save the running stage's state without a request, as a worker does from time to time."""
         if worker.queue and worker.queue[0].began and worker.unsaved:
             worker.save(worker.queue[0])
 
@@ -443,7 +443,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.workers.keys() - self.leaving)
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
-        """Say that a worker will be gone; it may come to that or not."""
+        """Announce that a worker will leave; it may stay all the same."""
         name = data.draw(st.sampled_from(sorted(self.workers.keys() - self.leaving)))
         self.leaving.add(name)
         self.tell(WorkerLeaving(worker=name))
@@ -451,7 +451,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.workers)
     @rule(data=st.data(), differs=st.booleans())
     def go_wrong(self, data: st.DataObject, differs: bool) -> None:
-        """Lose what a worker has not begun, or let its next trainer give states of its own."""
+        """Drop the stages that a worker has not begun, or give its next trainer other states."""
         worker = self.workers[data.draw(st.sampled_from(sorted(self.workers)))]
         if differs:
             worker.differs_next = True
@@ -461,7 +461,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.trials)
     @rule(data=st.data(), step=st.integers(1, HORIZON), again=st.booleans())
     def break_step(self, data: st.DataObject, step: Step, again: bool) -> None:
-        """Let the trainer raise in one step, once or always."""
+        """Make the trainer raise in one step, once or always."""
         trial = data.draw(st.sampled_from(sorted(self.trials)))
         state = state_of(self.trials[trial], step)
         (self.store.poison if again else self.store.flaky).add(state)
@@ -469,7 +469,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.store.states) > 1)
     @rule(data=st.data())
     def evict(self, data: st.DataObject) -> None:
-        """Let a state be gone from the store, without anybody being told."""
+        """Remove a state from the store without an event."""
         state = data.draw(st.sampled_from([state for state in self.store.states if state]))
         del self.store.states[state]
         self.evicted.add(state)
@@ -477,7 +477,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.dispatcher.plan is not None and self.saved)
     @rule(data=st.data())
     def evict_and_say_so(self, data: st.DataObject) -> None:
-        """Let a state go that nobody is about to load."""
+        """Evict a state that no stage is about to load, and send the event."""
         held = [(node, step) for node in self.dispatcher.plan for step in node.checkpoints]
         starts = {(node.number, step) for node, step in self.dispatcher.starts}
         free = [(node, step) for node, step in held if (node.number, step) not in starts]
@@ -501,7 +501,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.merge and self.unsent())
     @rule(data=st.data())
     def be_taken(self, data: st.DataObject) -> None:
-        """Let another driver have a stage that was not sent yet, with what was to follow it."""
+        """Give an unsent stage to another driver; skip the stages that follow it."""
         order = data.draw(st.sampled_from(self.unsent()))
         worker = self.workers[order.worker]
         kept = [one for one in worker.inbox if one.attempt != order.attempt]  # type: ignore[union-attr]
@@ -529,7 +529,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.others)
     @rule(data=st.data())
     def others_end(self, data: st.DataObject) -> None:
-        """Let another driver be done with a stage, wherever it got to."""
+        """End a stage of another driver at any of its steps."""
         order = self.others.pop(data.draw(st.sampled_from(sorted(self.others))))
         step = data.draw(st.integers(order.start, order.stop))
         self.tell(Progress(attempt=order.attempt, step=step))
@@ -629,7 +629,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         assert self.store.raised.get(state, 0) >= 2, f"{one}, which did not fail twice"
 
     def launched(self, order: RunStage) -> None:
-        """No state is trained that exists, and none that somebody is about to make."""
+        """Check that no state is trained that exists or that another attempt will make."""
         sequences = order.node.sequences
         assert order.worker not in self.leaving
         self.orders[order.attempt] = order
@@ -735,7 +735,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     # ----------------------------------------------------------------------- the end
 
     def teardown(self) -> None:
-        """Let everything run to its end: every request is answered."""
+        """Run everything to its end, and check that every request is answered."""
         if not hasattr(self, "dispatcher"):
             return
         if not self.workers.keys() - self.leaving:

@@ -182,7 +182,7 @@ def test_dask_runs_the_tree_to_what_each_trial_alone_gives(get: object) -> None:
     assert list(found) == alone
 
 
-def test_a_stage_is_named_by_the_state_it_makes_and_follows_its_parent() -> None:
+def test_to_dask_names_a_stage_by_its_end_state_after_its_parent() -> None:
     tree = tree_of(trunk())
     graph = tree.to_dask(train)
     for stage in tree:

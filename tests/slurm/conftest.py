@@ -183,11 +183,11 @@ class Folder:
         return Results(states, metrics, trials)
 
     def hold(self, at: int | None = None) -> None:
-        """Let no step end for now, or none of a number."""
+        """Hold all trainers at the end of step `at`, or of any step."""
         self._held(at).touch()
 
     def hold_in_mid_stage(self, process: subprocess.Popen[str] | None = None) -> None:
-        """Let one worker's step not end that is neither the first nor the last of its stage."""
+        """Hold a worker at a step in the middle of its stage."""
         self.wait(lambda: self._is_in_mid_stage(), process)
 
     def _is_in_mid_stage(self) -> bool:
@@ -201,7 +201,7 @@ class Folder:
         return False
 
     def go_on(self, at: int | None = None) -> None:
-        """Let steps end again, or those of a number."""
+        """Release the trainers that `hold` stopped with the same `at`."""
         self._held(at).unlink()
 
     def _held(self, at: int | None) -> Path:
@@ -239,7 +239,7 @@ def folder(tmp_path: Path, slurm: Slurm) -> Iterator[Folder]:
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Return what the same study makes on one local worker."""
+    """Return the results of the same study on one local worker."""
     folder = Folder(tmp_path_factory.mktemp("undisturbed"), dict(os.environ))
     (folder.path / "walk.py").write_text(STUDY_FILE)
     done = folder.command("run", "walk.py", "--workers", "1", *QUIET)

@@ -71,7 +71,7 @@ def submit(folder: Folder, slurm: Slurm, submitted: list[Driver], *flags: str) -
     return submitted[-1]
 
 
-def test_a_driver_goes_on_when_its_walltime_was_near_and_after_a_requeue(
+def test_driver_job_resumes_after_its_walltime_and_a_requeue(
     folder: Folder, undisturbed: Results, slurm: Slurm, submitted: list[Driver]
 ) -> None:
     driver = submit(folder, slurm, submitted, "--driver-walltime", "1:00:00")

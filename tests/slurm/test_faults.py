@@ -1,4 +1,4 @@
-"""What goes wrong on a SLURM, for real: nothing of it changes a result.
+"""Faults of jobs, nodes and daemons on a real SLURM: results stay the same.
 
 Each test says how many steps may be trained again: at most those of the stages that ran and
 were not durable.
@@ -61,7 +61,7 @@ def held_at_work(folder: Folder, *arguments: str) -> subprocess.Popen[str]:
     return process
 
 
-def test_jobs_that_are_cancelled_and_requeued_in_mid_stage_change_nothing(
+def test_jobs_cancelled_or_requeued_in_mid_stage_keep_results(
     folder: Folder, undisturbed: Results, slurm: Slurm
 ) -> None:
     process = held_at_work(folder)
@@ -122,7 +122,7 @@ def test_a_node_that_is_silent_counts_as_gone_and_may_come_back(
     assert folder.repeated() <= TWICE
 
 
-def test_after_a_killed_driver_the_same_command_goes_on_and_its_jobs_are_gone(
+def test_command_resumes_after_a_killed_driver_whose_jobs_ended(
     folder: Folder, undisturbed: Results, slurm: Slurm
 ) -> None:
     process = held_at_work(folder)
@@ -159,7 +159,7 @@ def test_a_run_outlives_a_restart_of_the_controller(
     assert slurm.jobs("PENDING,RUNNING") == []
 
 
-def test_a_step_that_outlasts_the_walltime_is_trained_again_and_nothing_else(
+def test_step_that_outlasts_the_walltime_alone_is_trained_again(
     folder: Folder, undisturbed: Results, slurm: Slurm
 ) -> None:
     process = folder.start(*RUN, "--config", "pause=0.02")

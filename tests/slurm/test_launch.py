@@ -80,7 +80,7 @@ def is_alive(pid: str) -> bool:
         return False
 
 
-def test_each_worker_has_a_name_its_devices_and_the_other_arguments(
+def test_launch_gives_workers_names_devices_and_shared_arguments(
     tmp_path: Path, launch: Callable[..., subprocess.Popen[str]]
 ) -> None:
     shared = ("--workers", "2", "--gpus-per-worker", "1", "--sharers", "1")

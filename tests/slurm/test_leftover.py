@@ -40,7 +40,7 @@ def test_a_process_of_this_host_is_gone_when_it_has_ended() -> None:
     assert driver.is_gone({}, HERE)
 
 
-def test_a_process_that_has_the_number_of_an_earlier_one_is_another() -> None:
+def test_is_gone_reused_process_id_is_another_process() -> None:
     assert replace(HERE, pid=os.getpid(), born=HERE.born - 3600).is_gone({}, HERE)
 
 

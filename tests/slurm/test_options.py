@@ -1,4 +1,4 @@
-"""What is asked of SLURM: read, checked as a whole, and written into jobs."""
+"""The options of SLURM: read, checked as a whole, and written into jobs."""
 
 from __future__ import annotations
 
@@ -68,9 +68,7 @@ def test_a_margin_must_be_within_the_walltime() -> None:
 
 
 @pytest.mark.parametrize(("walltime", "margin"), [("10", 60), ("4:00:00", 300), ("2-0", 300)])
-def test_the_margin_is_a_tenth_of_the_walltime_and_at_most_five_minutes(
-    walltime: str, margin: int
-) -> None:
+def test_margin_is_a_tenth_of_the_walltime_up_to_five_minutes(walltime: str, margin: int) -> None:
     assert SlurmOptions(walltime=walltime).margin_seconds == margin
 
 
@@ -90,7 +88,7 @@ def test_flags_come_before_the_file(tmp_path: Path) -> None:
     assert options.prologue == ("module load cuda",)
 
 
-def test_an_unknown_key_of_the_file_is_refused_with_those_that_are_known(tmp_path: Path) -> None:
+def test_options_for_unknown_key_lists_the_known_keys(tmp_path: Path) -> None:
     (tmp_path / "dasktune.toml").write_text('[slurm]\nqueue = "gpu"\n')
     with pytest.raises(ConfigurationError, match=r"unknown option 'queue'.*partition"):
         options_for(tmp_path, {})
@@ -103,7 +101,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
         options_for(tmp_path, {})
 
 
-def test_the_page_shows_a_file_that_can_be_read_and_names_every_key(tmp_path: Path) -> None:
+def test_page_shows_readable_options_and_names_every_key(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "slurm.md").read_text()
     first, several = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     (tmp_path / "dasktune.toml").write_text(first)
@@ -187,7 +185,7 @@ def test_workers_have_as_long_to_save_as_slurm_gives(
     ("interface", "encrypt", "is_encrypted"),
     [("lo", None, False), (None, None, True), ("lo", True, True), (None, False, False)],
 )
-def test_what_leaves_this_host_is_encrypted_unless_told_otherwise(
+def test_is_encrypted_defaults_to_true_beyond_loopback(
     interface: str | None, encrypt: bool | None, is_encrypted: bool
 ) -> None:
     assert SlurmOptions(interface=interface, encrypt=encrypt).is_encrypted is is_encrypted

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 TWO_JOBS = ("--workers", "2", "--gpus-per-worker", "1")
 
 
-def test_twenty_trials_on_two_jobs_give_what_one_local_worker_gives(
+def test_trials_on_two_jobs_equal_those_of_one_local_worker(
     folder: Folder, undisturbed: Results, slurm: Slurm
 ) -> None:
     folder.hold(at=6)  # or one job has done all before the other is there
@@ -34,7 +34,7 @@ def test_twenty_trials_on_two_jobs_give_what_one_local_worker_gives(
     assert slurm.jobs("PENDING,RUNNING") == []
 
 
-def test_before_its_walltime_a_worker_saves_and_another_job_goes_on(
+def test_worker_near_its_walltime_saves_and_a_new_job_continues(
     folder: Folder, slurm: Slurm
 ) -> None:
     (folder.path / "dasktune.toml").write_text(

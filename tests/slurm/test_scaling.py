@@ -103,7 +103,7 @@ class Held:
             path.touch()
 
     def let_go(self, *trials: int) -> None:
-        """Let some go on; all if none are named."""
+        """Release these trials; all trials if none are named."""
         for trial in trials or self._paths:
             self._paths[trial].unlink(missing_ok=True)
 
@@ -120,7 +120,7 @@ def jobs_at(folder: Folder, step: int) -> set[str]:
 
 
 def wait_seconds(folder: Folder, seconds: float, process: subprocess.Popen[str]) -> None:
-    """Let time pass in which nothing must happen."""
+    """Wait so many seconds, in which the process must go on running."""
     end = time.monotonic() + seconds
     folder.wait(lambda: time.monotonic() > end, process)
 
@@ -142,7 +142,7 @@ def check_each_step_once(folder: Folder, trials: int, steps: int) -> None:
     assert found == [(trial, step + 1) for trial in range(trials) for step in range(steps)]
 
 
-def test_workers_of_a_job_share_its_gpus_and_are_processes_of_their_own(
+def test_workers_of_a_job_share_its_gpus_in_separate_processes(
     folder: Folder, slurm: Slurm
 ) -> None:
     options(folder, workers=4, workers_per_job=4, gpus_per_worker=0.5)
@@ -173,7 +173,7 @@ def test_all_workers_of_a_job_that_is_cancelled_save_first(folder: Folder, slurm
     check_each_step_once(folder, 2, 60)
 
 
-def test_a_worker_that_is_killed_does_not_take_the_others_of_its_job_along(
+def test_killed_worker_leaves_the_other_workers_of_its_job_alive(
     folder: Folder, slurm: Slurm
 ) -> None:
     options(folder, workers=2, workers_per_job=2)
@@ -208,7 +208,7 @@ def test_while_slurm_does_not_answer_jobs_are_left_as_they_are(
 
 
 @pytest.mark.slow
-def test_a_refusal_after_the_start_is_told_once_and_tried_again_later(
+def test_refused_job_after_the_start_is_logged_once_and_retried(
     folder: Folder, slurm: Slurm
 ) -> None:
     options(folder, workers=2)
@@ -230,7 +230,7 @@ def test_a_refusal_after_the_start_is_told_once_and_tried_again_later(
     assert "partition" in errors
 
 
-def test_jobs_of_a_driver_that_was_killed_are_cancelled_by_the_next(
+def test_next_driver_cancels_the_queued_jobs_of_a_killed_driver(
     folder: Folder, slurm: Slurm
 ) -> None:
     options(folder, workers=2, directives=["--exclusive"])
@@ -286,9 +286,7 @@ def test_jobs_follow_what_can_be_used_up_and_down_and_up_again(
     assert len(steps) == len(set(steps)), "no worker was cancelled at work"
 
 
-def test_a_job_in_the_queue_is_cancelled_once_nothing_would_use_it(
-    folder: Folder, slurm: Slurm
-) -> None:
+def test_queued_job_is_cancelled_when_no_stage_needs_it(folder: Folder, slurm: Slurm) -> None:
     options(folder, workers="1-2", idle_seconds=2, directives=["--exclusive"])
     blocker = slurm.call(*BLOCKER)
     held = Held(folder, 0, 1, at=3)

@@ -1,4 +1,4 @@
-"""What the driver's job asks for, and what is refused before it is submitted; without a SLURM."""
+"""The options of the driver's job and their checks before submission, with fake SLURM commands."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("partition", "longest"), [("short", "30:00"), (None, "2-00:00:00"), ("free", "UNLIMITED")]
 )
-def test_unless_told_otherwise_it_may_run_as_long_as_the_partition_allows(
+def test_longest_walltime_is_the_limit_of_the_partition(
     partition: str | None, longest: str
 ) -> None:
     assert longest_walltime(partition) == longest
 
 
-def test_a_partition_that_is_unknown_is_refused_with_those_that_are() -> None:
+def test_longest_walltime_unknown_partition_lists_the_known() -> None:
     with pytest.raises(ClusterError, match="unknown partition 'gpu'; known: free, long, short"):
         longest_walltime("gpu")
 
@@ -65,7 +65,7 @@ def test_it_begins_to_save_in_time(walltime: str, margin: str | None, seconds: i
     assert signals == ([] if seconds is None else [f"--signal=B:USR1@{seconds}"])
 
 
-def test_account_and_prologue_are_those_of_the_workers_unless_told_otherwise() -> None:
+def test_account_and_prologue_default_to_those_of_the_workers() -> None:
     workers = SlurmOptions(account="vision", prologue=("module load cuda",))
     theirs, own = DriverOptions(), DriverOptions(account="ops", prologue=())
     assert "--account=vision" in sbatch_options(theirs, workers, "8", "name")
@@ -95,7 +95,7 @@ def test_a_table_that_cannot_be_is_named(tmp_path: Path, table: str) -> None:
         driver_options_for(tmp_path, {})
 
 
-def test_the_page_shows_a_table_that_can_be_read_and_names_every_key(tmp_path: Path) -> None:
+def test_page_shows_readable_driver_options_and_names_every_key(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "driver-job.md").read_text()
     (shown,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     (tmp_path / "dasktune.toml").write_text(shown)

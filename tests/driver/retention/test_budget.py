@@ -81,7 +81,7 @@ def stored(study: Study) -> int:
 
 
 @pytest.mark.parametrize("kind", ["grid", "sha"])
-def test_results_under_a_tight_budget_are_bit_for_bit_those_without(
+def test_results_under_a_tight_budget_equal_those_without_budget(
     tmp_path: Path, four_workers: Client, kind: str
 ) -> None:
     tuner: Tuner = (
@@ -114,7 +114,7 @@ def test_results_under_a_tight_budget_are_bit_for_bit_those_without(
     tight.close()
 
 
-def test_a_store_that_is_over_a_new_budget_shrinks_when_the_study_goes_on(
+def test_resumed_study_shrinks_its_store_to_a_smaller_budget(
     tmp_path: Path, four_workers: Client
 ) -> None:
     study = open_study(tmp_path, "later")
@@ -133,7 +133,7 @@ def test_a_store_that_is_over_a_new_budget_shrinks_when_the_study_goes_on(
     study.close()
 
 
-def test_what_cannot_be_is_refused_with_all_else_before_anything_is_made(tmp_path: Path) -> None:
+def test_wrong_options_are_refused_together_and_make_no_store(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
         open_study(tmp_path, "wrong", budget="twenty", keep="worst", seed="a")
     assert len(caught.value.problems) == 3

@@ -90,7 +90,7 @@ class Scene:
         return number
 
     def end(self, trial: int, value: float, state: TrialState = TrialState.COMPLETE) -> None:
-        """Let a trial have come to its last step."""
+        """Set a trial to its last step, with this value and state."""
         record = self.trials[trial]
         record.steps, record.values, record.state = record.max_steps, (value,), state
 
@@ -140,7 +140,7 @@ def turn(at: Step, value: float = 1.0) -> Sequence:
     return Piecewise([0.5, value], boundaries=[at])
 
 
-def test_ends_of_trials_go_before_branch_points_that_others_wait_for(database: Database) -> None:
+def test_end_of_a_trial_is_evicted_before_a_needed_branch_point(database: Database) -> None:
     scene = Scene(database)
     first, second = scene.trial(Constant(0.5)), scene.trial(turn(20))
     evictor = scene.evictor(WHOLE * 5 // 2)
@@ -183,7 +183,7 @@ def test_the_store_is_counted_whole_with_strangers_and_uploads(database: Databas
     evictor.close()
 
 
-def test_strangers_go_by_age_but_not_the_young_ones_nor_what_others_keep(
+def test_foreign_states_are_evicted_unless_young_or_kept(
     database: Database, tmp_path: Path
 ) -> None:
     scene = Scene(database, store=CheckpointStore(str(tmp_path)))
@@ -260,7 +260,7 @@ def test_states_are_removed_from_the_database_too(database: Database) -> None:
     assert database.checkpoint_keys() == set()
 
 
-def test_a_budget_that_is_too_small_is_told_of_once_with_what_would_do(
+def test_too_small_budget_is_logged_once_with_the_needed_bytes(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene = Scene(database)
@@ -325,7 +325,7 @@ class Gated(CheckpointStore):
         return super().discard(key, attempt=attempt)
 
 
-def test_a_state_that_is_saved_again_while_it_goes_is_told_to_be_gone_once_more(
+def test_state_saved_during_its_eviction_is_evicted_again(
     database: Database, tmp_path: Path
 ) -> None:
     store = Gated(str(tmp_path))
@@ -369,7 +369,7 @@ def test_a_new_attempt_that_commits_while_the_old_one_goes_stays(
     assert store.load(key)[1].attempt == "1-bb"
 
 
-def test_what_another_driver_removed_is_found_missing_at_the_next_listing(
+def test_state_removed_by_another_driver_is_gone_at_next_listing(
     database: Database,
 ) -> None:
     scene = Scene(database)
@@ -398,7 +398,7 @@ def test_what_earlier_runs_left_is_known_by_its_place(database: Database) -> Non
     assert end not in scene.keys
 
 
-def test_a_run_that_only_finds_states_leaves_them_under_the_budget(database: Database) -> None:
+def test_run_without_training_evicts_states_down_to_the_budget(database: Database) -> None:
     theirs = Scene(database)
     keys = [theirs.save(theirs.trial(Constant(value)), 40) for value in (0.5, 0.4)]
     scene = Scene(database, store=theirs.store)
@@ -546,7 +546,7 @@ def play(
 
 
 def results(ran: Stored) -> dict[int, tuple[object, ...]]:
-    """Return what became of each trial."""
+    """Return the end state, steps and values of each trial."""
     return {one.number: (one.state, one.steps, one.values) for one in ran.engine.trials.values()}
 
 
@@ -566,7 +566,7 @@ TUNERS: dict[str, Callable[[], Tuner]] = {
 
 @cache
 def free_results(kind: str) -> dict[int, tuple[object, ...]]:
-    """Return what a tuner comes to that has all the room there is."""
+    """Return the results of a tuner without a budget."""
     with closing(Database("sqlite://")) as database:
         return results(play(TUNERS[kind](), database, budget=None, workers=1))
 
@@ -678,7 +678,7 @@ def _read(url: str, stop: Any, answers: Any) -> None:
 
 
 def settle(evictor: Evictor) -> None:
-    """Let a evictor hear of the listing that is due, and of what it removes."""
+    """Wait until an evictor has received the due listing and the results of its removals."""
     evictor.turn()
     wait_until(lambda: evictor.turn() is not None and not evictor.is_busy)
 

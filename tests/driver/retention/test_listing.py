@@ -1,4 +1,4 @@
-"""What one listing of a store shows."""
+"""One listing of a store: its checkpoints, sizes and orphans."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dasktune.storage.layout import commit_path
 
 
 @pytest.mark.parametrize("tells_time", [True, False])
-def test_an_upload_is_dead_only_where_the_store_tells_how_old_it_is(
+def test_upload_is_an_orphan_only_if_the_store_tells_its_age(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tells_time: bool
 ) -> None:
     store = CheckpointStore(str(tmp_path))

@@ -1,4 +1,4 @@
-"""What states are worth: by who may ask for them, and by what their training takes."""
+"""The values of states: the chance that a trial needs them, and the time to train them."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_trials_that_were_never_asked_for_begin_where_they_part() -> None:
     assert table.states()[parting].chance == either(END)
 
 
-def test_of_paused_trials_the_best_of_a_rung_is_the_likeliest_to_go_on() -> None:
+def test_best_paused_trial_of_a_rung_has_the_highest_chance() -> None:
     table = Table()
     keys = []
     for number, value in enumerate((0.3, 0.1, 0.4, 0.2)):
@@ -143,7 +143,7 @@ def test_a_later_state_on_the_way_serves_whoever_comes() -> None:
     assert found[late].chance == 1.0
 
 
-def test_what_is_wanted_now_is_certain_and_what_runs_may_have_to_run_again() -> None:
+def test_chance_is_1_for_requested_states_and_less_for_running() -> None:
     table = Table()
     first = table.trial(Constant(0.5), TrialState.RUNNING)
     second = table.trial(turn(20), TrialState.RUNNING)
@@ -172,7 +172,7 @@ def record(number: int, *values: float, state: TrialState = TrialState.COMPLETE)
     )
 
 
-def test_winners_are_the_best_finite_values_of_trials_that_did_not_fail() -> None:
+def test_winners_are_best_finite_values_without_failed_trials() -> None:
     nan, inf = float("nan"), float("inf")
     trials = [
         record(0, 0.5),
