@@ -45,7 +45,7 @@ def test_it_reads_as_json_and_fails_by_its_exit_code(folder: Folder) -> None:
     assert "bucket" in problem["mend"]
 
 
-def test_what_it_cannot_examine_is_said(folder: Folder) -> None:
+def test_doctor_names_a_wrong_option_or_an_absent_scheduler(folder: Folder) -> None:
     nobody = folder.command("doctor", "counting.py", "--scheduler", "tcp://127.0.0.1:1")
     assert (nobody.returncode, nobody.stdout) == (1, "")
     assert "cannot reach the scheduler" in nobody.stderr

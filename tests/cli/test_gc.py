@@ -93,7 +93,7 @@ def test_gc_young_states_over_the_budget_stay_and_exit_code_is_1(folder: Folder)
 
 
 @pytest.mark.process
-def test_all_that_is_wrong_is_said_at_once(folder: Folder) -> None:
+def test_gc_reports_all_wrong_options_together(folder: Folder) -> None:
     old_store(folder.path / "store")
     done = folder.command("gc", "store", "--budget", "1x", "--keep", "few", "--grace", "soon")
     assert done.returncode == 2
@@ -117,7 +117,7 @@ def test_without_a_database_the_oldest_go_first(tmp_path: Path) -> None:
     assert again.is_done
 
 
-def test_without_a_budget_only_goes_what_is_nobodys(tmp_path: Path) -> None:
+def test_gc_without_a_budget_removes_only_orphans(tmp_path: Path) -> None:
     store = old_store(tmp_path)
     now = time.time()
     part = {"c.0": [np.zeros(500, np.uint8)]}
@@ -179,7 +179,7 @@ def test_gc_refuses_a_folder_without_the_marker_of_this_version(
     assert set(store.keys()) == {"f0", "f1", "f2"}
 
 
-def test_files_of_strangers_are_let_be(tmp_path: Path) -> None:
+def test_gc_keeps_foreign_files(tmp_path: Path) -> None:
     store = old_store(tmp_path, states=1)
     theirs = ["ab/Ab_cd/1-aa/step-3/c.0", "ab/Ab_cd/commit", "run/abcd/1-aa/step-3/c.0"]
     theirs += ["ab/abcd/1-aa/60/c.0", "ab/abcd/.DS_Store/step-3/c.0"]
@@ -219,7 +219,7 @@ def test_leases_go_that_ended_long_ago(tmp_path: Path) -> None:
     assert {one.name for one in (tmp_path / layout.LEASES / "r0").iterdir()} == {"aa11", "aa22"}
 
 
-def test_wishes_go_that_are_days_old(tmp_path: Path) -> None:
+def test_gc_removes_save_requests_of_a_day_or_more(tmp_path: Path) -> None:
     store = old_store(tmp_path, states=1)
     for name, age in (("old", 30 * HOUR), ("young", 20 * HOUR)):
         path = f"{layout.save_request_folder('r0')}/{name}-0"

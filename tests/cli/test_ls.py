@@ -57,7 +57,7 @@ def test_looking_changes_nothing(trained: Folder) -> None:
     assert looks() == before
 
 
-def test_single_checkpoints_are_told_with_their_trials() -> None:
+def test_ls_checkpoints_shows_their_trials() -> None:
     lines = shown("runs/counting", "--checkpoints")
     assert lines[0] == ["study: trials", "step", "size", "training", "written", "key"]
     rows = lines[1 : lines.index([""])]
@@ -97,7 +97,7 @@ def test_json_has_the_figures_of_the_store() -> None:
     assert "checkpoints" not in found
 
 
-def test_a_database_elsewhere_is_told_where_its_store_is(trained: Folder) -> None:
+def test_ls_database_outside_its_store_needs_the_store(trained: Folder) -> None:
     (trained.path / "runs/counting/dasktune.db").rename("elsewhere.db")
     done = command("elsewhere.db")
     assert (done.exit_code, "does not lie in a store" in done.stderr) == (2, True)
@@ -118,7 +118,7 @@ def test_a_store_alone_is_shown_without_a_database(trained: Folder) -> None:
     assert len(document("runs/counting", "--checkpoints")["checkpoints"]) == 6
 
 
-def test_what_belongs_to_no_study_is_told_in_the_totals(trained: Folder) -> None:
+def test_ls_totals_include_data_without_a_study(trained: Folder) -> None:
     store = CheckpointStore("runs/counting")
     keys = sorted(store.keys())
     store.discard(keys[0])

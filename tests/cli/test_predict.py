@@ -148,7 +148,9 @@ def test_others_that_begin_alike_are_known(home: tuple[Path, list[dt.Trial]]) ->
         ([], "Missing option '--trial'"),
     ],
 )
-def test_what_is_wrong_is_said(pruned: dt.Trial, arguments: list[str], message: str) -> None:
+def test_predict_refuses_wrong_arguments_without_traceback(
+    pruned: dt.Trial, arguments: list[str], message: str
+) -> None:
     done = command("runs/counting", *arguments)
     assert done.exit_code == 2, done.output
     assert message in done.stderr

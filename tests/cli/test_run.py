@@ -174,9 +174,7 @@ def test_a_cluster_that_is_there_runs_the_study(folder: Folder) -> None:
     assert len(folder.steps()) == len(set(folder.steps()))
 
 
-def test_a_scheduler_that_is_not_there_is_said_to_be_missing(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_names_an_absent_scheduler(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT", "1s")
     done = folder.command("run", "counting.py", "--scheduler", "tcp://127.0.0.1:1", "--no-report")
     assert done.returncode == 1

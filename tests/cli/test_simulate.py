@@ -96,7 +96,7 @@ def test_a_target_that_is_not_reached_is_never(trace: Path) -> None:
     assert shown[2].split()[:6] == ["grid", "0", "of", "5", "never", "never"]
 
 
-def test_without_a_target_the_best_value_is_told(trace: Path) -> None:
+def test_simulate_without_a_target_shows_the_best_value(trace: Path) -> None:
     found = command(trace, "--metric", "loss", "--tuner", "grid", "--orders", 2)
     assert found.exit_code == 0
     header, row = found.stdout.splitlines()
@@ -183,7 +183,7 @@ def test_simulate_plot_of_a_target_shows_times_and_worker_counts(
         (["--tuner", "random", "--trials", "13"], "trials must be <= 12, the size of the grid"),
     ],
 )
-def test_what_cannot_be_compared_is_said_in_words(
+def test_simulate_refuses_wrong_arguments_without_traceback(
     trace: Path, arguments: list[str], message: str
 ) -> None:
     found = command(trace, "--metric", "loss", *arguments)
@@ -192,7 +192,7 @@ def test_what_cannot_be_compared_is_said_in_words(
     assert "Traceback" not in found.stderr
 
 
-def test_several_wrong_tuners_are_said_at_once(trace: Path) -> None:
+def test_simulate_reports_all_unknown_tuners_together(trace: Path) -> None:
     found = command(trace, "--metric", "loss", "--tuner", "a", "--tuner", "b")
     assert found.exit_code == 2
     assert found.stderr.count("unknown tuner") == 2
@@ -214,7 +214,7 @@ def test_a_file_that_is_no_trace_is_an_exit_code(tmp_path: Path) -> None:
     assert (broken.exit_code, "cannot be read as a trace" in broken.stderr) == (1, True)
 
 
-def test_it_is_said_how_much_of_a_time_is_no_training(trace: Path, tmp_path: Path) -> None:
+def test_simulate_shows_the_seconds_before_the_first_step(trace: Path, tmp_path: Path) -> None:
     recorded = Trace.load(trace)
     overheads = Overheads(begin=3.0, build=2.0, handover=0.5, save=0.25)
     slow = replace(recorded, overheads=overheads).save(tmp_path / "slow.zarr")

@@ -64,7 +64,7 @@ def test_status_shows_a_run_that_is_running_killed_and_resumed(
     assert (found.driver.state, tuple(found.running), found.failures) == ("ended", (), [])
 
 
-def test_what_failed_is_told_with_step_reason_and_tries(folder: Folder) -> None:
+def test_status_shows_failures_with_step_reason_and_tries(folder: Folder) -> None:
     options = ("--workers", "1", "--no-report", "--no-progress", "--config", "bad=true")
     logged = ("--log-file", "run.log", "--log-format", "json")
     done = folder.command("run", "counting.py", *options, *logged)

@@ -46,7 +46,7 @@ def gone() -> int:
     return process.pid
 
 
-def test_a_driver_that_signs_runs() -> None:
+def test_driver_of_recent_heartbeat_is_running() -> None:
     for row in (MINE, THEIRS):
         driver = driver_of(row, NOW)
         assert (driver.state, driver.is_alive) == ("running", True)
@@ -114,7 +114,7 @@ def stage(attempt: str, started: float, trials: list[int], worker: str = "w") ->
     )
 
 
-def test_what_runs_is_told_the_longest_first() -> None:
+def test_running_of_lists_the_longest_running_stage_first() -> None:
     row = replace(MINE, positions={"1-a": 23})
     rows = [stage("2-a", NOW - 5, [3]), stage("1-a", NOW - 123, [0, 1], "tcp://10.0.0.7:1234")]
     first, second = running_of(row, rows, NOW)
@@ -160,7 +160,7 @@ def test_one_reason_at_two_steps_is_two_failures() -> None:
     ]
 
 
-def test_a_failure_without_a_stage_is_told_too_and_no_secret_is() -> None:
+def test_failures_of_trial_without_a_stage_is_redacted() -> None:
     url = "postgresql://ann:hunter2-hunter2@db/x"
     (found,) = failures_of([failed(4, f"lost {url}", f"at {url}")], [])
     assert "hunter2" not in f"{found}{found.in_words(NOW)}"

@@ -22,7 +22,7 @@ def refusal(folder: Path, toml: str, **flags: Any) -> str:
     return str(caught.value)
 
 
-def test_nothing_said_is_a_cluster_of_this_host(tmp_path: Path) -> None:
+def test_place_without_flags_is_a_cluster_of_this_host(tmp_path: Path) -> None:
     found = place_of(tmp_path, {"workers": None, "slurm": None})
     assert found == Place()
     assert found.is_local
@@ -87,7 +87,7 @@ def test_a_wrong_table_is_refused(tmp_path: Path, toml: str, message: str) -> No
     assert message in refusal(tmp_path, toml)
 
 
-def test_all_that_contradicts_is_said_at_once(tmp_path: Path) -> None:
+def test_place_reports_all_contradictions_together(tmp_path: Path) -> None:
     said = refusal(tmp_path, "", scheduler="tls://h:1", workers="2", gpus_per_worker=1.0)
     assert "--workers is for a local cluster, not for one of --scheduler" in said
     assert "--gpus-per-worker is for a local cluster" in said

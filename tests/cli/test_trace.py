@@ -56,7 +56,7 @@ def test_trace_reads_a_study_without_its_trainer_file(folder: Folder) -> None:
     assert Trace.load("a.npz").steps == 12
 
 
-def test_it_is_said_what_is_lost_in_an_npz() -> None:
+def test_trace_names_the_losses_of_an_npz() -> None:
     first, told = command("trace", STORE, "--out", "a.npz").stdout.splitlines()
     assert first.startswith("a.npz: 4 configurations")
     assert told == (
@@ -77,9 +77,7 @@ def test_it_is_said_what_is_lost_in_an_npz() -> None:
         (["."], "has no database; say where it is: --database"),
     ],
 )
-def test_what_cannot_be_written_or_read_is_said_in_words(
-    arguments: list[str], message: str
-) -> None:
+def test_trace_refuses_wrong_paths_without_traceback(arguments: list[str], message: str) -> None:
     done = command("trace", *arguments)
     assert done.exit_code == 2, done.output
     assert message in done.stderr

@@ -185,7 +185,7 @@ def test_something_else_is_named(
 
 
 @pytest.mark.usefixtures("hasty")
-def test_silence_is_heard_out_and_named() -> None:
+def test_connect_names_a_silent_port() -> None:
     with served(lambda one: threading.Event().wait(60)) as port:
         said = refusal(Scheduler(address=f"tcp://127.0.0.1:{port}"))
     assert "something listens there, and says nothing" in said

@@ -143,7 +143,7 @@ def test_gpus_that_are_not_there_are_refused(
         (None, 1, "there is none here"),
     ],
 )
-def test_a_study_is_told_of_missing_gpus_before_anything_starts(
+def test_missing_gpus_are_refused_before_a_cluster_starts(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     needs: dict[str, float] | None,
@@ -217,7 +217,7 @@ with local_client(1):
 
 @pytest.mark.process
 @pytest.mark.cluster
-def test_a_script_without_a_guard_is_told_what_to_do(tmp_path: Path) -> None:
+def test_script_without_a_main_guard_gets_advice(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     ended = subprocess.run(

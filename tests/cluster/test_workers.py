@@ -97,7 +97,7 @@ def plugins_of(client: Client) -> set[str]:
     return found - {"shuffle"}
 
 
-def test_workers_that_are_there_and_that_come_are_told_of(
+def test_workers_announce_present_and_later_workers(
     cluster: LocalCluster, client: Client, plan: JobPlan
 ) -> None:
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()

@@ -72,7 +72,7 @@ def test_saves_after_scheduler_loss_are_looked_up_further_ahead() -> None:
         assert known(driver)[0] == found, "it was heard of at no step"
 
 
-def test_an_end_that_is_told_twice_is_counted_once() -> None:
+def test_attempt_end_received_twice_is_counted_once() -> None:
     driver, worker = trained()
     for _ in range(2):
         driver.hear_receipt(worker.receipts[0])

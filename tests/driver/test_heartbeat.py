@@ -105,7 +105,9 @@ def test_a_run_that_ends_says_so(tmp_path: Path, two_threads: Client) -> None:
     assert row.workers["usable"] == 2
 
 
-def test_a_limit_is_told(tmp_path: Path, two_threads: Client) -> None:
+def test_run_status_records_the_limit_that_ended_the_run(
+    tmp_path: Path, two_threads: Client
+) -> None:
     with study_in(tmp_path, pause=0.05) as study:
         run(study, two_threads, *MANY, limits=dt.Limits(steps=1))
         assert last_run(tmp_path).how == "limit"
@@ -123,7 +125,7 @@ def test_a_failed_run_says_why_and_no_secret(tmp_path: Path, two_threads: Client
     assert (row.how, row.message) == ("failed", "RuntimeError: no answer from s3://***@bucket")
 
 
-def test_what_is_stopped_is_told_as_interrupted(tmp_path: Path, two_threads: Client) -> None:
+def test_run_status_of_a_stopped_run_is_interrupted(tmp_path: Path, two_threads: Client) -> None:
     class Stop(dt.Callback):
         def on_report(self, study: Any, trial: dt.Trial, report: Any) -> None:
             study.stop()
@@ -133,7 +135,7 @@ def test_what_is_stopped_is_told_as_interrupted(tmp_path: Path, two_threads: Cli
     assert last_run(tmp_path).how == "interrupted"
 
 
-def test_signs_between_tell_workers_and_positions(
+def test_heartbeats_contain_workers_and_positions(
     tmp_path: Path, two_threads: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[RunRow] = []
@@ -218,7 +220,7 @@ def families(dask_scheduler: Any) -> dict[str, dict[Any, float]]:
     return {family.name: dict(figures.samples(family)) for family in FAMILIES}
 
 
-def test_the_scheduler_is_told_the_figures_of_runs(tmp_path: Path, two_threads: Client) -> None:
+def test_scheduler_receives_the_figures_of_runs(tmp_path: Path, two_threads: Client) -> None:
     with study_in(tmp_path, name='figures\\of "one"') as study:
         run(study, two_threads, 0.1, -0.2)
         run(study, two_threads, 0.3)

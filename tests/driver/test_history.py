@@ -56,7 +56,7 @@ def test_what_is_remembered_is_not_read_again(database: Database) -> None:
     assert len(history.place_of(FIRST).records) == 1
 
 
-def test_whoever_begins_last_runs_the_study(database: Database) -> None:
+def test_history_last_driver_to_begin_runs_the_study(database: Database) -> None:
     earlier, later = History(database, 1), History(database, 1)
     assert earlier.begin("a", 0)
     assert not later.begin("b", 0), "what the other one has written must be read first"
@@ -67,7 +67,7 @@ def test_whoever_begins_last_runs_the_study(database: Database) -> None:
     write(database, later.next_number, "ask", 0)
 
 
-def test_what_cannot_be_written_is_no_sign_of_others(
+def test_history_full_disk_is_not_reported_as_another_driver(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(batch: Batch) -> None:
@@ -88,7 +88,7 @@ def test_notes_of_others_are_seen_and_take_no_number(database: Database) -> None
     assert history.read_on() is False
 
 
-def test_a_tuner_has_ended_when_it_has_said_so() -> None:
+def test_has_ended_needs_a_finish_decision() -> None:
     asked = {"kind": "ask", "decisions": [{"do": "extend"}]}
     ended = {"kind": "tell", "decisions": [{"do": "stop"}, {"do": "finish"}]}
     assert not has_ended([])

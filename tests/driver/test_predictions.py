@@ -206,7 +206,7 @@ def test_late_answer_counts_while_another_is_asked() -> None:
     assert asked.take(1, "b", None) is None
 
 
-def test_it_is_given_up_when_nobody_answers(caplog: pytest.LogCaptureFixture) -> None:
+def test_prediction_is_given_up_after_the_last_try(caplog: pytest.LogCaptureFixture) -> None:
     asked = Asked()
     asked.add(5)
     for tried in range(MOST_TRIES):

@@ -159,7 +159,7 @@ def test_what_a_worker_that_is_killed_was_asked_another_is_asked(tmp_path: Path)
     study.close()
 
 
-def test_a_predictor_that_raises_is_named_and_stops_nobody(
+def test_raising_predictor_is_logged_and_trials_complete(
     tmp_path: Path, four_workers: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     study = open_study(tmp_path, wait_for="asked")

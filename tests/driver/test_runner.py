@@ -179,7 +179,7 @@ class InBackground:
         assert not self._thread.is_alive()
 
 
-def test_a_scheduler_that_stays_away_is_said(tmp_path: Path) -> None:
+def test_run_names_a_scheduler_that_stays_away(tmp_path: Path) -> None:
     port = free_port()
     with scheduler_and_worker(port) as (scheduler, _):
         client = Client(f"tcp://127.0.0.1:{port}", timeout=30)

@@ -47,7 +47,7 @@ def test_states_are_requested_at_ends_and_last_branches(
     assert list(found) == sorted(found)
 
 
-def test_nobody_wants_anything_below_another_root() -> None:
+def test_on_way_ignores_other_roots_sequences_and_past_steps() -> None:
     requested = RequestedSaves()
     requested.add("a1", {"lr": Constant(0.5)}, [3])
     assert requested.on_way("a1", {"lr": Constant(0.5)}, 0, 9) == (3,)

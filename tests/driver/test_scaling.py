@@ -58,7 +58,7 @@ def test_branches_count_once_the_trunk_is_about_to_pass_them() -> None:
     assert usable(table, now=41.0) == 4
 
 
-def test_what_the_tuner_would_begin_counts_while_nobody_is_idle() -> None:
+def test_future_trials_count_until_a_worker_is_idle() -> None:
     table = apart(2)
     assert usable(table, left=7) == 9
     table.join("w0", "w1")

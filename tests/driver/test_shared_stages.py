@@ -130,9 +130,7 @@ HOSTILE_LEASES: list[Mapping[str, Any]] = [
 
 
 @pytest.mark.parametrize("altered", HOSTILE_LEASES, ids=" ".join)
-def test_no_lease_that_a_stranger_makes_up_holds_a_study_up(
-    store: Store, altered: Mapping[str, Any]
-) -> None:
+def test_forged_lease_does_not_delay_a_study(store: Store, altered: Mapping[str, Any]) -> None:
     lease = store.lease(STEPS)
     content = json.dumps({**json.loads(lease.to_bytes()), **altered})
     store.files.replace(layout.lease_path(lease.root, lease.key), content.encode())
@@ -155,7 +153,7 @@ HOSTILE_WISHES: Mapping[str, list[tuple[Sequence, list[int]]]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE_WISHES)
-def test_no_wish_that_a_stranger_makes_up_holds_a_study_up(store: Store, name: str) -> None:
+def test_forged_save_request_does_not_delay_a_study(store: Store, name: str) -> None:
     document = [
         {"sequences": {"lr": rate.to_json()}, "ends": ends} for rate, ends in HOSTILE_WISHES[name]
     ]

@@ -49,7 +49,7 @@ def test_a_run_that_trains_all_it_can_waits_for_nothing() -> None:
     assert texts(machine, present={"w": {}}) == []
 
 
-def test_without_a_worker_that_is_said_with_its_time() -> None:
+def test_waits_of_run_without_workers_has_its_start() -> None:
     (wait,) = waits_of(RunView(dispatcher()), Surroundings(now=100.0, deserted=60.0))
     assert (wait.kind, wait.text, wait.since) == ("workers", "there is no worker", 60.0)
 
@@ -72,7 +72,7 @@ def test_workers_that_lack_what_a_stage_needs_are_named() -> None:
         ({"w": {"GPU": 2}, "v": {"disk": 1}}, "no worker has all that a stage needs:"),
     ],
 )
-def test_too_little_of_it_is_told_from_nothing_of_it(
+def test_waits_of_tells_scarce_from_missing_resources(
     present: dict[str, dict[str, float]], says: str
 ) -> None:
     needs: dict[str, float] = {"GPU": 2} if len(present) == 1 else {"GPU": 2, "disk": 1}

@@ -284,7 +284,7 @@ def test_each_of_several_tuners_is_replayed_from_its_own_records() -> None:
     assert summary(again.trials)[:4] == END
 
 
-def test_a_trial_that_fails_is_told_of_and_the_others_go_on() -> None:
+def test_failed_trial_keeps_its_error_and_the_others_continue() -> None:
     bench = Bench(loss, raises=lambda lr: lr == 0.3)
     bench.begin(Halving())
     bench.run()
@@ -376,7 +376,7 @@ def test_decisions_are_described_as_json() -> None:
     assert [one["do"] for one in described] == ["register", "extend", "stop", "rank", "finish"]
 
 
-def test_what_changed_is_said_once_with_each_outcome() -> None:
+def test_outcome_contains_each_change_once() -> None:
     bench = Bench(loss)
     outcome = bench.engine.begin(Halving(), place=0, capacity=1, now=0.0)
     assert [trial.number for trial in outcome.trials] == [0, 1, 2, 3]
@@ -706,7 +706,7 @@ def test_begin_records_tuples_of_an_identity_as_lists() -> None:
     assert outcome.records[0]["identity"] == {"tuner": "Tupled", "milestones": [1, 2]}
 
 
-def test_a_lowered_request_is_all_that_is_trained_and_told() -> None:
+def test_lowered_request_limits_training_and_reports() -> None:
     class Lowering(Watching):
         """Asks for step 8 with looks at 3 and 6, and at 3 for step 5 instead."""
 
@@ -848,7 +848,7 @@ def go_on(before: Bench) -> tuple[Bench, Foreseeing]:
     return again, tuner
 
 
-def test_a_question_is_an_order_and_its_answer_is_told() -> None:
+def test_prediction_is_requested_and_its_answer_reaches_a_tuner() -> None:
     bench, tuner = foreseeing(4)
     assert bench.engine.predicting
     assert asked(bench) == [(0, 2), (1, 2)]
@@ -872,7 +872,7 @@ def test_late_prediction_reaches_a_running_tuner_only_once() -> None:
     assert tuner.told == [[1, 2]], "the tuner has ended"
 
 
-def test_a_trial_that_was_stopped_or_failed_is_not_told_of() -> None:
+def test_predictions_of_stopped_and_failed_trials_are_dropped() -> None:
     class Stopping(Foreseeing):
         def tell(self, report: Report) -> list[Decision]:
             if report.trial == 1 and report.step == 5:
@@ -891,7 +891,7 @@ def test_a_trial_that_was_stopped_or_failed_is_not_told_of() -> None:
     assert tuner.told == []
 
 
-def test_a_prediction_that_cannot_be_made_is_told_as_none() -> None:
+def test_impossible_prediction_reaches_the_tuner_as_none() -> None:
     bench, tuner = foreseeing(4)
     bench.take(bench.engine.predicted(1, None, 0.0))
     assert tuner.told == [[1, None]]
@@ -929,7 +929,7 @@ def test_resume_answers_predictions_of_complete_trials_with_none() -> None:
     assert again.log[0]["kind"] == "predicted"
 
 
-def test_an_answer_that_was_told_is_not_asked_for_again() -> None:
+def test_resume_does_not_repeat_an_answered_prediction() -> None:
     before, _ = foreseeing(4)
     answer(before, 0, 2)
     again, tuner = go_on(before)
@@ -967,7 +967,7 @@ class Timed(Watching):
         return [Finish()] if seconds >= 30 else []
 
 
-def test_a_timed_tuner_is_told_when_what_and_how_fast() -> None:
+def test_timed_tuner_receives_time_curve_and_speed() -> None:
     bench, tuner = Bench(loss), Timed()
     bench.take(bench.engine.begin(tuner, place=0, capacity=1, now=100.0))
     bench.now = 104.0
@@ -988,7 +988,7 @@ def test_a_timed_tuner_is_told_when_what_and_how_fast() -> None:
     assert replay(Timed(), bench.log, bench.engine.objective).identical
 
 
-def test_others_are_told_neither_time_nor_curve() -> None:
+def test_untimed_tuner_receives_neither_time_nor_curve() -> None:
     bench = Bench(loss)
     bench.begin(Watching())
     bench.run()
@@ -996,7 +996,7 @@ def test_others_are_told_neither_time_nor_curve() -> None:
     assert bench.log[0]["inputs"] == {}
 
 
-def test_the_time_is_told_when_it_is_due_and_recorded() -> None:
+def test_tuner_is_called_at_its_due_times() -> None:
     bench, tuner = Bench(loss), Timed()
     bench.take(bench.engine.begin(tuner, place=0, capacity=1, now=5.0))
     assert bench.engine.due == 15.0

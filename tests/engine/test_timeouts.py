@@ -17,7 +17,7 @@ def test_a_timeout_is_a_number_of_seconds(name: str, value: object) -> None:
         dt.Timeouts(**{name: value})  # type: ignore[arg-type]
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
+def test_timeouts_report_all_problems_together() -> None:
     with pytest.raises(ConfigurationError) as refused:
         dt.Timeouts(step_seconds=0, silence_seconds=-1)
     assert len(refused.value.problems) == 2

@@ -83,7 +83,7 @@ def test_spaces_that_overlap_are_trained_once() -> None:
 
 
 @pytest.mark.parametrize(("lr", "note"), [(0.1, ""), (0.2, ": the studies have nothing in common")])
-def test_the_rates_are_said_in_words(lr: float, note: str) -> None:
+def test_preview_text_shows_the_merge_rates(lr: float, note: str) -> None:
     spaces = [dt.Space(lr=Constant(0.1)), dt.Space(lr=Constant(lr))]
     text = str(dt.preview(spaces, max_steps=10))
     assert text.endswith(f"p = 1.000, 1.000{note}")

@@ -426,7 +426,7 @@ def test_divided_stage_keeps_the_failure_of_its_step() -> None:
     assert ("fail", 1, 1, "boom") in table.failed(2, 1)
 
 
-def test_two_steps_that_fail_once_each_fail_nobody() -> None:
+def test_two_steps_that_fail_once_each_fail_no_trial() -> None:
     table = two_branches()
     table.extend(1, 9)
     table.join("w0")
@@ -651,7 +651,7 @@ def test_taken_stage_is_waited_for_up_to_the_last_request() -> None:
     assert table.dispatcher.is_idle
 
 
-def test_what_nobody_wants_any_more_is_not_waited_for() -> None:
+def test_taken_stage_without_requests_is_not_waited_for() -> None:
     table = Table()
     table.trial(Constant(0.5), 6)
     table.extend(0, 6)

@@ -183,7 +183,7 @@ def test_without_merging_nothing_is_shared(trials: Trials) -> None:
     assert len(set(keys)) == len(keys) == len(trials)
 
 
-def test_new_steps_and_splits_are_told_of() -> None:
+def test_plan_reports_new_nodes_and_splits() -> None:
     told: list[tuple[str, int, int]] = []
     plan = SearchPlan(
         ROOT,

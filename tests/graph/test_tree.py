@@ -104,7 +104,7 @@ def test_a_state_without_metrics_is_a_stage_of_no_steps() -> None:
     assert spans(tree_of(plan)) == [(9, 9)]
 
 
-def test_what_nobody_asks_for_is_not_trained() -> None:
+def test_tree_of_plan_without_requests_is_empty() -> None:
     plan = SearchPlan(ROOT)
     plan.register(0, {"lr": Constant(1.0)}, 9)
     assert len(tree_of(plan)) == 0

@@ -29,7 +29,7 @@ def test_it_falls_only_after_nothing_more_was_wanted_for_a_while() -> None:
     assert demand.target == 2
 
 
-def test_workers_are_let_go_that_have_been_idle_all_the_time() -> None:
+def test_long_idle_names_workers_idle_during_the_whole_period() -> None:
     demand = Demand(least=1, most=8, idle_seconds=IDLE_SECONDS)
     demand.note(2, ("a", "b"), 0.0)
     demand.note(2, ("b", "c"), 5.0)

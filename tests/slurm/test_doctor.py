@@ -24,7 +24,7 @@ def test_workers_that_are_jobs_are_examined_and_end(folder: Folder) -> None:
     assert not (folder.path / "runs").exists()
 
 
-def test_what_slurm_refuses_is_said(folder: Folder) -> None:
+def test_doctor_shows_the_refusal_of_slurm(folder: Folder) -> None:
     done = folder.command("doctor", "walk.py", "--slurm", *ON_SLURM, "--partition", "nowhere")
     assert done.returncode == 1
     assert "nowhere" in done.stderr or "partition" in done.stderr

@@ -92,7 +92,7 @@ def test_launch_gives_workers_names_devices_and_shared_arguments(
         assert began[3:] == ["tcp://there:1", "--nthreads", "1", "--no-nanny", "--name", name]
 
 
-def test_each_worker_is_told_once_and_waited_for(
+def test_launch_signals_each_worker_once_and_waits_for_it(
     tmp_path: Path, launch: Callable[..., subprocess.Popen[str]]
 ) -> None:
     job = launch("--workers", "2", "--name", "job")
@@ -141,7 +141,7 @@ def test_workers_end_with_a_job_that_is_killed(
     wait_until(lambda: not is_alive(pid))
 
 
-def test_too_few_gpus_are_said_before_a_worker_begins(
+def test_launch_refuses_too_few_gpus_before_workers_start(
     tmp_path: Path, launch: Callable[..., subprocess.Popen[str]]
 ) -> None:
     job = launch(
@@ -168,6 +168,6 @@ def test_devices_are_shared_out(
     assert device_shares(visible, workers, each, sharers) == shares
 
 
-def test_no_device_is_told_of_by_its_variable() -> None:
+def test_device_shares_without_devices_names_the_variable() -> None:
     with pytest.raises(ConfigurationError, match=r"see 1 GPUs .* CUDA_VISIBLE_DEVICES=\(not set\)"):
         device_shares("", 2, 1, 2)

@@ -53,7 +53,7 @@ def test_is_gone_reused_process_id_is_another_process() -> None:
         (elsewhere(job="9"), True),
     ],
 )
-def test_elsewhere_only_a_job_can_be_told_to_be_gone(driver: Driver, is_gone: bool) -> None:
+def test_is_gone_on_another_host_is_known_only_of_a_job(driver: Driver, is_gone: bool) -> None:
     assert driver.is_gone(RUNNING, HERE) is is_gone
 
 

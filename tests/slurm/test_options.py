@@ -46,7 +46,7 @@ def test_times_are_read_as_slurm_reads_them(text: object, seconds: int | None) -
     assert seconds_of(text) == seconds
 
 
-def test_all_problems_are_said_at_once() -> None:
+def test_slurm_options_report_all_problems_together() -> None:
     with pytest.raises(ConfigurationError) as caught:
         SlurmOptions(
             workers="8-2",

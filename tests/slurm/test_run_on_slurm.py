@@ -83,7 +83,7 @@ def test_encrypted_workers_run_a_study(folder: Folder) -> None:
         (("--directive", "--no-such"), "unrecognized option"),
     ],
 )
-def test_what_slurm_refuses_is_said_in_its_own_words(
+def test_run_shows_the_refusal_in_the_words_of_slurm(
     folder: Folder, flags: tuple[str, ...], words: str
 ) -> None:
     done = folder.command(*RUN, *flags)
@@ -100,7 +100,7 @@ def test_jobs_that_end_at_once_are_not_submitted_for_ever(folder: Folder) -> Non
     assert "3 jobs of SLURM ended before their worker was there" in done.stderr
 
 
-def test_all_that_is_wrong_with_the_options_is_said_at_once(folder: Folder) -> None:
+def test_run_reports_all_wrong_slurm_options_together(folder: Folder) -> None:
     done = folder.command(*RUN, "--workers", "8-2", "--walltime", "soon", "--interface", "no0")
     assert done.returncode == 2
     for words in ("workers must be", "walltime must be", "unknown interface 'no0'"):

@@ -305,7 +305,7 @@ def test_queued_job_is_cancelled_when_no_stage_needs_it(folder: Folder, slurm: S
     assert len({job for job, *_ in folder.steps()}) == 1
 
 
-def test_a_step_that_is_longer_than_the_margin_is_told(folder: Folder) -> None:
+def test_step_longer_than_the_margin_is_logged_once(folder: Folder) -> None:
     options(folder, walltime="2", margin="0:01")
     slow = STUDY_FILE.replace("sleep(0.1)", "sleep(1.6)")
     (folder.path / "count.py").write_text(slow)

@@ -74,7 +74,7 @@ def test_account_and_prologue_default_to_those_of_the_workers() -> None:
     assert "module load cuda" not in job_script(own, workers, "8", ["run"], ["status"])
 
 
-def test_all_problems_are_said_at_once() -> None:
+def test_driver_options_report_all_problems_together() -> None:
     with pytest.raises(ConfigurationError) as caught:
         DriverOptions(cpus=0, memory="much", walltime="soon", directives=("nice",))
     assert len(caught.value.problems) == 4

@@ -172,7 +172,7 @@ def test_what_is_known_of_states_is_durable_before_they_go(database: Database) -
     assert len(scene.keys) == 1
 
 
-def test_the_store_is_counted_whole_with_strangers_and_uploads(database: Database) -> None:
+def test_evictor_counts_foreign_states_and_uploads(database: Database) -> None:
     scene = Scene(database)
     for number in range(3):
         scene.store.save(STATE, key=f"f{number}", attempt="0-bb", step=5)
@@ -636,7 +636,7 @@ READS = 100
 
 
 @pytest.mark.slow
-def test_who_reads_a_state_that_goes_gets_all_of_it_or_is_told(tmp_path: Path) -> None:
+def test_read_during_an_eviction_is_complete_or_raises(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
     answers: Any = context.Queue()

@@ -99,7 +99,7 @@ def test_a_state_costs_the_steps_from_the_nearest_one_before_it() -> None:
     assert [found[key].stays for key in keys] == [False, True, False]
 
 
-def test_ends_and_partings_are_worth_more_than_states_in_between() -> None:
+def test_ends_and_branch_points_have_a_higher_chance() -> None:
     table = Table()
     first = table.trial(Constant(0.5), TrialState.COMPLETE)
     table.trial(turn(20), TrialState.COMPLETE)
@@ -134,7 +134,7 @@ def test_best_paused_trial_of_a_rung_has_the_highest_chance() -> None:
     assert by_value[0] == either(INSIDE, GOES_ON)
 
 
-def test_a_later_state_on_the_way_serves_whoever_comes() -> None:
+def test_latest_state_of_a_running_trial_has_chance_1() -> None:
     table = Table()
     trial = table.trial(Constant(0.5), TrialState.RUNNING)
     early, late = table.store(trial, 10), table.store(trial, 30)
