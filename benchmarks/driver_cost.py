@@ -191,7 +191,7 @@ def _on_host(sequences: Mapping[str, Sequence], steps: int) -> float:
         receipt = host.run(spec)
         host.close(60)
         seconds = time.perf_counter() - began
-    if receipt["status"] != "trained" or receipt["step"] != steps:
+    if receipt.status != "trained" or receipt.step != steps:
         raise RuntimeError(f"the stage must be trained to step {steps}, got {receipt}")
     return seconds
 

@@ -26,7 +26,7 @@ from dasktune.simulate.runner import Conditions, SimulatedRunner
 from dasktune.storage.codec import encode
 from dasktune.study.additions import recorder_of
 from dasktune.traces.timing import EvenPace
-from dasktune.types import Objective, Step
+from dasktune.types import Step
 
 METRIC = "value"
 WORKERS = 64
@@ -63,21 +63,8 @@ class _Recorded:
         self._events = 0
         self._orders: dict[str, RunStage] = {}
 
-    @property
-    def trials(self) -> Mapping[int, Any]:
-        return self.engine.trials
-
-    @property
-    def objective(self) -> Objective:
-        return self.engine.objective
-
-    @property
-    def finished(self) -> bool:
-        return self.engine.finished
-
-    @property
-    def due(self) -> float | None:
-        return self.engine.due
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
 
     def begin(self, tuner: Tuner, **options: Any) -> Outcome:
         return self._written(self.engine.begin(tuner, **options))
@@ -121,9 +108,7 @@ class _Recorded:
             step=event.step,
             reports=event.reports,
         )
-        names = ("key", "step", "digest", "nbytes", "seconds")
-        message = {name: getattr(commit, name) for name in names}
-        self._recorder.checkpoint(node, {**message, "by": commit.attempt})
+        self._recorder.checkpoint(node, commit)
 
     def _ended(self, event: TrainingEnded) -> None:
         end = {"status": event.status, "step": event.step, "repeated": 0}
@@ -187,7 +172,7 @@ def next_records(engine: Engine, count: int) -> list[Record]:
         node = engine.view.wanted[number][0]
         values = {name: one(0) for name, one in engine.trials[number].sequences.items()}
         metrics = {METRIC: loss_of(values, node.stop)}
-        outcome = engine.measured(number, node.stop, metrics, 0.0)
+        outcome = engine.measured(number, node.stop, metrics, 0.0, seconds=1.0)
         found += [one for one in outcome.records if one["kind"] != "snapshot"]
     return found
 

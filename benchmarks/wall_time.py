@@ -14,6 +14,7 @@ from trainers import Counting, logged
 
 import dasktune as dt
 from dasktune.cluster.local import local_client
+from dasktune.worker.messages import StateSaved
 from dasktune.worker.plugin import TOPIC
 
 SLEEP_SECONDS = 0.002
@@ -87,7 +88,10 @@ def _last_durable(events: Iterable[tuple[float, Mapping[str, Any]]]) -> float:
     return max(
         at
         for at, content in events
-        if any(message["kind"] == "saved" for message in content.get("messages", ()))
+        if any(
+            message["kind"] == StateSaved.__name__
+            for message in content["message"].get("messages", ())
+        )
     )
 
 
