@@ -160,9 +160,12 @@ def locked(postgresql: str) -> Iterator[Callable[[str], str]]:
             connection.exec_driver_sql(f"create role locked login superuser password '{literal}'")
             access.write_text(f"local all locked scram-sha-256\n{before}")
             connection.exec_driver_sql("select pg_reload_conf()")
-            place = postgresql.partition("@")[2]
+            # A database of its own: the studies of other tests must not change what is printed.
+            connection.exec_driver_sql("create database secrets owner locked")
+            place = postgresql.partition("@")[2].replace("/postgres?", "/secrets?")
             yield lambda password: f"postgresql+psycopg://locked:{password}@{place}"
             access.write_text(before)
+            connection.exec_driver_sql("drop database secrets with (force)")
             connection.exec_driver_sql("drop owned by locked")
             connection.exec_driver_sql("drop role locked")
     finally:
@@ -206,7 +209,7 @@ def test_the_password_of_a_database_is_found_nowhere(
         ["gc", url, "--storage=store", "--dry-run"],
         ["status", locked("wrong-" + PASSWORD)],
         ["ls", locked("wrong-" + PASSWORD), "--storage=store"],
-        ["status", url.replace("/postgres?", "/no_such?")],
+        ["status", url.replace("/secrets?", "/no_such?")],
         ["status", f"postgresql+psycopg://locked:{PASSWORD}@127.0.0.1:1/x"],
         ["status", f"postgresql+psycopg://locked:{PASSWORD}@db:port/x"],
     ):
