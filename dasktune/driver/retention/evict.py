@@ -80,8 +80,8 @@ REACTION_SECONDS = 0.5
 CAUTION = 0.15
 """Largest share of the budget that is left free for such a time.
 
-`FADE`, `REACTION_SECONDS` and `CAUTION` matter on real clocks only. ``benchmarks/budget.py`` holds
-a store to its budget at every moment.
+`FADE`, `REACTION_SECONDS` and `CAUTION` matter on real clocks only, so ``benchmarks/eviction.py``
+cannot test them. Their values rest on no experiment yet.
 """
 
 THREADS = 8
