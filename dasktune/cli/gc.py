@@ -12,9 +12,9 @@ from functools import partial
 
 from dasktune.cli.ls import Places
 from dasktune.driver.history import record_of
-from dasktune.driver.leases import STALE_SECONDS
 from dasktune.driver.retention.listing import StoreListing, list_store, remove_orphan
 from dasktune.driver.retention.value import ENOUGH, StateValues, StoreValues, mark
+from dasktune.engine.timeouts import STALE_SECONDS
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError, StorageError, refuse
 from dasktune.graph.attempts import DispatchOptions

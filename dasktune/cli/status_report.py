@@ -10,14 +10,12 @@ from urllib.parse import urlsplit
 import psutil
 
 from dasktune.driver.run_status import Wait
+from dasktune.engine.timeouts import NO_HEARTBEAT_SECONDS
 from dasktune.report.formats import count, duration
 from dasktune.storage.database.database import FailedStages
 from dasktune.storage.database.schema import RunRow, StageRow, TrialRow
 from dasktune.storage.redaction import redacted
 from dasktune.types import Step
-
-SILENT_SECONDS = 60.0
-"""A driver without a heartbeat for so long is dead, or hangs."""
 
 MOST_SHOWN = 10
 """Lines of one kind, unless the user wants all."""
@@ -170,7 +168,7 @@ def driver_of(row: RunRow, now: float) -> DriverStatus:
         is_gone = is_here and not _is_there(row.pid, row.began)
         if is_gone:
             state = "dead"
-        elif now - row.seen > SILENT_SECONDS:
+        elif now - row.seen > NO_HEARTBEAT_SECONDS:
             state = "silent" if is_here else "dead"
     return DriverStatus(
         state=state,

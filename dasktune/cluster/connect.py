@@ -19,21 +19,15 @@ from distributed.comm.addressing import parse_host_port
 from distributed.core import rpc
 from distributed.security import Security
 
+from dasktune.engine.timeouts import (
+    CLIENT_SECONDS,
+    GUESS_SECONDS,
+    HELLO_SECONDS,
+    HOST_CONNECT_SECONDS,
+)
 from dasktune.errors import ClusterError, ConfigurationError, refuse
 
-CLIENT_SECONDS = 10.0
-"""Longest time of a scheduler to accept a client."""
-
 SCHEMES = ("tls", "tcp")
-
-CONNECT_SECONDS = 5.0
-"""Longest time of a host to accept a connection."""
-
-HELLO_SECONDS = 6.0
-"""Longest time of a scheduler to identify itself; it is silent while it imports."""
-
-GUESS_SECONDS = 1.0
-"""Longest time of another server to answer, for each protocol that is tried."""
 
 HELLO = b"pickle-protocol"
 """Part of the first bytes that every Dask server sends to a new connection."""
@@ -178,7 +172,7 @@ def address_in(file: str | os.PathLike[str]) -> str:
 async def _kind(address: str, security: Security) -> str:
     """Return the type of the Dask server at an address."""
     arguments = security.get_connection_args("client")
-    server = rpc(address, timeout=CONNECT_SECONDS, connection_args=arguments)
+    server = rpc(address, timeout=HOST_CONNECT_SECONDS, connection_args=arguments)
     try:
         identity = await asyncio.wait_for(server.identity(), HELLO_SECONDS)
     except TimeoutError as error:
@@ -235,7 +229,7 @@ def _first_bytes(
 ) -> bytes:
     """Return the first bytes from a server; empty if it is silent for `patience` seconds."""
     deadline = time.monotonic() + patience
-    with socket.create_connection((host, port), CONNECT_SECONDS) as plain:
+    with socket.create_connection((host, port), HOST_CONNECT_SECONDS) as plain:
         plain.settimeout(patience)
         with plain if context is None else context.wrap_socket(plain) as connection:
             connection.sendall(question)

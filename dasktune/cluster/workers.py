@@ -14,7 +14,16 @@ from typing import Any, Protocol, runtime_checkable
 from distributed import Client
 
 from dasktune.cluster.versions import Versions, differences, probe, problems_of_worker
-from dasktune.engine.timeouts import Timeouts
+from dasktune.engine.timeouts import (
+    FIRST_WORKER_SECONDS,
+    IMPORT_SECONDS,
+    PROBE_SECONDS,
+    RECONNECT_SECONDS,
+    SCHEDULER_ANSWER_SECONDS,
+    WORKER_LIST_SECONDS,
+    WORKERS_SECONDS,
+    Timeouts,
+)
 from dasktune.errors import ClusterError
 from dasktune.graph.events import WorkerJoined, WorkerLost
 from dasktune.worker.job import PROCESS, JobPlan
@@ -26,29 +35,8 @@ logger = logging.getLogger(__name__)
 Put = Callable[[WorkerJoined | WorkerLost | LeaveAnnounced], None]
 """Takes what happens to workers; called from any thread."""
 
-WORKERS_SECONDS = 60.0
-"""How long a cluster may be without any worker, at the beginning and later."""
-
-WAIT_SECONDS = 1.0
-"""How often it is looked whether anybody still waits for the first worker."""
-
-LOOK_SECONDS = 5.0
-"""How often it is looked which workers are there, whatever was heard of them."""
-
-ANSWER_SECONDS = 5.0
-"""How long the scheduler may take to say which they are."""
-
-PROBE_SECONDS = 10.0
-"""How long a worker may take to say which packages it has."""
-
-ASK_SECONDS = 60.0
-"""How long a worker may take to open the trainer's code; importing it may take a while."""
-
 NO_ANSWER = object()
 """Stands for the answer of a worker that gives none."""
-
-CONNECT_SECONDS = 2.0
-"""Time limit of each attempt to reach a lost scheduler."""
 
 
 @runtime_checkable
@@ -101,7 +89,7 @@ def connect_again(address: str, security: Any, pool: object) -> Client | None:
         The value of the client's ``cluster``.
     """
     try:
-        client = Client(address, security=security, set_as_default=False, timeout=CONNECT_SECONDS)
+        client = Client(address, security=security, set_as_default=False, timeout=RECONNECT_SECONDS)
     except (OSError, TimeoutError):
         return None
     client.cluster = pool
@@ -195,7 +183,7 @@ class Workers:
         self._open = True  # from here on there is something to be taken off again
         plugin = StagePlugin(self._plan)
         # Who has not answered does not answer to this either.
-        seconds = ASK_SECONDS if is_whole else PROBE_SECONDS
+        seconds = IMPORT_SECONDS if is_whole else PROBE_SECONDS
         self._broadcast(lambda: self._client.register_plugin(plugin), seconds)
         self._client.subscribe_topic(TOPIC, on_event)
         self._client.subscribe_topic("all", self._on_membership)
@@ -244,7 +232,7 @@ class Workers:
             call = self._client.run(function, *arguments, workers=[worker], on_error="return")
             try:
                 return (
-                    await asyncio.wait_for(call, ASK_SECONDS if seconds is None else seconds)
+                    await asyncio.wait_for(call, IMPORT_SECONDS if seconds is None else seconds)
                 ).get(worker, NO_ANSWER)
             except TimeoutError:
                 logger.warning("worker %s does not answer; it is not used before it does", worker)
@@ -274,7 +262,7 @@ class Workers:
         began, reason = time.monotonic(), ""
         while not self._gives_up():
             try:
-                self._client.wait_for_workers(1, timeout=WAIT_SECONDS)
+                self._client.wait_for_workers(1, timeout=FIRST_WORKER_SECONDS)
             except TimeoutError:
                 reason = self._check_patience(time.monotonic() - began, patience, reason)
             else:
@@ -328,7 +316,9 @@ class Workers:
             name = self._plan.run
             # A scheduler that was started again, and the client has found, does not know it.
             with suppress(ValueError):
-                self._broadcast(lambda: self._client.unregister_worker_plugin(name), ANSWER_SECONDS)
+                self._broadcast(
+                    lambda: self._client.unregister_worker_plugin(name), SCHEDULER_ANSWER_SECONDS
+                )
 
     def _on_membership(self, event: tuple[float, Mapping[str, Any]]) -> None:
         """Note workers that come and go; runs in Dask's event loop."""
@@ -349,11 +339,11 @@ class Workers:
             Whether the scheduler is the one that was there before.
         """
         now = time.monotonic()
-        if now - self._looked < min(LOOK_SECONDS, self._timeouts.silence_seconds / 4):
+        if now - self._looked < min(WORKER_LIST_SECONDS, self._timeouts.silence_seconds / 4):
             return True
         self._looked = now
         try:
-            identity = self._client.sync(self._identity, callback_timeout=ANSWER_SECONDS)
+            identity = self._client.sync(self._identity, callback_timeout=SCHEDULER_ANSWER_SECONDS)
         except (OSError, TimeoutError):
             return True  # heard of by the client's status, if it is gone
         if identity["id"] != self._scheduler and self._scheduler:

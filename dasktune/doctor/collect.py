@@ -22,7 +22,7 @@ from uuid import uuid4
 import cloudpickle
 from distributed import Client, Future
 
-from dasktune.cluster.workers import WORKERS_SECONDS, pool_of
+from dasktune.cluster.workers import pool_of
 from dasktune.doctor import process, storage, study
 from dasktune.doctor.facts import (
     Device,
@@ -37,13 +37,11 @@ from dasktune.doctor.facts import (
     WorkerFacts,
 )
 from dasktune.doctor.study import CheckedStudy
+from dasktune.engine.timeouts import CHECK_GRACE_SECONDS, WORKERS_SECONDS
 from dasktune.errors import ClusterError
 from dasktune.storage.layout import probe_folder
 from dasktune.storage.redaction import redacted
 from dasktune.trainer.fingerprint.fingerprint import differing
-
-GRACE_SECONDS = 5.0
-"""Added to the time limit of a call, until the client itself gives up."""
 
 Remote = Callable[..., Any]
 
@@ -159,7 +157,7 @@ class RemoteCalls:
     def _do(self, function: Remote, work: Callable[[], Any]) -> Any:
         with _by_value(sys.modules[function.__module__]):
             return self._client.sync(
-                work, asynchronous=False, callback_timeout=self._seconds + GRACE_SECONDS
+                work, asynchronous=False, callback_timeout=self._seconds + CHECK_GRACE_SECONDS
             )
 
     def _reason(self, error: object) -> str:

@@ -13,12 +13,10 @@ from dasktune.doctor.checks import diagnose
 from dasktune.doctor.collect import Collector
 from dasktune.doctor.findings import Diagnosis
 from dasktune.doctor.study import CheckedStudy
+from dasktune.engine.timeouts import CHECK_SECONDS
 from dasktune.errors import ClusterError, ConfigurationError
 from dasktune.study.study import Study
 from dasktune.worker.gpus import gpus_needed
-
-SECONDS = 30.0
-"""Default time limit of each check on each worker."""
 
 
 def doctor(
@@ -27,7 +25,7 @@ def doctor(
     client: Client | None = None,
     workers: int | None = None,
     gpus_per_worker: float | None = None,
-    seconds: float = SECONDS,
+    seconds: float = CHECK_SECONDS,
 ) -> Diagnosis:
     """Check all that a study needs, and return the findings with what to mend.
 
@@ -75,7 +73,7 @@ without one it is used with ask and tell
         return examine(checked, local, seconds=seconds)
 
 
-def examine(checked: CheckedStudy, client: Client, *, seconds: float = SECONDS) -> Diagnosis:
+def examine(checked: CheckedStudy, client: Client, *, seconds: float = CHECK_SECONDS) -> Diagnosis:
     """Return the findings on all that a study needs on a cluster."""
     if isinstance(seconds, bool) or not (math.isfinite(seconds) and seconds > 0):
         raise ConfigurationError(f"seconds must be a number > 0, got {seconds!r}")

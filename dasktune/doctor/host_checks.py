@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dasktune.doctor.facts import Facts, Look, Offset, Role, StoreUse, WorkerFacts
 from dasktune.doctor.findings import Finding, Group, Status, counted
-from dasktune.driver.leases import LEASE_SECONDS, RENEW_SECONDS
+from dasktune.engine.timeouts import LEASE_SECONDS, RENEW_SECONDS
 
 STORAGE = Group("storage")
 

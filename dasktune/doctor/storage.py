@@ -20,6 +20,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from dasktune.doctor.facts import DatabaseFacts, Speed, StoreUse
+from dasktune.engine.timeouts import CHECK_DATABASE_SECONDS
 from dasktune.errors import ConfigurationError, StorageError
 from dasktune.storage.database.connection import Connections, network_kind
 from dasktune.storage.database.database import Database
@@ -196,7 +197,6 @@ def _leaving_no_folders(url: str, folder: str) -> Iterator[None]:
 
 IN_MEMORY = "in memory"
 
-_BUSY_SECONDS = 5.0
 _MEMORY = (None, "", ":memory:")
 
 
@@ -210,7 +210,7 @@ def try_database(database: Database | str) -> DatabaseFacts:
     if file is None and database.startswith("sqlite:"):
         return DatabaseFacts(name=IN_MEMORY)
     try:
-        connections = Connections(database, timeout=_BUSY_SECONDS, create=False)
+        connections = Connections(database, timeout=CHECK_DATABASE_SECONDS, create=False)
     except (StorageError, ConfigurationError) as error:
         return DatabaseFacts(name="", problem=str(error))
     try:
@@ -279,7 +279,7 @@ def _check_file(file: Path) -> None:
 
 
 def _seconds_of_commit(probe: Path) -> float:
-    with closing(sqlite3.connect(probe, timeout=_BUSY_SECONDS)) as connection:
+    with closing(sqlite3.connect(probe, timeout=CHECK_DATABASE_SECONDS)) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("CREATE TABLE probe (n INT)")
         connection.commit()

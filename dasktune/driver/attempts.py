@@ -15,6 +15,7 @@ from typing import assert_never
 
 from dasktune.driver.recorder import Recorder
 from dasktune.driver.waiting import trials_of
+from dasktune.engine.timeouts import DURABLE_SECONDS
 from dasktune.errors import StorageError
 from dasktune.graph.events import (
     Event,
@@ -44,9 +45,6 @@ from dasktune.worker.messages import (
 )
 
 logger = logging.getLogger(__name__)
-
-DURABLE_SECONDS = 10.0
-"""How long after a stage's end its commit is waited for before the store is asked."""
 
 MOST_REACH = 100
 """How many steps beyond what was heard of a worker may have saved whose scheduler is gone."""

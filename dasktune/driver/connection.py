@@ -20,7 +20,7 @@ from distributed import Client, Future, KilledWorker
 from distributed.client import ClosedClientError
 
 from dasktune.cluster.workers import Workers, client_hushed, connect_again, pool_of
-from dasktune.engine.timeouts import Timeouts
+from dasktune.engine.timeouts import CLIENT_CLOSE_SECONDS, RESULT_SECONDS, SETTLE_SECONDS, Timeouts
 from dasktune.errors import ClusterError, InternalError
 from dasktune.graph.events import RunStage, SaveMissed, WorkerJoined, WorkerLost
 from dasktune.worker.job import JobPlan, StageSpec
@@ -35,15 +35,6 @@ from dasktune.worker.messages import (
 from dasktune.worker.plugin import predicting, prefix_of, run_stage
 
 logger = logging.getLogger(__name__)
-
-CLOSE_SECONDS = 2.0
-"""How long a client may take to be closed whose scheduler is gone."""
-
-SETTLE_SECONDS = 5.0
-"""How long workers may take to answer the messages that are under way when a run ends."""
-
-RESULT_SECONDS = 5.0
-"""How long the receipt of a stage may take whose worker has said nothing of its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,7 +305,7 @@ class Connection:
             client = self._wait(patience)
         if client is None:
             return False
-        self._made.callback(client.close, timeout=CLOSE_SECONDS)
+        self._made.callback(client.close, timeout=CLIENT_CLOSE_SECONDS)
         self._use(client)
         logger.warning("scheduler %s is there again", self._address)
         return True
@@ -322,7 +313,7 @@ class Connection:
     def _wait(self, patience: float) -> Client | None:
         security = self.client.security
         self.close_stages()
-        self.client.close(timeout=CLOSE_SECONDS)
+        self.client.close(timeout=CLIENT_CLOSE_SECONDS)
         deadline = time.monotonic() + patience
         while (client := connect_again(self._address, security, self.pool)) is None:
             if self._gives_up():

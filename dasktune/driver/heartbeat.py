@@ -26,6 +26,7 @@ from dasktune.driver.recorder import Recorder
 from dasktune.driver.run_status import RunCounts, RunStatus
 from dasktune.driver.waiting import Surroundings, in_words, waits_of
 from dasktune.engine.engine import Engine
+from dasktune.engine.timeouts import HEARTBEAT_SECONDS
 from dasktune.engine.trials import best_of
 from dasktune.errors import StorageError
 from dasktune.logs import about, within
@@ -34,9 +35,6 @@ from dasktune.storage.database.schema import RunRow
 from dasktune.storage.redaction import redacted
 
 logger = logging.getLogger(__name__)
-
-HEARTBEAT_SECONDS = 5.0
-"""Time between two heartbeats."""
 
 SHARE_OF_TIME = 0.02
 """Part of the loop's time that heartbeats may take; they come less often if they take longer."""

@@ -18,6 +18,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from uuid import uuid4
 
+from dasktune.engine.timeouts import (
+    LEASE_POLL_SECONDS,
+    LEASE_SECONDS,
+    LEASE_STORE_SECONDS,
+    RENEW_SECONDS,
+    STALE_SECONDS,
+)
 from dasktune.errors import StorageError
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore, Commit
@@ -28,20 +35,8 @@ from dasktune.types import Sequences, Step
 
 logger = logging.getLogger(__name__)
 
-LEASE_SECONDS = 60.0
-"""How long a lease lasts unless it is renewed."""
-
-RENEW_SECONDS = 15.0
-"""How often it is renewed."""
-
-STALE_SECONDS = 86_400.0
-"""How long leases of other drivers are kept: they tell later drivers which states exist."""
-
-PATIENCE = Patience(seconds=10.0, request=10.0)
+PATIENCE = Patience(seconds=LEASE_STORE_SECONDS, request=LEASE_STORE_SECONDS)
 """How long the store is tried: training goes on without a lease that cannot be written soon."""
-
-POLL_SECONDS = (0.1, 5.0)
-"""Least and longest time between two readings of other drivers' files."""
 
 POLL_SHARE = 0.02
 """Share of the time that these readings may take."""
@@ -132,7 +127,7 @@ class Leasing:
         self._count = 0
         self._alive = clock()
         self._renewed = clock()
-        self._poll_seconds = POLL_SECONDS[0]
+        self._poll_seconds = LEASE_POLL_SECONDS[0]
         self._has_failed = False
         self._failed_at = -PATIENCE.seconds
         self._thread = threading.Thread(target=self._work, name="dasktune-leasing", daemon=True)
@@ -365,7 +360,7 @@ class Leasing:
             for root in self._roots
             for path in self._leases.save_requests(root, self._requests_known)
         )
-        least, longest = POLL_SECONDS
+        least, longest = LEASE_POLL_SECONDS
         took = time.monotonic() - began
         self._poll_seconds = min(longest, max(least, took / POLL_SHARE))
         if paths:

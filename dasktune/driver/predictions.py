@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from dasktune.algos.curves.curve import Prediction, Predictor, Question
 from dasktune.engine.outcome import RunPrediction
+from dasktune.engine.timeouts import PREDICTION_RETRY_SECONDS, PREDICTION_SECONDS
 from dasktune.errors import ConfigurationError
 from dasktune.trainer.code import dumps_by_value
 from dasktune.worker.messages import PredictionAnswer
@@ -19,12 +20,6 @@ logger = logging.getLogger(__name__)
 
 MOST_TRIES = 3
 """How many workers are asked the same question, one after the other."""
-
-RETRY_SECONDS = 1.0
-"""Seconds until a question is sent again that a worker did not take."""
-
-ANSWER_SECONDS = 300.0
-"""Seconds that a prediction may take; after that it counts as impossible."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +82,7 @@ class Predictions:
         due = []
         load = Counter(pending.worker for pending in self._open.values())
         for number, pending in self._open.items():
-            if pending.worker is None and now - pending.since >= RETRY_SECONDS:
+            if pending.worker is None and now - pending.since >= PREDICTION_RETRY_SECONDS:
                 pending.since = now
                 *_, worker = min(
                     (name in self._stuck, pending.asked.count(name), load[name], name)
@@ -147,8 +142,8 @@ class Predictions:
             why = ""
             if pending.worker is None and len(pending.asked) >= MOST_TRIES:
                 why = f"{MOST_TRIES} workers were lost with it"
-            elif pending.worker is not None and now - pending.since > ANSWER_SECONDS:
-                why = f"it takes longer than {ANSWER_SECONDS:.0f} s"
+            elif pending.worker is not None and now - pending.since > PREDICTION_SECONDS:
+                why = f"it takes longer than {PREDICTION_SECONDS:.0f} s"
                 stuck.add(pending.worker)
             if why:
                 del self._open[number]

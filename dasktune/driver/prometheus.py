@@ -19,17 +19,12 @@ from typing import Any
 from distributed import Client, Scheduler, SchedulerPlugin
 
 import dasktune
+from dasktune.engine.timeouts import NO_HEARTBEAT_SECONDS, PROMETHEUS_SECONDS
 
 logger = logging.getLogger(__name__)
 
-ANSWER_SECONDS = 5.0
-"""How long a driver waits for the scheduler: no decision rests on it."""
-
 TOPIC = "dasktune-figures"
 NAME = "dasktune-prometheus"
-
-SILENT_SECONDS = 60.0
-"""After so long without a message the gauges of a run are no longer served."""
 
 MOST_STUDIES = 1000
 """Studies that are remembered; beyond that, those with the oldest messages are forgotten."""
@@ -151,7 +146,7 @@ class Figures:
         if len(self._studies) > MOST_STUDIES:
             del self._studies[next(iter(self._studies))]
         for other, (received, _) in list(known.runs.items()):
-            if other != run and self._clock() - received > SILENT_SECONDS:
+            if other != run and self._clock() - received > NO_HEARTBEAT_SECONDS:
                 self._end(known, other)
         known.runs[run] = self._clock(), figures
         if message.get("ended"):
@@ -166,7 +161,7 @@ class Figures:
                     if figure == family.figure:
                         totals[label] = value
             for received, figures in known.runs.values():
-                if family.is_counter or self._clock() - received <= SILENT_SECONDS:
+                if family.is_counter or self._clock() - received <= NO_HEARTBEAT_SECONDS:
                     for label, value in _values(family, figures):
                         before = totals.get(label, 0.0) if family.is_counter else 0.0
                         totals[label] = value + before
@@ -284,7 +279,7 @@ def serve(client: Client) -> bool:
         return True
 
     try:
-        return bool(client.sync(ask, callback_timeout=ANSWER_SECONDS))
+        return bool(client.sync(ask, callback_timeout=PROMETHEUS_SECONDS))
     except Exception as error:  # noqa: BLE001 - whatever fails there is no reason to fail here
         logger.debug("the scheduler serves no metrics of studies: %s", error)
         return False
@@ -302,6 +297,6 @@ def send(client: Client, message: Mapping[str, object], *, waits: bool = False) 
 
     if waits:
         with suppress(OSError):  # a time-out, too
-            client.sync(log, callback_timeout=ANSWER_SECONDS)
+            client.sync(log, callback_timeout=PROMETHEUS_SECONDS)
     else:
         loop.add_callback(log)

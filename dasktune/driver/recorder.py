@@ -11,6 +11,7 @@ from typing import Any
 
 from dasktune.driver.waiting import MOST_TRIALS, trials_of
 from dasktune.engine.outcome import Outcome
+from dasktune.engine.timeouts import USED_SECONDS
 from dasktune.engine.trials import ADDED, TrialRecord
 from dasktune.graph.events import RunStage
 from dasktune.graph.plan import Node
@@ -29,9 +30,6 @@ from dasktune.storage.redaction import redacted
 from dasktune.types import Metrics, Step, TrialState
 
 logger = logging.getLogger(__name__)
-
-USED_SECONDS = 60.0
-"""Seconds between two writes of the states that were used."""
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from typing import assert_never
 
 from distributed import Client
 
-from dasktune.cluster.workers import WORKERS_SECONDS, Pool
+from dasktune.cluster.workers import Pool
 from dasktune.driver import attempts as attempting
 from dasktune.driver import shared_stages as sharing
 from dasktune.driver.attempts import AttemptLost, Attempts, Reached, StateDurable
@@ -41,7 +41,14 @@ from dasktune.driver.shared_stages import NoSharing, SharedStages
 from dasktune.engine.engine import Engine
 from dasktune.engine.limits import Meter
 from dasktune.engine.outcome import Order, Outcome, RunPrediction, with_save_points
-from dasktune.engine.timeouts import Timeouts
+from dasktune.engine.timeouts import (
+    DRAIN_SECONDS,
+    LOOK_UP_SECONDS,
+    LOOP_SECONDS,
+    RECORD_FLUSH_SECONDS,
+    WORKERS_SECONDS,
+    Timeouts,
+)
 from dasktune.errors import ClusterError, InternalError, StorageError
 from dasktune.graph.events import (
     Event,
@@ -63,20 +70,11 @@ from dasktune.worker.messages import LeaveAnnounced, PredictionAnswer, StageMess
 
 logger = logging.getLogger(__name__)
 
-POLL_SECONDS = 0.5
-"""The loop looks after itself at least this often."""
-
 MOST_MESSAGES = 1000
 """Messages taken in one turn, before records are written and orders carried out."""
 
-DRAIN_SECONDS = 60.0
-"""How long running stages may take to end and to be saved when a run is interrupted."""
-
-LOOK_UP = Patience(seconds=5.0, request=5.0)
+LOOK_UP = Patience(seconds=LOOK_UP_SECONDS, request=LOOK_UP_SECONDS)
 """How long the store is tried when the loop looks up states whose messages were lost."""
-
-FLUSH_SECONDS = 0.1
-"""How long records that no decision rests on may wait to be written."""
 
 
 InboxMessage = ClusterMessage | LeaseMessage | Tick
@@ -252,7 +250,7 @@ class DaskRunner:
     def _next_messages(self) -> list[InboxMessage]:
         """Wait for messages until something is due; return all that are there."""
         due = self._engine.next_tick(self._now())
-        wait = POLL_SECONDS if due is None else min(POLL_SECONDS, due - self._now())
+        wait = LOOP_SECONDS if due is None else min(LOOP_SECONDS, due - self._now())
         received: list[InboxMessage] = []
         try:
             received.append(self._inbox.get(timeout=max(0.001, wait)))
@@ -335,7 +333,7 @@ class DaskRunner:
         What only says what happened may wait a little: it can be found again in the store.
         """
         now = self._now()
-        if self._recorder.holds_decisions or now - self._flushed > FLUSH_SECONDS:
+        if self._recorder.holds_decisions or now - self._flushed > RECORD_FLUSH_SECONDS:
             self._recorder.flush()
             self._flushed = now
             self._say_what_is_safe()

@@ -6,10 +6,8 @@ that can start, never at the whole plan.
 
 from __future__ import annotations
 
+from dasktune.engine.timeouts import SOON_SECONDS
 from dasktune.graph.view import AttemptView, RunView
-
-SOON_SECONDS = 60.0
-"""A new worker pays off for stages that can start within this time."""
 
 MOST = 1000
 """Stages that can start are counted up to here: no pool has as many workers."""

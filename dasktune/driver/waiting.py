@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from dasktune.driver.run_status import Wait
+from dasktune.engine.timeouts import LATE_SECONDS, SLOW_STORE_SECONDS
 from dasktune.graph.plan import Node
 from dasktune.graph.view import RunView
 
@@ -23,12 +24,6 @@ MOST_NODES = 1000
 
 MOST_WORKERS = 3
 """Workers that one sentence names."""
-
-SLOW_SECONDS = 30.0
-"""How long a worker may take to begin a stage before the status mentions it."""
-
-ANSWER_SECONDS = 10.0
-"""How long the store may take to answer before the status mentions it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,9 +119,9 @@ def _lacking_text(around: Surroundings) -> str:
 def _for_store(around: Surroundings) -> Iterator[Wait]:
     """Yield what the store has not answered or saved for long."""
     since = around.unanswered
-    if since is not None and around.now - since >= ANSWER_SECONDS:
+    if since is not None and around.now - since >= SLOW_STORE_SECONDS:
         yield Wait(kind="store", text="the store has not answered", since=since)
-    late = [at for at in around.unsaved.values() if around.now - at >= ANSWER_SECONDS]
+    late = [at for at in around.unsaved.values() if around.now - at >= SLOW_STORE_SECONDS]
     if late:
         stages = _counted(len(late), "stage")
         text = f"the store has not got the states of {stages} that ended"
@@ -138,7 +133,7 @@ def _for_begin(view: RunView, around: Surroundings) -> Iterator[Wait]:
     late = {
         attempt.worker: since
         for name, since in around.unbegun.items()
-        if around.now - since >= SLOW_SECONDS and (attempt := view.attempts.get(name)) is not None
+        if around.now - since >= LATE_SECONDS and (attempt := view.attempts.get(name)) is not None
     }
     for worker, since in islice(late.items(), MOST_WORKERS):
         text = f"worker {worker} has not begun the stage that it was sent"

@@ -6,11 +6,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from dasktune.engine.timeouts import LIMIT_SAVE_SECONDS
 from dasktune.errors import refuse
 from dasktune.types import Metrics, Objective
-
-SAVE_SECONDS = 10.0
-"""Seconds between two saves: a killed process forgets at most the use in this time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +134,7 @@ class Meter:
         self.of_this_run = replace(
             self.of_this_run, seconds=seconds, worker_seconds=worker_seconds, steps=steps
         )
-        if seconds - self._saved_at >= SAVE_SECONDS:
+        if seconds - self._saved_at >= LIMIT_SAVE_SECONDS:
             self._saved_at = seconds
             self._save(self.of_this_run)
 

@@ -1,4 +1,19 @@
-"""Timeouts: how long parts of a run may say nothing before something is done about it."""
+"""All waits of a run: how long its parts wait for each other. Users set four, by `Timeouts`.
+
+How they relate, from the shortest to the longest. The driver's loop turns every `LOOP_SECONDS`
+and must go on turning, so a question to one worker or one lookup in the store may hold it up for
+a few seconds at most (`RESULT_SECONDS`, `LOOK_UP_SECONDS`); the loop repeats a lost question later.
+A life is a multiple of its sign of life. A heartbeat comes every `HEARTBEAT_SECONDS`, and a driver
+counts as dead after `NO_HEARTBEAT_SECONDS`. A lease is renewed every `RENEW_SECONDS`, each time
+tried for `LEASE_STORE_SECONDS`, and ends after `LEASE_SECONDS`, so two renewals may fail. The store
+may be away for longer than a lease lasts (`LEASE_SECONDS` < `STORE_SECONDS`): another driver may
+then train the same stage, and the first commit stands. A process that ends waits for its last
+writes as long as the store is tried (`STORE_SECONDS` <= `LAST_WRITES_SECONDS`). The waits for
+whole services, which users set, are the longest: minutes, because services restart in minutes.
+
+Durations that nobody waits for stand beside their code: spans of measurement, intervals of
+drawing, thresholds of warnings, and the ages of states (`dasktune.storage.retention`).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +21,222 @@ import math
 from dataclasses import dataclass, fields
 
 from dasktune.errors import refuse
+
+# ------------------------------------------------------------------------- the driver's loop
+
+LOOP_SECONDS = 0.5
+"""Longest time between two turns of the driver's loop: what has no message is noticed then."""
+
+RECORD_FLUSH_SECONDS = 0.1
+"""Longest delay of records on which no decision rests: one transaction writes many of them."""
+
+DURABLE_SECONDS = 10.0
+"""Time from a stage's end until the driver looks for its commit in the store.
+
+The message of the commit comes from another thread than that of the end, and a large state
+is written for seconds; only a lost message takes longer.
+"""
+
+LOOK_UP_SECONDS = 5.0
+"""Retries of the store in the driver's loop, which stands still meanwhile."""
+
+USED_SECONDS = 60.0
+"""Time between two writes of the states that were used: ages of states count in hours."""
+
+LIMIT_SAVE_SECONDS = 10.0
+"""Time between two saves of the used limits: a killed process forgets at most so much."""
+
+PREDICTION_RETRY_SECONDS = 1.0
+"""Time until a question is sent again that a worker did not take."""
+
+PREDICTION_SECONDS = 300.0
+"""Longest time of a prediction; after that the prediction counts as impossible."""
+
+# ---------------------------------------------------------------------- scheduler and workers
+
+HOST_CONNECT_SECONDS = 5.0
+"""Longest time of a host to accept a connection."""
+
+HELLO_SECONDS = 6.0
+"""Longest time of a scheduler to identify itself; it is silent while it imports."""
+
+GUESS_SECONDS = 1.0
+"""Longest time of another server to answer, for each protocol that is tried."""
+
+CLIENT_SECONDS = 10.0
+"""Longest time of a scheduler to accept a client; it has answered before."""
+
+RECONNECT_SECONDS = 2.0
+"""Time limit of each attempt to reach a lost scheduler, so that ctrl-C is noticed soon."""
+
+SCHEDULER_ANSWER_SECONDS = 5.0
+"""Longest time of the scheduler to list its workers; the loop waits meanwhile."""
+
+WORKERS_SECONDS = 60.0
+"""Longest time of a cluster without any worker, at the beginning and later."""
+
+FIRST_WORKER_SECONDS = 1.0
+"""Time between two looks whether the run was interrupted while it waits for its first worker."""
+
+WORKER_LIST_SECONDS = 5.0
+"""Time between two lists of the workers, which make up for lost messages."""
+
+PROBE_SECONDS = 10.0
+"""Longest time of a worker to list its packages."""
+
+IMPORT_SECONDS = 60.0
+"""Longest time of a worker to import the trainer's code, from a shared disk too."""
+
+SOON_SECONDS = 60.0
+"""A new worker pays off for stages that can start within this time."""
+
+SETTLE_SECONDS = 5.0
+"""Longest time of workers to answer the messages that are under way when a run ends."""
+
+RESULT_SECONDS = 5.0
+"""Longest time of the receipt of a stage whose worker sent no message of its end."""
+
+CLIENT_CLOSE_SECONDS = 2.0
+"""Longest time to close a client whose scheduler is gone."""
+
+DRAIN_SECONDS = 60.0
+"""Longest time of running stages to end and to be saved when a run is interrupted."""
+
+# ----------------------------------------------------------------------------------- a worker
+
+PROGRESS_FLUSH_SECONDS = 0.05
+"""Age of the batches in which progress is sent: fast steps would flood the driver."""
+
+STEP_WATCH_SECONDS = 1.0
+"""Time between two checks whether a step has taken too long; a tenth of its limit, if less."""
+
+UNPLANNED_SAVE_SECONDS = 30.0
+"""Least time between unplanned saves: it bounds the loss of work, and the number of states."""
+
+LEAVE_SECONDS = 2.0
+"""Time without a stage after which a worker that leaves closes: its messages have arrived."""
+
+NANNY_SECONDS = 6.0
+"""Time to save on SIGTERM unless a variable sets it: Dask's nanny kills after about 8 s."""
+
+LAST_WRITES_SECONDS = 120.0
+"""Longest wait of a process that ends itself until the store has its states."""
+
+LAST_MESSAGES_SECONDS = 0.3
+"""Wait of a process that ends itself until its last messages are on their way."""
+
+# ------------------------------------------------------------------------- store and leases
+
+STORE_SECONDS = 120.0
+"""Retries of a request to the store before its failure is an error."""
+
+STORE_CHECK_SECONDS = 10.0
+"""Retries on opening a store: an address that is wrong should be reported soon."""
+
+LISTING_REQUEST_SECONDS = 600.0
+"""Time limit of a listing: 1,000,000 names are 1,000 pages, one after another."""
+
+STORE_LISTING_SECONDS = (5.0, 60.0)
+"""Age at which an evicting driver lists the store again: the first if much was written."""
+
+RESULTS_LISTING_SECONDS = 30.0
+"""Age at which a reader of results lists the store again."""
+
+FORGET_SECONDS = 2.0
+"""Age of a removal when its row goes from the database.
+
+The recorder has written its rows of the same state by then.
+"""
+
+LEASE_SECONDS = 60.0
+"""Life of a lease that is not renewed."""
+
+RENEW_SECONDS = 15.0
+"""Time between two renewals."""
+
+LEASE_STORE_SECONDS = 10.0
+"""Retries of a lease: training goes on without a lease that cannot be written soon."""
+
+LEASE_POLL_SECONDS = (0.1, 5.0)
+"""Least and longest time between two readings of other drivers' leases."""
+
+LEASE_LIMIT_SECONDS = 600.0
+"""A lease with a later end is invalid: ten times the life of any lease, for clocks that differ."""
+
+STALE_SECONDS = 86_400.0
+"""Age at which expired leases are removed: they tell later drivers which states exist."""
+
+# ------------------------------------------------------------------------------- the database
+
+DATABASE_SECONDS = 60.0
+"""Retries when a server that has answered before is lost; runs use `Timeouts` instead."""
+
+DATABASE_CONNECT_SECONDS = 5
+"""Longest time of a server to answer, unless the URL sets another time."""
+
+DATABASE_IDLE_SECONDS = 60
+"""Longest idle time of a transaction; dasktune never pauses inside a transaction."""
+
+DATABASE_SILENT_SECONDS = 60
+"""Time without any packet after which a server counts as gone."""
+
+SQLITE_SECONDS = 30.0
+"""Longest wait for another process that writes to the same SQLite file."""
+
+MIRROR_SECONDS = 2.0
+"""Shortest time between two writes to an Optuna study: users look at it, no decision does."""
+
+# ------------------------------------------------------------------------ the status of a run
+
+HEARTBEAT_SECONDS = 5.0
+"""Time between two heartbeats."""
+
+NO_HEARTBEAT_SECONDS = 60.0
+"""Time without a heartbeat after which a driver counts as dead, and its gauges are dropped."""
+
+PROMETHEUS_SECONDS = 5.0
+"""Longest time of the scheduler to take the figures; no decision rests on them."""
+
+LATE_SECONDS = 30.0
+"""Time of a worker to begin a stage after which the status names the worker."""
+
+SLOW_STORE_SECONDS = 10.0
+"""Time of the store to answer after which the status names the store."""
+
+# --------------------------------------------------------------------------- checks by doctor
+
+CHECK_SECONDS = 30.0
+"""Default time limit of each check on each worker."""
+
+CHECK_GRACE_SECONDS = 5.0
+"""Added to this limit until the client itself gives up."""
+
+CHECK_DATABASE_SECONDS = 5.0
+"""Longest wait of a check for another process that writes to the same SQLite file."""
+
+# -------------------------------------------------------------------------------------- SLURM
+
+SLURM_COMMAND_SECONDS = 60.0
+"""Longest time of a command of SLURM; the study goes on without its answer."""
+
+JOB_LIST_SECONDS = 2.0
+"""Time between two queries of the jobs' states."""
+
+RESUBMIT_SECONDS = 30.0
+"""Pause of submissions after SLURM refused a job, or jobs ended at once."""
+
+RELAUNCH_SECONDS = 120.0
+"""A worker that dies after this time is started again.
+
+It is longer than the time that a worker waits for its scheduler: without a scheduler the job
+ends.
+"""
+
+BACKSTOP_SECONDS = 20
+"""Time before its walltime at which a worker is closed even if it is still saving."""
+
+KILL_MARGIN_SECONDS = 5.0
+"""Time before SLURM kills a job at which its workers stop saving."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

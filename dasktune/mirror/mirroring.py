@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
+from dasktune.engine.timeouts import MIRROR_SECONDS
 from dasktune.engine.trials import TrialRecord
 from dasktune.mirror.snapshot import Seen
 from dasktune.types import Metrics, Objective, Step
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
 logger = logging.getLogger(__name__)
-
-INTERVAL_SECONDS: Final = 2.0
-"""Shortest time between two writes."""
 
 DUTY: Final = 0.02
 """Share of the time in which the thread may write. With a slow storage it writes seldom and
@@ -76,7 +74,7 @@ class Mirror:
         objective: Objective,
         *,
         owner: str = "",
-        interval: float = INTERVAL_SECONDS,
+        interval: float = MIRROR_SECONDS,
     ) -> None:
         from dasktune.mirror.frozen import Translator
         from dasktune.mirror.opening import OpenMirror

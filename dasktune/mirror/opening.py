@@ -14,6 +14,7 @@ from optuna.exceptions import ExperimentalWarning, OptunaError
 from optuna.storages import BaseStorage, RDBStorage
 from optuna.study import StudyDirection
 
+from dasktune.engine.timeouts import SQLITE_SECONDS
 from dasktune.errors import ConfigurationError, StorageError, refuse
 from dasktune.mirror.tables import TableWriter, contents_by_tables, understands
 from dasktune.mirror.writers import CallWriter, Contents, Writer, contents_by_calls
@@ -22,9 +23,6 @@ from dasktune.types import Objective
 
 OWNER: Final = "dasktune:study"
 """User attribute of the Optuna study: the owner whose study it mirrors."""
-
-TIMEOUT_SECONDS: Final = 30.0
-"""Longest wait for another process that writes to the same SQLite file."""
 
 
 class OpenMirror:
@@ -170,5 +168,5 @@ def _database(url: str) -> RDBStorage:
     if address.database in (None, "", ":memory:"):
         raise ConfigurationError(f"a mirror must be a file or a database server, got {url!r}")
     Path(str(address.database)).parent.mkdir(parents=True, exist_ok=True)
-    options: dict[str, Any] = {"connect_args": {"timeout": TIMEOUT_SECONDS}}
+    options: dict[str, Any] = {"connect_args": {"timeout": SQLITE_SECONDS}}
     return RDBStorage(url, engine_kwargs=options)

@@ -15,6 +15,7 @@ from dasktune.driver.history import History, TunerPlace
 from dasktune.driver.reuse import Recall
 from dasktune.engine.event_log import Record, Replay, replay
 from dasktune.engine.limits import Used
+from dasktune.engine.timeouts import RESULTS_LISTING_SECONDS
 from dasktune.engine.trials import (
     Repeated,
     Trial,
@@ -43,9 +44,6 @@ if TYPE_CHECKING:
     import pandas
 
     from dasktune.traces.trace import Trace
-
-LOOK_SECONDS = 30.0
-"""Age of the store listing after which a run lists the store again."""
 
 
 class StudyResults:
@@ -416,7 +414,7 @@ class StudyResults:
 
     def look_again(self) -> None:
         """Forget an old store listing: other studies may have saved since."""
-        if time.monotonic() - self._looked_at > LOOK_SECONDS:
+        if time.monotonic() - self._looked_at > RESULTS_LISTING_SECONDS:
             self._dispatcher = None
 
 

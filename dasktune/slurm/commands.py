@@ -6,10 +6,8 @@ import os
 import re
 import subprocess
 
+from dasktune.engine.timeouts import SLURM_COMMAND_SECONDS
 from dasktune.errors import ClusterError
-
-COMMAND_SECONDS = 60.0
-"""Longest time of a command of SLURM."""
 
 
 def call(*command: str) -> subprocess.CompletedProcess[str]:
@@ -26,7 +24,7 @@ def call(*command: str) -> subprocess.CompletedProcess[str]:
             command,
             capture_output=True,
             text=True,
-            timeout=COMMAND_SECONDS,
+            timeout=SLURM_COMMAND_SECONDS,
             check=False,
             start_new_session=True,
         )

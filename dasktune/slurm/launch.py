@@ -19,19 +19,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from dasktune.engine.timeouts import RELAUNCH_SECONDS
 from dasktune.errors import ConfigurationError
 
 DEVICES = "CUDA_VISIBLE_DEVICES"
 
 WORKER = "distributed.cli.dask_worker"
 """The module of the worker command."""
-
-AGAIN_SECONDS = 120.0
-"""A worker that dies after this time is started again.
-
-It is longer than the time that a worker waits for its scheduler: without a scheduler the job
-ends.
-"""
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
 """Signals that the workers get, too."""
@@ -190,7 +184,7 @@ class WorkerProcesses:
         if code == 0 or self._is_ending:
             return 0
         sys.stderr.write(f"worker {ended.name} ended with {code}\n")
-        if time.monotonic() - ended.began < AGAIN_SECONDS:
+        if time.monotonic() - ended.began < RELAUNCH_SECONDS:
             return 1
         self._start(ended.name)
         return 0

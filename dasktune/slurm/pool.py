@@ -14,18 +14,13 @@ from typing import Any
 from dask_jobqueue.slurm import SLURMCluster, SLURMJob
 from distributed.deploy.spec import ProcessInterface
 
+from dasktune.engine.timeouts import JOB_LIST_SECONDS, RESUBMIT_SECONDS
 from dasktune.errors import ClusterError
 from dasktune.slurm.commands import job_states, words
 from dasktune.slurm.options import SlurmOptions
 from dasktune.slurm.scaling import Demand, drain
 
 logger = logging.getLogger(__name__)
-
-LOOK_SECONDS = 2.0
-"""Seconds between two queries of the jobs' states."""
-
-AGAIN_SECONDS = 30.0
-"""Pause of submissions after SLURM refused a job, or jobs ended at once, in seconds."""
 
 STILLBORN = 3
 """Number of successive jobs without a worker after which further ones seem useless."""
@@ -154,7 +149,7 @@ class SlurmWorkers(SLURMCluster):
             else:
                 problem = ""
                 self._mend_now(submitted)
-            self._has_ended.wait(LOOK_SECONDS)
+            self._has_ended.wait(JOB_LIST_SECONDS)
 
     def _mend_now(self, submitted: set[str]) -> None:
         try:
@@ -190,10 +185,10 @@ class SlurmWorkers(SLURMCluster):
             if job.refusal != self._refusal:
                 logger.warning(
                     "SLURM refuses a job, and is asked again every %.0f s: %s",
-                    AGAIN_SECONDS,
+                    RESUBMIT_SECONDS,
                     job.refusal,
                 )
-            self._refusal, self._not_before = job.refusal, now + AGAIN_SECONDS
+            self._refusal, self._not_before = job.refusal, now + RESUBMIT_SECONDS
         elif name not in self._met and not was_leaving:
             self._stillborn += 1
             self._last_words = last_words(Path(job.log_directory), str(job.job_id))
@@ -201,7 +196,7 @@ class SlurmWorkers(SLURMCluster):
                 "job %s ended before its worker was there; %s", job.job_id, self._last_words
             )
             if self._stillborn >= STILLBORN:
-                self._not_before = now + AGAIN_SECONDS
+                self._not_before = now + RESUBMIT_SECONDS
 
     async def _reduce(self, surplus: int, now: float) -> None:
         """Cancel jobs in the queue, the last first, and ask idle workers to leave."""

@@ -25,6 +25,7 @@ from distributed import Client
 from distributed.security import Security
 
 from dasktune.cluster.local import LOCAL_SETTINGS
+from dasktune.engine.timeouts import BACKSTOP_SECONDS, KILL_MARGIN_SECONDS
 from dasktune.errors import ClusterError
 from dasktune.slurm.commands import call, kill_wait, words
 from dasktune.slurm.leftover import Driver, cancel_leftover
@@ -40,14 +41,8 @@ SETTINGS = {
     "distributed.deploy.lost-worker-timeout": "30 days",
 }
 
-BACKSTOP_SECONDS = 20
-"""Seconds before its walltime at which a worker is closed even if it is still saving."""
-
 STAGGER = 0.1
 """Share of the walltime over which the ends of workers are spread."""
-
-LAST_SECONDS = 5.0
-"""Seconds before SLURM kills a job at which its workers stop saving."""
 
 PROLOGUE = (
     'export MALLOC_TRIM_THRESHOLD_="${MALLOC_TRIM_THRESHOLD_:-268435456}"',
@@ -144,7 +139,7 @@ def _prologue(options: SlurmOptions) -> list[str]:
         f"export {LEAVE_AT}=$(( $(date +%s) + {leave - stagger} + RANDOM % {stagger + 1} ))",
     ]
     if (wait := kill_wait()) is not None:
-        lines.append(f"export {CLOSE_SECONDS}={max(wait - LAST_SECONDS, wait / 2):g}")
+        lines.append(f"export {CLOSE_SECONDS}={max(wait - KILL_MARGIN_SECONDS, wait / 2):g}")
     return [*lines, *options.prologue]
 
 

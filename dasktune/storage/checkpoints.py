@@ -18,6 +18,7 @@ from uuid import uuid4
 
 import numpy as np
 
+from dasktune.engine.timeouts import STORE_CHECK_SECONDS
 from dasktune.errors import CorruptCheckpointError, StorageError
 from dasktune.storage import layout
 from dasktune.storage.codec import VERSION, Snapshot, decode
@@ -42,7 +43,7 @@ _DIGEST = re.compile(rf"[0-9a-f]{{{2 * DIGEST_BYTES}}}")
 _TOO_LARGE = 2**63
 """Above the largest integer of a database."""
 
-CHECK_PATIENCE = Patience(seconds=10.0, request=10.0)
+CHECK_PATIENCE = Patience(seconds=STORE_CHECK_SECONDS, request=STORE_CHECK_SECONDS)
 """Retries on opening a store: a store that cannot be reached should be reported soon."""
 
 

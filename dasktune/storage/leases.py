@@ -18,13 +18,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from dasktune.engine.timeouts import LEASE_LIMIT_SECONDS
 from dasktune.sequences import sequence_from_json
 from dasktune.storage import layout
 from dasktune.storage.files.base import Files
 from dasktune.types import Sequences, Step
-
-FURTHEST_SECONDS = 600.0
-"""A lease that ends later than in so many seconds is invalid: no driver takes one for so long."""
 
 MOST_ENDS = 100
 """Steps in one save request; no tuner needs more."""
@@ -78,7 +76,7 @@ class Lease:
 
     def is_held(self, now: float) -> bool:
         """Return whether a driver trains these steps."""
-        return not self.is_done and now < self.expires <= now + FURTHEST_SECONDS
+        return not self.is_done and now < self.expires <= now + LEASE_LIMIT_SECONDS
 
     def part(self, key: str) -> Lease:
         """Return the part of this lease on the step that makes another key."""

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from dasktune.engine.timeouts import PROGRESS_FLUSH_SECONDS, UNPLANNED_SAVE_SECONDS
 from dasktune.errors import (
     CorruptCheckpointError,
     InternalError,
@@ -44,14 +45,8 @@ from dasktune.worker.messages import (
 
 Emit = Callable[[list[StageMessage]], None]
 
-FLUSH_SECONDS = 0.05
-"""Progress is sent in batches of this age."""
-
 SAVE_SHARE = 0.02
 """Share of training time that saving between the planned save-points may cost."""
-
-SAVE_SECONDS = 30.0
-"""Least time between such saves: what a lost worker costs is bounded, and so are states."""
 
 PAST_ATTEMPTS = 1000
 """Ended attempts that are remembered, for messages that come too late for them."""
@@ -481,7 +476,7 @@ class _StageRun:
             self._measure(lineage)
         if save:
             self._save(lineage, suspended)
-        if time.monotonic() - self._flushed > FLUSH_SECONDS:
+        if time.monotonic() - self._flushed > PROGRESS_FLUSH_SECONDS:
             self._flush()
 
     def _measure(self, lineage: Lineage) -> None:
@@ -499,7 +494,7 @@ class _StageRun:
         if not self.host.job.saves_by_time:
             return False
         age = time.monotonic() - self._saved_at
-        return age > max(SAVE_SECONDS, self._hold_up / SAVE_SHARE)
+        return age > max(UNPLANNED_SAVE_SECONDS, self._hold_up / SAVE_SHARE)
 
     def _save(self, lineage: Lineage, suspended: float | None) -> None:
         self._flush()

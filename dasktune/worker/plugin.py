@@ -22,6 +22,13 @@ from weakref import WeakSet
 from distributed import Worker, WorkerPlugin, get_worker
 from distributed.threadpoolexecutor import ThreadPoolExecutor
 
+from dasktune.engine.timeouts import (
+    LAST_MESSAGES_SECONDS,
+    LAST_WRITES_SECONDS,
+    LEAVE_SECONDS,
+    NANNY_SECONDS,
+    STEP_WATCH_SECONDS,
+)
 from dasktune.trainer.isolation import give_own_generator
 from dasktune.worker.job import PROCESS, JobPlan, StageSpec, open_job
 from dasktune.worker.messages import (
@@ -40,23 +47,8 @@ NO_PLUGIN = "the plugin is not there"
 LEAVE_AT = "DASKTUNE_LEAVE_AT"
 """Variable that says when a worker takes no more stages (epoch seconds): its host ends it soon."""
 
-LEAVE_SECONDS = 2.0
-"""How long a worker that leaves must have had nothing to do before it closes."""
-
 CLOSE_SECONDS = "DASKTUNE_CLOSE_SECONDS"
 """Variable that says how long a worker has to save when it is told to end (SIGTERM)."""
-
-NANNY_SECONDS = 6.0
-"""What it has otherwise; a nanny kills its worker after about 8 s."""
-
-WATCH_SECONDS = 1.0
-"""How often it is looked whether a step has taken too long; a tenth of what it may, if less."""
-
-WRITE_SECONDS = 120.0
-"""How long a process that ends itself waits for the store to take what was saved."""
-
-TELL_SECONDS = 0.3
-"""How long a process that ends itself waits until what it has said is on its way."""
 
 PROFILING_IS_SAFE = sys.version_info >= (3, 11, 9)
 """Whether Dask may look at a worker's frames while it trains.
@@ -137,7 +129,7 @@ class StagePlugin(WorkerPlugin):
 
         While all of the process stands still (suspended, or its machine is), no step can end.
         """
-        interval = min(WATCH_SECONDS, seconds / 10)
+        interval = min(STEP_WATCH_SECONDS, seconds / 10)
         while not self._is_closed and not self.is_replaced:
             looked = time.monotonic()
             await asyncio.sleep(interval)
@@ -160,8 +152,8 @@ class StagePlugin(WorkerPlugin):
         the worker's alone, the worker alone is closed.
         """
         worker = self._worker
-        await asyncio.to_thread(self.host.finish_writes, WRITE_SECONDS)
-        await asyncio.sleep(TELL_SECONDS)
+        await asyncio.to_thread(self.host.finish_writes, LAST_WRITES_SECONDS)
+        await asyncio.sleep(LAST_MESSAGES_SECONDS)
         if self.plan.driver == PROCESS or len(_WORKERS) > 1:
             self._is_closed = True  # nobody waits for the thread that hangs
             await worker.close(reason="dasktune-gives-up", executor_wait=False)
@@ -313,7 +305,7 @@ class GentleEnd:
     async def _end(self) -> None:
         stages = [plugin for plugin in self._worker.plugins.values() if _is_stage(plugin)]
         await asyncio.gather(*(plugin.finish() for plugin in stages))
-        await asyncio.sleep(TELL_SECONDS)
+        await asyncio.sleep(LAST_MESSAGES_SECONDS)
         await self._worker.close(reason="dasktune-told-to-end", nanny=False)
 
 

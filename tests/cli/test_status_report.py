@@ -14,7 +14,6 @@ import pytest
 from dasktune.cli.status_report import (
     LONGEST_MESSAGE,
     MOST_SHOWN,
-    SILENT_SECONDS,
     driver_of,
     failures_of,
     folded,
@@ -22,6 +21,7 @@ from dasktune.cli.status_report import (
     waits_text,
 )
 from dasktune.driver.run_status import Wait
+from dasktune.engine.timeouts import NO_HEARTBEAT_SECONDS
 from dasktune.storage.database.database import FailedStages
 from dasktune.storage.database.schema import RunRow, StageRow, TrialRow
 
@@ -68,16 +68,16 @@ def test_driver_of_reused_process_id_is_dead() -> None:
 @pytest.mark.process
 def test_elsewhere_it_is_dead_when_it_has_long_not_signed(gone: int) -> None:
     row = replace(THEIRS, pid=gone)
-    assert driver_of(row, row.seen + SILENT_SECONDS).state == "running"
+    assert driver_of(row, row.seen + NO_HEARTBEAT_SECONDS).state == "running"
     driver = driver_of(row, row.seen + 3 * 3600)
     assert (driver.state, driver.is_gone) == ("dead", False)
     assert "dead: its last heartbeat was 3 h 0 min ago" in driver.in_words(row.seen + 3 * 3600)
 
 
 def test_here_it_hangs_when_it_has_long_not_signed() -> None:
-    driver = driver_of(MINE, NOW + SILENT_SECONDS)
+    driver = driver_of(MINE, NOW + NO_HEARTBEAT_SECONDS)
     assert (driver.state, driver.is_alive) == ("silent", True)
-    assert "it hangs" in driver.in_words(NOW + SILENT_SECONDS)
+    assert "it hangs" in driver.in_words(NOW + NO_HEARTBEAT_SECONDS)
 
 
 @pytest.mark.parametrize(

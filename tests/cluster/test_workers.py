@@ -149,7 +149,7 @@ def test_news_that_were_lost_are_made_up_for(
 ) -> None:
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     monkeypatch.setattr(Workers, "_on_membership", lambda self, event: None)
-    monkeypatch.setattr(clusters, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(clusters, "WORKER_LIST_SECONDS", 0.0)
     workers = open_workers(client, plan, inbox)
     (first,) = workers.open(lambda event: None)
     workers.look_around()
@@ -173,7 +173,7 @@ def test_a_worker_that_is_not_ready_yet_is_greeted_again(
     client: Client, plan: JobPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    monkeypatch.setattr(clusters, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(clusters, "WORKER_LIST_SECONDS", 0.0)
     workers = open_workers(client, plan, inbox)
     (first,) = workers.open(lambda event: None)
     ready = workers._ask

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dasktune.algos import Grid
-from dasktune.driver.attempts import DURABLE_SECONDS
+from dasktune.engine.timeouts import DURABLE_SECONDS
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.save_policy import SavePolicy
 from dasktune.space import Space

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from dasktune.driver.leases import (
-    LEASE_SECONDS,
     PATIENCE,
     CommitsFound,
     LeaseAnswered,
@@ -19,6 +18,7 @@ from dasktune.driver.leases import (
     LeaseMessage,
     Leasing,
 )
+from dasktune.engine.timeouts import LEASE_SECONDS
 from dasktune.sequences import Constant
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore

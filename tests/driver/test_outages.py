@@ -22,12 +22,11 @@ from distributed import Client
 
 import dasktune as dt
 from dasktune.driver import leases as leasing
-from dasktune.driver.runner import DRAIN_SECONDS
+from dasktune.engine.timeouts import DATABASE_SILENT_SECONDS, DRAIN_SECONDS, STORE_SECONDS
 from dasktune.errors import StorageError
 from dasktune.sequences import Constant, Piecewise
-from dasktune.storage.database.connection import SILENT_SECONDS
 from dasktune.storage.files import objects as object_files
-from dasktune.storage.files.retry import PATIENCE_SECONDS, Patience
+from dasktune.storage.files.retry import Patience
 from dasktune.study.optimize import GOES_ON
 from dasktune.study.study import Study
 from tests.holding import Gate, pass_gate
@@ -475,7 +474,12 @@ def test_failures_page_names_existing_tests_and_true_times() -> None:
     assert timeouts.step_seconds is None
     for name in ("silence_seconds", "scheduler_seconds", "database_seconds"):
         assert f"`{name}` ({getattr(timeouts, name):g} s)" in page
-    for seconds in (PATIENCE_SECONDS, leasing.PATIENCE.seconds, SILENT_SECONDS, DRAIN_SECONDS):
+    for seconds in (
+        STORE_SECONDS,
+        leasing.PATIENCE.seconds,
+        DATABASE_SILENT_SECONDS,
+        DRAIN_SECONDS,
+    ):
         assert f" {seconds:g} s" in page
     for link in re.findall(r"\]\(([\w-]+\.md)\)", page):
         assert (root / "docs" / link).is_file()

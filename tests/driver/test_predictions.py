@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from dasktune.algos.curves import Curve, Persistence, Prediction, Question
-from dasktune.driver.predictions import ANSWER_SECONDS, MOST_TRIES, RETRY_SECONDS, Predictions
+from dasktune.driver.predictions import MOST_TRIES, Predictions
 from dasktune.engine.outcome import RunPrediction
+from dasktune.engine.timeouts import PREDICTION_RETRY_SECONDS, PREDICTION_SECONDS
 from dasktune.errors import ConfigurationError
 from dasktune.worker.messages import PredictionAnswer
 from dasktune.worker.plugin import answer_to
@@ -137,8 +138,8 @@ def test_a_prediction_that_takes_too_long_is_not_waited_for() -> None:
     asked = Asked()
     asked.add(5)
     asked.send("a", at=10.0)
-    assert asked.predictions.overdue(10.0 + ANSWER_SECONDS) == []
-    assert asked.predictions.overdue(10.1 + ANSWER_SECONDS) == [5]
+    assert asked.predictions.overdue(10.0 + PREDICTION_SECONDS) == []
+    assert asked.predictions.overdue(10.1 + PREDICTION_SECONDS) == [5]
     assert asked.take(1, "a", QUESTION.answer().to_json()) is None
 
 
@@ -148,7 +149,7 @@ def test_questions_behind_a_hanging_one_go_to_others() -> None:
     assert asked.send("a", at=10.0) == [("a", 1)]
     asked.add(6)
     assert asked.send("a", at=20.0) == [("a", 2)]
-    at = 11.0 + ANSWER_SECONDS
+    at = 11.0 + PREDICTION_SECONDS
     assert asked.predictions.overdue(at) == [5]
     assert asked.send("a", "b", at=at) == [("b", 2)]
     asked.add(7)
@@ -159,7 +160,7 @@ def test_a_worker_that_answers_again_is_asked_like_others() -> None:
     asked = Asked()
     asked.add(5)
     asked.send("a")
-    assert asked.predictions.overdue(1.0 + ANSWER_SECONDS) == [5]
+    assert asked.predictions.overdue(1.0 + PREDICTION_SECONDS) == [5]
     asked.take(1, "a", QUESTION.answer().to_json())
     asked.add(6, 7)
     assert asked.send("a", "b", at=400.0) == [("a", 2), ("b", 3)]
@@ -169,7 +170,7 @@ def test_a_worker_that_hangs_is_asked_where_there_is_no_other() -> None:
     asked = Asked()
     asked.add(5, 6)
     asked.send("a")
-    assert asked.predictions.overdue(1.0 + ANSWER_SECONDS) == [5, 6]
+    assert asked.predictions.overdue(1.0 + PREDICTION_SECONDS) == [5, 6]
     asked.add(7)
     assert asked.send("a", at=400.0) == [("a", 3)]
     assert asked.predictions.overdue(401.0) == []
@@ -181,8 +182,8 @@ def test_worker_that_refuses_is_asked_again_after_a_pause() -> None:
     asked.add(5)
     asked.send("a")
     asked.take(1, "a", None, at=7.0)
-    assert asked.send("a", at=7.0 + RETRY_SECONDS / 2) == []
-    assert asked.send("a", at=7.0 + RETRY_SECONDS) == [("a", 1)]
+    assert asked.send("a", at=7.0 + PREDICTION_RETRY_SECONDS / 2) == []
+    assert asked.send("a", at=7.0 + PREDICTION_RETRY_SECONDS) == [("a", 1)]
 
 
 def test_a_predictor_that_cannot_travel_is_named() -> None:
@@ -200,7 +201,7 @@ def test_late_answer_counts_while_another_is_asked() -> None:
     asked.add(0)
     asked.send("a")
     asked.take(1, "a", None)
-    asked.send("b", at=RETRY_SECONDS)
+    asked.send("b", at=PREDICTION_RETRY_SECONDS)
     answer = QUESTION.answer()
     assert asked.take(1, "a", answer.to_json()) == (0, answer)
     assert asked.take(1, "b", None) is None

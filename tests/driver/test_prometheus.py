@@ -17,7 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import dasktune as dt
 from dasktune.driver import heartbeat
-from dasktune.driver.prometheus import FAMILIES, MOST_STUDIES, NAME, SILENT_SECONDS, Figures, serve
+from dasktune.driver.prometheus import FAMILIES, MOST_STUDIES, NAME, Figures, serve
+from dasktune.engine.timeouts import NO_HEARTBEAT_SECONDS
 from dasktune.sequences import Constant
 from tests.services import scheduler_in
 
@@ -59,7 +60,7 @@ def test_dead_driver_loses_its_gauges_and_keeps_its_counters() -> None:
     clock = Clock()
     figures = Figures(clock)
     told(figures, "a", steps=3, slots=2)
-    clock.now = SILENT_SECONDS + 1
+    clock.now = NO_HEARTBEAT_SECONDS + 1
     assert dict(figures.samples(STEPS)) == {("s",): 3.0}
     assert dict(figures.samples(SLOTS)) == {}
     told(figures, "b", steps=1, slots=7)

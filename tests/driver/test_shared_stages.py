@@ -166,7 +166,7 @@ def test_forged_save_request_does_not_delay_a_study(store: Store, name: str) -> 
 def test_a_study_that_is_open_finds_what_others_have_saved_since(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(results, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(results, "RESULTS_LISTING_SECONDS", 0.0)
     store.run("mine", 4, MultiStep(0.5, milestones=[2], gamma=0.5))
     store.run("other")
     found = store.run("mine")

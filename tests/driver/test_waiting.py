@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dasktune.driver.waiting import (
-    MOST_TRIALS,
-    SLOW_SECONDS,
-    Surroundings,
-    trials_of,
-    waits_of,
-)
+from dasktune.driver.waiting import MOST_TRIALS, Surroundings, trials_of, waits_of
+from dasktune.engine.timeouts import LATE_SECONDS
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
@@ -108,8 +103,8 @@ def test_a_worker_that_does_not_begin_is_named() -> None:
     machine = dispatcher(1)
     (order,) = machine.handle(WorkerJoined(worker="w"), 0.0)
     assert isinstance(order, RunStage)
-    assert texts(machine, unbegun={order.attempt: 100.0 - SLOW_SECONDS / 2, "gone": 0.0}) == []
-    assert texts(machine, unbegun={order.attempt: 100.0 - SLOW_SECONDS}) == [
+    assert texts(machine, unbegun={order.attempt: 100.0 - LATE_SECONDS / 2, "gone": 0.0}) == []
+    assert texts(machine, unbegun={order.attempt: 100.0 - LATE_SECONDS}) == [
         ("worker", "worker w has not begun the stage that it was sent")
     ]
 

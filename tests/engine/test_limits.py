@@ -170,7 +170,7 @@ def test_a_target_that_was_reached_on_the_way_stays_reached(tmp_path: Path, clie
 def test_what_a_killed_run_has_used_is_not_forgotten(
     tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dasktune.engine.limits.SAVE_SECONDS", 0.0)
+    monkeypatch.setattr("dasktune.engine.limits.LIMIT_SAVE_SECONDS", 0.0)
     study = make(tmp_path)
     noted: list[int] = []
 

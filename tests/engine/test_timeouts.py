@@ -1,11 +1,48 @@
 from __future__ import annotations
 
+import ast
 import math
+from pathlib import Path
 
 import pytest
 
 import dasktune as dt
+from dasktune.engine import timeouts as waits
 from dasktune.errors import ConfigurationError
+
+PACKAGE = Path(waits.__file__).parents[1]
+NO_WAITS = {
+    *("AHEAD_SECONDS", "FAR_SECONDS", "SAME_SECONDS", "SLOW_SECONDS"),  # thresholds
+    *("LOOKAHEAD_SECONDS", "REACTION_SECONDS", "TICK_SECONDS"),  # estimates, and a rounding
+    *("RATE_SECONDS", "REDRAW_SECONDS"),  # a display's
+    "CLOSE_SECONDS",  # the name of a variable
+}
+
+
+def test_waits_relate_as_their_module_says() -> None:
+    assert waits.LOOP_SECONDS < waits.HEARTBEAT_SECONDS < waits.NO_HEARTBEAT_SECONDS / 2
+    assert 3 * waits.RENEW_SECONDS + waits.LEASE_STORE_SECONDS < waits.LEASE_SECONDS
+    assert waits.LEASE_POLL_SECONDS[1] < waits.RENEW_SECONDS
+    assert waits.LEASE_SECONDS < waits.LEASE_LIMIT_SECONDS < waits.STALE_SECONDS
+    assert waits.LEASE_STORE_SECONDS < waits.LEASE_SECONDS < waits.STORE_SECONDS
+    assert waits.STORE_SECONDS <= waits.LAST_WRITES_SECONDS
+    users = dt.Timeouts()
+    assert max(waits.RESULT_SECONDS, waits.LOOK_UP_SECONDS) < users.silence_seconds
+    assert min(users.scheduler_seconds, users.database_seconds) > waits.LAST_WRITES_SECONDS
+    assert waits.PROGRESS_FLUSH_SECONDS < waits.LAST_MESSAGES_SECONDS
+
+
+def test_every_wait_stands_in_one_module() -> None:
+    names = {
+        name.id
+        for path in PACKAGE.rglob("*.py")
+        if path != Path(waits.__file__)
+        for statement in ast.parse(path.read_text()).body
+        if isinstance(statement, ast.Assign | ast.AnnAssign)
+        for name in ast.walk(statement)
+        if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
+    }
+    assert {name for name in names if name.endswith("_SECONDS")} == NO_WAITS
 
 
 @pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, True, "60"])

@@ -39,7 +39,7 @@ while True:
 LAUNCHER = """
 import sys
 from dasktune.slurm import launch
-launch.WORKER, launch.AGAIN_SECONDS = "worker", float(sys.argv[1])
+launch.WORKER, launch.RELAUNCH_SECONDS = "worker", float(sys.argv[1])
 sys.exit(launch.main(sys.argv[2:]))
 """
 

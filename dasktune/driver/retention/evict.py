@@ -31,6 +31,7 @@ from dasktune.driver.retention.value import (
     places_in,
     winners,
 )
+from dasktune.engine.timeouts import FORGET_SECONDS, STORE_LISTING_SECONDS
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import StorageError
 from dasktune.graph.events import Evicted, StoreCrowded
@@ -42,9 +43,6 @@ from dasktune.storage.retention import Retention, State, evictions, size_text
 from dasktune.types import Objective
 
 logger = logging.getLogger(__name__)
-
-LISTING_SECONDS = (5.0, 60.0)
-"""The store is listed anew after the longer time; after the shorter if much was written."""
 
 MUCH = 0.25
 """Share of the budget that counts as much."""
@@ -63,10 +61,6 @@ Without such an event a grid does not end in a fifth of the room: states of stag
 evicted before it is their turn. With one share of 0.5 it trains 2% more steps in a twentieth of
 the room, and SHA 7% more (``benchmarks/eviction.py``).
 """
-
-FORGET_SECONDS = 2.0
-"""Age of a removal when its row goes from the database: rows of the same state that the recorder
-still holds are written by then."""
 
 FADE = 0.998
 """Factor by which the largest burst falls with each removal.
@@ -314,7 +308,7 @@ class Evictor:
     # ----------------------------------------------------------------------- listings
 
     def _listing_is_due(self) -> bool:
-        shortest, longest = LISTING_SECONDS
+        shortest, longest = STORE_LISTING_SECONDS
         age = self._clock() - self._listed_at
         written = self._written - max(self._written_by_listing, 0)
         is_first = self._written_by_listing < 0 < self._written

@@ -16,23 +16,17 @@ from urllib.parse import quote
 
 import sqlalchemy as sa
 
+from dasktune.engine.timeouts import (
+    DATABASE_CONNECT_SECONDS,
+    DATABASE_IDLE_SECONDS,
+    DATABASE_SECONDS,
+    DATABASE_SILENT_SECONDS,
+)
 from dasktune.errors import ConfigurationError, StorageError
 
 logger = logging.getLogger(__name__)
 
 DIALECTS = ("sqlite", "postgresql")
-
-PATIENCE = 60.0
-"""Default for the seconds of retrying when a server that has answered before is lost."""
-
-CONNECT_SECONDS = 5
-"""Seconds within which a server must answer, unless the URL sets another time."""
-
-IDLE_SECONDS = 60
-"""Seconds that a transaction may be idle; dasktune never pauses inside a transaction."""
-
-SILENT_SECONDS = 60
-"""Seconds without any packet after which a server counts as gone."""
 
 _MOMENT = 0.01
 """Seconds between two attempts to set up a SQLite file that others set up."""
@@ -44,10 +38,10 @@ _URLS = (*DIALECTS, "postgres")
 """Schemes: text that begins with one of these and a colon is a malformed URL, not a path."""
 
 _WAITS = {
-    "connect_timeout": CONNECT_SECONDS,
-    "tcp_user_timeout": SILENT_SECONDS * 1000,
-    "keepalives_idle": SILENT_SECONDS // 2,
-    "keepalives_interval": SILENT_SECONDS // 6,
+    "connect_timeout": DATABASE_CONNECT_SECONDS,
+    "tcp_user_timeout": DATABASE_SILENT_SECONDS * 1000,
+    "keepalives_idle": DATABASE_SILENT_SECONDS // 2,
+    "keepalives_interval": DATABASE_SILENT_SECONDS // 6,
     "keepalives_count": 3,
 }
 """Time limits of libpq; by default it waits two hours for a server that vanished."""
@@ -153,7 +147,7 @@ class Connections:
             raise StorageError(f"there is no database {address.database}")
         self._lock = threading.Lock()
         self._has_answered = False
-        self.patience = PATIENCE
+        self.patience = DATABASE_SECONDS
         with self.failing():
             self.engine = self._engine(address, timeout, may_write=create)
 
@@ -330,7 +324,7 @@ def _configure_postgresql(connection: Any, record: object) -> None:
     By default it holds the transaction's locks for two hours, and the next driver waits.
     """
     with connection.cursor() as cursor:
-        cursor.execute(f"SET idle_in_transaction_session_timeout = {IDLE_SECONDS * 1000}")
+        cursor.execute(f"SET idle_in_transaction_session_timeout = {DATABASE_IDLE_SECONDS * 1000}")
         cursor.execute("SET tcp_keepalives_idle = 30")
         cursor.execute("SET tcp_keepalives_interval = 10")
         cursor.execute("SET tcp_keepalives_count = 3")

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
+from dasktune.engine.timeouts import SQLITE_SECONDS
 from dasktune.errors import StorageError
 from dasktune.storage.database import schema
 from dasktune.storage.database.columns import JsonText, MetricsText, columns_of, to_text
@@ -153,7 +154,7 @@ class Database:
         self,
         url: str | Path,
         *,
-        timeout: float = 30.0,
+        timeout: float = SQLITE_SECONDS,
         create: bool = True,
         migrate: bool | None = None,
         mounts: Mounts = all_mounts,

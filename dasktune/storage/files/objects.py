@@ -16,6 +16,7 @@ from uuid import uuid4
 import fsspec
 import numpy as np
 
+from dasktune.engine.timeouts import LISTING_REQUEST_SECONDS
 from dasktune.errors import ConfigurationError, StorageError, unknown
 from dasktune.storage.buffers import Buffer
 from dasktune.storage.files.base import Entry, Files, Parts
@@ -32,8 +33,6 @@ _PAGE = 1000
 
 _BULK = 1000
 """Names that a store removes with one request."""
-
-_LISTING_SECONDS = 600.0
 
 _MARK = "creation"
 """Metadata of an object that identifies the call that created it."""
@@ -282,7 +281,7 @@ class ObjectFiles:
     def _listed(self, listing: Callable[..., Any], path: str, **options: Any) -> Any:
         try:
             with self._alone:
-                return listing(self._full(path), **options, **self._within(_LISTING_SECONDS))
+                return listing(self._full(path), **options, **self._within(LISTING_REQUEST_SECONDS))
         except FileNotFoundError as error:
             if code_of(error) == "NoSuchBucket":
                 raise

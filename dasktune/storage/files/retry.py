@@ -15,13 +15,11 @@ from typing import TypeVar
 
 import tenacity
 
+from dasktune.engine.timeouts import STORE_SECONDS
 from dasktune.storage.files.failures import is_passing, reason_of
 
 # Users show retries by this name, which is documented: it does not follow the module.
 logger = logging.getLogger("dasktune.storage.retrying")
-
-PATIENCE_SECONDS = 120.0
-"""Seconds of retrying before a failure is an error."""
 
 _SLOWEST = 256 * 1024
 """Bytes per second of the slowest line."""
@@ -54,7 +52,7 @@ class Patience:
     Architecture Blog, 2015.
     """
 
-    seconds: float = PATIENCE_SECONDS
+    seconds: float = STORE_SECONDS
     first: float = 0.2
     longest: float = 10.0
     request: float | None = None

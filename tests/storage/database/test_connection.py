@@ -220,7 +220,7 @@ def test_server_ends_transactions_of_vanished_clients(
         transaction = lost.connections.engine.connect()
         transaction.execute(sa.text("LOCK TABLE dasktune_events"))
         limit = transaction.scalar(sa.text("SHOW idle_in_transaction_session_timeout"))
-        assert limit == f"{module.IDLE_SECONDS // 60}min"
+        assert limit == f"{module.DATABASE_IDLE_SECONDS // 60}min"
         # Not before it is to be lost: a machine that stands still would lose it earlier.
         transaction.execute(sa.text("SET idle_in_transaction_session_timeout = 1000"))
         with closing(Database(server)) as successor:
@@ -351,7 +351,7 @@ def test_connect_timeout_is_seconds_unless_the_url_sets_it() -> None:
 
     def connect(dialect: object, record: object, arguments: object, options: dict[str, Any]) -> Any:
         given.append(options["connect_timeout"])
-        assert options["tcp_user_timeout"] == module.SILENT_SECONDS * 1000
+        assert options["tcp_user_timeout"] == module.DATABASE_SILENT_SECONDS * 1000
         raise OSError("not now")
 
     for url in ("postgresql://h/x", "postgresql://h/x?connect_timeout=77"):
@@ -360,4 +360,4 @@ def test_connect_timeout_is_seconds_unless_the_url_sets_it() -> None:
         with pytest.raises(StorageError, match="not now"):
             connections.run(lambda connection: None)
         connections.close()
-    assert given == [module.CONNECT_SECONDS, "77"]
+    assert given == [module.DATABASE_CONNECT_SECONDS, "77"]
