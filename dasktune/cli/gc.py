@@ -390,7 +390,7 @@ def _checkpoint_choices(
 
 
 def _upload_choices(listing: StoreListing) -> Iterator[GcChoice]:
-    """Yield a choice for each upload without a commit."""
+    """Yield a choice for each upload without a commit and each file of a dead process."""
     dead: dict[str, list[str]] = defaultdict(list)
     for key, attempt in listing.orphans:
         dead[key].append(attempt)
@@ -404,6 +404,10 @@ def _upload_choices(listing: StoreListing) -> Iterator[GcChoice]:
                 nbytes=listing.unfinished.get(key, 0) // len(attempts),
                 reason="it never came to a commit, and its time is over",
             )
+    for path in listing.leftovers:
+        yield GcChoice(
+            goes=True, kind="file", name=path, reason="a process that died long ago has left it"
+        )
     for key in sorted(listing.unfinished.keys() - dead.keys()):
         yield GcChoice(
             goes=False,
@@ -446,11 +450,11 @@ def _remove(
     jobs: list[Callable[[], object]] = [
         partial(_REMOVALS[choice.kind], store, choice)
         for choice in choices
-        if choice.kind != "lease"
+        if choice.kind in _REMOVALS
     ]
-    leases = [choice.name for choice in choices if choice.kind == "lease"]
-    if leases:
-        jobs.append(partial(store.files.remove_files, leases))
+    files = [choice.name for choice in choices if choice.kind in ("lease", "file")]
+    if files:
+        jobs.append(partial(store.files.remove_files, files))
     with ThreadPoolExecutor(THREADS, thread_name_prefix="dasktune-gc") as pool:
         failures = [text for text in pool.map(_attempted, jobs) if text]
     if database is not None:

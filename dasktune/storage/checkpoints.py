@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
@@ -22,7 +23,7 @@ from dasktune.engine.timeouts import STORE_CHECK_SECONDS
 from dasktune.errors import CorruptCheckpointError, StorageError
 from dasktune.storage import layout
 from dasktune.storage.codec import VERSION, Snapshot, decode
-from dasktune.storage.files.base import Files
+from dasktune.storage.files.base import Entry, Files
 from dasktune.storage.files.failures import reason_of
 from dasktune.storage.files.objects import open_files
 from dasktune.storage.files.retry import Patience
@@ -130,12 +131,15 @@ class Stored:
     attempts
         Bytes and time of the last write (epoch seconds) by attempt; the commit names the
         attempt that counts.
+    leftovers
+        Temporary files beside the commit, which a process that died has left.
     """
 
     key: str
     step: Step
     is_committed: bool
     attempts: Mapping[str, tuple[int, float]]
+    leftovers: tuple[Entry, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -347,12 +351,16 @@ class CheckpointStore:
         steps: dict[str, Step] = {}
         attempts: dict[str, dict[str, tuple[int, float]]] = {}
         committed = set()
+        leftovers: dict[str, list[Entry]] = defaultdict(list)
         with self._failing("read from"):
             for entry in self._files.entries(layout.ROOT):
                 file = layout.parse_path(entry.path)
                 if file is None:
                     continue
                 of_key = attempts.setdefault(file.key, {})
+                if file.is_leftover:
+                    leftovers[file.key].append(entry)
+                    continue
                 if not file.attempt:
                     committed.add(file.key)
                     continue
@@ -361,7 +369,13 @@ class CheckpointStore:
                 of_key[file.attempt] = (nbytes + entry.nbytes, max(last, entry.modified))
         for key, of_key in attempts.items():
             step, is_committed = steps.get(key, -1), key in committed
-            yield Stored(key=key, step=step, is_committed=is_committed, attempts=of_key)
+            yield Stored(
+                key=key,
+                step=step,
+                is_committed=is_committed,
+                attempts=of_key,
+                leftovers=tuple(leftovers.get(key, ())),
+            )
 
     def keys(self) -> Iterator[str]:
         """Return the keys of all checkpoints, in any order."""

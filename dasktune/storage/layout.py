@@ -38,6 +38,9 @@ PROBES = "probes"
 COMMIT = "commit"
 """Name of a checkpoint's commit in the folder of its key."""
 
+MARK = ".removing"
+"""Ending of the file that allows one process to remove the file before it."""
+
 _STEP = "step-"
 
 _LONGEST_SLUG = 60
@@ -46,6 +49,8 @@ _LONGEST_SLUG = 60
 _NAME = re.compile(r"[0-9a-z][0-9a-z-]{1,127}")
 
 _STATE = re.compile(rf"{_STEP}([0-9]{{1,18}})")
+
+_LEFTOVER = re.compile(rf"{COMMIT}({re.escape(MARK)})?(\.[0-9a-f]{{32}})?")
 
 
 def slug(name: str) -> str:
@@ -97,11 +102,15 @@ def commit_path(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFile:
-    """Key, attempt and step that the path of a checkpoint's file names; a commit has a key only."""
+    """Key, attempt and step that the path of a checkpoint's file names; a commit has a key only.
+
+    A leftover is a temporary file beside the commit, which its process removes unless it dies.
+    """
 
     key: str
     attempt: str = ""
     step: Step = -1
+    is_leftover: bool = False
 
 
 def parse_path(path: str) -> CheckpointFile | None:
@@ -110,13 +119,15 @@ def parse_path(path: str) -> CheckpointFile | None:
     Examples
     --------
     >>> parse_path(commit_path("abc1"))
-    CheckpointFile(key='abc1', attempt='', step=-1)
+    CheckpointFile(key='abc1', attempt='', step=-1, is_leftover=False)
     >>> parse_path(state_folder("abc1", "0-77", 60) + "/c.0")
-    CheckpointFile(key='abc1', attempt='0-77', step=60)
+    CheckpointFile(key='abc1', attempt='0-77', step=60, is_leftover=False)
     """
     match path.split("/"):
         case [root, above, key, name] if root == ROOT and name == COMMIT:
             return CheckpointFile(key) if _is_filed(key, above) else None
+        case [root, above, key, name] if root == ROOT and _LEFTOVER.fullmatch(name):
+            return CheckpointFile(key, is_leftover=True) if _is_filed(key, above) else None
         case [root, above, key, attempt, folder, _] if root == ROOT:
             match = _STATE.fullmatch(folder)
             if match is None or not _is_filed(key, above) or not _NAME.fullmatch(attempt):

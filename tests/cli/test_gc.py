@@ -128,6 +128,13 @@ def test_gc_without_a_budget_removes_only_orphans(tmp_path: Path) -> None:
         for one in (tmp_path / folder).glob("**/*"):
             os.utime(one, (now - age, now - age))
     store.files.create(layout.commit_path("beef"), b"its data were removed by hand")
+    leftovers = [
+        f"{layout.commit_path('f0')}.{'0a' * 16}",
+        layout.commit_path("abcd") + layout.MARK,
+    ]
+    for leftover in leftovers:
+        store.files.create(leftover, b"of a process that was killed")
+        os.utime(tmp_path / leftover, (now - 2 * HOUR, now - 2 * HOUR))
     request = Request(store=str(tmp_path), database=None)
     found = collect(request)
     assert {(one.goes, one.name) for one in of(found, "upload")} == {
@@ -135,10 +142,14 @@ def test_gc_without_a_budget_removes_only_orphans(tmp_path: Path) -> None:
         (False, "efgh"),
     }
     assert [(one.goes, one.name) for one in of(found, "commit")] == [(True, "beef")]
+    assert {(one.goes, one.name) for one in of(found, "file")} == {
+        (True, leftover) for leftover in leftovers
+    }
     assert not any(one.goes for one in of(found, "checkpoint"))
     found = collect(Request(store=str(tmp_path), database=None, removes=True))
     assert found.is_done
     assert {one.key for one in store.inventory()} == {"f0", "f1", "f2", "efgh"}
+    assert store.files.read("", leftovers) == [None, None]
     assert [store.load(key)[1].step for key in ("f0", "f1", "f2")] == [5, 5, 5]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -95,11 +94,15 @@ def test_suspended_driver_keeps_lease_of_next_driver(driver: Driver) -> None:
 def test_watched_lease_expires_while_store_is_away(driver: Driver) -> None:
     theirs = replace(driver.lease(), study="other", holder="h2")
     driver.leases.write(theirs)
+    folder, files = driver.folder / layout.lease_folder(ROOT), driver.folder / "files"
+    folder.rename(files)
+    folder.symlink_to(files)
     driver.leasing.watch("mine", theirs)
     driver.settle()
-    folder = driver.folder / layout.lease_folder(ROOT)
-    shutil.rmtree(folder)
-    folder.write_text("no folder")
+    no_folder, link = driver.folder / "no folder", driver.folder / "link"
+    no_folder.write_text("")
+    link.symlink_to(no_folder)
+    link.replace(folder)  # at once: the lease must never look removed
     driver.now += LEASE_SECONDS + 1
     assert driver.receive() == LeaseChanged(attempt="mine", lease=replace(theirs, is_done=True))
 

@@ -17,7 +17,9 @@ from dasktune.errors import ConfigurationError, CorruptCheckpointError, StorageE
 from dasktune.storage.checkpoints import CheckpointStore, Commit, NewerFormatError
 from dasktune.storage.codec import encode
 from dasktune.storage.files import local as local_files
+from dasktune.storage.files.local import LocalFiles
 from dasktune.storage.files.objects import open_files
+from dasktune.storage.layout import MARK
 
 KEY = "a1b2c3"
 STATE = {"epoch": 3, "weights": np.arange(100.0), "name": "x"}
@@ -250,6 +252,52 @@ def test_remove_same_keeps_changed_files(url, tmp_path):
     assert files.remove_same("key/commit", b"first") is True
     assert files.read("key", ["commit"]) == [None]
     assert files.remove_same("key/commit", b"first") is False
+    assert files_below(tmp_path) == set()
+
+
+class BusyFiles(LocalFiles):
+    """Files of a folder in which others act after each read."""
+
+    def __init__(self, root, act):
+        super().__init__(root)
+        self._act = act
+
+    def read(self, folder, names):
+        content = super().read(folder, names)
+        self._act()
+        return content
+
+
+def test_remove_same_keeps_a_file_written_after_the_look(tmp_path):
+    others, outcomes = LocalFiles(tmp_path), []
+
+    def replace():
+        outcomes.append(others.remove_same("key/commit", b"old"))
+        outcomes.append(others.create("key/commit", b"new"))
+
+    others.create("key/commit", b"old")
+    assert BusyFiles(tmp_path, replace).remove_same("key/commit", b"old")
+    assert outcomes == [False, False], "nobody else removes the file meanwhile"
+    assert files_below(tmp_path) == set()
+
+
+def test_remove_same_never_hides_a_file_that_it_keeps(tmp_path):
+    others, seen = LocalFiles(tmp_path), []
+    others.create("key/commit", b"newer")
+    files = BusyFiles(tmp_path, lambda: seen.append(others.create("key/commit", b"newest")))
+    assert not files.remove_same("key/commit", b"old")
+    assert seen == [False], "the file was there all the time"
+    assert others.read("key", ["commit"])[0].tobytes() == b"newer"
+
+
+def test_mark_of_a_dead_process_is_removed_once_it_is_old(tmp_path):
+    files = LocalFiles(tmp_path)
+    files.create("key/commit", b"old")
+    files.create("key/commit" + MARK, b"of a process that was killed")
+    assert not files.remove_same("key/commit", b"old")
+    os.utime(tmp_path / f"key/commit{MARK}", (1.0, 1.0))
+    assert not files.remove_same("key/commit", b"old")
+    assert files.remove_same("key/commit", b"old")
     assert files_below(tmp_path) == set()
 
 

@@ -365,6 +365,8 @@ class Evictor:
             self._written_by_listing = self._written
         for key, attempt in listing.orphans:
             self._pool.submit(self._remove_orphan, key, attempt)
+        if listing.leftovers:
+            self._pool.submit(self._remove_leftovers, listing.leftovers)
         lost = [key for key in before if key not in self._stored and key not in removed]
         self._find_places()
         return [self._evicted(place) for key in lost if (place := self._places.pop(key, None))]
@@ -472,6 +474,13 @@ class Evictor:
             remove_orphan(self._store, key, attempt)
         except StorageError as error:
             logger.warning("what is left of attempt %s could not be removed: %s", attempt, error)
+
+    def _remove_leftovers(self, paths: Iterable[str]) -> None:
+        """Remove temporary files of dead processes; runs in a thread."""
+        try:
+            self._store.files.remove_files(paths)
+        except OSError as error:
+            logger.warning("what dead processes have left could not be removed: %s", error)
 
     def _receive_removals(self) -> list[Evicted]:
         """Receive finished removals; return the states that are gone a second time."""

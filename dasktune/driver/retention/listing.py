@@ -54,6 +54,8 @@ class StoreListing:
         Bytes of uploads without a commit, by key: they are under way, or dead.
     orphans
         Key and attempt of dead uploads: nothing was written for long.
+    leftovers
+        Paths of temporary files that processes which died long ago have left.
     dangling
         Keys of commits without data.
     kept
@@ -63,6 +65,7 @@ class StoreListing:
     checkpoints: Mapping[str, StoredState]
     unfinished: Mapping[str, int]
     orphans: tuple[tuple[str, str], ...] = ()
+    leftovers: tuple[str, ...] = ()
     dangling: frozenset[str] = field(default=frozenset())
     kept: frozenset[str] = field(default=frozenset())
 
@@ -122,8 +125,20 @@ def list_store(
             key: _stored_state(upload, makers.get(key), rows.get(key), now)
             for key, upload in committed.items()
         },
-        unfinished={upload.key: upload.nbytes for upload in uploads if not upload.is_committed},
+        unfinished={
+            upload.key: upload.nbytes
+            for upload in uploads
+            if upload.attempts and not upload.is_committed
+        },
         orphans=tuple(sorted(orphans)),
+        leftovers=tuple(
+            sorted(
+                file.path
+                for upload in uploads
+                for file in upload.leftovers
+                if 0 < file.modified < now - grace
+            )
+        ),
         dangling=frozenset(
             upload.key for upload in uploads if upload.is_committed and not upload.attempts
         ),

@@ -65,7 +65,11 @@ class Files(Protocol):
         """Remove files, many at a time; they may be absent."""
 
     def remove_same(self, path: str, content: bytes) -> bool:
-        """Remove a small file if it has this content; return whether it had."""
+        """Remove a small file if it has this content; return whether this call removed it.
+
+        A file that others write in place of it meanwhile stays. While another process removes
+        the file, this one does not.
+        """
 
     def entries(self, folder: str) -> Iterator[Entry]:
         """Return all files below a folder in any order; an absent folder is empty."""

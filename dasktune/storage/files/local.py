@@ -15,6 +15,7 @@ import numpy as np
 
 from dasktune.storage.buffers import Buffer, in_pages
 from dasktune.storage.files.base import Entry, Parts
+from dasktune.storage.files.removal import removal_mark
 
 _THREADS = 4
 
@@ -115,20 +116,12 @@ class LocalFiles:
         _remove_empty(target.parent)
 
     def remove_same(self, path: str, content: bytes) -> bool:
-        """Move the file aside first, so that nobody replaces it between look and removal."""
-        target = self._root / path
-        aside = _aside(target)
-        try:
-            target.rename(aside)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        current = _read_file(aside)
-        is_same = current is not None and current.tobytes() == content
-        if not is_same:
-            with suppress(FileExistsError):  # another process has written a newer file since
-                os.link(aside, target)
-        aside.unlink()
-        _remove_empty(target.parent)
+        """Look and remove while a mark keeps other processes from removing the file."""
+        with removal_mark(self, path) as may_remove:
+            current = self.read("", [path])[0] if may_remove else None
+            is_same = current is not None and current.tobytes() == content
+            if is_same:
+                self.remove(path)
         return is_same
 
     def remove_files(self, paths: Iterable[str]) -> None:

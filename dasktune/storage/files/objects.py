@@ -18,10 +18,12 @@ import numpy as np
 
 from dasktune.engine.timeouts import LISTING_REQUEST_SECONDS
 from dasktune.errors import ConfigurationError, StorageError, unknown
+from dasktune.storage import layout
 from dasktune.storage.buffers import Buffer
 from dasktune.storage.files.base import Entry, Files, Parts
 from dasktune.storage.files.failures import FilesError, code_of, reason_of
 from dasktune.storage.files.local import LocalFiles
+from dasktune.storage.files.removal import removal_mark
 from dasktune.storage.files.retry import Patience
 from dasktune.storage.redaction import redacted, showable
 
@@ -48,7 +50,11 @@ _S3_CLIENT = {
 _USER_IN_NAME = ("abfs", "abfss", "adl", "az")
 """Protocols in which a container is written before an @, as a user is elsewhere."""
 
-_EXISTS = ("PreconditionFailed", "412")
+_OTHER_VERSION = ("PreconditionFailed", "412")
+"""Codes of a store that refuses because an object is another than the condition says."""
+
+_NO_VERSION = '"00000000000000000000000000000000"'
+"""An ETag that no object has."""
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -156,11 +162,12 @@ class ObjectFiles:
         self._opened, self._process = system, os.getpid()
         self._root = root.rstrip("/")
         self._patience = patience or Patience()
-        is_memory = "memory" in system.protocol
-        self._alone = self._memory_lock if is_memory else nullcontext()
-        self._threads = 1 if is_memory else threads
+        self._is_memory = "memory" in system.protocol
+        self._alone = self._memory_lock if self._is_memory else nullcontext()
+        self._threads = 1 if self._is_memory else threads
         self._page = page
         self._is_s3 = hasattr(system, "call_s3")
+        self._conditional: bool | None = None
         _leave_retries_to_us(system)
 
     @property
@@ -233,18 +240,85 @@ class ObjectFiles:
             self._each(lambda path: self._call(lambda: self._remove_one(path)), remaining)
 
     def remove_same(self, path: str, content: bytes) -> bool:
-        """Look, then remove: object stores cannot remove under a condition."""
+        """Remove under the condition that the object is the one seen, where the store can.
+
+        Elsewhere a mark keeps other processes from removing it between look and removal.
+        """
+        if self.removes_conditionally():
+            return self._remove_seen(path, content, self._remove_version)
+        if self._is_memory:
+            return self._remove_seen(path, content)
+        with removal_mark(self, path) as may_remove:
+            return may_remove and self._remove_seen(path, content)
+
+    def removes_conditionally(self) -> bool:
+        """Return whether the store removes an object only if it is the one that was seen.
+
+        The first call tries it with an object of its own, since some stores ignore the
+        condition.
+        """
+        if self._conditional is None:
+            self._conditional = self._is_s3 and self._keeps_other_versions()
+        return self._conditional
+
+    def _keeps_other_versions(self) -> bool:
+        """Return whether an object survives the removal of another version of it."""
+        path = f"{layout.probe_folder(uuid4().hex)}/removal"
+        self.replace(path, b"kept")
+        try:
+            return not self._call(lambda: self._remove_version(path, _NO_VERSION))
+        except FilesError:  # a store that knows no conditions may refuse the request
+            return False
+        finally:
+            self.remove_files([path])
+
+    def _remove_seen(
+        self, path: str, content: bytes, remove: Callable[[str, str], bool] | None = None
+    ) -> bool:
+        """Look, then remove, at every try again; return whether the content was there.
+
+        `remove` removes one version of an object; without it, any version is removed.
+        """
         tries: list[int] = []
 
-        def remove() -> bool:
+        def look_and_remove() -> bool:
             with self._alone:
+                version = self._version_of(path) if remove else ""
                 if self._get(path) != content:
                     return bool(tries)  # an earlier try removed it and its answer was lost
+                is_again = bool(tries)
                 tries.append(1)
+                if remove:
+                    return remove(path, version) or is_again
                 self._remove_one(path)
             return True
 
-        return self._call(remove)
+        return self._call(look_and_remove)
+
+    def _version_of(self, path: str) -> str:
+        """Return the ETag of an object of S3; empty if there is none."""
+        bucket, key = self._system.split_path(self._full(path))[:2]
+        try:
+            answer = self._system.call_s3(
+                "head_object", Bucket=bucket, Key=key, **self._within(None)
+            )
+        except FileNotFoundError:
+            return ""
+        return str(answer["ETag"])
+
+    def _remove_version(self, path: str, version: str) -> bool:
+        """Remove an object of S3 if it has this ETag; return False if it has another."""
+        bucket, key = self._system.split_path(self._full(path))[:2]
+        limit = self._within(self._patience.request_seconds(0))
+        try:
+            self._system.call_s3("delete_object", Bucket=bucket, Key=key, IfMatch=version, **limit)
+        except FileNotFoundError:  # it was there: aiohttp repeats a DELETE by itself
+            return True
+        except OSError as error:
+            if code_of(error) in _OTHER_VERSION:
+                return False
+            raise
+        return True
 
     def entries(self, folder: str) -> Iterator[Entry]:
         """Return all objects below a folder.
@@ -375,7 +449,7 @@ def _joined(folder: str, name: str) -> str:
 
 def _says_exists(error: OSError) -> bool:
     """Return whether a store refused because the object exists; gateways differ in the code."""
-    return isinstance(error, FileExistsError) or code_of(error) in _EXISTS
+    return isinstance(error, FileExistsError) or code_of(error) in _OTHER_VERSION
 
 
 def _modified(item: Mapping[str, Any]) -> float:

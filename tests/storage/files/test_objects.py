@@ -55,6 +55,19 @@ def remote(bucket):
     return CheckpointStore(f"s3://{bucket}/tuning")
 
 
+def other_process(server, bucket):
+    """Return files of the same bucket whose requests do not pass through the proxy."""
+    system = fsspec.filesystem(
+        "s3",
+        endpoint_url=server.environment()["AWS_ENDPOINT_URL"],
+        key=server.key,
+        secret=server.secret,
+        skip_instance_cache=True,
+        use_listings_cache=False,
+    )
+    return ObjectFiles(system, f"{bucket}/tuning")
+
+
 def state_of(number, size=1000):
     weights = np.random.default_rng(number).standard_normal(size).astype(np.float32)
     return {"who": number, "weights": weights}
@@ -312,7 +325,7 @@ def test_remove_same_with_lost_answer_returns_true(proxy, bucket):
     seen = []
 
     def lose_one(request):
-        if request.method == "DELETE" and not seen:
+        if request.method == "DELETE" and request.target.endswith("commit") and not seen:
             seen.append(request)
             return "loses its answer"
         return "passes"
@@ -320,6 +333,31 @@ def test_remove_same_with_lost_answer_returns_true(proxy, bucket):
     proxy.fate = lose_one
     assert files.remove_same("commit", b"ours")
     assert files.read("", ["commit"]) == [None]
+
+
+@pytest.mark.parametrize("ignores_conditions", [False, True])
+def test_remove_same_keeps_a_newer_file(proxy, bucket, server, ignores_conditions):
+    files = open_files(f"s3://{bucket}/tuning")
+    if ignores_conditions:
+        files.removes_conditionally = lambda: False
+    files.create("key/commit", b"old")
+    others = other_process(server, bucket)
+    if ignores_conditions:
+        others.removes_conditionally = lambda: False
+    seen = []
+
+    def interleave(request):
+        """Let another process remove the old file and write a newer one just before."""
+        if request.method == "DELETE" and request.target.endswith("key/commit") and not seen:
+            seen.append(others.remove_same("key/commit", b"old"))
+            seen.append(others.create("key/commit", b"new"))
+        return "passes"
+
+    proxy.fate = interleave
+    files.remove_same("key/commit", b"old")
+    assert seen, "the files must be removed by a request of its own"
+    kept = files.read("key", ["commit"])[0]
+    assert seen[1] == (kept is not None), "a file whose creation succeeded is there"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,45 @@
+"""Removing a file that somebody may replace meanwhile, where a store cannot do it in one request.
+
+Looking at a file and removing it are two steps. Between them another process may remove the
+file, and a third may write a newer one, which the first would then remove. A file beside it, the
+mark, prevents that: only the process that has created the mark looks and removes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import uuid4
+
+from dasktune.storage.files.base import Files
+from dasktune.storage.layout import MARK
+
+MARK_SECONDS = 600.0
+"""Age from which on a mark is of a dead process: longer than a removal with all its retries."""
+
+
+@contextmanager
+def removal_mark(files: Files, path: str) -> Iterator[bool]:
+    """Hold the mark of a file; yield whether this process, and so no other, may remove the file.
+
+    A process that dies here leaves the mark. Who finds it so old removes it, and the next call
+    may remove the file.
+
+    Raises
+    ------
+    OSError
+        If the store cannot be used.
+    """
+    mark = path + MARK
+    if files.create(mark, uuid4().hex.encode(), durable=False):
+        try:
+            yield True
+        finally:
+            files.remove_files([mark])
+    else:
+        beside = files.entries(path.rpartition("/")[0])
+        oldest = time.time() - MARK_SECONDS
+        if any(entry.path == mark and 0 < entry.modified < oldest for entry in beside):
+            files.remove_files([mark])
+        yield False
