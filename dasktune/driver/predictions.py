@@ -6,7 +6,7 @@ import logging
 import math
 import pickle
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from dasktune.algos.curves.curve import Prediction, Predictor, Question
@@ -169,3 +169,25 @@ def _by_value(predictor: Predictor) -> bytes:
         raise ConfigurationError(
             f"predictor {type(predictor).__qualname__} cannot be sent to workers: {error}"
         ) from error
+
+
+def answer_or_none(
+    order: RunPrediction, answer: Callable[[Question], Prediction] = Question.answer
+) -> Prediction | None:
+    """Return a prediction; None, and a line of log, if it cannot be made.
+
+    A predictor that raises ends no study: its tuner goes on without the prediction.
+
+    Parameters
+    ----------
+    order
+        What is to be predicted, of which trial.
+    answer
+        Computes it.
+    """
+    try:
+        return answer(order.question)
+    except Exception as error:  # noqa: BLE001 - a predictor of the user's may run here
+        why = f"{type(error).__name__}: {error}"
+        logger.warning("trial %d cannot be predicted: %s", order.trial, why)
+        return None

@@ -10,10 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from dasktune.engine.trials import TrialRecord
+from dasktune.driver.history import record_of
 from dasktune.errors import StorageError
 from dasktune.graph.plan import Node, SearchPlan
-from dasktune.results.results import seeded_key_of
+from dasktune.results.results import plan_of
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore, Commit, Stored
 from dasktune.storage.database.database import Database
@@ -266,7 +266,7 @@ def _owners(
     trials: dict[str, int] = {}
     roots: dict[str, set[str]] = defaultdict(set)
     for study in database.studies():
-        plan, trials[study.name] = _plan_of(study, database.trials(study.id))
+        plan, trials[study.name] = _planned(study, database.trials(study.id))
         for key, numbers in _uses(plan, known, others).items():
             owners[key][study.name] = tuple(numbers)
         for root in (plan.root_key, *map(plan.root_key_of, plan.roots)):
@@ -277,17 +277,12 @@ def _owners(
     return owners, trials
 
 
-def _plan_of(study: StudyRow, rows: Iterable[TrialRow]) -> tuple[SearchPlan, int]:
+def _planned(study: StudyRow, rows: Iterable[TrialRow]) -> tuple[SearchPlan, int]:
     """Return a plan with the requested steps of a study's trials, and the number of trials."""
     count = 0
-    plan = SearchPlan(
-        study.root, merge=bool(study.spec.get("merge")), seeded_key=seeded_key_of(study)
-    )
-    for row in rows:
+    plan = plan_of(study)
+    for trial in map(record_of, rows):
         count += 1
-        trial = TrialRecord.from_json(
-            row.record, number=row.number, state=row.state, steps=row.steps
-        )
         until = max(trial.steps, trial.until or 0)
         if until and trial.was_trained_here:
             plan.register(trial.number, trial.sequences, until, trial.seed)

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from dasktune.driver.history import record_of
 from dasktune.driver.retention.value import winners
 from dasktune.errors import CorruptRecordError
-from dasktune.graph.plan import SearchPlan
-from dasktune.results.results import objective_of, seeded_key_of
+from dasktune.results.results import objective_of, plan_of
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StudyRow, TrialRow
 from dasktune.storage.retention import Keep
@@ -58,7 +57,7 @@ def kept_keys(database: Database, row: StudyRow, keep: Keep) -> list[str]:
     """Return the keys of the last states of a study's best trials, the best trial's first."""
     objective = objective_of(row.spec)
     records = map(record_of, _candidates(database, row, objective, keep))
-    plan = SearchPlan(row.root, merge=bool(row.spec.get("merge")), seeded_key=seeded_key_of(row))
+    plan = plan_of(row)
     best = (trial for trial in winners(records, objective, keep) if trial.steps)
     return [
         plan.register(trial.number, trial.sequences, trial.steps, trial.seed).key_at(trial.steps)

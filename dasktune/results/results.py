@@ -425,6 +425,11 @@ def seeded_key_of(row: StudyRow) -> Callable[[int], str]:
     return lambda added: root_key(str(row.spec["fingerprint"]), row.spec["seed"] + added)
 
 
+def plan_of(row: StudyRow) -> SearchPlan:
+    """Return the plan of a study, without trials."""
+    return SearchPlan(row.root, merge=bool(row.spec.get("merge")), seeded_key=seeded_key_of(row))
+
+
 def objective_of(spec: Mapping[str, Any]) -> Objective:
     """Return the objective of a study's description: a name, or a list of them.
 

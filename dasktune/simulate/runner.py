@@ -10,6 +10,7 @@ from typing import Literal
 
 from dasktune.algos.base import Tuner
 from dasktune.algos.curves.curve import Prediction, Question
+from dasktune.driver.predictions import answer_or_none
 from dasktune.engine.engine import Engine
 from dasktune.engine.limits import Limits
 from dasktune.engine.outcome import Order, Outcome, RunPrediction
@@ -33,7 +34,6 @@ from dasktune.simulate.jobs import Held, Mishaps, SimulatedJob, Worker
 from dasktune.simulate.result import Happening
 from dasktune.traces.timing import Overheads, Pace
 from dasktune.types import Sequences, Step, Value
-from dasktune.worker.answering import answer_or_none
 
 Values = Mapping[str, Value]
 """Hyper-parameters at one step."""

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from dasktune.algos.base import Tuner
+from dasktune.driver.predictions import answer_or_none
 from dasktune.driver.recorder import Recorder
 from dasktune.engine.engine import Engine
 from dasktune.engine.outcome import Outcome, RunPrediction
 from dasktune.errors import ConfigurationError
 from dasktune.graph.plan import Node
 from dasktune.types import Metrics, Sequences, Step, TrialState, Value
-from dasktune.worker.answering import answer_or_none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,83 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import pickle
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dasktune import sequences
 from dasktune.errors import ConfigurationError
 from dasktune.graph.cost import cost_of
 from dasktune.sequences import (
     Constant,
     Cosine,
-    Cyclic,
     Exponential,
     Joined,
-    Linear,
-    MultiStep,
-    Piecewise,
     Sequence,
-    WarmRestarts,
     Warmup,
     first_difference,
     sequence_from_json,
 )
-from dasktune.types import Value
-
-MEMBERS = st.sampled_from(
-    [
-        Constant(64),
-        Constant("adam"),
-        Piecewise([1, 2.0, "x"], [2, 5]),
-        MultiStep(0.1, [3, 4, 9], gamma=0.1),
-        Linear(0.1, 0.9, period=7),
-        Exponential(0.1, gamma=0.95),
-        Cosine(0.1, period=6),
-        WarmRestarts(0.1, period=3),
-        Cyclic(0.0, 1.0, half_period=2),
-        Warmup(5, 0.1),
-    ]
-)
+from tests.sequences.drawing import bits, cut_and_joined, horizon
 
 
-@st.composite
-def joined(draw: st.DrawFn) -> Sequence:
-    """Any sequence: up to three pieces, some of them cut at either side."""
-    found = draw(cut())
-    for _ in range(draw(st.integers(0, 2))):
-        if found.end is None:
-            found = found[: draw(st.integers(1, 8))]
-        found = found >> draw(cut())
-    return found
-
-
-@st.composite
-def cut(draw: st.DrawFn) -> Sequence:
-    found = draw(MEMBERS)
-    if draw(st.booleans()):
-        found = found[draw(st.integers(0, horizon(found, 8) - 1)) :]
-    if draw(st.booleans()):
-        found = found[: draw(st.integers(1, horizon(found, 8)))]
-    return found
-
-
-def horizon(sequence: Sequence, at_most: int = 24) -> int:
-    return at_most if sequence.end is None else min(at_most, sequence.end)
-
-
-def bits(values: list[Value]) -> list[str]:
-    return [repr(value) for value in values]
-
-
-def alike(first: Value, second: Value) -> bool:
-    return type(first) is type(second) and first == second
-
-
-@given(joined(), st.data())
+@given(cut_and_joined(), st.data())
 def test_the_rest_begins_that_many_steps_later(sequence: Sequence, data: st.DataObject) -> None:
     stop = horizon(sequence)
     n = data.draw(st.integers(0, stop - 1))
@@ -92,7 +35,7 @@ def test_the_rest_begins_that_many_steps_later(sequence: Sequence, data: st.Data
         assert change == (None if later is None else later - n)
 
 
-@given(joined(), st.data())
+@given(cut_and_joined(), st.data())
 def test_the_two_parts_of_a_sequence_are_the_sequence(
     sequence: Sequence, data: st.DataObject
 ) -> None:
@@ -107,7 +50,7 @@ def test_the_two_parts_of_a_sequence_are_the_sequence(
     assert not any(isinstance(piece, Joined) for piece in again.leaves())
 
 
-@given(joined(), st.data())
+@given(cut_and_joined(), st.data())
 def test_cuts_at_both_sides_may_come_in_any_order(sequence: Sequence, data: st.DataObject) -> None:
     stop = data.draw(st.integers(1, horizon(sequence)))
     start = data.draw(st.integers(0, stop - 1))
@@ -116,31 +59,7 @@ def test_cuts_at_both_sides_may_come_in_any_order(sequence: Sequence, data: st.D
     assert sequence[middle:][start - middle :] == sequence[start:]
 
 
-@given(joined())
-def test_documents_texts_and_pickles_come_back_as_they_were(sequence: Sequence) -> None:
-    document = json.loads(json.dumps(sequence.to_json(), allow_nan=False))
-    names = {name: getattr(sequences, name) for name in sequences.__all__}
-    for copy in (
-        sequence_from_json(document),
-        eval(repr(sequence), names),
-        pickle.loads(pickle.dumps(sequence)),
-    ):
-        assert copy == sequence
-        assert hash(copy) == hash(sequence)
-        assert repr(copy) == repr(sequence)
-        stop = horizon(sequence)
-        assert bits(copy.values(0, stop)) == bits(sequence.values(0, stop))
-
-
-@given(joined(), joined(), st.integers(0, 20))
-def test_first_difference_is_the_naive_one(a: Sequence, b: Sequence, start: int) -> None:
-    stop = min(horizon(a), horizon(b))
-    naive = next((t for t in range(start, stop) if not alike(a(t), b(t))), max(start, stop))
-    assert first_difference(a, b, start, stop) == naive
-    assert first_difference(b, a, start, stop) == naive
-
-
-@given(joined(), joined(), st.data())
+@given(cut_and_joined(), cut_and_joined(), st.data())
 def test_trials_that_part_after_a_cut_share_all_before_it(
     old: Sequence, new: Sequence, data: st.DataObject
 ) -> None:

@@ -32,6 +32,7 @@ from dasktune.sequences import (
     sequence_from_json,
 )
 from dasktune.types import Value
+from tests.sequences.drawing import alike, bits, cut_and_joined, horizon
 
 NUMBERS = st.sampled_from([0.0, 0.1, 0.5, 1.0, -0.1, 1e-3]) | st.floats(-1e6, 1e6)
 PLAIN = st.sampled_from([0, 1, 1.0, 0.0, True, False, None, "adam", "", 64, 0.1]) | NUMBERS
@@ -71,16 +72,7 @@ def joined(draw: st.DrawFn) -> Sequence:
     return found
 
 
-def horizon(sequence: Sequence, at_most: int = 30) -> int:
-    return at_most if sequence.end is None else min(at_most, sequence.end)
-
-
-def bits(values: list[Value]) -> list[str]:
-    return [repr(value) for value in values]
-
-
-def alike(first: Value, second: Value) -> bool:
-    return type(first) is type(second) and first == second
+ANY = joined() | cut_and_joined()
 
 
 @pytest.mark.parametrize(
@@ -172,7 +164,7 @@ def test_a_cut_keeps_the_values_and_only_them(sequence: Sequence, data: st.DataO
         cut[: n + 1]
 
 
-@given(joined())
+@given(ANY)
 def test_documents_texts_and_pickles_come_back_as_they_were(sequence: Sequence) -> None:
     document = json.loads(json.dumps(sequence.to_json(), allow_nan=False))
     names = {name: getattr(sequences, name) for name in sequences.__all__}
@@ -188,7 +180,7 @@ def test_documents_texts_and_pickles_come_back_as_they_were(sequence: Sequence) 
         assert bits(copy.values(0, stop)) == bits(sequence.values(0, stop))
 
 
-@given(joined(), joined(), st.integers(0, 20), st.integers(0, 30))
+@given(ANY, ANY, st.integers(0, 20), st.integers(0, 30))
 def test_first_difference_is_the_naive_one(a: Sequence, b: Sequence, start: int, to: int) -> None:
     stop = min(horizon(a, to), horizon(b, to))
     naive = next((t for t in range(start, stop) if not alike(a(t), b(t))), max(start, stop))
