@@ -11,6 +11,13 @@ RUNS ?= 8
 PROCESSES ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
 
+# Where the byte code of modules must not be written beside them, it is kept in the environment:
+# the tests start hundreds of interpreters, and each of them would compile torch and Dask again.
+ifdef PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/byte-code
+export PYTHONDONTWRITEBYTECODE :=
+endif
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help set-up demo lint test-fast test test-services torture chaos format bench clean

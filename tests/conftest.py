@@ -100,8 +100,8 @@ HARDWARE = "gpu"
 SERVICES = frozenset({"browser", "ceph", "postgresql", "slurm"})
 """Markers of tests that need a program which is not written in Python."""
 
-PROCESSES = frozenset({"cluster", "process", "slow"})
-"""Markers of tests that start processes, or take more than a few seconds."""
+PROCESSES = frozenset({"cluster", "process", "s3", "slow"})
+"""Markers of tests that start processes or servers, or take more than a few seconds."""
 
 
 def tier_of(markers: Collection[str], fixtures: Collection[str]) -> str:

@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -32,6 +33,8 @@ VAGUE_NAMES = frozenset({"one", "found", "mine", "theirs", "said", "told"})
 LONGEST_TEST_NAME = 60
 
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+DOCUMENTED = get_args(Documented)
+"""The same as a tuple, with which `isinstance` is much faster."""
 
 
 def sources(place: str, suffix: str) -> list[Path]:
@@ -60,9 +63,9 @@ def negations(text: str) -> int:
     return max(len(NEGATIONS.findall(clause)) for clause in clauses)
 
 
-def attributes_of(tree: ast.Module) -> Iterator[ast.expr]:
+def attributes_of(nodes: list[ast.AST]) -> Iterator[ast.expr]:
     """Yield the names of annotated attributes: users read them, so that they stay."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ClassDef):
             yield from (item.target for item in node.body if isinstance(item, ast.AnnAssign))
 
@@ -70,21 +73,26 @@ def attributes_of(tree: ast.Module) -> Iterator[ast.expr]:
 def problems_of(path: Path) -> Iterator[str]:
     """Yield the places of a Python file that break a rule."""
     in_package = path.is_relative_to(ROOT / "dasktune")
+
+    def at(node: ast.AST) -> str:
+        return f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
+
     tree = ast.parse(path.read_text())
-    attributes = set(attributes_of(tree))
-    for node in ast.walk(tree):
-        at = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
-        if isinstance(node, Documented):
+    nodes = list(ast.walk(tree))
+    attributes = set(attributes_of(nodes))
+    for node in nodes:
+        if isinstance(node, DOCUMENTED):
             text = summary(node)
             if OPENINGS.match(text):
-                yield f"{at}: a summary must name its object with a noun: {text}"
+                yield f"{at(node)}: a summary must name its object with a noun: {text}"
             if negations(text) > 1:
-                yield f"{at}: a summary must have at most one negation: {text}"
+                yield f"{at(node)}: a summary must have at most one negation: {text}"
         if isinstance(node, ast.FunctionDef) and len(node.name) > LONGEST_TEST_NAME:
-            yield f"{at}: a name must have at most {LONGEST_TEST_NAME} characters: {node.name}"
+            longest = f"at most {LONGEST_TEST_NAME} characters"
+            yield f"{at(node)}: a name must have {longest}: {node.name}"
         is_variable = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         if in_package and is_variable and node.id in VAGUE_NAMES and node not in attributes:
-            yield f"{at}: a variable must have the name of its value, got {node.id!r}"
+            yield f"{at(node)}: a variable must have the name of its value, got {node.id!r}"
 
 
 def paragraphs(page: Path) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,9 @@ OUTSIDE = [
     and path.name != "bugs.py"  # it breaks the dispatcher on purpose
 ]
 MACHINERY = {"dasktune.graph.frontier", "dasktune.graph.placement"}
+BREACHING = re.compile("dispatcher|frontier|placement")
+"""Words of which a module with a breach has at least one."""
+
 FOR_ITS_MAKER = {"measure", "plan", "register"}
 """All that a part may use of a dispatcher that it makes itself."""
 
@@ -44,7 +48,8 @@ def test_no_module_outside_engine_reads_the_dispatcher() -> None:
     assert [
         f"{path.relative_to(ROOT)}:{breach}"
         for path in OUTSIDE
-        for breach in breaches(ast.parse(path.read_text()))
+        if BREACHING.search(text := path.read_text())
+        for breach in breaches(ast.parse(text))
     ] == []
 
 
@@ -60,4 +65,5 @@ def test_no_module_outside_engine_reads_the_dispatcher() -> None:
     ],
 )
 def test_breach_is_found(text: str) -> None:
+    assert BREACHING.search(text)
     assert len(list(breaches(ast.parse(text)))) >= 1

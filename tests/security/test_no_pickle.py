@@ -39,12 +39,25 @@ PLACES = ("storage", "driver", "results")
 """What reads stores and databases."""
 
 
-def modules() -> dict[str, ast.Module]:
-    found = sorted(PACKAGE.rglob("*.py"))
-    return {str(one.relative_to(PACKAGE)): ast.parse(one.read_text()) for one in found}
+@pytest.fixture(scope="module")
+def modules() -> Iterator[dict[str, ast.Module]]:
+    """Return the syntax trees of the package, which are large: they go after the last test."""
+    trees = {
+        str(path.relative_to(PACKAGE)): ast.parse(path.read_text())
+        for path in sorted(PACKAGE.rglob("*.py"))
+    }
+    yield trees
+    trees.clear()
 
 
-MODULES = modules()
+def called(node: ast.expr) -> str:
+    """Return the dotted name of what is called; the inner names are empty if they are none."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=value, attr=name):
+            return f"{called(value)}.{name}"
+    return ""
 
 
 def loaders_in(tree: ast.Module) -> Iterator[str]:
@@ -56,15 +69,15 @@ def loaders_in(tree: ast.Module) -> Iterator[str]:
             yield str(node.module)
             yield from (f"{node.module}.{one.name}" for one in node.names)
         elif isinstance(node, ast.Call):
-            yield ast.unparse(node.func)
+            yield called(node.func)
 
 
-def test_loaders_that_run_code_are_used_in_known_files_only() -> None:
-    found = {name: LOADERS & set(loaders_in(tree)) for name, tree in MODULES.items()}
+def test_loaders_that_run_code_are_used_in_known_files_only(modules: dict[str, ast.Module]) -> None:
+    found = {name: LOADERS & set(loaders_in(tree)) for name, tree in modules.items()}
     assert {name: used for name, used in found.items() if used} == ALLOWED
 
 
-def test_numpy_loads_and_saves_no_objects() -> None:
+def test_numpy_loads_and_saves_no_objects(modules: dict[str, ast.Module]) -> None:
     names = {
         "np.load",
         "np.lib.npyio.NpzFile",
@@ -74,25 +87,27 @@ def test_numpy_loads_and_saves_no_objects() -> None:
     }
     calls = [
         (name, {one.arg: ast.unparse(one.value) for one in node.keywords})
-        for name, tree in MODULES.items()
+        for name, tree in modules.items()
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in names
+        if isinstance(node, ast.Call) and called(node.func) in names
     ]
     assert len(calls) >= 2
     assert [name for name, given in calls if given.get("allow_pickle") != "False"] == []
 
 
-def test_readers_of_stores_import_only_modules_named_in_code() -> None:
+def test_readers_of_stores_import_only_modules_named_in_code(
+    modules: dict[str, ast.Module],
+) -> None:
     """A name from a document must never be looked up among modules."""
-    for name, tree in MODULES.items():
+    for name, tree in modules.items():
         if not name.startswith(PLACES):
             continue
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            if isinstance(node, ast.Call) and called(node.func).endswith("import_module"):
                 argument = node.args[0]
                 known = isinstance(argument, ast.Constant) or "_HOMES[" in ast.unparse(argument)
                 assert known, name
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr":
+            if isinstance(node, ast.Call) and called(node.func) == "getattr":
                 assert ast.unparse(node.args[0]) not in ("sys.modules", "builtins"), name
 
 

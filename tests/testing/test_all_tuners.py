@@ -33,7 +33,7 @@ SPACE = Space(
 
 
 class Conformance(TunerConformance):
-    seeds = range(8)
+    seeds = range(4)  # with and without inputs, restored tuners prepared and not
 
 
 def tpe(seed: int) -> OptunaSource:
@@ -210,8 +210,6 @@ class TestPBTWithPopulations(Conformance):
 
 
 class TestRandomByTPE(Conformance):
-    seeds = range(4)
-
     def make(self, seed: int) -> Tuner:
         return Random(SPACE, trials=8, max_steps=9, sampler=tpe(seed))
 
@@ -221,7 +219,6 @@ class TestRandomByTPE(Conformance):
 
 class TestASHAByTPE(Conformance):
     promotes = True
-    seeds = range(4)
 
     def make(self, seed: int) -> Tuner:
         return ASHA(SPACE, trials=18, max_steps=9, min_steps=1, eta=3, sampler=tpe(seed))
@@ -232,7 +229,6 @@ class TestASHAByTPE(Conformance):
 
 class TestHyperbandByTPE(Conformance):
     promotes = True
-    seeds = range(4)
 
     def make(self, seed: int) -> Tuner:
         return Hyperband(SPACE, trials=17, max_steps=9, min_steps=1, eta=3, sampler=tpe(seed))
@@ -242,8 +238,6 @@ class TestHyperbandByTPE(Conformance):
 
 
 class TestPBTByTPE(Conformance):
-    seeds = range(4)
-
     def make(self, seed: int) -> Tuner:
         return PBT(SPACE, population=5, max_steps=12, every=4, seed=seed, sampler=tpe(seed))
 
@@ -301,7 +295,6 @@ class TestRepeatsOfEarlyTerm(Conformance):
 
 
 class TestEarlyTermByTPE(Conformance):
-    seeds = range(4)
     ranks = False
 
     def make(self, seed: int) -> Tuner:
