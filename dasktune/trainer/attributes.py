@@ -1,16 +1,19 @@
 """The attributes of a torch trainer: objects with a state, values, and others.
 
 *Objects* can save and load themselves (modules, optimizers, schedulers, scalers, loaders,
-generators). *Values* are numbers, strings, None, arrays, tensors, and lists, tuples, dicts and
-sets of these. All other attributes (functions, data sets, devices) are left to `build`.
+generators); they are found in containers and in the attributes of other objects, too. *Values*
+are numbers, strings, None, arrays, tensors, and lists, tuples, dicts and sets of these. All else
+(functions, data sets, devices) is left to `build`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
-from collections import OrderedDict
+import sys
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,12 +25,12 @@ from dasktune.trainer.generators import generator_state, is_generator, restore_g
 PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
 """Types of values that need no copy."""
 
-Stamp = object
-"""A fingerprint of a value in memory; equal later only if the value has not changed."""
+MOST_ITEMS = 100_000
+"""Items in one attribute that are looked at for objects: a list of all samples may be longer."""
 
 
 def objects(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the objects with a state by path, such as ``heads[0]``, each once.
+    """Return the objects with a state by path, such as ``heads[0]`` or ``agent.net``, each once.
 
     Raises
     ------
@@ -76,26 +79,6 @@ def is_value(value: object) -> bool:
 def holds_arrays(value: object) -> bool:
     """Return whether a value holds arrays or tensors."""
     return any(isinstance(item, (np.ndarray, torch.Tensor)) for _, item in _items("", value, set()))
-
-
-def stamp(value: Any) -> Stamp:
-    """Return the stamp of a value, by which a later change shows.
-
-    A tensor counts its changes, an array is hashed. Stamps of parameters are never equal,
-    because parameters are meant to change.
-    """
-    if isinstance(value, torch.Tensor):
-        if isinstance(value, torch.nn.Parameter) or value.is_inference():
-            return object()
-        return ("tensor", id(value), value._version)
-    if isinstance(value, np.ndarray):
-        digest = hashlib.blake2b(np.ascontiguousarray(value).data.cast("B")).digest()
-        return ("array", value.dtype.str, value.shape, digest)
-    if isinstance(value, (list, tuple)):
-        return (type(value), *(stamp(item) for item in value))
-    if isinstance(value, dict):
-        return (dict, *((key, stamp(item)) for key, item in value.items()))
-    return (type(value), value)
 
 
 def state_of(item: Any) -> Any:
@@ -172,17 +155,53 @@ def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def _items(path: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """Yield a value and the items in its containers, each object once."""
-    if isinstance(value, PLAIN) or id(value) in seen:
-        return
-    seen.add(id(value))
-    yield path, value
-    if isinstance(value, (list, tuple)):
+    """Yield a value and the items in it, each object once, those on the surface first.
+
+    Opens containers, and objects of other classes that cannot save themselves.
+    """
+    waiting = deque([(path, value)])
+    count = 0
+    while waiting:
+        place, item = waiting.popleft()
+        if isinstance(item, PLAIN) or id(item) in seen:
+            continue
+        seen.add(id(item))
+        yield place, item
+        count += 1
+        inner = ((p, part) for p, part in _parts(place, item) if not isinstance(part, PLAIN))
+        waiting.extend(islice(inner, max(0, MOST_ITEMS - count - len(waiting))))
+
+
+def _parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield path and value of the direct parts of a container or an object."""
+    if isinstance(value, (list, tuple, deque)):
         for index, item in enumerate(value):
-            yield from _items(f"{path}[{index}]", item, seen)
+            yield f"{path}[{index}]", item
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from _items(f"{path}[{key!r}]", item, seen)
+            yield f"{path}[{key!r}]", item
+    elif not is_object(value) and _can_be_opened(value):
+        for name, item in members(value):
+            yield f"{path}.{name}", item
+
+
+def members(value: object) -> list[tuple[str, Any]]:
+    """Return names and values of an object's attributes, also those in slots."""
+    slots = [getattr(base, "__slots__", ()) for base in type(value).__mro__]
+    names = [name for group in slots for name in ([group] if isinstance(group, str) else group)]
+    by_name = {name: getattr(value, name) for name in names if hasattr(value, name)}
+    return [*(by_name | getattr(value, "__dict__", {})).items()]
+
+
+def _can_be_opened(value: object) -> bool:
+    """Return whether a trainer's state may lie in an object's attributes.
+
+    Arrays have none. Functions, classes and what the standard library makes (threads, locks,
+    loggers, paths) hold much that belongs to the process and not to the training.
+    """
+    if isinstance(value, (np.ndarray, torch.Tensor, type, ModuleType)):
+        return False
+    return type(value).__module__.partition(".")[0] not in sys.stdlib_module_names
 
 
 def _load_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:

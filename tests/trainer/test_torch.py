@@ -2,6 +2,7 @@ import copy
 import random
 import subprocess
 import sys
+from collections import deque
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 
 from dasktune.errors import ConfigurationError, StateError
 from dasktune.storage.codec import decode, encode
+from dasktune.trainer import attributes
 from dasktune.trainer.data import ResumableLoader
 from dasktune.trainer.lifecycle import TrainerRun, run_alone
 from dasktune.trainer.torch import TorchTrainer
@@ -200,6 +202,120 @@ def test_only_changed_arrays_are_state():
     assert [item.tolist() for item in trainer.history] == [[1], [2]]
     assert isinstance(trainer.weight, nn.Parameter)
     assert trainer.weight.item() == 3
+
+
+class Behind(TorchTrainer):
+    """Changes tensors in ways that torch's version counter does not see."""
+
+    def build(self, hp):
+        self.ema = {"weight": torch.ones(3)}
+        self.view = torch.zeros(2)
+        self.seen = {"tensor": torch.zeros(1), "names": set()}
+
+    def setup(self, hp):
+        pass
+
+    def train(self):
+        self.ema["weight"].data.mul_(0.5)
+        self.view.numpy()[:] += 1
+        self.seen["names"].add(f"step {len(self.seen['names'])}")
+
+    def evaluate(self):
+        return {"loss": float(self.ema["weight"].sum() + self.view.sum())}
+
+
+def test_changes_behind_the_version_counter_are_state():
+    _, state = saved(trained(2, Behind))
+    assert sorted(state["values"]) == ["ema", "seen", "view"]
+    trainer = resumed(state, 2, Behind).trainer
+    assert trainer.ema["weight"].tolist() == [0.25] * 3
+    assert trainer.view.tolist() == [2, 2]
+    assert trainer.seen["names"] == {"step 0", "step 1"}
+
+
+class Agent:
+    """An object of another class that holds what a step depends on."""
+
+    __slots__ = ("net", "noise", "optimizer")
+
+    def __init__(self):
+        self.net = nn.Linear(2, 2)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9)
+        self.noise = torch.Generator().manual_seed(0)
+
+
+class WithAgent(TorchTrainer):
+    def build(self, hp):
+        self.agent = Agent()
+        self.samples = torch.utils.data.TensorDataset(torch.rand(8, 2))
+        self.loader = torch.utils.data.DataLoader(
+            self.samples, 4, shuffle=True, generator=torch.Generator().manual_seed(1)
+        )
+
+    def setup(self, hp):
+        pass
+
+    def train(self):
+        for (x,) in self.loader:
+            self.agent.optimizer.zero_grad()
+            noisy = x + torch.rand(2, generator=self.agent.noise)
+            self.agent.net(noisy).square().mean().backward()
+            self.agent.optimizer.step()
+
+    def evaluate(self):
+        return {"loss": float(self.agent.net.weight.sum())}
+
+
+def test_parts_of_other_objects_are_state():
+    whole, _ = saved(trained(5, WithAgent))
+    _, state = saved(trained(2, WithAgent))
+    paths = ["agent.net", "agent.noise", "agent.optimizer", "loader.generator"]
+    assert sorted(state["objects"]) == paths
+    run = resumed(state, 2, WithAgent)
+    for _ in range(3):
+        run.advance(HP)
+    assert saved(run)[0].digest == whole.digest
+
+
+def test_objects_beyond_the_limit_are_not_looked_at(monkeypatch):
+    monkeypatch.setattr(attributes, "MOST_ITEMS", 3)
+    items = [np.random.default_rng(seed) for seed in range(5)]
+    assert sorted(attributes.objects({"a": items, "b": items[3]})) == ["a[0]", "a[1]", "b"]
+
+
+class Persistent(TorchTrainer):
+    def build(self, hp):
+        self.loader = torch.utils.data.DataLoader(
+            torch.arange(8), 4, num_workers=1, persistent_workers=True
+        )
+
+    def setup(self, hp):
+        pass
+
+    def train(self):
+        list(self.loader)
+
+    def evaluate(self):
+        return {"loss": 0.0}
+
+
+@pytest.mark.process
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
+def test_persistent_workers_are_refused():
+    message = r"trainer.loader._iterator: the position of a _MultiProcessingDataLoaderIter"
+    with pytest.raises(StateError, match=message):
+        trained(1, Persistent).state()
+
+
+@pytest.mark.parametrize("hold", [lambda items: deque([items]), lambda items: {"x": (items,)}])
+def test_iterators_in_containers_are_refused(hold):
+    class Holding(Net):
+        def build(self, hp):
+            super().build(hp)
+            self.held = hold(iter([1, 2]))
+
+    with pytest.raises(StateError, match="the position of a list_iterator cannot be saved"):
+        start(Holding).state()
 
 
 def test_iterators_are_refused():
