@@ -7,6 +7,7 @@ from bisect import insort
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from operator import attrgetter
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -59,12 +60,15 @@ class Member:
 
     def to_json(self) -> list[object]:
         """Return its fields."""
-        return [getattr(self, name) for name in self.__slots__]
+        return list(_FIELDS(self))
 
     @classmethod
     def from_json(cls, row: list[Any]) -> Member:
         """Return the member of such a row."""
         return cls(*row)
+
+
+_FIELDS = attrgetter(*Member.__slots__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,16 +7,18 @@
 - A dict by trial, of values that have a field ``trial``, is a list of those values.
 - A dataclass is an object of the fields that its constructor takes. A class with `to_json`
   and `from_json` describes itself.
+
+Snapshots are frequent and hold many numbers, for which one call each is slow. So each type
+becomes one Python expression, which is compiled once, as `dataclasses` does with ``__init__``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
-from itertools import repeat
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -26,6 +28,8 @@ Writer = Callable[[Any], Any]
 
 Readers = Mapping[type, Callable[[Any], object]]
 """How values are read that need more than their document, by their class."""
+
+Reader = Callable[[Any, Readers], Any]
 
 
 def to_json(kind: Any, value: Any) -> Any:
@@ -47,33 +51,14 @@ def from_json(kind: Any, document: Any, readers: Readers) -> Any:
     TypeError, ValueError, KeyError
         If the document describes no value of this type.
     """
-    shape, inner = _shape(kind)
-    if document is None and NoneType in get_args(kind):
-        return None
-    if shape is float:
-        return math.inf if document is None else float(document)
-    if shape in readers:
-        return readers[shape](document)
-    if shape in (set, frozenset, list, tuple):
-        pairs = zip(_each(inner), _list(document), strict=False)
-        return shape(from_json(each, item, readers) for each, item in pairs)
-    if shape in (dict, Mapping):
-        return _mapping_from_json(inner, document, readers)
-    if hasattr(shape, "from_json"):
-        return shape.from_json(document)
-    if is_dataclass(shape):
-        return _fields_from_json(shape, document, readers)
-    if isinstance(shape, type) and issubclass(shape, Enum):
-        return shape(document)
-    if shape is not Literal and not isinstance(document, shape):
-        raise TypeError(f"{document!r} is no {shape.__name__}")
-    return document
+    return _reader(kind, frozenset(readers))(document, readers)
 
 
 def state_to_json(owner: object, names: tuple[str, ...]) -> dict[str, object]:
     """Return attributes of an object, by their names without an underscore at the front."""
-    kind = type(owner)
-    return {name.lstrip("_"): to_json(_type_of(kind, name), getattr(owner, name)) for name in names}
+    kind: Any = type(owner)
+    state: dict[str, object] = _state_writer(kind, names)(owner)
+    return state
 
 
 def set_state(
@@ -86,23 +71,21 @@ def set_state(
     ConfigurationError
         If the document describes other attributes; then none is set.
     """
-    keys = {name.lstrip("_"): name for name in names}
+    kind: Any = type(owner)
     try:
-        if document.keys() != keys.keys():
-            raise TypeError(f"it must have {', '.join(keys)}")
-        state = {
-            name: from_json(_type_of(type(owner), name), document[key], readers)
-            for key, name in keys.items()
-        }
+        state = _state_reader(kind, names, frozenset(readers))(document, readers)
     except (TypeError, ValueError, KeyError) as error:
         raise ConfigurationError(f"not the state of this tuner ({error}): {document!r}") from error
-    for name, value in state.items():
+    for name, value in zip(names, state, strict=True):
         setattr(owner, name, value)
 
 
 def types_of(kind: Any) -> dict[str, Any]:
     """Return the types of a class's attributes by name."""
     return _types_of(kind)
+
+
+# ------------------------------------------------------------------------------- types
 
 
 @cache
@@ -122,114 +105,289 @@ def _names(kind: Any) -> tuple[str, ...]:
 
 def _shape(kind: Any) -> tuple[Any, tuple[Any, ...]]:
     """Return the class of an annotation without None, and the types inside."""
-    if isinstance(kind, UnionType) or get_origin(kind) is Union:
+    if _is_union(kind):
         known = [each for each in get_args(kind) if each is not NoneType]
         kind = known[0] if len(known) == 1 else object
     return get_origin(kind) or kind, get_args(kind)
 
 
-def _each(inner: tuple[Any, ...]) -> Any:
-    """Return the types of the items of a collection, one after the other."""
-    return repeat(inner[0]) if len(inner) == 1 or inner[1] is ... else inner
+def _is_union(kind: Any) -> bool:
+    return isinstance(kind, UnionType) or get_origin(kind) is Union
 
 
-def _list(document: object) -> list[Any]:
-    if not isinstance(document, list):
-        raise TypeError(f"{document!r} is no list")
-    return document
+def _may_be_none(kind: Any) -> bool:
+    return _is_union(kind) and NoneType in get_args(kind)
 
 
-def _width(kind: Any) -> int | None:
-    """Return the number of cells that a flat type takes in a row; None for other types."""
+def _cells(kind: Any) -> tuple[Any, ...] | None:
+    """Return the types that a tuple of fixed length holds; None for other types."""
     shape, inner = _shape(kind)
-    return len(inner) if shape is tuple and inner[-1] is not ... else None
+    is_fixed = shape is tuple and inner[-1] is not ... and not _may_be_none(kind)
+    return inner if is_fixed else None
 
 
 def _has_trial(kind: Any) -> bool:
     return is_dataclass(kind) and "trial" in _names(kind)
 
 
+class _Code:
+    """The names that one compiled expression uses.
+
+    Its variables hold one value each; other values of an expression come from constants.
+    """
+
+    def __init__(self) -> None:
+        self._constants: dict[str, Any] = {"inf": math.inf}
+        self._variables = 0
+
+    def variable(self) -> str:
+        """Return a name that nothing else has."""
+        self._variables += 1
+        return f"x{self._variables}"
+
+    def variables(self, kinds: Iterable[Any]) -> list[str]:
+        """Return a name for each of the types."""
+        return [self.variable() for _ in kinds]
+
+    def constant(self, value: object) -> str:
+        """Return the name of a value that is known now."""
+        name = f"c{len(self._constants)}"
+        self._constants[name] = value
+        return name
+
+    def function(self, arguments: str, expression: str) -> Callable[..., Any]:
+        """Return the function of an expression, which holds only names from here."""
+        function: Callable[..., Any] = eval(f"lambda {arguments}: {expression}", self._constants)
+        return function
+
+
+# ----------------------------------------------------------------------------- writing
+
+
 @cache
 def _writer(kind: Any) -> Writer:
-    """Return the function that writes values of a type, put together once: snapshots are often."""
-    write = _writer_of(*_shape(kind))
-    if write is _same or NoneType not in get_args(kind):
-        return write
-    return lambda value: None if value is None else write(value)
+    """Return the function that writes values of a type."""
+    code = _Code()
+    value = code.variable()
+    return code.function(value, _written(code, kind, value))
 
 
-def _writer_of(shape: Any, inner: tuple[Any, ...]) -> Writer:
+@cache
+def _state_writer(kind: type, names: tuple[str, ...]) -> Writer:
+    """Return the function that writes attributes of objects of a class."""
+    code = _Code()
+    owner = code.variable()
+    items = [
+        f"{name.lstrip('_')!r}: {_written(code, _type_of(kind, name), f'{owner}.{name}')}"
+        for name in names
+    ]
+    return code.function(owner, f"{{{', '.join(items)}}}")
+
+
+def _written(code: _Code, kind: Any, value: str) -> str:
+    """Return the expression that writes a value, which is a name or another expression."""
+    shape, inner = _shape(kind)
+    if shape in (list, tuple) and _cells(shape[inner]) is None:
+        text = _written_items(code, inner[0], value)
+    elif shape in (set, frozenset):
+        text = f"sorted({value})"
+    elif shape in (dict, Mapping):
+        text = _written_mapping(code, inner, value)
+    elif hasattr(shape, "to_json"):
+        text = f"{value}.to_json()"
+    elif isinstance(shape, type) and issubclass(shape, Enum):
+        text = f"{value}.value"
+    elif shape not in (float, tuple) and not is_dataclass(shape):
+        return value
+    elif not value.isidentifier():
+        return f"{code.constant(_writer(kind))}({value})"  # it is needed more than once
+    else:
+        text = _written_parts(code, shape, inner, value)
+    if not _may_be_none(kind):
+        return text
+    if not value.isidentifier():
+        return f"{code.constant(_writer(kind))}({value})"
+    return f"(None if {value} is None else {text})"
+
+
+def _written_parts(code: _Code, shape: Any, inner: tuple[Any, ...], value: str) -> str:
     if shape is float:
-        return lambda value: value if math.isfinite(value) else None
-    if shape in (set, frozenset):
-        return sorted
-    if shape in (list, tuple):
-        return _items_writer(inner)
-    if shape in (dict, Mapping):
-        return _mapping_writer(*inner)
-    if hasattr(shape, "to_json"):
-        return lambda value: value.to_json()
-    if is_dataclass(shape):
-        writers = {name: _writer(types_of(shape)[name]) for name in _names(shape)}
-        return lambda value: {name: each(getattr(value, name)) for name, each in writers.items()}
-    if isinstance(shape, type) and issubclass(shape, Enum):
-        return lambda value: value.value
-    return _same
+        return f"({value} if -inf < {value} < inf else None)"
+    if shape is tuple:
+        target, cells = _target(code, shape[inner])
+        return f"[[{', '.join(cells)}] for {target} in ({value},)][0]"
+    parts = [
+        f"{name!r}: {_written(code, types_of(shape)[name], f'{value}.{name}')}"
+        for name in _names(shape)
+    ]
+    return f"{{{', '.join(parts)}}}"
 
 
-def _items_writer(inner: tuple[Any, ...]) -> Writer:
-    if len(inner) > 1 and inner[1] is not ...:
-        writers = [_writer(each) for each in inner]
-        if all(each is _same for each in writers):
-            return list
-        return lambda value: [each(item) for each, item in zip(writers, value, strict=True)]
-    write = _writer(inner[0])
-    return list if write is _same else lambda value: [write(item) for item in value]
+def _written_items(code: _Code, kind: Any, values: str) -> str:
+    target, cells = _target(code, kind)
+    item = cells[0] if _cells(kind) is None else f"[{', '.join(cells)}]"
+    return f"list({values})" if item == target else f"[{item} for {target} in {values}]"
 
 
-def _mapping_writer(key: Any, kind: Any) -> Writer:
-    name_of, write = _writer(key), _writer(kind)
-    if key is str:
-        return lambda values: {name: write(value) for name, value in values.items()}
-    if _has_trial(kind):
-        return lambda values: [write(value) for value in values.values()]
-    match (_width(key) is None, _width(kind) is None):
-        case (True, True):
-            return lambda values: [[name_of(n), write(v)] for n, v in values.items()]
-        case (True, False):
-            return lambda values: [[name_of(n), *write(v)] for n, v in values.items()]
-        case (False, True):
-            return lambda values: [[*name_of(n), write(v)] for n, v in values.items()]
-        case _:
-            return lambda values: [[*name_of(n), *write(v)] for n, v in values.items()]
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-def _mapping_from_json(inner: tuple[Any, ...], document: Any, readers: Readers) -> dict[Any, Any]:
+def _written_mapping(code: _Code, inner: tuple[Any, ...], values: str) -> str:
     key, kind = inner
     if key is str:
-        return {name: from_json(kind, value, readers) for name, value in document.items()}
+        name, value = code.variable(), code.variable()
+        return f"{{{name}: {_written(code, kind, value)} for {name}, {value} in {values}.items()}}"
     if _has_trial(kind):
-        values = [from_json(kind, value, readers) for value in _list(document)]
-        return {value.trial: value for value in values}
-    at = _width(key)
-    rows = [
-        (row[0] if at is None else row[:at], row[1 if at is None else at :])
-        for row in map(_list, _list(document))
+        return _written_items(code, kind, f"{values}.values()")
+    (names, left), (items, right) = _target(code, key), _target(code, kind)
+    return f"[[{', '.join([*left, *right])}] for {names}, {items} in {values}.items()]"
+
+
+def _target(code: _Code, kind: Any) -> tuple[str, list[str]]:
+    """Return the target of a loop over values of a type, and the expressions of its row."""
+    inner = _cells(kind)
+    if inner is None:
+        value = code.variable()
+        return value, [_written(code, kind, value)]
+    values = code.variables(inner)
+    cells = [_written(code, each, value) for each, value in zip(inner, values, strict=True)]
+    return f"({', '.join(values)},)", cells
+
+
+# ----------------------------------------------------------------------------- reading
+
+
+@cache
+def _reader(kind: Any, known: frozenset[type]) -> Reader:
+    """Return the function that reads values of a type, some of them by the readers given to it.
+
+    Parameters
+    ----------
+    known
+        The classes that those readers read.
+    """
+    code = _Code()
+    value = code.variable()
+    return code.function(f"{value}, readers", _read(code, kind, value, known))
+
+
+@cache
+def _state_reader(kind: type, names: tuple[str, ...], known: frozenset[type]) -> Reader:
+    """Return the function that reads the attributes `names` of a class, in this order."""
+    code = _Code()
+    keys = tuple(name.lstrip("_") for name in names)
+    parts = [
+        _call(code, _type_of(kind, name), f"document[{key!r}]", known)
+        for name, key in zip(names, keys, strict=True)
     ]
-    return {
-        from_json(key, name, readers): from_json(
-            kind, cells[0] if _width(kind) is None else cells, readers
-        )
-        for name, cells in rows
-    }
+    check = f"{code.constant(_check_keys)}(document, {code.constant(keys)}, 'it')"
+    return code.function("document, readers", f"{check} or ({', '.join([*parts, ''])})")
 
 
-def _fields_from_json(kind: Any, document: Any, readers: Readers) -> object:
-    if not isinstance(document, Mapping) or document.keys() != set(_names(kind)):
-        raise TypeError(f"{kind.__name__} must have {', '.join(_names(kind))}")
-    hints = types_of(kind)
-    return kind(**{name: from_json(hints[name], document[name], readers) for name in document})
+def _call(code: _Code, kind: Any, document: str, known: frozenset[type]) -> str:
+    return f"{code.constant(_reader(kind, known))}({document}, readers)"
+
+
+def _read(code: _Code, kind: Any, value: str, known: frozenset[type]) -> str:
+    """Return the expression that reads a value from the document in a variable."""
+    text = _read_present(code, kind, value, known)
+    is_same = text == value or not _may_be_none(kind)
+    return text if is_same else f"(None if {value} is None else {text})"
+
+
+def _read_present(code: _Code, kind: Any, value: str, known: frozenset[type]) -> str:
+    shape, inner = _shape(kind)
+    if shape is float:
+        return f"({value} if type({value}) is float else {code.constant(_float)}({value}))"
+    name = code.constant(shape)
+    if shape in known:
+        return f"readers[{name}]({value})"
+    if shape in (set, frozenset, list, tuple):
+        return _read_items(code, shape, inner, value, known)
+    if shape in (dict, Mapping):
+        return _read_mapping(code, inner, value, known)
+    if hasattr(shape, "from_json"):
+        return f"{name}.from_json({value})"
+    if is_dataclass(shape):
+        return _read_fields(code, shape, value, known)
+    if isinstance(shape, type) and issubclass(shape, Enum):
+        return f"{name}({value})"
+    if shape in (Literal, Any, object):
+        return value
+    return f"({value} if type({value}) is {name} else {code.constant(_checked)}({value}, {name}))"
+
+
+def _read_items(
+    code: _Code, shape: Any, inner: tuple[Any, ...], value: str, known: frozenset[type]
+) -> str:
+    if _cells(shape[inner]) is not None:
+        targets, cells = _read_row(code, inner, known)
+        rows = f"{code.constant(_rows)}([{value}])"
+        return f"[({', '.join([*cells, ''])}) for {targets} in {rows}][0]"
+    items = _read_list(code, inner[0], value, known)
+    return items if shape is list else f"{code.constant(shape)}({items})"
+
+
+def _read_list(code: _Code, kind: Any, value: str, known: frozenset[type]) -> str:
+    inner = _cells(kind)
+    if inner is not None:
+        targets, cells = _read_row(code, inner, known)
+        return f"[({', '.join([*cells, ''])}) for {targets} in {code.constant(_rows)}({value})]"
+    item = code.variable()
+    text = _read(code, kind, item, known)
+    return f"[{text} for {item} in {code.constant(_checked)}({value}, {code.constant(list)})]"
+
+
+def _read_row(code: _Code, kinds: tuple[Any, ...], known: frozenset[type]) -> tuple[str, list[str]]:
+    """Return the target of a loop over rows of cells, and the expressions that read them."""
+    values = code.variables(kinds)
+    cells = [_read(code, kind, value, known) for kind, value in zip(kinds, values, strict=True)]
+    return f"({', '.join([*values, ''])})", cells
+
+
+def _read_mapping(code: _Code, types: tuple[Any, ...], value: str, known: frozenset[type]) -> str:
+    key, kind = types
+    if key is str:
+        name, item = code.variable(), code.variable()
+        items = f"{code.constant(_checked)}({value}, {code.constant(Mapping)}).items()"
+        return f"{{{name}: {_read(code, kind, item, known)} for {name}, {item} in {items}}}"
+    if _has_trial(kind):
+        item = code.variable()
+        items = _read_list(code, kind, value, known)
+        return f"{{{item}.trial: {item} for {item} in {items}}}"
+    inner, inside = _cells(key), _cells(kind)
+    width = 1 if inner is None else len(inner)
+    targets, cells = _read_row(code, (*(inner or (key,)), *(inside or (kind,))), known)
+    name = cells[0] if inner is None else f"({', '.join([*cells[:width], ''])})"
+    item = cells[width] if inside is None else f"({', '.join([*cells[width:], ''])})"
+    return f"{{{name}: {item} for {targets} in {code.constant(_rows)}({value})}}"
+
+
+def _read_fields(code: _Code, kind: Any, value: str, known: frozenset[type]) -> str:
+    names, hints = _names(kind), types_of(kind)
+    parts = [f"{name}={_call(code, hints[name], f'{value}[{name!r}]', known)}" for name in names]
+    keys, title = code.constant(names), repr(kind.__name__)
+    check = f"{code.constant(_check_keys)}({value}, {keys}, {title})"
+    return f"({check} or {code.constant(kind)}({', '.join(parts)}))"
+
+
+# ------------------------------------------------- the checks that compiled expressions call
+
+
+def _check_keys(document: object, names: tuple[str, ...], title: str) -> None:
+    if not isinstance(document, Mapping) or document.keys() != {*names}:
+        raise TypeError(f"{title} must have {', '.join(names)}")
+
+
+def _checked(document: object, kind: type) -> Any:
+    if not isinstance(document, kind):
+        raise TypeError(f"{document!r} is no {kind.__name__.lower()}")
+    return document
+
+
+def _float(document: Any) -> float:
+    return math.inf if document is None else float(document)
+
+
+def _rows(documents: Any) -> list[list[Any]]:
+    """Return a list of rows; the loop over them refuses rows of another length."""
+    if type(documents) is not list or not {*map(type, documents)} <= {list}:
+        raise TypeError(f"{documents!r} must be a list of rows")
+    return documents

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from enum import Enum
@@ -34,6 +35,9 @@ class Part:
     derived: float = field(default=0.0, init=False)
 
 
+PART = {"trial": 1, "mood": "good", "ends": None}
+
+
 @pytest.mark.parametrize(
     ("kind", "value", "document"),
     [
@@ -51,7 +55,14 @@ class Part:
             {(0, 3): [(0.5, 1), (math.inf, 2)]},
             [[0, 3, [[0.5, 1], [None, 2]]]],
         ),
-        (Part, Part(trial=1), {"trial": 1, "mood": "good", "ends": None}),
+        (Part, Part(trial=1), PART),
+        (tuple[tuple[int, float], ...], ((1, math.inf), (2, 0.5)), [[1, None], [2, 0.5]]),
+        (tuple[int, tuple[float, str]], (1, (math.inf, "a")), [1, [None, "a"]]),
+        (dict[tuple[str, int], tuple[float, int]], {("a", 1): (0.5, 2)}, [["a", 1, 0.5, 2]]),
+        (dict[str, list[int]], {"a": [2, 1]}, {"a": [2, 1]}),
+        (frozenset[str] | None, frozenset(("b", "a")), ["a", "b"]),
+        (list[Part | None], [None, Part(trial=1)], [None, PART]),
+        (list[Mood], [Mood.GOOD], ["good"]),
         (
             dict[int, Part],
             {4: Part(trial=4, ends=(0.0, 1.0))},
@@ -63,6 +74,57 @@ def test_values_are_read_as_they_were_written(kind: Any, value: object, document
     written = json.loads(json.dumps(to_json(kind, value), allow_nan=False))
     assert written == document
     assert from_json(kind, written, {}) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "document"),
+    [
+        (dict[int, float], [[1, 0.5, 0.25]]),
+        (dict[int, float], [[1]]),
+        (dict[int, str], ["1a"]),
+        (list[tuple[int, float]], [[1, 0.5], [2]]),
+        (list[tuple[int, float]], {"1": 0.5}),
+        (tuple[str, str], "ab"),
+        (list[int], [1, "2"]),
+        (list[int], "12"),
+        (dict[str, int], [["a", 1]]),
+        (Part, {"trial": 1}),
+        (Part, [1, "good", None]),
+        (Mood, "bad"),
+        (int | None, "1"),
+    ],
+)
+def test_documents_of_another_type_are_refused(kind: Any, document: object) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        from_json(kind, document, {})
+
+
+def _calls(function: Callable[[], object]) -> int:
+    """Return how many Python functions a call runs, itself included."""
+    events: list[str] = []
+    sys.setprofile(lambda frame, event, argument: events.append(event))
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return events.count("call")
+
+
+@pytest.mark.parametrize(
+    ("kind", "of"),
+    [
+        (dict[int, float], lambda n: (n, n / 2)),
+        (dict[int, tuple[int, float]], lambda n: (n, (n, n / 2))),
+        (dict[tuple[int, int], float], lambda n: ((n, n), n / 2)),
+    ],
+)
+def test_more_entries_take_no_more_python_calls(kind: Any, of: Callable[[int], Any]) -> None:
+    few, many = dict(map(of, range(2))), dict(map(of, range(200)))
+    documents = [to_json(kind, value) for value in (few, many)]
+    from_json(kind, documents[0], {})  # compiles the reader
+    assert _calls(lambda: to_json(kind, many)) == _calls(lambda: to_json(kind, few))
+    reading = [_calls(lambda d=document: from_json(kind, d, {})) for document in documents]
+    assert reading[1] == reading[0]
 
 
 LOSSES = st.floats(min_value=-1e300, max_value=1e300) | st.just(math.inf)
