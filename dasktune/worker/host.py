@@ -382,7 +382,7 @@ class StageHost:
                     digest=commit.digest,
                     nbytes=commit.nbytes,
                     seconds=write.seconds,
-                    reported=tuple(step for step, _, _ in reports),
+                    reported=tuple([step for step, _, _ in reports]),  # no call for each
                     replaced=tuple(reports) if lineage.is_lost else (),
                     paces=() if lineage.is_lost else tuple(write.paces),
                     differs=lineage.is_lost,

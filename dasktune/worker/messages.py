@@ -6,7 +6,7 @@ Messages travel in events of Dask, on a topic to which anyone in the cluster may
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, cast, get_args
 
@@ -225,14 +225,14 @@ def receipt_from_wire(content: object) -> StageEnded:
 
 
 def _read(content: object, known: Mapping[str, type]) -> object:
-    if not isinstance(content, Mapping):
+    if type(content) is not dict and not isinstance(content, Mapping):
         raise MessageError(f"a message must be a mapping, got {_short(content)}")
     kind = known.get(content["kind"]) if isinstance(content.get("kind"), str) else None
     if kind is None:
         names = ", ".join(sorted(known))
         raise MessageError(f"a message must be one of {names}, got {_short(content.get('kind'))}")
     readers = _FIELDS[kind]
-    if content.keys() != {*readers, "kind"}:
+    if content.keys() != _NAMES[kind]:
         names = ", ".join(readers)
         raise MessageError(f"{kind.__name__} must have {names}, got {_short(list(content))}")
     values = {}
@@ -287,13 +287,44 @@ def _answer(value: object) -> Mapping[str, Any] | str | None:
     return value
 
 
-def _each(read: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
+def _each(
+    read: Callable[[Any], Any], are_right: Callable[[Any], bool] | None = None
+) -> Callable[[Any], tuple[Any, ...]]:
+    """Return the reader of a list.
+
+    A call for each item would be slow where there are many: then `are_right` looks at all of
+    them, and `read` is left with the problem that must be named.
+    """
+
     def read_all(value: object) -> tuple[Any, ...]:
         if not isinstance(value, list | tuple):
             raise ValueError(f"a list, got {_short(value)}")
+        if are_right is not None and are_right(value):
+            return tuple(value)
         return tuple(map(read, value))
 
     return read_all
+
+
+def _are_counts(values: Sequence[Any]) -> bool:
+    return {*map(type, values)} <= {int} and min(values, default=0) >= 0
+
+
+def _are_numbers(values: Sequence[Any]) -> bool:
+    return {*map(type, values)} <= {int, float}
+
+
+def _are_metrics(values: Sequence[Any]) -> bool:
+    for value in values:
+        if type(value) is not tuple or len(value) != 3:
+            return False
+        step, key, metrics = value
+        if type(step) is not int or step < 0 or type(key) is not str or type(metrics) is not dict:
+            return False
+        for name, number in metrics.items():
+            if type(name) is not str or (type(number) is not float and type(number) is not int):
+                return False
+    return True
 
 
 def _or_none(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -313,9 +344,9 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "StageStatus": _status,
     "int | None": _or_none(_count),
     "float | None": _or_none(_number),
-    "tuple[Step, ...]": _each(_count),
-    "tuple[float, ...]": _each(_number),
-    "tuple[StepMetrics, ...]": _each(_metrics),
+    "tuple[Step, ...]": _each(_count, _are_counts),
+    "tuple[float, ...]": _each(_number, _are_numbers),
+    "tuple[StepMetrics, ...]": _each(_metrics, _are_metrics),
     "tuple[StageMessage, ...]": _each(lambda value: _read(value, _STAGE_MESSAGES)),
     "Mapping[str, Any] | str | None": _answer,
 }
@@ -326,3 +357,8 @@ _FIELDS: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
     for kind in (*get_args(WorkerMessage), *get_args(StageMessage))
 }
 """What reads each field of a message, by its class."""
+
+_NAMES: Mapping[type, frozenset[str]] = {
+    kind: frozenset((*readers, "kind")) for kind, readers in _FIELDS.items()
+}
+"""The names in a message on the wire, by its class."""

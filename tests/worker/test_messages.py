@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any, get_args
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast, get_args
 
 import msgpack
 import pytest
@@ -73,6 +76,33 @@ def test_receipt_sent_and_received_is_equal() -> None:
         receipt_from_wire(to_wire(LeaveAnnounced(worker="w")))
 
 
+def _calls(function: Callable[[], object]) -> int:
+    """Return how many Python functions a call runs, itself included."""
+    events: list[str] = []
+    sys.setprofile(lambda frame, event, argument: events.append(event))
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return events.count("call")
+
+
+def _contents_of(steps: int) -> tuple[dict[str, Any], ...]:
+    """Return the messages about so many steps as Dask delivers them: lists are tuples."""
+    numbers = tuple(range(steps))
+    reports = tuple((step, f"k{step}", {"loss": 0.5, "rank": 1}) for step in numbers)
+    paces = tuple(map(float, numbers))
+    progress = StageProgress(attempt="a1", step=steps, reports=reports)
+    saved = replace(cast(StateSaved, STAGE_MESSAGES[2]), reported=numbers, paces=paces)
+    messages = (StageMessages(worker="w", messages=(one,)) for one in (progress, saved))
+    return tuple(msgpack.unpackb(msgpack.packb(to_wire(one)), use_list=False) for one in messages)
+
+
+def test_more_reports_take_no_more_python_calls() -> None:
+    for few, many in zip(_contents_of(2), _contents_of(200), strict=True):
+        assert _calls(lambda c=many: from_wire(c)) == _calls(lambda c=few: from_wire(c))
+
+
 STARTED = to_wire(StageStarted(attempt="a1", at=1.5))
 MALFORMED: dict[str, tuple[Any, str]] = {
     "no mapping": ([1], "must be a mapping"),
@@ -91,6 +121,21 @@ WRONG_FIELDS: list[dict[str, Any]] = [
     {**to_wire(STAGE_MESSAGES[1]), "reports": 5},
     {**to_wire(STAGE_MESSAGES[1]), "reports": [(1, "k1")]},
     {**to_wire(STAGE_MESSAGES[1]), "reports": [(1, "k1", {"loss": "low"})]},
+    *(
+        {**to_wire(STAGE_MESSAGES[1]), "reports": (report,)}
+        for report in (
+            (1, "k1"),
+            (-1, "k1", {}),
+            (True, "k1", {}),
+            (1, 2, {}),
+            (1, "k1", [("loss", 0.5)]),
+            (1, "k1", {"loss": True}),
+            (1, "k1", {1: 0.5}),
+            (1, "k1", {"loss": 0.5}, 2),
+        )
+    ),
+    {**to_wire(STAGE_MESSAGES[2]), "reported": (0, -1)},
+    {**to_wire(STAGE_MESSAGES[2]), "reported": (0, True)},
     {**to_wire(STAGE_MESSAGES[2]), "differs": 1},
     {**to_wire(STAGE_MESSAGES[2]), "paces": [None]},
     {**to_wire(STAGE_MESSAGES[4]), "status": "done"},
