@@ -148,8 +148,10 @@ class StudyStatus:
         if self.run is None or not self.driver.is_alive:
             return lines
         if workers := self.run.workers:
+            aside = workers.get("aside", 0)
+            aside_text = f"{aside:,} put aside, " if aside else ""
             lines.append(
-                f"  workers {workers['busy']:,} of {workers['usable']:,} busy, "
+                f"  workers {workers['busy']:,} of {workers['usable']:,} busy, {aside_text}"
                 f"{workers['stages_waiting']:,} stages wait for one"
             )
         if self.run.seconds_left is not None:

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol, runtime_checkable
 
 from distributed import Client
+from distributed.comm.addressing import get_address_host
 
 from dasktune.cluster.versions import Versions, differences, probe, problems_of_worker
 from dasktune.engine.timeouts import (
@@ -437,7 +438,8 @@ class Workers:
         self._resources[address] = greeting["resources"]
         if greeting["leaving"]:
             self._put(LeaveAnnounced(worker=address))
-        return WorkerJoined(worker=address, resources=greeting["resources"])
+        resources = greeting["resources"]
+        return WorkerJoined(worker=address, resources=resources, host=_host_of(address))
 
     def _problem_of(self, address: str, greeting: Mapping[str, Any]) -> str | None:
         if greeting["problem"]:
@@ -458,6 +460,14 @@ class Workers:
                 "each worker must be a process of its own (LocalCluster(processes=True))"
             )
         return None
+
+
+def _host_of(address: str) -> str:
+    """Return the host of a worker; empty for one in a process, which has no host to fail."""
+    try:
+        return get_address_host(address)
+    except ValueError:
+        return ""
 
 
 def refuse_workers(versions: Mapping[str, Versions]) -> None:

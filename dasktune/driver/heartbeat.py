@@ -199,12 +199,14 @@ class Heartbeat:
     def _look(self, sharing: OtherDrivers | None) -> RunStatus:
         """Return the status of the run now."""
         view, now = self._engine.view, time.time()
+        aside = sum(1 for _ in view.aside)
         return RunStatus(
             seen=now,
             seconds_left=self._seconds_left(now),
             waits=tuple(waits_of(view, self._surroundings(sharing, now))),
             workers={
-                "usable": len(view.slots),
+                "usable": len(view.slots) - aside,
+                "aside": aside,
                 "busy": view.busy_workers,
                 "stages_waiting": view.stages_waiting,
             },

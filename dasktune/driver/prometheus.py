@@ -102,6 +102,11 @@ FAMILIES = (
     MetricFamily(name="dasktune_slots", help="Workers that can run stages.", figure="slots"),
     MetricFamily(name="dasktune_slots_busy", help="Workers that have a stage.", figure="busy"),
     MetricFamily(
+        name="dasktune_slots_aside",
+        help="Workers that get no stages for a while, because stage after stage raised on them.",
+        figure="aside",
+    ),
+    MetricFamily(
         name="dasktune_stages_waiting",
         help="Stages that are wanted and that no worker has yet.",
         figure="waiting",

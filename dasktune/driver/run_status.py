@@ -23,8 +23,8 @@ class Wait:
     Parameters
     ----------
     kind
-        ``scheduler``, ``workers``, ``resources``, ``pool``, ``worker``, ``store``, ``driver`` or
-        ``stages``.
+        ``scheduler``, ``workers``, ``resources``, ``pool``, ``aside``, ``worker``, ``store``,
+        ``driver`` or ``stages``.
     text
         A sentence, without the time.
     since
@@ -78,8 +78,8 @@ class RunStatus:
     seen
         The moment (epoch seconds).
     workers
-        Numbers of workers that are ``usable`` and ``busy``, and of ``stages_waiting``; empty
-        before the first look.
+        Numbers of workers that are ``usable``, ``busy``, and put ``aside`` because stage after
+        stage raised on them, and of ``stages_waiting``; empty before the first look.
     waits
         Reasons for waiting, the gravest first.
     positions
@@ -125,6 +125,7 @@ class RunStatus:
         figures: dict[str, Any] = {
             "slots": self.workers.get("usable", 0),
             "busy": self.workers.get("busy", 0),
+            "aside": self.workers.get("aside", 0),
             "waiting": self.workers.get("stages_waiting", 0),
         }
         if counts is not None:

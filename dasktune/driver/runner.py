@@ -38,6 +38,7 @@ from dasktune.driver.recorder import Recorder
 from dasktune.driver.retention.evict import Evictor, NoEvictor
 from dasktune.driver.scaling import slowest_step, usable_slots
 from dasktune.driver.shared_stages import NoSharing, SharedStages
+from dasktune.driver.waiting import aside_text
 from dasktune.engine.engine import Engine
 from dasktune.engine.limits import Meter
 from dasktune.engine.outcome import Order, Outcome, RunPrediction, with_save_points
@@ -152,6 +153,7 @@ class DaskRunner:
         self._steps_before = engine.view.steps_executed
         self._inbox: queue.SimpleQueue[InboxMessage] = queue.SimpleQueue()
         self._leaving: set[str] = set()
+        self._aside: set[str] = set()
         self._orders: list[Order] = []
         self._store = CheckpointStore(plan.store)
         self._stop = threading.Event()
@@ -242,6 +244,7 @@ class DaskRunner:
         self._carry_out()
         self._cluster.check_futures()
         self._follow(self._attempts.check(self._now()))
+        self._note_aside()
         self._check_workers()
         self._count()
         if self._on_turn is not None:
@@ -461,6 +464,16 @@ class DaskRunner:
         joined = self._cluster.open(patience)
         self._heartbeat.use(self._cluster.client)
         return joined
+
+    def _note_aside(self) -> None:
+        """Log which workers are put aside and taken back."""
+        now = {aside.worker: aside for aside in self._engine.view.aside}
+        for worker in now.keys() - self._aside:
+            text, again = aside_text(now[worker]), now[worker].until - self._now()
+            logger.warning("%s; tried again in %.0f s", text, again, extra=about(worker=worker))
+        for worker in self._aside - now.keys():
+            logger.info("worker %s is tried again", worker, extra=about(worker=worker))
+        self._aside = set(now)
 
     def _check_workers(self) -> None:
         """Give up when all workers have been gone for long."""

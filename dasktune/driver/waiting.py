@@ -14,6 +14,7 @@ from itertools import islice
 from dasktune.driver.run_status import Wait
 from dasktune.engine.timeouts import LATE_SECONDS, SLOW_STORE_SECONDS
 from dasktune.graph.plan import Node
+from dasktune.graph.trust import Aside
 from dasktune.graph.view import RunView
 
 MOST_TRIALS = 5
@@ -21,6 +22,9 @@ MOST_TRIALS = 5
 
 MOST_NODES = 1000
 """Nodes below a stage's that are searched for them."""
+
+MOST_LETTERS = 200
+"""Letters of an error that one sentence shows."""
 
 MOST_WORKERS = 3
 """Workers that one sentence names."""
@@ -70,7 +74,8 @@ def waits_of(view: RunView, around: Surroundings) -> list[Wait]:
     if around.disconnected is not None:
         text = "the scheduler is gone; the run waits for it, and for workers that come to it"
         return [Wait(kind="scheduler", text=text, since=around.disconnected)]
-    waits = [*_for_workers(view, around), *_for_store(around), *_for_begin(view, around)]
+    waits = [*_for_workers(view, around), *_for_aside(view)]
+    waits += [*_for_store(around), *_for_begin(view, around)]
     for name, count in sorted(around.others.items()):
         waits.append(Wait(kind="driver", text=f"{name} trains {_counted(count, 'stage')}"))
     idle, total = view.idle_workers, len(view.slots)
@@ -104,6 +109,23 @@ def _for_workers(view: RunView, around: Surroundings) -> Iterator[Wait]:
         yield Wait(kind="workers", text="there is no worker", since=around.deserted)
     if around.pool is not None:
         yield Wait(kind="pool", text=around.pool, since=around.deserted)
+
+
+def _for_aside(view: RunView) -> Iterator[Wait]:
+    """Yield the workers that get no stages for a while, because stage after stage raised there."""
+    aside = list(view.aside)
+    for one in aside[:MOST_WORKERS]:
+        yield Wait(kind="aside", text=f"{aside_text(one)}; it is tried again later")
+    if len(aside) > MOST_WORKERS:
+        text = f"{_counted(len(aside) - MOST_WORKERS, 'worker')} more put aside"
+        yield Wait(kind="aside", text=text)
+
+
+def aside_text(aside: Aside) -> str:
+    """Return in words why a worker is put aside."""
+    stages = _counted(aside.raised, "stage")
+    reason = (aside.message.splitlines() or [""])[0][:MOST_LETTERS]
+    return f"worker {aside.worker} is put aside: {stages} in a row raised there, last {reason}"
 
 
 def _lacking_text(around: Surroundings) -> str:

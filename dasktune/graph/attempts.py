@@ -90,8 +90,12 @@ class DispatchOptions:
         instruction takes to reach a worker.
     merge
         Whether trials share the steps that they have in common.
-    errors_allowed
-        How often one step may raise before its trials fail.
+    least_tries
+        How often one step raises, at least, before its trials fail. Only trusted workers count.
+    workers_tried
+        Number of workers on which it raises before its trials fail, if there are as many.
+    most_workers_tried
+        The same number where those workers have not trained anything yet.
     losses_allowed
         How often one stage may be lost with its worker without getting any further, before
         its trials fail: then the stage itself kills its workers.
@@ -102,7 +106,9 @@ class DispatchOptions:
     saves: SavePolicy = field(default_factory=SavePolicy)
     lookahead_seconds: float = 0.0
     merge: bool = True
-    errors_allowed: int = 1
+    least_tries: int = 2
+    workers_tried: int = 3
+    most_workers_tried: int = 8
     losses_allowed: int = 4
 
     def with_prefix(self, attempt_prefix: str) -> DispatchOptions:

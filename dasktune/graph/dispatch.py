@@ -41,6 +41,7 @@ from dasktune.graph.frontier import Failure, Frontier
 from dasktune.graph.placement import Placing
 from dasktune.graph.plan import Node, Place, SearchPlan
 from dasktune.graph.speeds import Speeds
+from dasktune.graph.trust import Aside
 from dasktune.types import Metrics, Report, Sequences, Step
 
 
@@ -202,7 +203,7 @@ class Dispatcher:
             case TrainingEnded():
                 self._ended(event, now)
             case Failed():
-                self._failed(event)
+                self._failed(event, now)
             case Taken():
                 self._taken(event)
             case Found():
@@ -235,7 +236,7 @@ class Dispatcher:
         ]
 
     def next_tick(self, now: float) -> float | None:
-        """Return when a `Tick` is due: the next worker is about to run dry."""
+        """Return when a `Tick` is due: a worker is about to run dry, or is to be tried again."""
         return self._placing.next_tick(now)
 
     @property
@@ -247,6 +248,11 @@ class Dispatcher:
     def idle_workers(self) -> int:
         """Number of idle workers."""
         return 0 if self._draining else self._placing.idle_workers
+
+    @property
+    def aside(self) -> Iterator[Aside]:
+        """Yield the workers that are put aside, because stages raised on them."""
+        return self._placing.trust.aside
 
     @property
     def is_idle(self) -> bool:
@@ -265,7 +271,7 @@ class Dispatcher:
             event.resources.get(name, 0.0) >= amount for name, amount in self.options.needs.items()
         )
         if fits:
-            self._placing.join(event.worker)
+            self._placing.join(event.worker, event.host)
 
     def _worker_leaving(self, worker: str) -> None:
         self._placing.retire(worker)
@@ -395,6 +401,8 @@ class Dispatcher:
             # Its worker will go on with it now, whenever that is heard of.
             slot.queue[0].started = now
         steps = event.step - attempt.start
+        if event.status == "trained" or (event.status == "stopped" and steps > 0):
+            self._placing.ended_well(attempt.worker)
         if self.speeds.observe(attempt.leaf, steps=steps, seconds=event.seconds):
             self.frontier.reweigh()
         nothing_to_save = event.step == attempt.start and event.status == "stopped"
@@ -448,22 +456,36 @@ class Dispatcher:
             if not rival.stopping:
                 self.frontier.assign(node, rival.id)  # what comes after it goes on from memory
 
-    def _failed(self, event: Failed) -> None:
+    def _failed(self, event: Failed, now: float) -> None:
         attempt = self.attempts.get(event.attempt)
         if attempt is None:
             return
         self._advance(attempt, event.step)
         self._close(attempt)
-        node = attempt.node_at(min(event.step + 1, attempt.leaf.stop))
-        work = self.frontier.work(node)
-        work.errors[event.step] = work.errors.get(event.step, 0) + 1
-        work.avoid = attempt.worker
+        node, worker = attempt.node_at(min(event.step + 1, attempt.leaf.stop)), attempt.worker
+        self.frontier.raised(node, event.step, worker, self._placing.trust.host_of(worker))
+        for place in self._placing.raised(worker, (node, event.step), event.message, now):
+            self.frontier.excuse(place, worker)
         self._release(attempt)
-        if work.errors[event.step] > self.options.errors_allowed:
-            self._fail_node(
-                node,
-                Failure(step=event.step, message=event.message, traceback=event.traceback),
-            )
+        if self._is_hopeless(node, event.step):
+            failure = Failure(step=event.step, message=event.message, traceback=event.traceback)
+            self._fail_node(node, failure)
+
+    def _is_hopeless(self, node: Node, step: Step) -> bool:
+        """Whether the step after `step` raised on so many workers that its trials fail.
+
+        Workers that are put aside prove nothing; one that has trained nothing yet proves little.
+        """
+        work, options = self.frontier.work(node), self.options
+        errors = work.errors.get(step, [])
+        if len(errors) < options.least_tries:
+            return False
+        proven = set(filter(self._placing.trust.has_trained, errors))
+        return (
+            len(proven) >= options.workers_tried
+            or len(work.raised_on) >= options.most_workers_tried
+            or not self._placing.may_try_elsewhere(node)
+        )
 
     def _fail_node(self, node: Node, failure: Failure) -> None:
         """Fail every trial whose request needs the step that cannot be trained."""
@@ -502,6 +524,7 @@ class Dispatcher:
         if step <= low:
             return
         attempt.position = step
+        self._placing.trust.trained(attempt.worker)
         for node in attempt.leaf.up():
             if node.stop <= low:
                 return

@@ -17,10 +17,19 @@ Reports = tuple[tuple[Step, Metrics], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerJoined:
-    """A worker can take stages."""
+    """A worker can take stages.
+
+    Parameters
+    ----------
+    resources
+        The amounts that it has, by name.
+    host
+        The host that it runs on; empty if that is not known.
+    """
 
     worker: str
     resources: Mapping[str, float] = field(default_factory=dict)
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

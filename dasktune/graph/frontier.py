@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from dasktune.graph.plan import Node
+from dasktune.graph.plan import Node, Place
 from dasktune.graph.tree import StageTree, stage_tree_of
 from dasktune.types import Step
 
@@ -57,10 +57,11 @@ class Work:
         Step up to which the node has been trained at least once.
     failed
         Why the node cannot be trained; None if it can, as far as is known.
-    avoid
-        Worker on which the node failed before.
+    raised_on
+        The workers on which its training raised, with the host of each.
     errors
-        How often its training raised, by the step after which it did.
+        The workers on which it raised and that are trusted, by the step after which it did; a
+        worker is there as often as it raised.
     losses
         How often in a row it was lost with a worker, no further than at `lost_at`.
     lost_at
@@ -71,7 +72,6 @@ class Work:
         "active",
         "asked",
         "attempt",
-        "avoid",
         "drawn",
         "errors",
         "failed",
@@ -81,6 +81,7 @@ class Work:
         "lost_at",
         "priority",
         "pulls",
+        "raised_on",
         "trained",
         "version",
     )
@@ -95,8 +96,8 @@ class Work:
         self.priority = 0.0
         self.length = 0.0
         self.failed: Failure | None = None
-        self.avoid: str | None = None
-        self.errors: dict[Step, int] = {}
+        self.raised_on: dict[str, str] = {}
+        self.errors: dict[Step, list[str]] = {}
         self.losses = 0
         self.lost_at: Step = -1
         self.version = 0
@@ -117,6 +118,7 @@ class Frontier:
         self._work: dict[Node, Work] = {}
         self._ready: list[Entry] = []
         self._deepest_first = False
+        self._raised: dict[Node, None] = {}
         self.active_count = 0
         self.continued: deque[str] = deque()
         """Attempts whose stage got a child since the list was last emptied."""
@@ -196,6 +198,11 @@ class Frontier:
             return None
         return work.failed
 
+    def got_past(self, place: Place) -> bool:
+        """Whether the step after a place was trained at some time."""
+        node, step = place
+        return self.work(node.holder(step + 1)).trained > step
+
     def state_arrived(self, node: Node) -> None:
         """Handle a new state of a node; if it is at the node's end, the children can start."""
         self.update(node)
@@ -227,6 +234,8 @@ class Frontier:
             work.active = False
             self.active_count -= 1
         self._divide(self.work(top), work, top.stop)
+        if work.raised_on:
+            self._raised[top] = None
         self.update(bottom)
         self.update(top)
 
@@ -237,8 +246,8 @@ class Frontier:
         if bottom.lost_at < step:  # what it was lost in is the step after that
             top.losses, top.lost_at = bottom.losses, bottom.lost_at
             bottom.losses, bottom.lost_at = 0, -1
-        top.avoid = bottom.avoid
-        top.errors = {at: count for at, count in bottom.errors.items() if at < step}
+        top.raised_on = dict(bottom.raised_on)
+        top.errors = {at: list(on) for at, on in bottom.errors.items() if at < step}
         if bottom.failed is not None and bottom.failed.step < step:
             top.failed, bottom.failed = bottom.failed, None
 
@@ -246,6 +255,7 @@ class Frontier:
         """Handle the arrival of the state at a node's end: forget its attempt and its losses."""
         work = self.work(node)
         work.attempt, work.losses, work.lost_at = None, 0, -1
+        self._raised.pop(node, None)
 
     def order(self, *, deepest_first: bool) -> None:
         """Set which stage starts first: the one with the longest path, or with the deepest start.
@@ -272,24 +282,50 @@ class Frontier:
         work = self._work.get(node)
         return None if work is None else self._peek(work.heap, needs_ready=False)
 
-    def best_ready(self, *, avoiding: str | None = None) -> Node | None:
+    def best_ready(self, may_run: Callable[[Node], bool] = lambda node: True) -> Node | None:
         """Return the stage that should start next, if any can.
 
         Parameters
         ----------
-        avoiding
-            A worker: stages that failed on it before are passed over.
+        may_run
+            Whether a stage may start now: others are passed over.
         """
+        passed_over = []
         best = self._peek(self._ready, needs_ready=True)
-        if best is None or avoiding is None or self.work(best).avoid != avoiding:
-            return best
-        aside = []
-        while best is not None and self.work(best).avoid == avoiding:
-            aside.append(heappop(self._ready))
+        while best is not None and not may_run(best):
+            passed_over.append(heappop(self._ready))
             best = self._peek(self._ready, needs_ready=True)
-        for entry in aside:
+        for entry in passed_over:
             heappush(self._ready, entry)
         return best
+
+    def best_raised(self, may_run: Callable[[Node], bool]) -> Node | None:
+        """Return the stage that should start next of those that raised before, if any can.
+
+        Parameters
+        ----------
+        may_run
+            Whether a stage may start now.
+        """
+        ready = [
+            (self._urgency(node, work), -node.number, node)
+            for node in self._raised
+            if (work := self._work[node]).active and is_ready(node) and may_run(node)
+        ]
+        return max(ready)[-1] if ready else None
+
+    def raised(self, node: Node, step: Step, worker: str, host: str) -> None:
+        """Note that the step after `step` raised on a worker of a host."""
+        work = self.work(node)
+        work.raised_on[worker] = host
+        work.errors.setdefault(step, []).append(worker)
+        self._raised[node] = None
+
+    def excuse(self, place: Place, worker: str) -> None:
+        """Note that what raised after a place proves nothing, since its worker is not trusted."""
+        node, step = place
+        errors = self.work(node.holder(step + 1)).errors
+        errors[step] = [other for other in errors.get(step, ()) if other != worker]
 
     def ready(self) -> Iterator[Node]:
         """Yield the stages that could start now, in no order."""

@@ -3,16 +3,20 @@
 A worker is given two stages of a *path* at a time: the one to run and the child with the
 longest path below it, which it is told of while the first still runs. What it does after
 them is chosen `lookahead_seconds` before it would run dry: the longest path goes first
-[Hippo 4.3].
+[Hippo 4.3]. Which workers are given stages at all is decided in `dasktune.graph.trust`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from functools import partial
+
 from dasktune.graph.attempts import QUEUE_LENGTH, Attempt, DispatchOptions, Slot
 from dasktune.graph.events import RunStage
 from dasktune.graph.frontier import Frontier, start_of
-from dasktune.graph.plan import Node
+from dasktune.graph.plan import Node, Place
 from dasktune.graph.speeds import Speeds
+from dasktune.graph.trust import Trust
 
 
 class Placing:
@@ -38,6 +42,7 @@ class Placing:
         attempts: dict[str, Attempt],
     ) -> None:
         self.slots: dict[str, Slot] = {}
+        self.trust = Trust(frontier.got_past)
         self._frontier = frontier
         self._speeds = speeds
         self._options = options
@@ -54,8 +59,11 @@ class Placing:
 
     def fill(self, now: float) -> list[RunStage]:
         """Give idle workers the best stages, and running ones what comes next."""
+        if self.trust.any_aside:
+            self._take_back(now)
+            self._try_last_resort(now)
         while self._idle:
-            node = self._best_for_idle()
+            node = self._frontier.best_ready(self._may_start)
             if node is None:
                 break
             self._launch(node, self._slot_for(node), None, now)
@@ -66,20 +74,52 @@ class Placing:
         return launched
 
     def next_tick(self, now: float) -> float | None:
-        """Return when `fill` is due: the next worker is about to run dry."""
-        if not self._looks_ahead:
-            return None
-        ends = [
-            now + self._remaining_seconds(slot.queue[0], now) - self._options.lookahead_seconds
-            for slot in self._running_last()
-        ]
-        return min(ends, default=None)
+        """Return when `fill` is due: a worker is about to run dry, or is to be tried again."""
+        dues = [] if self.trust.next_return is None else [self.trust.next_return]
+        if self._looks_ahead:
+            dues += [
+                now + self._remaining_seconds(slot.queue[0], now) - self._options.lookahead_seconds
+                for slot in self._running_last()
+            ]
+        return min(dues, default=None)
 
-    def join(self, worker: str) -> None:
+    def join(self, worker: str, host: str) -> None:
         """Add an idle worker."""
         if worker not in self.slots:
             self.slots[worker] = Slot(worker)
+            self.trust.join(worker, host)
             self._idle[worker] = None
+
+    def raised(self, worker: str, place: Place, message: str, now: float) -> list[Place]:
+        """Note that the step after a place raised on a worker, which may be put aside for that.
+
+        The last worker that is left is never put aside.
+
+        Returns
+        -------
+        list
+            The places after which the worker raised, if it is put aside: that proves nothing.
+        """
+        self.trust.raised(worker, place, message)
+        if self.trust.is_aside(worker):
+            return [place]
+        others = any(slot.worker != worker for slot in self._usable())
+        if not others or not self.trust.is_doubtful(worker):
+            return []
+        self._idle.pop(worker, None)
+        return self.trust.put_aside(worker, now)
+
+    def ended_well(self, worker: str) -> None:
+        """Trust a worker that has ended a stage."""
+        was_aside = self.trust.is_aside(worker)
+        self.trust.ended_well(worker)
+        if was_aside:
+            self._note_idle(worker)
+
+    def may_try_elsewhere(self, node: Node) -> bool:
+        """Whether there is a worker on which a stage has not raised yet."""
+        raised_on = self._frontier.work(node).raised_on
+        return any(worker not in raised_on for worker in self.slots.keys() - self._leaving)
 
     def retire(self, worker: str) -> None:
         """Give a worker nothing more to do."""
@@ -95,6 +135,7 @@ class Placing:
         """Remove a worker that is gone; return whether it was known."""
         self._idle.pop(worker, None)
         self._leaving.discard(worker)
+        self.trust.lose(worker)
         return self.slots.pop(worker, None) is not None
 
     def leave(self, attempt: Attempt) -> None:
@@ -105,27 +146,59 @@ class Placing:
             slot.last = attempt.node
             if slot.queue:
                 self._frontier.continued.append(slot.queue[-1].id)
-            elif slot.worker not in self._leaving:
-                self._idle[slot.worker] = None
+            self._note_idle(slot.worker)
 
     def clear(self) -> None:
         """Forget all workers."""
         self.slots.clear()
         self._leaving.clear()
         self._idle.clear()
+        self.trust.clear()
 
-    def _best_for_idle(self) -> Node | None:
-        only = next(iter(self._idle)) if len(self._idle) == 1 and not self._is_alone else None
-        return self._frontier.best_ready(avoiding=only)
+    def _note_idle(self, worker: str) -> None:
+        """Give a worker stages again if it has none and may have some."""
+        is_usable = worker not in self._leaving and not self.trust.is_aside(worker)
+        if worker in self.slots and not self.slots[worker].queue and is_usable:
+            self._idle[worker] = None
+
+    def _take_back(self, now: float) -> None:
+        """Try workers again that were put aside for long enough, or all if no other is left."""
+        back = self.trust.returning(now)
+        if not any(self._usable()):
+            back = [aside.worker for aside in self.trust.aside]
+        self.trust.take_back(back)
+        for worker in back:
+            self._note_idle(worker)
+
+    def _try_last_resort(self, now: float) -> None:
+        """Give stages that raised on all other workers to those that are put aside.
+
+        They may have been put aside for trials that are wrong, and those that are left may be
+        the broken ones.
+        """
+        for aside in list(self.trust.aside):
+            slot = self.slots[aside.worker]
+            if slot.queue or slot.worker in self._leaving:
+                continue
+            node = self._frontier.best_raised(partial(self._may_run, slot=slot))
+            if node is not None:
+                self._launch(node, slot, None, now)
+
+    def _usable(self) -> Iterator[Slot]:
+        """Yield the slots that are given stages."""
+        for worker, slot in self.slots.items():
+            if worker not in self._leaving and not self.trust.is_aside(worker):
+                yield slot
+
+    def _may_start(self, node: Node) -> bool:
+        """Whether an idle worker may run a stage."""
+        return any(self._may_run(node, self.slots[worker]) for worker in self._idle)
 
     def _slot_for(self, node: Node) -> Slot:
-        """Return the idle slot that holds the stage's start state, else any that may."""
-        avoid = self._frontier.work(node).avoid
-        allowed = [worker for worker in self._idle if worker != avoid] or list(self._idle)
-        for worker in allowed:
-            if self.slots[worker].last is node.parent:
-                return self.slots[worker]
-        return self.slots[allowed[0]]
+        """Return the idle slot that holds the stage's start state, else any that may run it."""
+        idle = (self.slots[worker] for worker in self._idle)
+        allowed = [slot for slot in idle if self._may_run(node, slot)]
+        return next((slot for slot in allowed if slot.last is node.parent), allowed[0])
 
     def _continue_paths(self, now: float) -> None:
         """Queue the best child behind a stage that begins a lease.
@@ -165,14 +238,33 @@ class Placing:
         """
         return self._frontier.work(attempt.node).losses > 0
 
-    @property
-    def _is_alone(self) -> bool:
-        """Whether one worker has to do everything."""
-        return len(self.slots) - len(self._leaving) == 1
-
     def _may_run(self, node: Node, slot: Slot) -> bool:
-        """Whether a stage never failed on this worker, or it is the only worker."""
-        return self._is_alone or self._frontier.work(node).avoid != slot.worker
+        """Whether a worker may run a stage: one that raised is tried on another host first."""
+        raised_on = self._frontier.work(node).raised_on
+        if not raised_on:
+            return not self.trust.is_aside(slot.worker)
+        return slot in self._next_to_try(raised_on)
+
+    def _next_to_try(self, raised_on: Mapping[str, str]) -> list[Slot]:
+        """Return the slots on which a stage that raised may be tried next.
+
+        These are others than before, on other hosts if there are such, and at last those that
+        are put aside. A stage that has raised everywhere is tried on any.
+        """
+        usable = list(self._usable())
+        untried = [slot for slot in usable if slot.worker not in raised_on]
+        hosts = set(raised_on.values())
+        on_other_hosts = [slot for slot in untried if self.trust.host_of(slot.worker) not in hosts]
+        if untried:
+            return on_other_hosts or untried
+        aside = [self.slots[aside.worker] for aside in self.trust.aside]
+        last_resort = [
+            slot
+            for slot in aside
+            if slot.worker not in raised_on and slot.worker not in self._leaving
+        ]
+        trusted = [slot for slot in usable if not self.trust.is_on_trial(slot.worker)]
+        return last_resort or trusted or usable
 
     @property
     def _looks_ahead(self) -> bool:
@@ -188,11 +280,14 @@ class Placing:
             last = slot.queue[0]
             if self._remaining_seconds(last, now) > self._options.lookahead_seconds:
                 continue
-            child, other = self._next_of(last), self._frontier.best_ready(avoiding=slot.worker)
+            child, other = self._next_of(last), self._best_for(slot)
             if other is None or (child is not None and not self._frontier.goes_first(other, child)):
                 self._continue_with(child, last, now)
             else:
                 self._launch(other, slot, None, now)
+
+    def _best_for(self, slot: Slot) -> Node | None:
+        return self._frontier.best_ready(partial(self._may_run, slot=slot))
 
     def _running_last(self) -> list[Slot]:
         """Return the slots whose last stage runs, and that could be given another."""
@@ -202,6 +297,7 @@ class Placing:
             for slot in self.slots.values()
             if len(slot.queue) == 1
             and slot.worker not in self._leaving
+            and not self.trust.is_aside(slot.worker)
             and not slot.queue[0].stopping
             and not self._is_suspect(slot.queue[0])
             and (any_ready or self._next_of(slot.queue[0]) is not None)

@@ -14,6 +14,7 @@ from typing import Protocol
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.frontier import start_of
 from dasktune.graph.plan import Node, Place, SearchPlan
+from dasktune.graph.trust import Aside
 from dasktune.types import Step
 
 
@@ -134,6 +135,11 @@ class RunView:
     def idle_workers(self) -> int:
         """Number of idle workers that may be given a stage."""
         return self._dispatcher.idle_workers
+
+    @property
+    def aside(self) -> Iterator[Aside]:
+        """Yield the workers that are put aside, because stages raised on them."""
+        return self._dispatcher.aside
 
     @property
     def is_idle(self) -> bool:

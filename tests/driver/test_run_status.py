@@ -44,7 +44,7 @@ def test_figures_have_no_best_value_without_one() -> None:
         trials={"COMPLETE": 2},
         best=None,
     )
-    assert STATUS.to_figures() == {"slots": 2, "busy": 1, "waiting": 4}
+    assert STATUS.to_figures() == {"slots": 2, "busy": 1, "aside": 0, "waiting": 4}
     assert replace(STATUS, counts=counts).to_figures() == {
         **STATUS.to_figures(),
         "steps": 5,

@@ -9,6 +9,7 @@ from dasktune.engine.timeouts import LATE_SECONDS
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
+    Failed,
     Progress,
     RunStage,
     Saved,
@@ -18,6 +19,7 @@ from dasktune.graph.events import (
     WorkerJoined,
 )
 from dasktune.graph.keys import root_key
+from dasktune.graph.trust import IN_A_ROW
 from dasktune.graph.view import RunView
 from dasktune.sequences import Constant, Piecewise
 
@@ -157,3 +159,19 @@ def test_what_another_driver_trains_is_left_until_it_is_found() -> None:
 def test_a_scheduler_that_is_gone_is_all_that_is_waited_for() -> None:
     waits = waits_of(RunView(dispatcher()), Surroundings(now=9.0, disconnected=4.0))
     assert [(wait.kind, wait.since) for wait in waits] == [("scheduler", 4.0)]
+
+
+def test_workers_put_aside_are_named_with_their_last_error() -> None:
+    machine = Dispatcher(root_key("f", 0))
+    for trial in range(4):
+        machine.register(trial, {"lr": Constant(float(trial))}, 9)
+        machine.extend(trial, 9, 0.0, 0.0)
+    for worker in ("w0", "w1"):
+        machine.handle(WorkerJoined(worker=worker), 0.0)
+    for _ in range(IN_A_ROW):
+        attempt = machine.slots["w0"].queue[0]
+        machine.handle(Failed(attempt=attempt.id, step=attempt.start, message="no\nmount"), 0.0)
+    text = (
+        "worker w0 is put aside: 3 stages in a row raised there, last no; it is tried again later"
+    )
+    assert ("aside", text) in texts(machine)

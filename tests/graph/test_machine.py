@@ -690,16 +690,26 @@ class DispatcherMachine(RuleBasedStateMachine):
             a.id for a in self.dispatcher.attempts.values() if not a.ended
         }
         idle = {name for name, slot in self.dispatcher.slots.items() if not slot.queue}
-        assert len(idle - self.leaving) == self.dispatcher.idle_workers
+        assert len(idle - self.leaving - self.aside) == self.dispatcher.idle_workers
+
+    @property
+    def aside(self) -> set[str]:
+        return {one.worker for one in self.dispatcher.aside}
+
+    @invariant()
+    def a_worker_is_left_that_is_not_put_aside(self) -> None:
+        slots = self.dispatcher.slots.keys() - self.leaving
+        assert not slots or slots - self.aside
 
     @invariant()
     def no_worker_waits_while_there_is_work(self) -> None:
         frontier = self.dispatcher.frontier
         slots = {k: v for k, v in self.dispatcher.slots.items() if k not in self.leaving}
         for worker in (name for name, slot in slots.items() if not slot.queue):
-            node = frontier.best_ready(avoiding=worker)
-            alone = len(slots) == 1
-            assert node is None or (frontier.work(node).avoid == worker and not alone)
+            is_alone = len(slots) == 1
+            for node in frontier.ready():
+                raised_here = worker in frontier.work(node).raised_on
+                assert worker in self.aside or (raised_here and not is_alone), f"{node} waits"
 
     @invariant()
     def the_counts_are_the_models(self) -> None:

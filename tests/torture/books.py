@@ -225,6 +225,8 @@ class Books:
             state = self._ways.of(path.leaf).state(report.step)
             if report.metrics != metrics_of(state) or state not in self._measured:
                 check(False, f"{report} is not what was measured, {metrics_of(state)}")
+        aside = sum(1 for _ in view.aside)
+        check(not aside or aside < len(view.slots), "all workers are put aside")
         wanted = view.wanted
         running = TrialState.RUNNING
         live = [number for number, trial in engine.trials.items() if trial.state is running]

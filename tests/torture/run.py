@@ -313,6 +313,8 @@ class Torture:
             return True
         if not self._poison or state % 997 > 60 or state in self._fragile:
             return False
+        if "break" in self.scenario.faults:
+            return False  # or it could have raised on all workers: on one by chance
         self._fragile[state] = True
         return True
 
@@ -454,6 +456,12 @@ class Torture:
         keys = [key for key, state in self.world.store.states.items() if state in known]
         if keys:
             self.world.store.lose(keys[int(self._luck.random() * len(keys))])
+
+    def _break(self) -> None:
+        worker = self._victim()
+        well = [one for one in self.world.workers.values() if not one.is_broken]
+        if worker is not None and len(well) > 1:
+            worker.is_broken = True
 
     def _save(self) -> None:
         worker = self._victim()

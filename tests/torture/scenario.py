@@ -49,6 +49,7 @@ FAULTS = {
     "lose": "a state that was durable is gone from the store, and nobody says so",
     "lease": "another driver trains a stage, and may die on the way",
     "save": "a worker saves where nobody asked it to",
+    "break": "whatever a worker trains raises from now on, while others are well",
 }
 """What may go wrong."""
 

@@ -41,7 +41,7 @@ def test_violation_is_printed_with_the_command_to_reproduce_it(
     ("arguments", "message"),
     [
         (("--most", 2), "--most and --only need --seed"),
-        (("--seed", 1, "--only", "flood"), "unknown fault 'flood'; known: clock, cloud, crash"),
+        (("--seed", 1, "--only", "flood"), "unknown fault 'flood'; known: break, clock, cloud"),
     ],
 )
 def test_a_wrong_use_is_refused(arguments: tuple[object, ...], message: str) -> None:

@@ -80,3 +80,10 @@ def test_several_processes_find_the_same() -> None:
         for n in (1, 2)
     )
     assert alone == together
+
+
+def test_broken_workers_fail_no_trial_while_one_is_well() -> None:
+    for seed in range(100):
+        scenario = replace(Scenario.of(seed), faults=("break",), workers=3, most_faults=12)
+        finding = torture(scenario)
+        assert finding.problem is None, f"seed {seed}: {finding.problem}"

@@ -89,6 +89,7 @@ class Worker:
         self.writes: deque[Write] = deque()
         self.asleep = 0
         self.is_dead = False
+        self.is_broken = False
         self.wrong: str | None = None
         """What it found that must not be, in words."""
         self._store = store
@@ -237,7 +238,7 @@ class Worker:
         if self._dies(state):
             self.is_dead = True
             return
-        if self._raises(state):
+        if self.is_broken or self._raises(state):
             self._warm = None
             self._flush(job)
             attempt, step = order.attempt, job.position

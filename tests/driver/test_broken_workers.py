@@ -1,0 +1,134 @@
+"""Workers on which every stage raises, as on nodes that lack a mount: the study completes."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client, LocalCluster
+
+import dasktune as dt
+from dasktune.driver.heartbeat import Heartbeat
+from dasktune.graph.trust import IN_A_ROW
+from dasktune.study.study import Study
+
+pytestmark = pytest.mark.processes
+
+TRIALS = 40
+
+
+class Mounted(dt.Trainer):
+    """Needs a mount that the processes lack whose number is a file in the folder `lacking`."""
+
+    ignored_config = ("lacking", "wrong")
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        self.x = 0.0
+
+    def setup(self, hp: Mapping[str, Any]) -> None:
+        self.lr = hp["lr"]
+
+    def train(self) -> None:
+        if (Path(self.config["lacking"]) / str(os.getpid())).exists():
+            raise OSError("/data is not mounted")
+        if self.lr == self.config["wrong"]:
+            raise ValueError("wrong everywhere")
+        self.x += self.lr
+
+    def evaluate(self) -> dict[str, float]:
+        return {"loss": self.x}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"x": self.x}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.x = state["x"]
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """Give a cluster of four processes."""
+    with (
+        LocalCluster(
+            n_workers=4,
+            threads_per_worker=1,
+            processes=True,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+        ) as cluster,
+        Client(cluster) as connected,
+    ):
+        yield connected
+
+
+def break_workers(client: Client, folder: Path, count: int) -> set[str]:
+    """Take the mount from some workers; return their addresses."""
+    folder.mkdir()
+    processes = client.run(os.getpid)
+    broken = sorted(processes)[:count]
+    for worker in broken:
+        (folder / str(processes[worker])).touch()
+    return set(broken)
+
+
+def run(client: Client, folder: Path, wrong: float = -1.0) -> Study:
+    study = dt.create_study(
+        Mounted,
+        name="mounted",
+        storage=folder / "store",
+        metric="loss",
+        config={"lacking": str(folder / "lacking"), "wrong": wrong},
+    )
+    grid = dt.algos.Grid(dt.Space(lr=[float(lr) for lr in range(TRIALS)]), max_steps=2)
+    study.optimize(grid, client=client, progress=False)
+    return study
+
+
+def raised_by_worker(study: Study) -> dict[str, int]:
+    failed = [stage.worker for stage in study.stages() if stage.status == "failed"]
+    return {worker: failed.count(worker) for worker in failed}
+
+
+def test_study_with_two_of_four_workers_broken_completes(
+    tmp_path: Path,
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    seen: list[Mapping[str, int]] = []
+    look = Heartbeat._look
+
+    def look_and_keep(self: Heartbeat, *arguments: Any) -> Any:
+        status = look(self, *arguments)
+        seen.append(status.workers)
+        return status
+
+    monkeypatch.setattr(Heartbeat, "_look", look_and_keep)
+    monkeypatch.setattr("dasktune.driver.heartbeat.HEARTBEAT_SECONDS", 0.0)
+    monkeypatch.setattr("dasktune.driver.heartbeat.SHARE_OF_TIME", 1.0)
+    broken = break_workers(client, tmp_path / "lacking", 2)
+    with caplog.at_level(logging.WARNING):
+        study = run(client, tmp_path)
+    assert [trial.state.value for trial in study.trials] == ["COMPLETE"] * TRIALS
+    assert [trial.value for trial in study.trials] == [2.0 * lr for lr in range(TRIALS)]
+    raised = raised_by_worker(study)
+    assert raised.keys() == broken
+    assert max(raised.values()) <= IN_A_ROW + 1, "one more may have been on its way"
+    assert seen[-1]["aside"] == 2
+    for worker in broken:
+        assert f"worker {worker} is put aside: 3 stages in a row raised there" in caplog.text
+    study.close()
+
+
+def test_trial_that_raises_on_every_worker_fails_alone(tmp_path: Path, client: Client) -> None:
+    break_workers(client, tmp_path / "lacking", 0)
+    study = run(client, tmp_path, wrong=7.0)
+    assert [trial.number for trial in study.trials if trial.state.value == "FAIL"] == [7]
+    assert "wrong everywhere" in str(study.trials[7].error)
+    assert set(raised_by_worker(study).values()) == {1}
+    assert 2 <= len(raised_by_worker(study)) <= 4
+    study.close()
