@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import site
 import sys
 import sysconfig
@@ -52,8 +53,14 @@ def is_installed_name(name: str) -> bool:
 
 @cache
 def _in_site_packages(file: str) -> bool:
-    path = Path(file).resolve()
-    return any(path.is_relative_to(folder) for folder in _library_folders())
+    # A process has thousands of modules in some hundred folders: each folder is resolved once.
+    return _is_library(os.path.dirname(os.path.realpath(file) if os.path.islink(file) else file))
+
+
+@cache
+def _is_library(folder: str) -> bool:
+    path = Path(folder).resolve()
+    return any(path.is_relative_to(library) for library in _library_folders())
 
 
 @cache
