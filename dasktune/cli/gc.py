@@ -261,9 +261,7 @@ def collect(request: Request, now: float | None = None) -> Collected:
     store.name()  # of no other folder, and of no later version, anything is removed
     database = None if request.database is None else Database(request.database, create=False)
     try:
-        look = partial(
-            list_store, store, database, own=(), now=now, grace=request.grace, kept=frozenset
-        )
+        look = partial(list_store, store, database, own=(), now=now, grace=request.grace)
         listing = look()
         # A listing takes a while: one that runs during a save may show the commit without data.
         dangling = listing.dangling & look().dangling if listing.dangling else frozenset()

@@ -176,7 +176,7 @@ class Evictor:
         self._forget: dict[str, float] = {}
         self._done: queue.SimpleQueue[tuple[str, str | None, bool]] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="dasktune-evictor")
-        self._listing: Future[StoreListing] | None = None
+        self._listing: Future[tuple[StoreListing, frozenset[str]]] | None = None
         self._since_listing = _Changes()
         self._listed_at = 0.0
         self._written = 0
@@ -201,7 +201,7 @@ class Evictor:
         StorageError
             If it cannot be read.
         """
-        self._receive_listing(self._list())
+        self._receive_listing(*self._list())
 
     def saved(self, node: Node, commit: Commit) -> None:
         """Count a state at or above a node that was committed."""
@@ -315,28 +315,32 @@ class Evictor:
         is_much = written > MUCH * self.retention.budget and age > shortest
         return is_first or is_much or age > longest
 
-    def _list(self) -> StoreListing:
-        return list_store(
+    def _list(self) -> tuple[StoreListing, frozenset[str]]:
+        """Return the content of the store, and the keys that other studies keep.
+
+        Another study may keep any state, also one that this driver has saved.
+        """
+        listing = list_store(
             self._store,
             self._database,
             own=frozenset(self._places),
             now=self._clock(),
             grace=self.retention.grace,
-            kept=self._kept_elsewhere,
         )
+        return listing, self._kept_elsewhere()
 
     def _receive_finished_listing(self) -> list[Evicted]:
         if self._listing is None or not self._listing.done():
             return []
         listing, self._listing = self._listing, None
         try:
-            return self._receive_listing(listing.result())
+            return self._receive_listing(*listing.result())
         except StorageError as error:
             logger.warning("the store could not be listed, its budget is an estimate: %s", error)
             self._listed_at = self._clock()
             return []
 
-    def _receive_listing(self, listing: StoreListing) -> list[Evicted]:
+    def _receive_listing(self, listing: StoreListing, kept: frozenset[str]) -> list[Evicted]:
         """Replace the counts by those of a listing; return the states that are gone.
 
         States that were saved or removed while the store was being listed may be missing in the
@@ -359,7 +363,7 @@ class Evictor:
         self._stored_nbytes = sum(state.nbytes for state in self._stored.values())
         own = [self._stored[key].nbytes for key in self._places if key in self._stored]
         self._largest = max(own, default=self._largest)
-        self._kept, self._stuck = listing.kept, frozenset()
+        self._kept, self._stuck = kept, frozenset()
         self._listed_at, self._is_full = self._clock(), False
         if self._written:
             self._written_by_listing = self._written

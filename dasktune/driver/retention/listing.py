@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from dasktune.storage.checkpoints import CheckpointStore, Stored
@@ -58,8 +58,6 @@ class StoreListing:
         Paths of temporary files that processes which died long ago have left.
     dangling
         Keys of commits without data.
-    kept
-        Keys of states that other studies keep.
     """
 
     checkpoints: Mapping[str, StoredState]
@@ -67,7 +65,6 @@ class StoreListing:
     orphans: tuple[tuple[str, str], ...] = ()
     leftovers: tuple[str, ...] = ()
     dangling: frozenset[str] = field(default=frozenset())
-    kept: frozenset[str] = field(default=frozenset())
 
 
 def list_store(
@@ -77,7 +74,6 @@ def list_store(
     own: Collection[str],
     now: float,
     grace: float,
-    kept: Callable[[], frozenset[str]],
 ) -> StoreListing:
     """Return the content of a store.
 
@@ -93,8 +89,6 @@ def list_store(
         Epoch seconds.
     grace
         Age in seconds from which on an upload without a commit is dead.
-    kept
-        Gives the keys that others keep; called only if there are states that are not `own`.
 
     Raises
     ------
@@ -142,7 +136,6 @@ def list_store(
         dangling=frozenset(
             upload.key for upload in uploads if upload.is_committed and not upload.attempts
         ),
-        kept=kept() if foreign else frozenset(),
     )
 
 

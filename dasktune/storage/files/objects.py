@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -147,8 +147,9 @@ class ObjectFiles:
         Requests at a time, and names that the store lists with one request.
     """
 
-    # fsspec has one memory file system for the whole process, which looks before it writes.
-    _memory_lock: ClassVar[threading.Lock] = threading.Lock()
+    # fsspec has one memory file system for the whole process. It looks before it writes, and a
+    # listing copies its dict item by item: a write by another thread would break the listing off.
+    _memory_lock: ClassVar[AbstractContextManager[bool]] = threading.RLock()
 
     def __init__(
         self,
@@ -199,8 +200,7 @@ class ObjectFiles:
         def create() -> bool:
             is_again = next(tries) > 1
             try:
-                with self._alone:
-                    self._put(path, content, mode="create", **marked)
+                self._put(path, content, mode="create", **marked)
             except OSError as error:
                 if not _says_exists(error):
                     raise
@@ -363,7 +363,8 @@ class ObjectFiles:
 
     def _put(self, path: str, content: bytes, *, within: int = 0, **options: Any) -> None:
         limit = self._within(self._patience.request_seconds(within or len(content)))
-        self._system.pipe_file(self._full(path), content, **options, **limit)
+        with self._alone:
+            self._system.pipe_file(self._full(path), content, **options, **limit)
 
     def _get(self, path: str) -> bytes | None:
         try:
@@ -384,7 +385,7 @@ class ObjectFiles:
         return mark
 
     def _remove_one(self, path: str) -> None:
-        with suppress(FileNotFoundError):
+        with self._alone, suppress(FileNotFoundError):
             self._system.rm_file(
                 self._full(path), **self._within(self._patience.request_seconds(0))
             )

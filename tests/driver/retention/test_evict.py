@@ -384,6 +384,25 @@ def test_state_removed_by_another_driver_is_gone_at_next_listing(
     assert scene.dispatcher.plan.node_at(trial, 20).checkpoints == {}
 
 
+def test_own_state_that_another_study_keeps_is_not_evicted(database: Database) -> None:
+    scene = Scene(database)
+    first, second = scene.trial(Constant(0.5)), scene.trial(Constant(0.9))
+    evictor = scene.evictor(WHOLE * 3 // 2)
+    kept = scene.save(first, 20, evictor)
+    settle(evictor)
+    scene.kept = frozenset({kept})  # another study has found it since
+    scene.now += 1000
+    settle(evictor)
+    for trial in (first, second):
+        scene.end(trial, 0.1)
+    scene.save(second, 20, evictor)
+    scene.save(second, 40, evictor)
+    scene.tell(evictor.turn())
+    evictor.close()
+    assert kept in scene.keys
+    assert len(scene.keys) == 1
+
+
 def test_what_earlier_runs_left_is_known_by_its_place(database: Database) -> None:
     scene = Scene(database)
     first, second = scene.trial(Constant(0.5)), scene.trial(turn(20))

@@ -30,5 +30,5 @@ def test_upload_is_an_orphan_only_if_the_store_tells_its_age(
 
     monkeypatch.setattr(store.files, "entries", entries)
     later = time.time() + 7200
-    found = list_store(store, None, own=(), now=later, grace=3600, kept=frozenset)
+    found = list_store(store, None, own=(), now=later, grace=3600)
     assert found.orphans == ((("a1f0", "1-aa"),) if tells_time else ())

@@ -14,6 +14,7 @@ from dataclasses import replace
 import fsspec
 import numpy as np
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from dasktune.errors import ConfigurationError, StorageError
 from dasktune.storage.checkpoints import CHECK_PATIENCE, CheckpointStore
@@ -21,6 +22,7 @@ from dasktune.storage.codec import encode
 from dasktune.storage.files.local import LocalFiles
 from dasktune.storage.files.objects import ObjectFiles, open_files
 from dasktune.storage.files.retry import Patience
+from tests.holding import PATIENCE
 from tests.storage.conftest import SERVERS
 from tests.storage.proxy import SLOW_DOWN, answer
 
@@ -171,6 +173,68 @@ def test_many_files_are_written_read_and_removed(url):
     files.remove("a/b")
     files.remove("a/b")
     assert list(files.entries("a")) == []
+
+
+class Interleaved(dict):
+    """Files in memory; after the first one, a listing of them lets another thread write."""
+
+    def __init__(self, files, write):
+        super().__init__(files)
+        self._write = write
+
+    def items(self):
+        for number, item in enumerate(super().items()):
+            yield item
+            if number == 0:
+                self._write()
+
+
+class AnnouncingLock:
+    """A lock that announces a thread that must wait for it."""
+
+    def __init__(self):
+        self._lock = threading.RLock()
+        self.announced = threading.Event()
+
+    def __enter__(self):
+        if not self._lock.acquire(blocking=False):
+            self.announced.set()
+            self._lock.acquire()
+
+    def __exit__(self, *_):
+        self._lock.release()
+
+
+@pytest.mark.parametrize("operation", ["write", "create", "replace", "remove"])
+def test_memory_listing_while_others_write_is_whole(operation):
+    system = MemoryFileSystem(global_store=False, skip_instance_cache=True)
+    files = ObjectFiles(system, "/store")
+    lock = files._alone = AnnouncingLock()
+    for name in ("a", "b", "c"):
+        files.replace(f"old/{name}", b"1")
+    change = {
+        "write": lambda: files.write("new", {"d": [np.zeros(1, np.uint8)]}),
+        "create": lambda: files.create("new/d", b"1"),
+        "replace": lambda: files.replace("new/d", b"1"),
+        "remove": lambda: files.remove_files(["old/c"]),
+    }[operation]
+
+    def changed():
+        change()
+        lock.announced.set()  # it did not wait
+
+    other = threading.Thread(target=changed)
+
+    def write():
+        other.start()
+        assert lock.announced.wait(PATIENCE)
+
+    system.store = Interleaved(system.store, write)
+    assert [entry.path for entry in files.entries("old")] == ["old/a", "old/b", "old/c"]
+    other.join(PATIENCE)
+    system.store = dict(system.store)
+    after = {"old/a", "old/b"} | ({"old/c"} if operation != "remove" else set())
+    assert {entry.path for entry in files.entries("old")} == after
 
 
 # What only servers have.
