@@ -36,6 +36,7 @@ class SGDTrainer(dt.Trainer):
             alpha=hp["alpha"],
             penalty=hp["penalty"],
             shuffle=False,
+            random_state=self.seed,  # otherwise a fit draws from NumPy's global generator
         )
         # Only a fit makes the arrays; what it learnt from one sample is wiped out again.
         self.model.partial_fit(x[:1], y[:1], classes=np.arange(10))

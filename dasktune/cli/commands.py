@@ -7,11 +7,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol
+from typing import Annotated, Any, NoReturn, Protocol
 
 import typer
 from typer.core import TyperGroup
 
+from dasktune.cli.check import check
 from dasktune.cli.doctor import doctor
 from dasktune.cli.fingerprint import fingerprint
 from dasktune.cli.options import (
@@ -38,13 +39,6 @@ from dasktune.errors import (
     InternalError,
     TrainerError,
 )
-from dasktune.types import Register, Step
-
-if TYPE_CHECKING:
-    from dasktune.algos.base import Tuner
-
-MOST_CHECKED = 6
-"""Default number of steps that `check` trains."""
 
 
 class Printable(Protocol):
@@ -98,48 +92,6 @@ def preview(
         print_json(to_json(files, costs))
     else:
         typer.echo(in_words(files, costs))
-
-
-@app.command()
-def check(
-    file: StudyPath,
-    split: Annotated[
-        int | None, typer.Option(help="Steps before the new process; half of all if not given.")
-    ] = None,
-    total: Annotated[
-        int | None, typer.Option(help=f"Steps in all; {MOST_CHECKED} if a trial has as many.")
-    ] = None,
-    trial: Annotated[int, typer.Option(min=0, help="Which of the tuner's trials.")] = 0,
-    config: Config = None,
-    as_json: AsJson = False,
-) -> None:
-    """Check that the trainer resumes exactly.
-
-    Trains in one go and with a new process in between, and compares bit for bit.
-    """
-    from dasktune.trainer import check_resume
-
-    study, tuner = open_study(file, config)
-    chosen = _trial(tuner, trial)
-    total = min(MOST_CHECKED, chosen.max_steps) if total is None else total
-    _check_horizon(total, chosen.max_steps)
-    split = total // 2 if split is None else split
-    outcome = check_resume(
-        study.trainer,
-        chosen.sequences,
-        split=split,
-        total=total,
-        config=study.config,
-        seed=study.seed,
-    )
-    study.record_check(outcome.ok, str(outcome))
-    if as_json:
-        differences = [str(difference) for difference in outcome.differences]
-        figures = {"split": outcome.split, "total": outcome.total, "tolerance": outcome.tolerance}
-        print_json({"ok": outcome.ok, "differences": differences, "trial": trial, **figures})
-    else:
-        typer.echo(str(outcome))
-    raise typer.Exit(DONE if outcome.ok else FAILED)
 
 
 @app.command()
@@ -321,6 +273,7 @@ def replay(
     raise typer.Exit(DONE if result.identical else FAILED)
 
 
+app.command()(check)
 app.command()(doctor)
 app.command()(fingerprint)
 app.command()(predict)
@@ -332,20 +285,6 @@ app.command(context_settings=PASSED_ON)(submit)
 def main() -> None:
     """Run the command that the arguments ask for."""
     app()
-
-
-def _trial(tuner: Tuner, number: int) -> Register:
-    """Return one of the trials that a tuner registers in its first answer."""
-    trials = [decision for decision in tuner.ask(1) if isinstance(decision, Register)]
-    for trial in trials:
-        if trial.trial == number:
-            return trial
-    raise ConfigurationError(f"trial must be one of 0 to {len(trials) - 1}, got {number}")
-
-
-def _check_horizon(total: Step, max_steps: Step) -> None:
-    if total > max_steps:
-        raise ConfigurationError(f"total must be <= {max_steps}, the trial's steps, got {total}")
 
 
 @contextmanager

@@ -27,6 +27,10 @@ class Trainer:
         states are then not used again.
     ignored_config
         Names of config keys that do not decide the result, such as a data folder.
+    harmless_differences
+        What `check_resume` may find different after loading although no result depends on it,
+        such as ``("trainer.started", "global CACHE")``: the paths that its report names, or what
+        they are parts of.
     requires_process
         Whether it uses process-wide state (global generators, thread counts), so that only
         one trainer may run in a process.
@@ -66,6 +70,7 @@ class Trainer:
 
     version: ClassVar[str] = "1"
     ignored_config: ClassVar[tuple[str, ...]] = ()
+    harmless_differences: ClassVar[tuple[str, ...]] = ()
     requires_process: ClassVar[bool] = False
 
     config: dict[str, object]
@@ -125,9 +130,10 @@ def problems_of(trainer_class: object) -> tuple[str, ...]:
     ]
     if (needed := _required_arguments(trainer_class)) is not None:
         problems.append(f"{name}.__init__ must take no arguments, got {needed}")
-    ignored = getattr(trainer_class, "ignored_config", ())
-    if isinstance(ignored, str) or not all(isinstance(key, str) for key in ignored):
-        problems.append(f"{name}.ignored_config must be a tuple of names, got {ignored!r}")
+    for attribute in ("ignored_config", "harmless_differences"):
+        names = getattr(trainer_class, attribute, ())
+        if isinstance(names, str) or not all(isinstance(key, str) and key for key in names):
+            problems.append(f"{name}.{attribute} must be a tuple of names, got {names!r}")
     return tuple(problems)
 
 

@@ -143,6 +143,11 @@ class ResumableLoader:
         """Number of samples consumed in the current epoch."""
         return self._position.consumed
 
+    @property
+    def samples(self) -> int:
+        """Number of samples in an epoch."""
+        return self._samples
+
     def __len__(self) -> int:
         """Return the number of batches left in the current epoch at this batch size."""
         left = self._samples - self._position.consumed

@@ -120,7 +120,7 @@ def test_an_unknown_metric_is_refused_and_nothing_is_made() -> None:
         (["frobnicate"], "No such command"),
         (["check", "counting.py", "--trial", "4"], "trial must be one of 0 to 3, got 4"),
         (["check", "counting.py", "--total", "13"], "total must be <= 12"),
-        (["check", "counting.py", "--split", "6"], "split must be >= 1 and less than total"),
+        (["check", "counting.py", "--split", "12"], "split must be >= 1 and less than total"),
         (["report", "counting.py"], "study 'counting' has no trials yet: run it first"),
         (["status", "nowhere"], "that exists, got 'nowhere'"),
         (["status", ".", "--config", "pause=1"], "config is for a study file, got '.'"),
@@ -192,7 +192,7 @@ def test_a_check_is_recorded_and_its_verdict_is_the_exit_code() -> None:
     text = Path("counting.py").read_text().replace('state["weight"], state', "self.weight, state")
     done = command("check", write(text.replace('"counting"', '"forgetful"')))
     assert done.exit_code == 1
-    assert "resume check failed: 3 + 3 steps" in done.stdout
+    assert "resume check failed: 7 steps with a new process after 2, 3 and 5" in done.stdout
     refused = command("run", "file.py", "--workers", "1", "--no-report")
     assert refused.exit_code == 2
     assert "must resume exactly for its trials to be merged" in refused.stderr

@@ -49,7 +49,7 @@ def page(tmp_path_factory: pytest.TempPathFactory, two_threads: Client) -> Itera
 def test_both_trainers_of_the_page_resume_exactly(page: Any) -> None:
     for trainer in (page.Climber, page.Wanderer):
         hp = {"noise": dt.sequences.Piecewise([1.0, 0.1], boundaries=[3])}
-        report = dt.check_resume(trainer, hp, split=2, total=4)
+        report = dt.check_resume(trainer, hp)
         assert report.ok, str(report)
         assert str(report) == PASSED.strip()
 

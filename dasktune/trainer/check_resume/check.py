@@ -8,24 +8,44 @@ and names the first difference.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from dasktune.errors import refuse
+from dasktune.sequences import Sequence as ValueFunction
 from dasktune.sequences import as_sequence
 from dasktune.trainer.base import problems_of
 from dasktune.trainer.check_resume.differences import Difference, state_differences
 from dasktune.trainer.check_resume.new_process import CheckJob, Digests, run_in_new_process
-from dasktune.trainer.check_resume.probe import GENERATOR
-from dasktune.trainer.code import pack
+from dasktune.trainer.check_resume.plan import (
+    AFTER_SPLIT,
+    SHORTEST,
+    CheckPlan,
+    Span,
+    end_of,
+    plan_check,
+    plan_one,
+    total_for,
+)
+from dasktune.trainer.code import TrainerCode, pack
 from dasktune.trainer.generators import is_cuda
 from dasktune.types import Step
 
 GPU_TOLERANCE = 1e-3
 """Relative difference that is allowed on a GPU without deterministic algorithms."""
 
+RULE = 2
+"""Version of the check; rule 1 resumed once, and passed what differed without an effect."""
+
+EPOCH_REACH: Step = 200
+"""The last step to which a check trains in order to see the end of an epoch."""
+
+EPOCH_SECONDS = 30.0
+"""The time after which it no longer goes on to the end of an epoch."""
+
 _MAX_SUSPECTS = 8
+_GRADIENT = ".grad"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,58 +59,96 @@ class ResumeReport:
     tolerance
         Relative difference of numbers that was allowed; 0 means bit for bit.
     split, total
-        Steps before the new process, and in all.
+        Steps before the first resumption in a new process, and steps in one go.
+    splits
+        Steps before each resumption.
+    steps
+        Number of steps trained for the check, in all processes together.
+    unchecked
+        What the check did not reach, one sentence each.
     """
 
     differences: tuple[Difference, ...]
     tolerance: float
     split: Step
     total: Step
+    splits: tuple[Step, ...] = ()
+    steps: Step = 0
+    unchecked: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether the resumed training equals the undisturbed one."""
+        """Whether the resumed training equals the undisturbed one, as far as it was reached."""
         return not self.differences
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the time was over before anything was resumed: then `ok` means nothing."""
+        return bool(self.unchecked) and not self.splits
+
     def __str__(self) -> str:
+        if self.is_empty:
+            return f"resume check not done: {'; '.join(self.unchecked)}"
         how = "bit for bit" if not self.tolerance else f"within {self.tolerance:g} (relative)"
-        steps = f"{self.split} + {self.total - self.split} steps with a new process in between"
-        if self.ok:
-            return f"resume check passed: {steps} are {self.total} steps in one go, {how}"
-        lines = [f"resume check failed: {steps} are not {self.total} steps in one go, {how}"]
-        return "\n".join([*lines, *(f"- {difference}" for difference in self.differences)])
+        verb = "are" if self.ok else "are not"
+        if len(self.splits) > 1:
+            places = f"{', '.join(map(str, self.splits[:-1]))} and {self.splits[-1]}"
+            steps = f"{self.total} steps with a new process after {places}"
+        else:
+            rest = self.total - self.split
+            steps = f"{self.split} + {rest} steps with a new process in between"
+        lines = [
+            f"resume check {'passed' if self.ok else 'failed'}: {steps} {verb} {self.total} steps "
+            f"in one go, {how}",
+            *(f"- {difference}" for difference in self.differences),
+            *(f"not checked: {sentence}" for sentence in self.unchecked),
+        ]
+        if self.steps:
+            lines.append(f"trained {self.steps} steps")
+        return "\n".join(lines)
 
 
 def check_resume(
     trainer_class: type,
     hp: Mapping[str, object],
     *,
-    split: Step,
-    total: Step,
+    split: Step | None = None,
+    total: Step | None = None,
     config: Mapping[str, object] | None = None,
     seed: int = 0,
     device: str = "cpu",
+    limit: CheckLimit | None = None,
     run: Callable[[CheckJob], dict[str, Any]] = run_in_new_process,
 ) -> ResumeReport:
     """Check whether saving, loading in a new process and continuing changes the training.
 
-    One process trains `total` steps in one go. Another process loads the state saved after
-    `split` steps and trains the rest. The check compares states and metrics of every step after
-    the split. The second process also evaluates twice, and trains the rest once more without
-    evaluating, because `evaluate` must leave no trace. If the states agree at the split and
-    differ later, the check compares everything that the trainer could depend on (attributes,
-    global variables, random generators) to name the forgotten part.
+    One process trains a few steps in one go. Another process loads the states that the first
+    one saved on the way, and trains on from each of them. The check compares states and metrics
+    of every step. It also compares everything that the trainer could depend on (attributes,
+    global variables, default arguments, random generators): what differs after loading, and
+    still differs after the next steps, is named even if it has had no effect yet. The second
+    process evaluates twice, and trains some steps once more without evaluating, because
+    `evaluate` must leave no trace.
+
+    By default the check resumes after 2, 3 and 5 of 7 steps (18 steps trained in all). A
+    hyper-parameter changes in between: a change that comes later in the configuration is moved
+    there. If a `dasktune.trainer.ResumableLoader` promises the end of an epoch within 200
+    steps and 30 seconds, the check goes on to it and resumes there, too.
 
     Parameters
     ----------
     trainer_class
-        The trainer to check.
+        The trainer to check. Its `harmless_differences` are not reported unless the training
+        differs.
     hp
-        Hyper-parameters by name: values or sequences. Let some change after the split.
+        Hyper-parameters by name: values or sequences. Let some change.
     split, total
-        Steps before the new process, and in all. Both parts should take a few epochs.
+        Resume once, after `split` of `total` steps; `total` is `split` + 3 if it is None. With
+        `total` alone, train no more than so many steps in one go.
     config, seed, device
         Given to the trainer.
+    limit
+        How much the check may train.
     run
         Runs a job in a new process and returns its findings.
 
@@ -101,34 +159,140 @@ def check_resume(
     TrainerError
         If the trainer failed; the error holds the traceback of the process.
     """
-    problems = [*problems_of(trainer_class)]
-    if not 1 <= split < total:
-        problems.append(f"split must be >= 1 and less than total, got {split} of {total}")
-    refuse(problems)
     functions = {name: as_sequence(value) for name, value in hp.items()}
-    values = [
-        {name: function(step) for name, function in functions.items()} for step in range(total)
+    horizon = end_of(functions)
+    if total is None and split is not None:
+        total = split + AFTER_SPLIT if horizon is None else min(split + AFTER_SPLIT, horizon)
+    horizon = horizon if total is None else total
+    problems = [*problems_of(trainer_class)]
+    if split is not None and not (total is not None and 1 <= split < total):
+        problems.append(f"split must be >= 1 and less than total, got {split} of {total}")
+    elif horizon is not None and horizon < SHORTEST:
+        problems.append(f"total must be >= {SHORTEST}, got {horizon}")
+    refuse(problems)
+    limit = limit or CheckLimit()
+    if split is not None and total is not None:
+        plan = plan_one(functions, split, total)
+    else:
+        plan = _plan(functions, total_for(limit.steps, horizon), limit.steps)
+    given = _Given(
+        code=pack(trainer_class), config=config or {}, seed=seed, device=device, limit=limit
+    )
+    whole, rest = _findings(plan, given, run)
+    tolerance = _tolerance(trainer_class, device)
+    harmless = tuple(getattr(trainer_class, "harmless_differences", ()))
+    spans = rest["spans"]
+    differences = [
+        *_resuming(whole, rest, tolerance, harmless),
+        *(_evaluating(rest, tolerance, harmless) if spans else ()),
     ]
-    code = pack(trainer_class)
+    return ResumeReport(
+        differences=tuple(differences),
+        tolerance=tolerance,
+        split=plan.spans[0].split,
+        total=whole["reached"],
+        splits=tuple(sorted({span["split"] for span in spans})),
+        steps=whole["trained"] + rest["trained"],
+        unchecked=tuple(_unchecked(plan, whole, rest)),
+    )
+
+
+def _plan(functions: Mapping[str, ValueFunction], total: Step, steps: Step | None) -> CheckPlan:
+    """Return the plan of a check, with the end of an epoch if the steps suffice for it."""
+    plan = plan_check(functions, total, reach=EPOCH_REACH)
+    if steps is None:
+        return plan
+    # To resume there takes 2 steps more, and 1 for a longer silent part.
+    reach = total + max(0, steps - plan.cost - 3)
+    return replace(plan, values=plan.values[:reach])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckLimit:
+    """How much a check may train.
+
+    Parameters
+    ----------
+    steps
+        Most steps in all; None for what the check takes by itself. A check trains at least 4.
+    seconds
+        Time after which it begins no step above `free`, and says what it did not reach; None
+        for no limit.
+    free
+        Number of steps that it may train however long they take.
+    """
+
+    steps: Step | None = None
+    seconds: float | None = None
+    free: Step = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Given:
+    """The parts of a job that both processes get."""
+
+    code: TrainerCode
+    config: Mapping[str, object]
+    seed: int
+    device: str
+    limit: CheckLimit
+
+
+def _findings(
+    plan: CheckPlan, given: _Given, run: Callable[[CheckJob], dict[str, Any]]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the findings of the two processes."""
+    limit = given.limit
+    # The steps of the plan take the time that they take, unless the caller limits it.
+    free, seconds = (
+        (plan.cost, EPOCH_SECONDS) if limit.seconds is None else (limit.free, limit.seconds)
+    )
     with tempfile.TemporaryDirectory(prefix="dasktune-resume-") as folder:
 
-        def findings(part: Literal["whole", "rest"]) -> dict[str, Any]:
-            job = CheckJob(
-                part=part,
-                code=code,
-                values=values,
-                split=split,
-                config=config or {},
-                seed=seed,
-                device=device,
-                folder=folder,
+        def findings(
+            part: Literal["whole", "rest"], spans: Sequence[Span], free: Step, seconds: float | None
+        ) -> dict[str, Any]:
+            return run(
+                CheckJob(
+                    part=part,
+                    code=given.code,
+                    values=plan.values,
+                    total=plan.total,
+                    spans=spans,
+                    config=given.config,
+                    seed=given.seed,
+                    device=given.device,
+                    folder=folder,
+                    free=free,
+                    seconds=seconds,
+                )
             )
-            return run(job)
 
-        whole, rest = findings("whole"), findings("rest")
-    tolerance = _tolerance(trainer_class, device)
-    differences = (*_resuming(whole, rest, split, tolerance), *_evaluating(rest, tolerance))
-    return ResumeReport(differences=differences, tolerance=tolerance, split=split, total=total)
+        whole = findings("whole", plan.spans, min(free, plan.total), seconds)
+        reached = whole["reached"]
+        spans = [
+            Span(split=split, stop=min(stop, reached))
+            for split, stop in whole["spans"]
+            if split < reached
+        ]
+        # The loader of the first process may promise one resumption more.
+        is_limited = limit.seconds is not None
+        rest = findings("rest", spans, free - whole["trained"], seconds if is_limited else None)
+    return whole, rest
+
+
+def _unchecked(plan: CheckPlan, whole: Mapping[str, Any], rest: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a check did not reach."""
+    done = {span["split"] for span in rest["spans"]}
+    if missing := [str(span.split) for span in plan.spans if span.split not in done]:
+        yield f"resuming after step {' and '.join(missing)}, for want of time"
+    if "quiet" not in rest:
+        yield "training without evaluating, for want of time"
+    if plan.change is None or plan.change > whole["reached"]:
+        yield "a change of a hyper-parameter: none changes in these steps"
+    later = whole["later"]
+    if later is not None:
+        yield f"the end of an epoch, which would come after step {later}"
 
 
 def _tolerance(trainer_class: type, device: str) -> float:
@@ -138,40 +302,126 @@ def _tolerance(trainer_class: type, device: str) -> float:
 
 
 def _resuming(
-    whole: Mapping[str, Any], rest: Mapping[str, Any], split: Step, tolerance: float
-) -> list[Difference]:
-    """Return the differences of the resumed training: causes, then the first effects."""
+    whole: Mapping[str, Any],
+    rest: Mapping[str, Any],
+    tolerance: float,
+    harmless: tuple[str, ...],
+) -> Iterator[Difference]:
+    """Yield the differences of the resumed training: causes, then the first effects."""
     if tolerance:
-        return list(_within(whole, rest, tolerance))
+        yield from _within(whole, rest, tolerance)
+        return
+    for span in rest["spans"]:
+        differences = list(_of_span(whole, span, harmless))
+        if differences:
+            yield from differences
+            break  # another resumption shows the same again
+    else:
+        yield from _lasting(whole, rest["spans"], harmless)
+
+
+def _of_span(
+    whole: Mapping[str, Any], span: Mapping[str, Any], harmless: tuple[str, ...]
+) -> Iterator[Difference]:
+    """Yield the differences of a resumption that the state or a metric shows."""
+    split = span["split"]
     loaded = [
         Difference(path=path, reason="after loading is not what was saved")
-        for path in _changed(whole["states"][split], rest["states"][split])
+        for path in _changed(whole["states"][split], span["states"][split])
+        if not is_harmless(path, harmless)
     ]
-    effects = list(_effects(whole, rest))
-    if not effects:
-        return loaded
-    return [*loaded, *_suspects(whole, rest, bool(loaded)), *effects]
+    effects = list(_effects(whole, span, harmless))
+    yield from loaded
+    if effects:
+        yield from _suspects(whole, span, bool(loaded))
+        yield from effects
+
+
+def _lasting(
+    whole: Mapping[str, Any], spans: Sequence[Mapping[str, Any]], harmless: tuple[str, ...]
+) -> Iterator[Difference]:
+    """Yield what differs after loading and after the next steps, although no effect is seen.
+
+    A difference that training removes was overwritten before anything used it: the last batch,
+    or gradients. Gradients are judged by the longest resumption alone, because a part of a model
+    may be left out of some steps.
+    """
+    named: set[str] = set()
+    for index, span in enumerate(spans):
+        expected = whole["probes"].get(span["stop"])
+        if expected is None:  # the time was over
+            continue
+        loaded = set(_changed(whole["probes"][span["split"]], span["loaded"]))
+        for path in sorted(_changed(expected, span["end"]), key=_suspicion):
+            # An unused generator may be in any state.
+            is_unused = path in whole["unused"]
+            is_stale = path.endswith(_GRADIENT) and index > 0
+            if is_unused or is_stale or path in named or is_harmless(path, harmless):
+                continue
+            named.add(path)
+            since = "after resuming" if path in loaded else "in the steps after resuming"
+            if len(named) <= _MAX_SUSPECTS:
+                yield Difference(
+                    path=path,
+                    reason=f"differs {since}, no effect seen yet: load_state_dict must restore "
+                    "it, or harmless_differences name it",
+                )
+
+
+def is_harmless(path: str, harmless: tuple[str, ...]) -> bool:
+    """Return whether a trainer names a path, or what it is a part of, as harmless.
+
+    Examples
+    --------
+    >>> is_harmless("trainer.log['seconds']", ("trainer.log",))
+    True
+    >>> is_harmless("trainer.logged", ("trainer.log",))
+    False
+    """
+    return any(
+        path == name
+        or (path.startswith(name) and path[len(name)] in ".[")
+        or path == f"len({name})"
+        for name in harmless
+    )
 
 
 def _within(
     whole: Mapping[str, Any], rest: Mapping[str, Any], tolerance: float
 ) -> Iterator[Difference]:
-    for step, metrics in rest["metrics"].items():
-        name = f"metrics after step {step}"
-        yield from state_differences(
-            whole["metrics"][step], metrics, path=name, tolerance=tolerance
-        )
+    for span in rest["spans"]:
+        differences = [
+            difference
+            for step, metrics in span["metrics"].items()
+            for difference in state_differences(
+                whole["metrics"][step],
+                metrics,
+                path=f"metrics after step {step}",
+                tolerance=tolerance,
+            )
+        ]
+        yield from differences
+        if differences:
+            break
+    if "final" not in rest:
+        return
     final = {key: value for key, value in whole["final"].items() if key != "generators"}
     resumed = {key: value for key, value in rest["final"].items() if key != "generators"}
     yield from state_differences(final, resumed, tolerance=tolerance)
 
 
-def _effects(whole: Mapping[str, Any], rest: Mapping[str, Any]) -> Iterator[Difference]:
+def _effects(
+    whole: Mapping[str, Any], span: Mapping[str, Any], harmless: tuple[str, ...]
+) -> Iterator[Difference]:
     """Yield the first differing part of the state and the first differing metric."""
-    for step in sorted(rest["metrics"]):
-        changed = _changed(whole["states"][step], rest["states"][step])
+    for step in sorted(span["metrics"]):
+        changed = [
+            path
+            for path in _changed(whole["states"][step], span["states"][step])
+            if not is_harmless(path, harmless)
+        ]
         path = f"metrics[{step}]"
-        metrics = [*state_differences(whole["metrics"][step], rest["metrics"][step], path=path)]
+        metrics = [*state_differences(whole["metrics"][step], span["metrics"][step], path=path)]
         if not changed and not metrics:
             continue
         if changed:
@@ -184,14 +434,13 @@ def _effects(whole: Mapping[str, Any], rest: Mapping[str, Any]) -> Iterator[Diff
 
 
 def _suspects(
-    whole: Mapping[str, Any], rest: Mapping[str, Any], state_differs: bool
+    whole: Mapping[str, Any], span: Mapping[str, Any], state_differs: bool
 ) -> Iterator[Difference]:
     """Yield the parts that loading did not restore, or that the cause is unknown."""
     changed = [
         path
-        for path in _changed(whole["probe"], rest["probe"])
-        # An unused generator may be in any state.
-        if not path.endswith(GENERATOR) or path in whole["drawn"]
+        for path in _changed(whole["probes"][span["split"]], span["loaded"])
+        if path not in whole["unused"]
     ]
     for path in sorted(changed, key=_suspicion)[:_MAX_SUSPECTS]:
         yield Difference(
@@ -209,24 +458,28 @@ def _suspects(
 
 def _suspicion(path: str) -> int:
     """Return the rank of a suspect: gradients last, because most trainers drop them."""
-    if path.endswith(".grad"):
+    if path.endswith(_GRADIENT):
         return 2
     return 0 if path.startswith("trainer.") else 1
 
 
-def _evaluating(rest: Mapping[str, Any], tolerance: float) -> Iterator[Difference]:
+def _evaluating(
+    rest: Mapping[str, Any], tolerance: float, harmless: tuple[str, ...]
+) -> Iterator[Difference]:
     """Yield the traces that `evaluate` left."""
     evaluated = rest["evaluated"]
     first, second = evaluated["metrics"]
     for difference in state_differences(first, second, path="metrics", tolerance=tolerance):
         yield Difference(path=difference.path, reason=f"evaluated twice, {difference.reason}")
-    visible = _changed(*evaluated["states"])
+    visible = [path for path in _changed(*evaluated["states"]) if not is_harmless(path, harmless)]
     for path in visible:
         yield Difference(path=path, reason="is changed by evaluate, which must leave no trace")
-    if tolerance or visible:
+    if tolerance or visible or "quiet" not in rest:
         return
-    last = rest["states"][max(rest["states"])]
-    if changed := _changed(last, rest["quiet"]):
+    states = rest["spans"][-1]["states"]
+    last = states[max(states)]
+    changed = [path for path in _changed(last, rest["quiet"]) if not is_harmless(path, harmless)]
+    if changed:
         yield from _hidden_trace(changed, rest, last)
 
 

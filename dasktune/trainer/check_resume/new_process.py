@@ -10,6 +10,7 @@ import json
 import pickle
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,10 @@ import numpy as np
 from dasktune.errors import TrainerError
 from dasktune.storage.codec import decode, encode
 from dasktune.trainer.check_resume.differences import leaf_digest, leaves
-from dasktune.trainer.check_resume.probe import generator_digests, probe
+from dasktune.trainer.check_resume.plan import Span
+from dasktune.trainer.check_resume.probe import probe, unused_generators
 from dasktune.trainer.code import TrainerCode, unpack
+from dasktune.trainer.data import ResumableLoader
 from dasktune.trainer.lifecycle import TrainerRun
 from dasktune.types import Step, Value
 
@@ -36,22 +39,34 @@ class CheckJob:
     Parameters
     ----------
     part
-        ``whole``: train all steps in one go and save at `split`; ``rest``: load the saved
-        state and train the remaining steps.
+        ``whole``: train all steps in one go, and save before each resumption; ``rest``: load
+        the saved states and train on from each.
     values
-        Hyper-parameters at every step.
+        Hyper-parameters at every step up to the last that the job may train to.
+    total
+        Steps in one go. If an epoch ends later, but within `values`, one resumption is added
+        there.
+    spans
+        The resumptions, the longest first.
     folder
         The folder for exchanging files.
+    free
+        Steps that may be trained however long they take.
+    seconds
+        The time after which no step above `free` begins; None for no limit.
     """
 
     part: Literal["whole", "rest"]
     code: TrainerCode
     values: Sequence[Mapping[str, Value]]
-    split: Step
+    total: Step
+    spans: Sequence[Span]
     config: Mapping[str, object]
     seed: int
     device: str
     folder: str
+    free: Step = 0
+    seconds: float | None = None
 
 
 def run_in_new_process(
@@ -92,86 +107,237 @@ def load(folder: str, name: str) -> Any:
     return decode(document, data)
 
 
-def main() -> None:
+def main(clock: Callable[[], float] = time.monotonic) -> None:
     """Run the job on standard input; only the parent process writes there."""
     job: CheckJob = pickle.load(sys.stdin.buffer)
+    meter = StepMeter(job, clock)
     trainer_class = unpack(job.code)
-    findings = _whole(job, trainer_class) if job.part == "whole" else _rest(job, trainer_class)
-    save(findings, job.folder, job.part)
+    part = _whole if job.part == "whole" else _rest
+    save(part(job, trainer_class, meter), job.folder, job.part)
 
 
-def _whole(job: CheckJob, trainer_class: type) -> dict[str, Any]:
+class StepMeter:
+    """Counts the steps of a job, and says when its time is over.
+
+    Attributes
+    ----------
+    trained
+        Number of steps trained.
+    """
+
+    def __init__(self, job: CheckJob, clock: Callable[[], float]) -> None:
+        self._job, self._clock, self._start = job, clock, clock()
+        self.trained = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job should begin no further step."""
+        seconds = self._job.seconds
+        if seconds is None or self.trained < self._job.free:
+            return False
+        return self._clock() - self._start >= seconds
+
+    def advance(self, run: TrainerRun, values: Mapping[str, Value]) -> None:
+        """Train one step."""
+        run.advance(values)
+        self.trained += 1
+
+
+def _whole(job: CheckJob, trainer_class: type, meter: StepMeter) -> dict[str, Any]:
     run = TrainerRun.start(
         trainer_class, job.values[0], config=job.config, seed=job.seed, device=job.device
     )
-    log = _Log()
-    before = generator_digests(job.device)
-    findings: dict[str, Any] = {}
-    for values in job.values:
-        run.advance(values)
-        log.add(run, with_state=run.step >= job.split)
-        if run.step == job.split:
-            save(run.state(), job.folder, "saved")
-            findings["probe"] = _probe(run)
-    after = generator_digests(job.device)
-    drawn = [path for path, digest in after.items() if before.get(path) != digest]
-    return {**findings, **log.findings(), "drawn": drawn, "final": run.state()}
+    log, epochs = _Log(), Epochs(run.trainer)
+    spans = list(job.spans)
+    probes: dict[Step, Digests] = {0: _probe(run)}
+
+    def train(stop: Step, start: Step) -> None:
+        """Train up to `stop`; evaluate from `start` on."""
+        while run.step < stop and not meter.is_over:
+            meter.advance(run, job.values[run.step])
+            epochs.look(run.step)
+            if run.step < start:
+                continue
+            is_saved = any(run.step == span.split for span in spans)
+            log.add(run, with_state=any(span.split <= run.step <= span.stop for span in spans))
+            if is_saved:
+                save(run.state(), job.folder, f"saved-{run.step}")
+            if is_saved or any(run.step == span.stop for span in spans):
+                probes[run.step] = _probe(run)
+
+    train(job.total, 0)
+    final = _copied(run, job.folder)
+    border = epochs.later_end(spans[0].split, run.step)
+    if run.step == job.total and border is not None and border < len(job.values):
+        spans.append(Span(split=border - 1, stop=border + 1))
+        if border - 1 == run.step:  # trained already, but not saved
+            save(run.state(), job.folder, f"saved-{run.step}")
+        train(border + 1, border - 1)
+    return {
+        **log.findings(),
+        "probes": probes,
+        "unused": sorted(unused_generators(probes[0], _probe(run))),
+        "final": final,
+        "reached": run.step,
+        "spans": [[span.split, span.stop] for span in spans],
+        "epochs": epochs.ends,
+        "later": epochs.later_end(spans[0].split, run.step),
+        "trained": meter.trained,
+    }
 
 
-def _rest(job: CheckJob, trainer_class: type) -> dict[str, Any]:
-    run = _resumed(job, trainer_class)
-    findings: dict[str, Any] = {"probe": _probe(run)}
-    log = _Log()
-    log.states[run.step] = _digests(run)
-    for values in job.values[job.split :]:
-        run.advance(values)
-        log.add(run, with_state=True)
-    # Copied by the codec, because the evaluation below uses the same trainer.
-    save(run.state(), job.folder, "final")
-    findings |= {**log.findings(), "final": load(job.folder, "final")}
-    findings["evaluated"] = _evaluated_again(run)
-    findings["quiet"] = _quiet(job, trainer_class)
-    if findings["quiet"] != log.states[run.step]:
-        findings["again"] = _repeated(job, trainer_class)
+def _rest(job: CheckJob, trainer_class: type, meter: StepMeter) -> dict[str, Any]:
+    findings: dict[str, Any] = {"spans": []}
+    for span in job.spans:
+        if meter.is_over:
+            break
+        run = _resumed(job, trainer_class, span)
+        loaded, log = _probe(run), _Log()
+        log.states[run.step] = _digests(run)
+        while run.step < span.stop and not meter.is_over:
+            meter.advance(run, job.values[run.step])
+            log.add(run, with_state=True)
+        done = Span(split=span.split, stop=run.step)
+        end = _probe(run)
+        resumed = {**log.findings(), "split": span.split, "stop": run.step, "loaded": loaded}
+        findings["spans"].append({**resumed, "end": end})
+        if run.step == job.total:
+            findings["final"] = _copied(run, job.folder)
+        last = run, log, done, end
+    if findings["spans"]:
+        findings |= _evaluating(job, trainer_class, meter, *last)
+    return {**findings, "trained": meter.trained}
+
+
+def _evaluating(
+    job: CheckJob,
+    trainer_class: type,
+    meter: StepMeter,
+    run: TrainerRun,
+    log: _Log,
+    span: Span,
+    probed: Digests,
+) -> dict[str, Any]:
+    """Evaluate twice, and train the steps of a resumption once more without evaluating."""
+    findings: dict[str, Any] = {"evaluated": _evaluated_again(run, probed)}
+    if meter.is_over:
+        return findings
+    findings["quiet"] = _quiet(job, trainer_class, span, meter)
+    if findings["quiet"] != log.states[span.stop]:
+        findings["again"] = _repeated(job, trainer_class, span, meter)
     return findings
 
 
-def _resumed(job: CheckJob, trainer_class: type) -> TrainerRun:
+def _copied(run: TrainerRun, folder: str) -> Any:
+    """Return a copy of the state, made by the codec: the trainer goes on with its own."""
+    save(run.state(), folder, "copy")
+    return load(folder, "copy")
+
+
+def _resumed(job: CheckJob, trainer_class: type, span: Span) -> TrainerRun:
     return TrainerRun.resume(
         trainer_class,
-        step=job.split,
+        step=span.split,
         first_values=job.values[0],
-        last_values=job.values[job.split - 1],
-        state=load(job.folder, "saved"),
+        last_values=job.values[span.split - 1],
+        state=load(job.folder, f"saved-{span.split}"),
         config=job.config,
         seed=job.seed,
         device=job.device,
     )
 
 
-def _evaluated_again(run: TrainerRun) -> dict[str, Any]:
+def _evaluated_again(run: TrainerRun, probed: Digests) -> dict[str, Any]:
     """Evaluate twice, with digests of everything before and after."""
-    state, probed = _digests(run), _probe(run)
+    state = _digests(run)
     metrics = [run.evaluate(), run.evaluate()]
     return {"metrics": metrics, "states": [state, _digests(run)], "probes": [probed, _probe(run)]}
 
 
-def _quiet(job: CheckJob, trainer_class: type) -> Digests:
-    """Train the rest without evaluating or saving, and return the final digests."""
-    run = _resumed(job, trainer_class)
-    for values in job.values[job.split :]:
-        run.advance(values)
+def _quiet(job: CheckJob, trainer_class: type, span: Span, meter: StepMeter) -> Digests:
+    """Train a resumption without evaluating or saving, and return the final digests."""
+    run = _resumed(job, trainer_class, span)
+    for values in job.values[span.split : span.stop]:
+        meter.advance(run, values)
     return _digests(run)
 
 
-def _repeated(job: CheckJob, trainer_class: type) -> Digests:
-    """Train the rest again with evaluation, to find changes by a second run in one process."""
-    run = _resumed(job, trainer_class)
+def _repeated(job: CheckJob, trainer_class: type, span: Span, meter: StepMeter) -> Digests:
+    """Train a resumption again with evaluation, to find changes by a second run in one process."""
+    run = _resumed(job, trainer_class, span)
     log = _Log()
-    for values in job.values[job.split :]:
-        run.advance(values)
+    for values in job.values[span.split : span.stop]:
+        meter.advance(run, values)
         log.add(run, with_state=True)
     return log.states[run.step]
+
+
+class Epochs:
+    """The ends of epochs that a trainer shows while it trains.
+
+    A trainer shows its epoch by a `ResumableLoader`, or by an attribute ``epoch`` of its own or
+    of an object that it holds.
+
+    Attributes
+    ----------
+    ends
+        The steps after which an epoch had ended.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._seen = self._epochs()
+        self._consumed = self._positions()
+        self._before = self._consumed
+        self.ends: list[Step] = []
+
+    def look(self, step: Step) -> None:
+        """Look at the trainer after a step."""
+        epochs = self._epochs()
+        if any(self._seen.get(name, epoch) != epoch for name, epoch in epochs.items()):
+            self.ends.append(step)
+        self._seen = epochs
+        self._before, self._consumed = self._consumed, self._positions()
+
+    def later_end(self, first: Step, step: Step) -> Step | None:
+        """Return the step of the first end of an epoch, if loaders promise one after `step`.
+
+        None if an epoch has ended after the step `first`, or no loader tells.
+        """
+        if any(end > first for end in self.ends):
+            return None
+        ends = [
+            step + -(-(samples - consumed) // (consumed - self._before[name][0]))
+            for name, (consumed, samples) in self._consumed.items()
+            if name in self._before and consumed > self._before[name][0]
+        ]
+        return min(ends, default=None)
+
+    def _epochs(self) -> dict[str, int]:
+        parts = {"": self._trainer, **_attributes(self._trainer)}
+        epochs = {name: _epoch_of(part) for name, part in parts.items()}
+        return {name: epoch for name, epoch in epochs.items() if epoch is not None}
+
+    def _positions(self) -> dict[str, tuple[int, int]]:
+        """Return the samples that each loader has consumed in its epoch, and that it has."""
+        loaders = {
+            name: part
+            for name, part in _attributes(self._trainer).items()
+            if isinstance(part, ResumableLoader)
+        }
+        return {name: (each.consumed, each.samples) for name, each in loaders.items()}
+
+
+def _epoch_of(part: Any) -> int | None:
+    if isinstance(part, ResumableLoader):
+        return part.epoch
+    epoch = _attributes(part).get("epoch")
+    return epoch if type(epoch) is int else None
+
+
+def _attributes(part: Any) -> Mapping[str, Any]:
+    attributes = getattr(part, "__dict__", {})
+    return attributes if isinstance(attributes, dict) else {}
 
 
 class _Log:

@@ -2,8 +2,8 @@
 
 If a resumed trainer has the same state and continues differently, its state lacks something. To
 name it, `probe` digests everything in reach when a state is saved and again after it was loaded
-in another process: attributes of the trainer, the global variables that its code reads, and the
-global random generators.
+in another process: attributes of the trainer, the global variables that its code reads, the
+defaults of its functions, and the global random generators.
 """
 
 from __future__ import annotations
@@ -11,22 +11,35 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Iterator, Mapping
-from itertools import islice
+from contextlib import suppress
+from itertools import count, islice
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 
 from dasktune.trainer.check_resume.differences import as_array, leaf_digest, leaves
-from dasktune.trainer.fingerprint.installed import is_installed
+from dasktune.trainer.fingerprint.installed import is_installed, is_installed_name
 from dasktune.trainer.generators import generator_state, global_states, is_generator
 
 GENERATOR = "global random generator"
 """End of the paths of the global generators."""
 
+_DRAWS = "generator "
+"""Begins the digests of all random generators."""
+
+_OWN = "_dasktune_"
+"""Begins the names of attributes that dasktune itself keeps in a trainer."""
+
 _MAX_DEPTH = 8
 _MAX_LEAVES = 50_000
 _OPAQUE = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, CodeType, type)
+_MACHINERY = frozenset(
+    {"_io", "_queue", "_thread", "_weakref", "asyncio", "concurrent", "io", "logging"}
+    | {"multiprocessing", "queue", "threading", "weakref"}
+)
+"""Modules whose objects carry no result: threads, locks, files and loggers."""
+
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
 _GENERATORS = {"python": "Python's", "numpy": "NumPy's", "torch": "torch's", "cuda": "CUDA's"}
 
@@ -39,9 +52,15 @@ def probe(trainer: Any, device: str) -> dict[str, str]:
     50,000, are left out.
     """
     digests = generator_digests(device)
-    roots: dict[str, Any] = {f"trainer.{name}": value for name, value in vars(trainer).items()}
+    roots: dict[str, Any] = {
+        f"trainer.{name}": value
+        for name, value in vars(trainer).items()
+        if not name.startswith(_OWN)
+    }
     roots |= _class_attributes(type(trainer))
     roots |= {f"global {name}": value for name, value in global_variables(type(trainer)).items()}
+    for function in functions_of(type(trainer)):
+        roots |= _of_function(function)
     seen: set[int] = {id(trainer)}
     inner = (item for path, value in roots.items() for item in _digests(value, path, seen, 0))
     digests.update(islice(inner, _MAX_LEAVES))
@@ -51,17 +70,44 @@ def probe(trainer: Any, device: str) -> dict[str, str]:
 def generator_digests(device: str) -> dict[str, str]:
     """Return digests of the global random generators by name."""
     return {
-        f"{_GENERATORS[name]} {GENERATOR}": _whole(state)
+        f"{_GENERATORS[name]} {GENERATOR}": _DRAWS + _whole(state)
         for name, state in global_states(device).items()
     }
+
+
+def unused_generators(before: Mapping[str, str], after: Mapping[str, str]) -> frozenset[str]:
+    """Return the paths of the generators from which nothing was drawn between two probes."""
+    return frozenset(
+        path
+        for path, digest in after.items()
+        if digest.startswith(_DRAWS) and before.get(path) == digest
+    )
 
 
 def global_variables(trainer_class: type) -> dict[str, Any]:
     """Return the global variables that a trainer's code reads, by name.
 
-    The search follows functions and classes outside installed packages.
+    The search follows functions and classes outside installed packages. Of modules outside
+    installed packages it returns the variables that the code names, such as ``shared.count``.
     """
     variables: dict[str, Any] = {}
+    for function in functions_of(trainer_class):
+        names = _names(function.__code__)
+        for name in names & function.__globals__.keys():
+            value = function.__globals__[name]
+            if isinstance(value, ModuleType) and not is_installed(value):
+                inner = {f"{name}.{part}": vars(value)[part] for part in names & vars(value).keys()}
+                variables |= {
+                    path: each for path, each in inner.items() if not isinstance(each, _OPAQUE)
+                }
+            elif not isinstance(value, _OPAQUE):
+                variables[name] = value
+    return variables
+
+
+def functions_of(trainer_class: type) -> list[FunctionType]:
+    """Return the functions that a trainer's code can call, outside installed packages."""
+    functions: list[FunctionType] = []
     seen: set[int] = set()
     waiting: list[Any] = [trainer_class]
     while waiting:
@@ -72,13 +118,33 @@ def global_variables(trainer_class: type) -> dict[str, Any]:
         if isinstance(thing, type):
             waiting += [*thing.__bases__, *(_function(item) for item in vars(thing).values())]
             continue
-        for name in _names(thing.__code__):
-            value = thing.__globals__.get(name)
-            if isinstance(value, (FunctionType, type)):
-                waiting.append(value)
-            elif name in thing.__globals__ and not isinstance(value, _OPAQUE):
-                variables[name] = value
-    return variables
+        functions.append(thing)
+        named = (thing.__globals__.get(name) for name in _names(thing.__code__))
+        waiting += [value for value in named if isinstance(value, (FunctionType, type))]
+        waiting += [value for value in _enclosed(thing).values() if isinstance(value, FunctionType)]
+    return functions
+
+
+def _of_function(function: FunctionType) -> dict[str, Any]:
+    """Return the values that a function keeps between calls: defaults, closure, attributes."""
+    name = function.__qualname__
+    defaults = function.__defaults__ or ()
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    kept = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
+    kept |= function.__kwdefaults__ or {}
+    values = {f"default {each} of {name}": value for each, value in kept.items()}
+    values |= {f"variable {each} of {name}": value for each, value in _enclosed(function).items()}
+    values |= {f"{name}.{each}": value for each, value in vars(function).items()}
+    return {path: value for path, value in values.items() if not isinstance(value, _OPAQUE)}
+
+
+def _enclosed(function: FunctionType) -> dict[str, Any]:
+    values = {}
+    cells = function.__closure__ or ()
+    for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
+        with suppress(ValueError):  # an empty cell
+            values[name] = cell.cell_contents
+    return values
 
 
 def _digests(value: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[str, str]]:
@@ -86,13 +152,16 @@ def _digests(value: Any, path: str, seen: set[int], depth: int) -> Iterator[tupl
     if isinstance(value, _PLAIN):
         yield path, leaf_digest(value)
         return
-    if isinstance(value, _OPAQUE) or id(value) in seen or depth > _MAX_DEPTH:
+    is_opaque = isinstance(value, _OPAQUE) or _home(value) in _MACHINERY
+    if is_opaque or id(value) in seen or depth > _MAX_DEPTH:
         return
     seen.add(id(value))
     if as_array(value) is not None:
         yield path, leaf_digest(value)
     elif is_generator(value):
-        yield path, _whole(generator_state(value))
+        yield path, _DRAWS + _whole(generator_state(value))
+    elif isinstance(value, count):
+        yield path, leaf_digest(repr(value))
     elif isinstance(value, Iterator):
         yield f"{path} (an iterator)", str(operator.length_hint(value, -1))
     else:
@@ -112,25 +181,40 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         for index, item in enumerate(value):
             yield f"{path}[{index}]", item
     elif isinstance(value, (set, frozenset)):
-        yield path, repr(sorted(map(repr, value)))
-    elif _is_torch_state(value):
-        # Names such as "fc.weight" are clearer than the attributes behind them.
-        yield from _torch_parts(value, path)
+        # The text of other objects shows their address.
+        yield path, repr(sorted(repr(x) if isinstance(x, _PLAIN) else _home(x) for x in value))
+    elif _has_library_state(value):
+        # Names such as "fc.weight" are clearer than the attributes behind them, and a library
+        # knows which of its attributes are only caches.
+        yield from _parts_of_state(value, path)
     else:
         names = [*getattr(value, "__dict__", ()), *_slots(type(value))]
         for name in names:
             yield f"{path}.{name}", getattr(value, name, None)
 
 
-def _is_torch_state(value: Any) -> bool:
+def _has_library_state(value: Any) -> bool:
+    """Return whether a library defines the state of an object, by its `state_dict`."""
+    if not all(callable(getattr(value, name, None)) for name in ("state_dict", "load_state_dict")):
+        return False
     torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, (torch.nn.Module, torch.optim.Optimizer))
+    if torch is not None and isinstance(value, (torch.nn.Module, torch.optim.Optimizer)):
+        return True
+    name = _home(value)
+    return name == "dasktune" or (bool(name) and is_installed_name(name))
 
 
-def _torch_parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _home(value: Any) -> str:
+    """Return the top-level module of a value's class."""
+    return (type(value).__module__ or "").partition(".")[0]
+
+
+def _parts_of_state(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     for place, item in leaves(value.state_dict(), ""):
         yield f"{path}{place}", item
-    torch = sys.modules["torch"]
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
     if isinstance(value, torch.nn.Module):
         for name, part in value.named_modules():
             yield f"{path}{'.' if name else ''}{name}.training", part.training

@@ -1,5 +1,6 @@
 """check_resume passes correct trainers and names the defect of each wrong one."""
 
+import itertools
 import random
 from functools import partial
 
@@ -12,7 +13,7 @@ from torch import nn
 from dasktune.errors import ConfigurationError, TrainerError
 from dasktune.sequences import MultiStep
 from dasktune.trainer.base import Trainer
-from dasktune.trainer.check_resume.check import check_resume
+from dasktune.trainer.check_resume.check import CheckLimit, check_resume
 from dasktune.trainer.check_resume.new_process import run_in_new_process
 from dasktune.trainer.data import ResumableLoader
 from dasktune.trainer.torch import TorchTrainer
@@ -181,10 +182,19 @@ def test_correct_trainers_pass(trainer_class):
     assert report.differences == ()
     assert report.ok
     assert report.tolerance == 0
-    assert str(report) == (
+    assert str(report).splitlines()[0] == (
         "resume check passed: 3 + 3 steps with a new process in between are 6 steps in one go, "
         "bit for bit"
     )
+    assert report.steps == 12
+
+
+@pytest.mark.parametrize("trainer_class", [Descent, Forest, Net, ByHand])
+def test_correct_trainers_pass_at_several_splits(trainer_class):
+    report = check(trainer_class, split=None, total=None)
+    assert report.ok, str(report)
+    assert report.splits[:3] == (2, 3, 5)
+    assert report.unchecked == ()
 
 
 class ForgottenGenerator(Descent):
@@ -309,7 +319,7 @@ def test_forgotten_state_is_named_first(trainer_class, path):
 
 def test_a_sampler_that_restarts_its_epoch_is_named():
     paths = [difference.path for difference in check(RestartedEpoch).differences]
-    assert "trainer.loader._position.consumed" in paths
+    assert "trainer.loader['consumed']" in paths
 
 
 def test_effects_are_named_with_their_step():
@@ -319,6 +329,221 @@ def test_effects_are_named_with_their_step():
     assert "after step 4" in effects[0].reason
     assert effects[1].path == "metrics[4]['loss']"
     assert str(report).startswith("resume check failed: 3 + 3 steps")
+
+
+class EveryEighth(Descent):
+    """Counts its steps outside the state, and uses the number at every eighth."""
+
+    def build(self, hp):
+        super().build(hp)
+        self.count = 0
+
+    def train(self):
+        super().train()
+        self.count += 1
+        if self.count % 8 == 0:
+            self.weights = self.weights + 1.0
+
+
+class EighthOfADefault(Descent):
+    """Keeps the same number in a default argument."""
+
+    def counted(self, kept=[0]):  # noqa: B006
+        kept[0] += 1
+        return kept[0]
+
+    def train(self):
+        super().train()
+        if self.counted() % 80 == 0:
+            self.weights = self.weights + 1.0
+
+
+def counter():
+    count = 0
+
+    def following():
+        nonlocal count
+        count += 1
+        return count
+
+    return following
+
+
+following = counter()
+
+
+class EighthOfAClosure(Descent):
+    """Keeps the same number in a variable of an enclosing function."""
+
+    def train(self):
+        super().train()
+        if following() % 80 == 0:
+            self.weights = self.weights + 1.0
+
+
+class EighthOfAnIterator(EveryEighth):
+    """Keeps the same number in an iterator."""
+
+    def build(self, hp):
+        Descent.build(self, hp)
+        self.count = itertools.count(1)
+
+    def train(self):
+        Descent.train(self)
+        if next(self.count) % 8 == 0:
+            self.weights = self.weights + 1.0
+
+
+@pytest.mark.parametrize(
+    ("trainer_class", "path"),
+    [
+        (EveryEighth, "trainer.count"),
+        (EighthOfADefault, "default kept of EighthOfADefault.counted[0]"),
+        (EighthOfAClosure, "variable count of counter.<locals>.following"),
+        (EighthOfAnIterator, "trainer.count"),
+    ],
+)
+@pytest.mark.parametrize("splits", [{}, {"split": None, "total": None}])
+def test_a_difference_without_effect_is_a_failure(trainer_class, path, splits):
+    report = check(trainer_class, **splits)
+    assert not report.ok
+    assert report.differences[0].path == path, str(report)
+    assert "differs after resuming, no effect seen yet" in report.differences[0].reason
+
+
+class Accumulating(Net):
+    """Accumulates gradients over three steps; gradients are no part of the state."""
+
+    def build(self, hp):
+        super().build(hp)
+        self.count = 0
+
+    def train(self):
+        x, y = self.loader.next_batch()
+        nn.functional.cross_entropy(self.model(x), y).backward()
+        self.count += 1
+        if self.count % 3 == 0:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+
+def test_gradients_accumulated_over_three_steps_are_found():
+    report = check(Accumulating, split=None, total=None)
+    assert not report.ok
+    assert "trainer.model['0.weight'].grad" in [each.path for each in report.differences]
+
+
+class Stamped(EveryEighth):
+    """Uses its count for a text alone, and says so."""
+
+    harmless_differences = ("trainer.count", "trainer.log")
+
+    def build(self, hp):
+        super().build(hp)
+        self.log = {}
+
+    def train(self):
+        Descent.train(self)
+        self.count += 1
+        self.log[self.count] = "trained"
+
+
+class WronglyNamed(EveryEighth):
+    """Calls a number harmless on which the next step depends."""
+
+    harmless_differences = ("trainer.count",)
+
+    def train(self):
+        self.count += 1
+        super().train()
+        self.weights = self.weights * (1 - 0.01 * self.count)
+
+
+def test_differences_that_the_trainer_names_are_harmless():
+    assert check(Stamped).ok
+    assert check(Stamped, split=None, total=None).ok
+
+
+def test_a_difference_with_an_effect_is_never_harmless():
+    report = check(WronglyNamed)
+    assert not report.ok
+    assert report.differences[0].path == "trainer.count"
+
+
+class Overwrites(Descent):
+    """Keeps its last batch and residual, which the next step overwrites before it reads them."""
+
+    def train(self):
+        super().train()
+        self.batch = self.loader.state_dict()
+        self.residual = self.x @ self.weights - self.y
+
+
+def test_what_the_next_step_overwrites_is_no_difference():
+    assert check(Overwrites, split=None, total=None).ok
+
+
+class AtTheEpochsEnd(Descent):
+    """Forgets in each epoch how many it has had, and uses the number from the second on."""
+
+    def build(self, hp):
+        super().build(hp)
+        self.loader.batch_size = 4  # 10 steps in an epoch
+
+    def setup(self, hp):
+        self.lr = hp["lr"]
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        if self.loader.consumed == 36:
+            self.loader.load_state_dict({**self.loader.state_dict(), "consumed": 32})
+
+
+def test_an_end_of_an_epoch_is_looked_for():
+    report = check(AtTheEpochsEnd, split=None, total=None)
+    assert report.splits == (2, 3, 5, 9)
+    assert (report.total, report.steps) == (11, 18 + 4 + 2)
+    assert report.differences[0].path == "state['loader']['consumed']", str(report)
+
+
+def test_an_end_of_an_epoch_out_of_reach_is_said():
+    class Long(Descent):
+        def build(self, hp):
+            super().build({**hp, "batch_size": 1})
+            self.loader = ResumableLoader((np.zeros((300, 3)), np.zeros(300)), 1, seed=0)
+
+        def setup(self, hp):
+            self.lr = hp.get("lr", getattr(self, "lr", None))
+
+    report = check(Long, split=None, total=None)
+    assert report.ok
+    assert report.unchecked == ("the end of an epoch, which would come after step 300",)
+    assert "not checked: the end of an epoch" in str(report)
+
+
+def test_constant_values_are_said_to_be_unchecked():
+    report = check_resume(Descent, {"lr": 0.1, "batch_size": 8}, run=FORKED)
+    assert report.ok
+    assert report.unchecked == ("a change of a hyper-parameter: none changes in these steps",)
+
+
+def test_a_limit_of_steps_is_kept():
+    for steps in (4, 9, 14):
+        limit = CheckLimit(steps=steps)
+        report = check(Descent, split=None, total=None, limit=limit)
+        assert report.ok
+        assert report.steps <= steps
+    assert check(EveryEighth, split=None, total=None, limit=CheckLimit(steps=4)).steps == 4
+
+
+def test_time_that_is_over_is_said():
+    limit = CheckLimit(seconds=0.0, free=7)
+    report = check(Descent, split=None, total=None, limit=limit)
+    assert (report.splits, report.steps) == ((), 7)
+    assert report.unchecked[0] == "resuming after step 2 and 3 and 5, for want of time"
+    none = check(Descent, split=None, total=None, limit=CheckLimit(seconds=0.0))
+    assert (none.steps, none.splits, none.is_empty) == (0, (), True)
+    assert str(none).startswith("resume check not done: resuming after step 2 and 3 and 5")
 
 
 class Timed(Descent):
