@@ -24,7 +24,7 @@ import dasktune as dt
 from dasktune.algos.base import Tuner
 from dasktune.cluster.workers import Workers
 from dasktune.driver.history import History
-from dasktune.driver.reuse import Recall
+from dasktune.driver.reuse import KnownStates
 from dasktune.driver.run import begin_tuner
 from dasktune.engine.engine import Engine
 from dasktune.results.results import StudyResults
@@ -46,7 +46,7 @@ MEMORY = Path("/dev/shm")
 PHASES: Mapping[str, tuple[type, str]] = {
     "read the log": (History, "place_of"),
     "read trials": (History, "trials"),
-    "recall states and metrics": (Recall, "open"),
+    "look up states and metrics": (KnownStates, "open"),
     "rebuild the plan": (StudyResults, "dispatcher"),
     "ready workers": (Workers, "open"),
     "replay and ask again": (Engine, "resume"),
@@ -154,7 +154,7 @@ def restart(folder: Path, kind: str, trials: int, reports: int, database: str | 
     tuner, phases = tuner_of(kind, trials, reports), dict.fromkeys(PHASES, 0.0)
     with _timed(phases):
         found = _go_on(folder, tuner, database)
-    phases["rebuild the plan"] -= phases["recall states and metrics"] + phases["read trials"]
+    phases["rebuild the plan"] -= phases["look up states and metrics"] + phases["read trials"]
     expected = json.loads((folder / "write.json").read_text())["following"]
     decided = _following(folder, tuner, database)
     pairs = zip(expected, decided, strict=False)

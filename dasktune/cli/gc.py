@@ -438,7 +438,7 @@ def _lease_choices(store: CheckpointStore, request: Request, now: float) -> Iter
         if lease is None or now - lease.expires > request.grace:
             yield GcChoice(goes=True, kind="lease", name=entry.path, reason="it ended long ago")
     for entry in save_requests:
-        yield GcChoice(goes=True, kind="lease", name=entry.path, reason="a wish of long ago")
+        yield GcChoice(goes=True, kind="lease", name=entry.path, reason="its save request is old")
 
 
 def _remove(

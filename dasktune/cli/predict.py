@@ -19,7 +19,7 @@ from dasktune.cli.options import (
 from dasktune.errors import refuse
 
 if TYPE_CHECKING:
-    from dasktune.results.prediction import Outlook
+    from dasktune.results.prediction import TrialPrediction
     from dasktune.results.results import StudyResults
 
 LEAST_CHANCE = 0.05
@@ -66,7 +66,7 @@ class PredictionFlags:
         ),
     ] = None
 
-    def predict(self, results: StudyResults, trial: int) -> Outlook:
+    def predict(self, results: StudyResults, trial: int) -> TrialPrediction:
         """Return the prediction for a trial."""
         return results.predict(
             trial,
@@ -124,50 +124,50 @@ def predict(
         typer.echo(in_words(prediction, reach))
 
 
-def in_words(outlook: Outlook, target: float | None) -> str:
+def in_words(predicted: TrialPrediction, target: float | None) -> str:
     """Return a prediction as text: a table of the fan, and the chance to reach a target."""
     from dasktune.cli.results import shown, table
     from dasktune.report.formats import printable
     from dasktune.results.prediction import INTERVALS
     from dasktune.types import Direction
 
-    step, value = outlook.measured[-1]
+    step, value = predicted.measured[-1]
     lines = [
-        f"trial {outlook.trial}: {printable(outlook.metric)} {shown(value)} at step {step:,} of "
-        f"{outlook.curve.max_steps:,} ({outlook.direction.value})"
+        f"trial {predicted.trial}: {printable(predicted.metric)} {shown(value)} at step {step:,} "
+        f"of {predicted.curve.max_steps:,} ({predicted.direction.value})"
     ]
     header = ["step", "median", *(f"{part:.0%}" for part in INTERVALS)]
     columns = [
-        [f"{low:.4g} to {high:.4g}" for low, high in outlook.interval(part)] for part in INTERVALS
+        [f"{low:.4g} to {high:.4g}" for low, high in predicted.interval(part)] for part in INTERVALS
     ]
     rows = [
         [f"{at:,}", f"{median:.4g}", *cells]
-        for at, median, *cells in zip(outlook.steps, outlook.medians, *columns, strict=True)
+        for at, median, *cells in zip(predicted.steps, predicted.medians, *columns, strict=True)
     ]
     if target is not None:
-        sign = ">=" if outlook.direction is Direction.MAXIMIZE else "<="
+        sign = ">=" if predicted.direction is Direction.MAXIMIZE else "<="
         header.append(f"P({sign} {shown(target)})")
-        for row, chance in zip(rows, outlook.chances(target), strict=True):
+        for row, chance in zip(rows, predicted.chances(target), strict=True):
             row.append(f"{chance:.2f}")
     lines += table(header, rows)
-    return "\n".join(lines if target is None else [*lines, of_target(outlook, target)])
+    return "\n".join(lines if target is None else [*lines, of_target(predicted, target)])
 
 
-def of_target(outlook: Outlook, target: float) -> str:
+def of_target(predicted: TrialPrediction, target: float) -> str:
     """Return a sentence on whether a trial reaches a target, and when if that is likely."""
     from dasktune.cli.results import shown
     from dasktune.report.formats import count, duration
 
-    reached, steps = outlook.reached(target), outlook.expected_steps(target)
+    reached, steps = predicted.reached(target), predicted.expected_steps(target)
     if reached is not None:
         return f"reached {shown(target)} already, at step {reached:,}"
     if steps is None:
-        return f"cannot reach {shown(target)} by step {outlook.steps[-1]:,}"
-    chance = outlook.chance(target)
+        return f"cannot reach {shown(target)} by step {predicted.steps[-1]:,}"
+    chance = predicted.chance(target)
     words = f"reaches {shown(target)} with probability {chance:.2f}"
     if chance < LEAST_CHANCE:
         return words
-    seconds = outlook.expected_seconds(target)
+    seconds = predicted.expected_seconds(target)
     time = "" if seconds is None else f" (ERT {duration(seconds)})"
     return f"{words}, expected after {count(round(steps), 'more step')}{time}"
 

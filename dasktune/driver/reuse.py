@@ -15,7 +15,7 @@ MOST_READ_AHEAD = 2000
 """Commits that no database knows of are read together, many at a time, if they are so few."""
 
 
-class Recall:
+class KnownStates:
     """Known checkpoints and metrics by step and state key.
 
     Keys are computed only for steps at which something is known that no node has yet, so that
@@ -41,22 +41,22 @@ class Recall:
         self._emptied: list[Step] = []
 
     @classmethod
-    def open(cls, database: Database, store: CheckpointStore, root: str) -> Recall:
+    def open(cls, database: Database, store: CheckpointStore, root: str) -> KnownStates:
         """Read what is known below a root: from the database, and states only the store has.
 
         A driver that was killed may have left states whose rows it could not write any
         more: the store is the truth about what exists, also where rows say otherwise. It
         may hold states of other databases, too.
         """
-        recall = cls(database, store)
-        unrecorded = sorted(recall._stored.keys() - database.checkpoint_keys())
+        known_states = cls(database, store)
+        unrecorded = sorted(known_states._stored.keys() - database.checkpoint_keys())
         for key in unrecorded:
-            recall._checkpoints[recall._stored[key]].add(key)
-        recall._unrecorded.update(unrecorded)
+            known_states._checkpoints[known_states._stored[key]].add(key)
+        known_states._unrecorded.update(unrecorded)
         if len(unrecorded) <= MOST_READ_AHEAD:
-            recall._commits = {**dict.fromkeys(unrecorded), **store.commits(unrecorded)}
-        recall.read(root)
-        return recall
+            known_states._commits = {**dict.fromkeys(unrecorded), **store.commits(unrecorded)}
+        known_states.read(root)
+        return known_states
 
     def read(self, root: str) -> None:
         """Read what the database knows below a further root, once."""

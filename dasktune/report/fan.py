@@ -19,12 +19,12 @@ from dasktune.report.curves import (
 )
 from dasktune.report.formats import number
 from dasktune.report.svg import Svg, line, line_legend, tag, text, title
-from dasktune.results.prediction import INTERVALS, Outlook, turned
+from dasktune.results.prediction import INTERVALS, TrialPrediction, turned
 
 HEIGHT = 380.0
 
 
-def draw_fan(outlook: Outlook, *, target: float | None = None, heading: str = "") -> Svg:
+def draw_fan(predicted: TrialPrediction, *, target: float | None = None, heading: str = "") -> Svg:
     """Return a trial's curve and its fan: the median, and bands of 50, 80 and 95%.
 
     Curves of siblings are faint, from the step at which they part. Values far from all others
@@ -32,76 +32,79 @@ def draw_fan(outlook: Outlook, *, target: float | None = None, heading: str = ""
 
     Parameters
     ----------
-    outlook
+    predicted
         The prediction (`dasktune.Study.predict`).
     target
         A value for a line; the description has its probability.
     heading
         Description for screen readers.
     """
-    others = _siblings(outlook)
-    scale, beyond = _scale(outlook, others, target)
-    first = min(outlook.measured[0][0], *(curve[0][0] for curve in others), outlook.steps[0])
-    steps = Scale(low=first, high=outlook.steps[-1], start=LEFT, end=WIDTH - RIGHT)
-    clip = f"dt-fan-{outlook.trial}"
+    others = _siblings(predicted)
+    scale, beyond = _scale(predicted, others, target)
+    first = min(predicted.measured[0][0], *(curve[0][0] for curve in others), predicted.steps[0])
+    steps = Scale(low=first, high=predicted.steps[-1], start=LEFT, end=WIDTH - RIGHT)
+    clip = f"dt-fan-{predicted.trial}"
     marks = [
         frame(clip, HEIGHT),
-        left_axis(scale, LEFT, WIDTH - RIGHT, outlook.metric),
+        left_axis(scale, LEFT, WIDTH - RIGHT, predicted.metric),
         bottom_axis(steps, TOP, HEIGHT - BOTTOM, "step"),
         tag(
             "g",
             *(path(curve, steps, scale, "faint") for curve in others),
-            *(_band(outlook, level, steps, scale) for level in reversed(INTERVALS)),
-            path(_median(outlook), steps, scale, "median", title(_words(outlook, target))),
-            path(outlook.measured, steps, scale, "curve l2"),
+            *(_band(predicted, level, steps, scale) for level in reversed(INTERVALS)),
+            path(_median(predicted), steps, scale, "median", title(_words(predicted, target))),
+            path(predicted.measured, steps, scale, "curve l2"),
             "" if target is None else _target(target, scale),
             clip_path=f"url(#{clip})",
         ),
         _legend(bool(others), beyond, target),
     ]
-    label = heading or _words(outlook, target)
+    label = heading or _words(predicted, target)
     return Svg(marks="".join(marks), width=WIDTH, height=HEIGHT, label=label)
 
 
-def _words(outlook: Outlook, target: float | None) -> str:
+def _words(predicted: TrialPrediction, target: float | None) -> str:
     """Return the predicted last value and the chance of the target in words."""
-    (low, high), at = outlook.interval(0.8)[-1], outlook.steps[-1]
+    (low, high), at = predicted.interval(0.8)[-1], predicted.steps[-1]
     words = (
-        f"trial {outlook.trial}, step {at:,}: {outlook.metric} {number(outlook.medians[-1])}, "
-        f"80% between {number(low)} and {number(high)}"
+        f"trial {predicted.trial}, step {at:,}: {predicted.metric} {number(predicted.medians[-1])}"
+        f", 80% between {number(low)} and {number(high)}"
     )
     if target is None:
         return words
-    return f"{words}; {number(target)} with probability {outlook.chance(target):.2f}"
+    return f"{words}; {number(target)} with probability {predicted.chance(target):.2f}"
 
 
-def _siblings(outlook: Outlook) -> list[Points]:
+def _siblings(predicted: TrialPrediction) -> list[Points]:
     """Return the curves of siblings from the parting step on, in the metric's unit."""
-    last = outlook.steps[-1]
+    last = predicted.steps[-1]
     curves = (
         tuple(
-            (step, turned(score, outlook.direction))
+            (step, turned(score, predicted.direction))
             for step, score in zip(branch.steps, branch.scores, strict=True)
             if branch.at <= step <= last and math.isfinite(score)
         )
-        for branch in outlook.curve.siblings
+        for branch in predicted.curve.siblings
     )
     return [curve for curve in curves if curve]
 
 
-def _median(outlook: Outlook) -> Points:
-    return outlook.measured[-1], *zip(outlook.steps, outlook.medians, strict=True)
+def _median(predicted: TrialPrediction) -> Points:
+    return predicted.measured[-1], *zip(predicted.steps, predicted.medians, strict=True)
 
 
-def _band(outlook: Outlook, level: float, steps: Scale, scale: Scale) -> str:
+def _band(predicted: TrialPrediction, level: float, steps: Scale, scale: Scale) -> str:
     """Return the area that holds the values with a probability, after the last measurement."""
-    ends = outlook.interval(level)
-    last, value = outlook.measured[-1]
-    lower = [(last, value), *((at, low) for at, (low, _) in zip(outlook.steps, ends, strict=True))]
-    upper = [(at, high) for at, (_, high) in zip(outlook.steps, ends, strict=True)]
+    ends = predicted.interval(level)
+    last, value = predicted.measured[-1]
+    lower = [
+        (last, value),
+        *((at, low) for at, (low, _) in zip(predicted.steps, ends, strict=True)),
+    ]
+    upper = [(at, high) for at, (_, high) in zip(predicted.steps, ends, strict=True)]
     places = [(steps(at), scale(end)) for at, end in (*lower, *reversed(upper))]
     low, high = ends[-1]
-    words = f"{level:.0%} between {number(low)} and {number(high)} at step {outlook.steps[-1]:,}"
+    words = f"{level:.0%} between {number(low)} and {number(high)} at step {predicted.steps[-1]:,}"
     return tag("path", title(words), d=line(places) + "Z", class_="fan")
 
 
@@ -110,17 +113,19 @@ def _target(target: float, scale: Scale) -> str:
     return tag("path", d=f"M{LEFT:.1f} {y:.1f}H{WIDTH - RIGHT:.1f}", class_="target")
 
 
-def _scale(outlook: Outlook, others: Sequence[Points], target: float | None) -> tuple[Scale, bool]:
+def _scale(
+    predicted: TrialPrediction, others: Sequence[Points], target: float | None
+) -> tuple[Scale, bool]:
     """Return the scale of values, and whether a value lies beyond it.
 
     The scale includes the 80% interval, and the usual range of the widest interval and of
     siblings.
     """
-    always = [value for pair in outlook.interval(0.8) for value in pair]
+    always = [value for pair in predicted.interval(0.8) for value in pair]
     always += [value for value in (target,) if value is not None]
-    values = [value for curve in (outlook.measured, *others) for _, value in curve]
+    values = [value for curve in (predicted.measured, *others) for _, value in curve]
     low, high = usual_range(values, always)
-    widest = [value for pair in outlook.interval(INTERVALS[-1]) for value in pair]
+    widest = [value for pair in predicted.interval(INTERVALS[-1]) for value in pair]
     room = high - low
     low = min([low, *(max(value, low - room) for value in widest)])
     high = max([high, *(min(value, high + room) for value in widest)])

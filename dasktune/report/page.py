@@ -27,7 +27,7 @@ from dasktune.report.sequence_plot import sparkline
 from dasktune.report.svg import Svg, marks_css
 from dasktune.report.tree_layout import layout
 from dasktune.report.tree_svg import described, draw_tree
-from dasktune.results.prediction import INTERVALS, Outlook
+from dasktune.results.prediction import INTERVALS, TrialPrediction
 from dasktune.results.summary import Summary, savings_line
 from dasktune.storage.database.schema import StageRow
 from dasktune.types import Direction, Step, TrialState, ValueFunction
@@ -255,7 +255,7 @@ def _drawings(content: Content, ranked: Sequence[Trial]) -> Mapping[str, object]
         if curves
         else None,
         "curves_left_out": max(0, placed.nodes - len(placed.bars)) if placed.hidden else 0,
-        "fans": [_fan(content, outlook) for outlook in content.prospects.outlooks],
+        "fans": [_fan(content, predicted) for predicted in content.prospects.predictions],
         "levels": ", ".join(f"{level:.0%}" for level in INTERVALS),
         "gantt": draw_gantt(content.stages),
         "share": percent(
@@ -265,13 +265,13 @@ def _drawings(content: Content, ranked: Sequence[Trial]) -> Mapping[str, object]
     }
 
 
-def _fan(content: Content, outlook: Outlook) -> Fan:
+def _fan(content: Content, predicted: TrialPrediction) -> Fan:
     """Return a trial's fan with its present and predicted values in words."""
-    step, value = outlook.measured[-1]
-    standing = content.prospects.standings.get(outlook.trial)
+    step, value = predicted.measured[-1]
+    standing = content.prospects.standings.get(predicted.trial)
     held = "" if standing is None else f" ({standing})"
-    drawing = draw_fan(outlook, target=content.prospects.target)
-    words = f"Trial {outlook.trial}{held}: {number(value)} at step {step:,}. {drawing.label}"
+    drawing = draw_fan(predicted, target=content.prospects.target)
+    words = f"Trial {predicted.trial}{held}: {number(value)} at step {step:,}. {drawing.label}"
     return Fan(words=words, drawing=drawing)
 
 

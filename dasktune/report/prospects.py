@@ -12,7 +12,7 @@ from dasktune.algos.pop.active import BEHIND, MOST_WORTH
 from dasktune.engine.event_log import Record
 from dasktune.engine.trials import Trial
 from dasktune.errors import ConfigurationError
-from dasktune.results.prediction import Outlook
+from dasktune.results.prediction import TrialPrediction
 from dasktune.types import TrialState
 
 MOST_FANS = 3
@@ -47,7 +47,7 @@ class Prospects:
 
     Parameters
     ----------
-    outlooks
+    predictions
         Predictions of the best unfinished trials.
     standings
         POP's labels by number of the trial; empty if the last tuner is not POP.
@@ -55,7 +55,7 @@ class Prospects:
         POP's target value, or None.
     """
 
-    outlooks: Sequence[Outlook] = ()
+    predictions: Sequence[TrialPrediction] = ()
     standings: Mapping[int, Standing] = field(default_factory=dict)
     target: float | None = None
 
@@ -90,14 +90,14 @@ def prospects_of(study: Any, ranked: Iterable[Trial]) -> Prospects:
             if record.tuner == place and record.local in local
         }
         target, bounds = identity.get("target"), identity.get("bounds")
-    outlooks: list[Outlook] = []
+    predictions: list[TrialPrediction] = []
     for trial in ranked:
-        if len(outlooks) < MOST_FANS and trial.state in UNFINISHED:
+        if len(predictions) < MOST_FANS and trial.state in UNFINISHED:
             try:
-                outlooks.append(study.predict(trial.number, bounds=bounds or (None, None)))
+                predictions.append(study.predict(trial.number, bounds=bounds or (None, None)))
             except ConfigurationError:
                 continue  # all its steps are trained already, or it was added with a result
-    return Prospects(outlooks=tuple(outlooks), standings=standings, target=target)
+    return Prospects(predictions=tuple(predictions), standings=standings, target=target)
 
 
 def standings_of(records: Iterable[Record]) -> dict[int, Standing]:

@@ -31,7 +31,7 @@ Bounds = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class TrialPrediction:
     """The predicted future of a trial.
 
     Parameters
@@ -301,14 +301,14 @@ def _start(record: TrialRecord) -> tuple[object, ...]:
     return record.seed, sorted(values.items())
 
 
-def outlook_of(
+def predict_trial(
     reader: CurveReader,
     trial: int,
     *,
     steps: Step | Iterable[Step] | None = None,
     predictor: Predictor | str | None = None,
     step_seconds: float | None = None,
-) -> Outlook:
+) -> TrialPrediction:
     """Predict the future of a trial.
 
     Parameters
@@ -322,7 +322,7 @@ def outlook_of(
     predictor
         As for `dasktune.algos.curves.predictor_of`.
     step_seconds
-        As for `Outlook`.
+        As for `TrialPrediction`.
 
     Raises
     ------
@@ -345,7 +345,7 @@ def outlook_of(
             f"steps of trial {trial} must be after the last measured one, {last}, got {asked[0]}"
         )
     future = future_steps(last, curve.max_steps) if asked is None else asked
-    return Outlook(
+    return TrialPrediction(
         trial=trial,
         metric=reader.metric,
         direction=reader.direction,

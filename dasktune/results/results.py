@@ -12,7 +12,7 @@ from uuid import uuid4
 from dasktune.algos.base import Tuner
 from dasktune.algos.curves import Predictor
 from dasktune.driver.history import History, TunerPlace
-from dasktune.driver.reuse import Recall
+from dasktune.driver.reuse import KnownStates
 from dasktune.engine.event_log import Record, Replay, replay
 from dasktune.engine.limits import Used
 from dasktune.engine.timeouts import RESULTS_LISTING_SECONDS
@@ -32,7 +32,13 @@ from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.keys import root_key
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.mirror import Seen, optuna_study, spans_of
-from dasktune.results.prediction import Bounds, CurveReader, Outlook, outlook_of, seconds_of_steps
+from dasktune.results.prediction import (
+    Bounds,
+    CurveReader,
+    TrialPrediction,
+    predict_trial,
+    seconds_of_steps,
+)
 from dasktune.results.summary import Summary, steps_beyond, summarise, suspensions_of
 from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.database.database import Database
@@ -83,7 +89,7 @@ class StudyResults:
         self.history = History(database, row.id)
         self.options = options
         self._dispatcher: Dispatcher | None = None
-        self._recall: Recall | None = None
+        self._known_states: KnownStates | None = None
         self._looked_at = 0.0
         self.is_current = True
         self.catch_up()
@@ -281,7 +287,7 @@ class StudyResults:
         predictor: Predictor | str | None = None,
         bounds: Bounds = (None, None),
         rate: str | None = None,
-    ) -> Outlook:
+    ) -> TrialPrediction:
         """Predict the future of a trial's learning curve; also while the trial runs.
 
         Of several metrics the first is predicted.
@@ -316,7 +322,7 @@ class StudyResults:
             rate=rate,
         )
         step_seconds = seconds_of_steps(self.stages(), number)
-        return outlook_of(
+        return predict_trial(
             reader, number, steps=steps, predictor=predictor, step_seconds=step_seconds
         )
 
@@ -381,12 +387,12 @@ class StudyResults:
         """Return the dispatcher with all trials registered; it is made when first needed."""
         if self._dispatcher is None:
             self._looked_at = time.monotonic()
-            recall = Recall.open(self.database, self.store, self.row.root)
+            known_states = KnownStates.open(self.database, self.store, self.row.root)
             options = self.options.with_prefix(uuid4().hex[:16])
 
             def fill(node: Node) -> None:
-                recall.read(dispatcher.plan.root_key_of(node))
-                recall.fill(dispatcher.plan, node)
+                known_states.read(dispatcher.plan.root_key_of(node))
+                known_states.fill(dispatcher.plan, node)
 
             dispatcher = Dispatcher(
                 self.row.root, options, on_new=fill, seeded_key=seeded_key_of(self.row)
@@ -397,12 +403,12 @@ class StudyResults:
             )
             for trial in furthest_first:
                 dispatcher.register(trial.number, trial.sequences, trial.max_steps, seed=trial.seed)
-            self._dispatcher, self._recall = dispatcher, recall
+            self._dispatcher, self._known_states = dispatcher, known_states
         return self._dispatcher
 
     def take_found(self) -> list[tuple[Node, Commit]]:
         """Return the commits that only the store had, to be written to the database."""
-        return [] if self._recall is None else self._recall.take_found()
+        return [] if self._known_states is None else self._known_states.take_found()
 
     def catch_up(self) -> None:
         """Forget the trials in memory if the database may have newer ones.

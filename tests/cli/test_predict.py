@@ -19,7 +19,7 @@ from dasktune.algos.curves import PREDICTORS, Curve, Persistence
 from dasktune.cli import app
 from dasktune.cli.predict import in_words, of_target
 from dasktune.cli.study_file import load
-from dasktune.results.prediction import Outlook
+from dasktune.results.prediction import TrialPrediction
 from dasktune.sequences import Constant, Piecewise
 from dasktune.types import Direction, TrialState
 
@@ -225,21 +225,21 @@ def test_predict_refuses_a_bad_plot_path_before_it_reads_a_study(tmp_path: Path,
 
 
 def test_a_metrics_name_obeys_no_terminal() -> None:
-    assert "\x1b" not in in_words(replace(outlook(), metric="\x1b[31m"), 0.7)
+    assert "\x1b" not in in_words(replace(predicted(), metric="\x1b[31m"), 0.7)
 
 
 def test_of_target_gives_expected_steps_only_if_likely_enough() -> None:
-    found = outlook()
+    found = predicted()
     (_, likely), (_, unlikely) = found.interval(0.8)[-1], found.interval(0.95)[-1]
     assert found.chance(unlikely) < 0.05
     assert "with probability 0.10, expected after 1 more step (ERT" in of_target(found, likely)
     assert re.fullmatch(r"reaches [\d.]+ with probability 0\.0\d", of_target(found, unlikely))
 
 
-def outlook() -> Outlook:
-    """Return the outlook of a trial with two scores."""
+def predicted() -> TrialPrediction:
+    """Return the predicted of a trial with two scores."""
     curve = Curve(steps=(1, 2), scores=(0.4, 0.5), max_steps=3)
-    return Outlook(
+    return TrialPrediction(
         trial=0,
         metric="accuracy",
         direction=Direction.MAXIMIZE,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dasktune.driver.reuse import Recall
+from dasktune.driver.reuse import KnownStates
 from dasktune.graph.keys import Chain
 from dasktune.graph.plan import SearchPlan
 from dasktune.sequences import Constant, MultiStep
@@ -58,12 +58,12 @@ class Left:
 
     def plan(self) -> SearchPlan:
         """Return a new plan that is filled with what is known."""
-        return plan_with(Recall.open(self.database, self.store, ROOT))
+        return plan_with(KnownStates.open(self.database, self.store, ROOT))
 
 
-def plan_with(recall: Recall) -> SearchPlan:
-    """Return a new plan that is filled from a recall."""
-    plan = SearchPlan(ROOT, on_new=lambda node: recall.fill(plan, node))
+def plan_with(known_states: KnownStates) -> SearchPlan:
+    """Return a new plan that is filled from known states."""
+    plan = SearchPlan(ROOT, on_new=lambda node: known_states.fill(plan, node))
     return plan
 
 
@@ -144,8 +144,8 @@ def test_what_has_found_its_node_is_looked_for_no_more(
         left.metrics(step, {"loss": step / 10})
     stranger = "99" * 16
     left.metrics(4, {"loss": 7.0}, stranger)
-    recall = Recall.open(left.database, left.store, ROOT)
-    plan = plan_with(recall)
+    known_states = KnownStates.open(left.database, left.store, ROOT)
+    plan = plan_with(known_states)
     plan.register(0, {"lr": RATE}, 10)
     assert known(plan, 0)[0] == [2, 4, 9]
     asked: list[int] = []
@@ -181,7 +181,7 @@ def test_states_that_another_root_has_rows_of_are_not_opened(
 ) -> None:
     left.state(4)
     asked = opened(monkeypatch)
-    Recall.open(left.database, left.store, "bb" * 16)
+    KnownStates.open(left.database, left.store, "bb" * 16)
     assert asked == []
 
 

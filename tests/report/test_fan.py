@@ -12,7 +12,7 @@ import pytest
 
 from dasktune.algos.curves import LEVELS, Branch, Curve, Prediction
 from dasktune.report import Svg, draw_fan
-from dasktune.results.prediction import Outlook
+from dasktune.results.prediction import TrialPrediction
 from dasktune.types import Direction
 
 CURVE = Curve(
@@ -23,13 +23,13 @@ CURVE = Curve(
 )
 
 
-def outlook(
+def predicted(
     curve: Curve = CURVE, *, spread: float = 0.2, direction: Direction = Direction.MAXIMIZE
-) -> Outlook:
+) -> TrialPrediction:
     """Return a fan of two steps about 0.5 and 0.6."""
     rows = tuple(tuple(middle + spread * (one - 0.5) for one in LEVELS) for middle in (0.5, 0.6))
     prediction = Prediction(after=curve.last_step, steps=(7, 10), scores=rows, deviations=(0, 0))
-    return Outlook(
+    return TrialPrediction(
         trial=3, metric="accuracy", direction=direction, curve=curve, prediction=prediction
     )
 
@@ -46,7 +46,7 @@ def paths(drawing: Svg, look: str) -> list[list[tuple[float, float]]]:
 
 
 def test_fan_bands_are_nested_and_begin_at_the_last_value() -> None:
-    drawing = draw_fan(outlook())
+    drawing = draw_fan(predicted())
     (curve,) = paths(drawing, "curve l2")
     (median,) = paths(drawing, "median")
     bands = paths(drawing, "fan")
@@ -61,23 +61,23 @@ def test_fan_bands_are_nested_and_begin_at_the_last_value() -> None:
 
 
 def test_fan_siblings_begin_where_they_part() -> None:
-    drawing = draw_fan(outlook())
+    drawing = draw_fan(predicted())
     (other,) = paths(drawing, "faint")
     assert len(other) == 3
     assert "trials that begin alike" in str(drawing)
-    assert "trials that begin alike" not in str(draw_fan(outlook(replace(CURVE, siblings=()))))
+    assert "trials that begin alike" not in str(draw_fan(predicted(replace(CURVE, siblings=()))))
 
 
 def test_fan_of_a_loss_falls() -> None:
     falling = draw_fan(
-        outlook(replace(CURVE, scores=(-0.9, -0.8, -0.7, -0.6)), direction=Direction.MINIMIZE)
+        predicted(replace(CURVE, scores=(-0.9, -0.8, -0.7, -0.6)), direction=Direction.MINIMIZE)
     )
     (curve,) = paths(falling, "curve l2")
     assert curve[0][1] < curve[-1][1]
 
 
 def test_fan_with_a_target_shows_its_chance() -> None:
-    drawing = draw_fan(outlook(), target=0.65)
+    drawing = draw_fan(predicted(), target=0.65)
     (y,) = re.findall(r'M72.0 ([\d.]+)H1096.0" class="target"', str(drawing))
     assert 64 <= float(y) <= 380 - 52
     assert "target 0.65" in str(drawing)
@@ -87,7 +87,7 @@ def test_fan_with_a_target_shows_its_chance() -> None:
 
 
 def test_fan_with_huge_values_keeps_the_scale_of_the_curve() -> None:
-    wide = outlook()
+    wide = predicted()
     rows = tuple((-1e9, *row[1:-1], 1e9) for row in wide.prediction.scores)
     drawing = draw_fan(replace(wide, prediction=replace(wide.prediction, scores=rows)))
     (curve,) = paths(drawing, "curve l2")
@@ -100,13 +100,13 @@ def test_fan_with_huge_values_keeps_the_scale_of_the_curve() -> None:
 def test_single_and_constant_curves_are_drawn(value: float, spread: float) -> None:
     for steps in ((4,), (1, 2, 3, 4)):
         curve = Curve(steps=steps, scores=(value,) * len(steps), max_steps=10)
-        drawing = str(draw_fan(outlook(curve, spread=spread), target=value))
+        drawing = str(draw_fan(predicted(curve, spread=spread), target=value))
         assert not re.search(r'"[^"]*(?:nan|inf)[^"]*"', drawing)
         ElementTree.fromstring(drawing)
 
 
 def test_names_are_text_and_it_is_saved_as_a_file(tmp_path: Path) -> None:
-    hostile = replace(outlook(), metric="<script>alert(1)</script>&")
+    hostile = replace(predicted(), metric="<script>alert(1)</script>&")
     path = draw_fan(hostile).save(tmp_path / "fan.svg")
     text = path.read_text()
     assert "<script" not in text

@@ -21,7 +21,7 @@ from dasktune.engine.event_log import describe
 from dasktune.graph.plan import SearchPlan
 from dasktune.report.page import Content, gather, render
 from dasktune.report.prospects import MOST_FANS, Prospects, Standing, prospects_of, standings_of
-from dasktune.results.prediction import Outlook
+from dasktune.results.prediction import TrialPrediction
 from dasktune.results.summary import Suspensions, spread_of, summarise
 from dasktune.types import Decision, Direction, Extend, Now, Predict, Report
 
@@ -162,7 +162,7 @@ def test_the_best_trials_that_are_not_at_their_end_have_fans(
         (one for one in study.trials if one.state is dt.TrialState.PRUNED),
         key=lambda one: -(one.value or 0),
     )
-    assert [one.trial for one in content.prospects.outlooks] == [
+    assert [one.trial for one in content.prospects.predictions] == [
         one.number for one in best[:MOST_FANS]
     ]
     page = render(content)
@@ -204,7 +204,7 @@ def test_page_shows_pops_labels(tmp_path: Path, two_threads: Client) -> None:
     assert found.target == 0.7
     assert found.standings.keys() <= {one.number for one in study.trials}
     assert Label.PROMISING in {one.label for one in found.standings.values()}
-    assert all(one.curve.high == 1 for one in found.outlooks)
+    assert all(one.curve.high == 1 for one in found.predictions)
     text = text_of(render(gather(study)), "prospects")
     assert "At last POP held promising: " in text
     study.close()
@@ -250,7 +250,7 @@ def test_page_shows_suspending_in_milliseconds_and_kilobytes() -> None:
 @pytest.mark.parametrize("standing", [None, Standing(label=Label.PROMISING, confidence=0.5)])
 def test_page_fan_shows_the_standing_of_its_trial(standing: Standing | None) -> None:
     curve = Curve(steps=(4, 8), scores=(0.04, 0.08), max_steps=12)
-    found = Outlook(
+    found = TrialPrediction(
         trial=0,
         metric="accuracy",
         direction=Direction.MAXIMIZE,
@@ -259,7 +259,7 @@ def test_page_fan_shows_the_standing_of_its_trial(standing: Standing | None) -> 
     )
     held = {} if standing is None else {0: standing}
     shown = replace(
-        content(None), prospects=Prospects(outlooks=[found], standings=held, target=0.5)
+        content(None), prospects=Prospects(predictions=[found], standings=held, target=0.5)
     )
     text = text_of(render(shown), "prospects")
     words = "Trial 0 (promising, p = 0.50): 0.08 at" if standing else "Trial 0: 0.08 at step 8."

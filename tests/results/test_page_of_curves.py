@@ -50,7 +50,7 @@ def shown(
 
 
 def test_page_predicts_in_the_unit_of_the_metric(shown: dict[str, Any]) -> None:
-    found = shown["outlook"]
+    found = shown["prediction"]
     assert all(0 <= low <= high <= 1 for low, high in found.interval(0.8))
     assert found.chance(0.77) == max(found.chances(0.77))
     assert found.curve.rates == ((0, 0.04), (15, 0.004))
@@ -91,7 +91,7 @@ def test_page_result_is_that_of_the_trial(shown: dict[str, Any]) -> None:
         rate = 0.04 if step < 15 else 0.004
         accuracy += 0.1 * (1 - 2 * rate**0.5 - accuracy)
     assert f"it has {accuracy:.3f}" in PAGE
-    low, high = shown["outlook"].interval(0.95)[-1]
+    low, high = shown["prediction"].interval(0.95)[-1]
     assert low < accuracy < high
 
 

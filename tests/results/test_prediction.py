@@ -17,8 +17,8 @@ from dasktune.errors import ConfigurationError
 from dasktune.graph.plan import SearchPlan
 from dasktune.results.prediction import (
     CurveReader,
-    Outlook,
-    outlook_of,
+    TrialPrediction,
+    predict_trial,
     seconds_of_steps,
 )
 from dasktune.sequences import Constant, MultiStep, Piecewise, Warmup
@@ -158,7 +158,7 @@ def test_learning_rate_ends_with_its_sequence() -> None:
 
 
 def test_prediction_has_the_direction_of_the_metric() -> None:
-    found = outlook_of(reader(ALIKE, Direction.MINIMIZE), 0, steps=[9, 16], predictor=Rising())
+    found = predict_trial(reader(ALIKE, Direction.MINIMIZE), 0, steps=[9, 16], predictor=Rising())
     assert found.steps == (9, 16)
     assert found.medians == pytest.approx((0.07, 0.0)), "the loss falls"
     low, high = found.interval(0.8)[0]
@@ -170,36 +170,36 @@ def test_prediction_has_the_direction_of_the_metric() -> None:
 
 
 def test_prediction_default_steps_go_to_the_end() -> None:
-    found = outlook_of(reader(ALIKE), 0)
+    found = predict_trial(reader(ALIKE), 0)
     assert found.steps == (9, 10, 11, 12)
-    further = outlook_of(reader(ALIKE), 0, steps=40)
+    further = predict_trial(reader(ALIKE), 0, steps=40)
     assert (further.steps, further.curve.max_steps) == ((40,), END), "it is not trained further"
 
 
 def test_target_already_reached_has_chance_1() -> None:
-    found = outlook_of(reader(ALIKE), 0, predictor=Rising())
+    found = predict_trial(reader(ALIKE), 0, predictor=Rising())
     assert found.reached(0.03) == 3
     assert (found.chance(0.03), found.expected_steps(0.03)) == (1.0, 0.0)
     assert found.reached(0.09) is None
 
 
 def test_target_beyond_bounds_has_chance_0() -> None:
-    found = outlook_of(reader(ALIKE, bounds=(0, 1)), 0, predictor=Persistence())
+    found = predict_trial(reader(ALIKE, bounds=(0, 1)), 0, predictor=Persistence())
     assert found.chance(1.0001) == 0
     assert found.expected_steps(1.0001) is None
     falling = reader(ALIKE, Direction.MINIMIZE, bounds=(0, None))
-    assert outlook_of(falling, 0, predictor=Persistence()).chance(-0.001) == 0
-    assert outlook_of(reader(ALIKE), 0, predictor=Persistence()).chance(0.1) > 0
+    assert predict_trial(falling, 0, predictor=Persistence()).chance(-0.001) == 0
+    assert predict_trial(reader(ALIKE), 0, predictor=Persistence()).chance(0.1) > 0
 
 
 def test_expected_steps_is_mean_over_growth_of_chance() -> None:
-    found = outlook_of(reader(ALIKE), 0, steps=[9, 10, 11], predictor=Rising(), step_seconds=2.0)
+    found = predict_trial(reader(ALIKE), 0, steps=[9, 10, 11], predictor=Rising(), step_seconds=2.0)
     assert found.chances(0.1) == pytest.approx((0.4, 0.5, 0.6))
     expected = (1 * 0.4 + 2 * 0.1 + 3 * 0.1) / 0.6
     assert found.expected_steps(0.1) == pytest.approx(expected)
     assert found.expected_seconds(0.1) == pytest.approx(2 * expected)
     # Between predicted steps the chance grows evenly: after 1, 2 or 3 steps alike.
-    assert outlook_of(reader(ALIKE), 0, steps=11, predictor=Rising()).expected_steps(
+    assert predict_trial(reader(ALIKE), 0, steps=11, predictor=Rising()).expected_steps(
         0.1
     ) == pytest.approx(2)
 
@@ -213,7 +213,7 @@ def test_chances_and_expected_steps_are_in_range(
     rows: list[list[float]], target: float, rises: bool
 ) -> None:
     steps = tuple(range(4, 4 + 3 * len(rows), 3))
-    found = Outlook(
+    found = TrialPrediction(
         trial=0,
         metric="score",
         direction=Direction.MAXIMIZE if rises else Direction.MINIMIZE,
@@ -250,7 +250,7 @@ def test_prediction_of_odd_curves_is_defined(scores: list[float], direction: Dir
     read = reader(ALIKE, direction, trained=0, bounds=(0, 1))
     node = read.plan.nodes_of(3)[0]
     node.metrics |= {step: {"score": score} for step, score in enumerate(scores, 1)}
-    found = outlook_of(read, 3)
+    found = predict_trial(read, 3)
     assert found.steps == tuple(range(len(scores) + 1, END + 1))
     assert all(math.isfinite(one) for one in found.medians)
     assert all(0 <= low <= high <= 1 for low, high in found.interval(0.95))
@@ -260,7 +260,7 @@ def test_prediction_of_odd_curves_is_defined(scores: list[float], direction: Dir
 def test_curve_missing_metric_is_nan() -> None:
     read = reader(ALIKE)
     read.plan.nodes_of(3)[0].metrics[8] = {"other": 1.0}
-    assert outlook_of(read, 3).measured[-1] == (7, 0.07)
+    assert predict_trial(read, 3).measured[-1] == (7, 0.07)
 
 
 @pytest.mark.parametrize(
@@ -279,23 +279,23 @@ def test_predict_invalid_argument_is_refused(
     trial: int, options: Mapping[str, object], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        outlook_of(reader(ALIKE), trial, **options)  # type: ignore[arg-type]
+        predict_trial(reader(ALIKE), trial, **options)  # type: ignore[arg-type]
 
 
 def test_predict_trial_without_finite_metric_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="trial 0 has no finite score yet: there is noth"):
-        outlook_of(reader(ALIKE, trained=0), 0)
+        predict_trial(reader(ALIKE, trained=0), 0)
     empty = reader(ALIKE, trained=0)
     empty.plan.nodes_of(3)[0].metrics[1] = {"score": math.nan}
     with pytest.raises(ConfigurationError, match="no finite score"):
-        outlook_of(empty, 3)
+        predict_trial(empty, 3)
     with pytest.raises(ConfigurationError, match="trial must be one of a study that has some"):
-        outlook_of(reader({}), 0)
+        predict_trial(reader({}), 0)
 
 
 def test_predict_added_trial_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="trial 1 was added with its result"):
-        outlook_of(reader(ALIKE, tuner=ADDED), 1)
+        predict_trial(reader(ALIKE, tuner=ADDED), 1)
 
 
 def test_predict_trial_at_its_end_is_refused_with_its_value() -> None:
@@ -303,8 +303,8 @@ def test_predict_trial_at_its_end_is_refused_with_its_value() -> None:
     with pytest.raises(
         ConfigurationError, match=r"trial 0 is at its end, step 12, with score 0\.12: only steps"
     ):
-        outlook_of(done, 0)
-    assert outlook_of(done, 0, steps=20).steps == (20,)
+        predict_trial(done, 0)
+    assert predict_trial(done, 0, steps=20).steps == (20,)
 
 
 @pytest.mark.parametrize(
@@ -328,19 +328,19 @@ def test_predict_value_beyond_bounds_is_refused(
     bounds: tuple[float | None, float | None], message: str, direction: Direction
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        outlook_of(reader(ALIKE, direction, bounds=bounds), 0)
+        predict_trial(reader(ALIKE, direction, bounds=bounds), 0)
 
 
 def test_bounds_include_their_ends_and_ignore_nan() -> None:
     read = reader(ALIKE, bounds=(0.01, 0.08))
     read.plan.nodes_of(0)[0].metrics[2] = {"score": math.inf}
-    low, high = outlook_of(read, 0).interval(0.95)[-1]
+    low, high = predict_trial(read, 0).interval(0.95)[-1]
     assert 0.01 <= low <= high <= 0.08
 
 
 @pytest.mark.parametrize("target", [math.nan, math.inf, "0.7", None, True])
 def test_invalid_target_is_refused(target: object) -> None:
-    found = outlook_of(reader(ALIKE), 0)
+    found = predict_trial(reader(ALIKE), 0)
     with pytest.raises(ConfigurationError, match="target must be "):
         found.chance(target)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="probability must be between 0 and 1, got 80"):
@@ -348,7 +348,9 @@ def test_invalid_target_is_refused(target: object) -> None:
 
 
 def test_prediction_document_has_the_target() -> None:
-    found = outlook_of(reader(ALIKE, Direction.MINIMIZE), 0, predictor=Rising(), step_seconds=0.5)
+    found = predict_trial(
+        reader(ALIKE, Direction.MINIMIZE), 0, predictor=Rising(), step_seconds=0.5
+    )
     plain = found.to_json()
     assert (plain["step"], plain["value"], plain["steps"]) == (8, 0.08, [9, 10, 11, 12])
     assert "target" not in plain

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dasktune.driver.attempts import AttemptLost, Attempts, Following
-from dasktune.driver.reuse import Recall
+from dasktune.driver.reuse import KnownStates
 from dasktune.engine import engine as engines
 from dasktune.engine.engine import Engine
 from dasktune.engine.event_log import Record
@@ -122,13 +122,13 @@ def children_do_not_hear_of_a_state(patch: pytest.MonkeyPatch) -> None:
 
 
 def states_that_no_row_tells_of_are_not_found(patch: pytest.MonkeyPatch) -> None:
-    fill = Recall._fill_step
+    fill = KnownStates._fill_step
 
-    def skips(self: Recall, plan: SearchPlan, node: Node, step: int, key: str) -> None:
+    def skips(self: KnownStates, plan: SearchPlan, node: Node, step: int, key: str) -> None:
         if key not in self._unrecorded:
             fill(self, plan, node, step, key)
 
-    patch.setattr(Recall, "_fill_step", skips)
+    patch.setattr(KnownStates, "_fill_step", skips)
 
 
 def metrics_are_those_of_the_step_before(patch: pytest.MonkeyPatch) -> None:

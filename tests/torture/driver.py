@@ -1,4 +1,4 @@
-"""A driver: the real engine, dispatcher, tuner, attempts and recall, in a modelled world.
+"""A driver: the real engine, dispatcher, tuner, attempts and known states, in a modelled world.
 
 It does what `dasktune.driver.runner.DaskRunner` does in a turn: takes in messages, makes records
 durable, carries out orders. It can be cut short between any two of these.
@@ -13,7 +13,7 @@ from typing import Any, cast
 from dasktune.algos.base import Tuner
 from dasktune.driver.attempts import AttemptLost, Attempts, Following, Reached, StateDurable
 from dasktune.driver.recorder import Recorder
-from dasktune.driver.reuse import Recall
+from dasktune.driver.reuse import KnownStates
 from dasktune.engine.engine import Engine
 from dasktune.engine.event_log import replay
 from dasktune.engine.outcome import Order, Outcome, RunPrediction, with_save_points
@@ -103,16 +103,18 @@ class Driver:
 
     def _open(self) -> None:
         world = self.world
-        recall = Recall.open(cast(Database, world.ledger), cast(CheckpointStore, world.store), ROOT)
+        known_states = KnownStates.open(
+            cast(Database, world.ledger), cast(CheckpointStore, world.store), ROOT
+        )
 
         def fill(node: Node) -> None:
-            recall.read(dispatcher.plan.root_key_of(node))
-            recall.fill(dispatcher.plan, node)
+            known_states.read(dispatcher.plan.root_key_of(node))
+            known_states.fill(dispatcher.plan, node)
             self.books.note_new(node)
 
         options = world.options.with_prefix(f"d{world.drivers}")
         dispatcher = Dispatcher(ROOT, options, on_new=fill)
-        self._recall, self._dispatcher = recall, dispatcher
+        self._known_states, self._dispatcher = known_states, dispatcher
         self.books = Books(RunView(dispatcher), world.ways, world.store.committed)
         trials = world.ledger.copy_of_trials()
         for trial in trials.values():
@@ -127,7 +129,7 @@ class Driver:
             dispatcher, objective=OBJECTIVE, trials=trials, snapshot_every=world.snapshot_every
         )
         self._seconds: dict[str, float] = {}
-        self.notes = Notes(world.ledger, dispatcher.plan.root_key_of, self._recall.take_found)
+        self.notes = Notes(world.ledger, dispatcher.plan.root_key_of, self._known_states.take_found)
         self.attempts = Attempts(
             self.engine.view, cast(Recorder, self.notes), cast(CheckpointStore, world.store)
         )
