@@ -11,9 +11,13 @@ import fcntl
 import os
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Self, TextIO
+
+from distributed import Worker
+
+from dasktune.worker.plugin import StagePlugin
 
 PATIENCE = 120.0
 """How long a test waits for an event before it fails, in seconds: the machine may be busy."""
@@ -54,6 +58,18 @@ class Gate:
 
     def __exit__(self, *_: object) -> None:
         self.open()
+
+
+def stop_order(workers: Iterable[Worker]) -> Callable[[], bool]:
+    """Return whether a stage on one of these workers of this process was told to end.
+
+    The workers' plugins are looked up now: a worker that is closed has none.
+    """
+    plugins = [plugin for worker in workers for plugin in [*worker.plugins.values()]]
+    hosts = [plugin.host for plugin in plugins if isinstance(plugin, StagePlugin)]
+    return lambda: any(
+        control.ordered is not None for host in hosts for control in [*host._controls.values()]
+    )
 
 
 def wait_until(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,8 +100,10 @@ class Place:
         """Return the timeouts of the run."""
         from dasktune.engine.timeouts import Timeouts
 
-        given = {"step_seconds": self.step_timeout, "silence_seconds": self.silence_timeout}
-        return Timeouts(**{name: value for name, value in given.items() if value is not None})
+        timeouts = Timeouts(step_seconds=self.step_timeout)
+        if self.silence_timeout is None:
+            return timeouts
+        return replace(timeouts, silence_seconds=self.silence_timeout)
 
     def connecting(
         self, folder: Path, flags: Mapping[str, object]

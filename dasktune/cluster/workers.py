@@ -21,8 +21,6 @@ from dasktune.engine.timeouts import (
     PROBE_SECONDS,
     RECONNECT_SECONDS,
     SCHEDULER_ANSWER_SECONDS,
-    WORKER_LIST_SECONDS,
-    WORKERS_SECONDS,
     Timeouts,
 )
 from dasktune.errors import ClusterError
@@ -126,6 +124,8 @@ class Workers:
         Whether workers that are not there yet need not be waited for any more.
     timeouts
         How long workers may say nothing.
+    find_versions
+        Returns the function that each worker runs to give its `Versions`.
     """
 
     def __init__(
@@ -135,10 +135,13 @@ class Workers:
         put: Put,
         gives_up: Callable[[], bool] = lambda: False,
         timeouts: Timeouts | None = None,
+        *,
+        find_versions: Callable[[], Callable[..., Versions]] = probe,
     ) -> None:
         self._client = client
         self._plan = plan
         self._put = put
+        self._find_versions = find_versions
         self._gives_up = gives_up
         self._pool = pool_of(client)
         self._lock = threading.Lock()
@@ -175,10 +178,11 @@ class Workers:
             than they must, or cannot open the trainer: all problems at once; or none has
             what stages need.
         """
-        if not self._wait(WORKERS_SECONDS if patience is None else patience):
+        workers_seconds = self._timeouts.waits.workers_seconds
+        if not self._wait(workers_seconds if patience is None else patience):
             return []
         self._scheduler = self._client.scheduler_info(n_workers=0)["id"]
-        versions = self._ask(probe(), seconds=PROBE_SECONDS)
+        versions = self._ask(self._find_versions(), seconds=PROBE_SECONDS)
         refuse_workers(versions)
         is_whole = len(versions) == len(self._client.scheduler_info()["workers"])
         self._open = True  # from here on there is something to be taken off again
@@ -340,7 +344,8 @@ class Workers:
             Whether the scheduler is the one that was there before.
         """
         now = time.monotonic()
-        if now - self._looked < min(WORKER_LIST_SECONDS, self._timeouts.silence_seconds / 4):
+        timeouts = self._timeouts
+        if now - self._looked < min(timeouts.waits.look_seconds, timeouts.silence_seconds / 4):
             return True
         self._looked = now
         try:
@@ -402,7 +407,7 @@ class Workers:
 
     def _greet(self, address: str) -> None:
         try:
-            versions = self._ask(probe(), workers=[address])
+            versions = self._ask(self._find_versions(), workers=[address])
             with self._lock:
                 known = dict(self._versions)
             refuse_workers({**known, **versions})

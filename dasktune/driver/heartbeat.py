@@ -26,7 +26,7 @@ from dasktune.driver.recorder import Recorder
 from dasktune.driver.run_status import RunCounts, RunStatus
 from dasktune.driver.waiting import Surroundings, in_words, waits_of
 from dasktune.engine.engine import Engine
-from dasktune.engine.timeouts import HEARTBEAT_SECONDS
+from dasktune.engine.timeouts import WAITS, Waits
 from dasktune.engine.trials import best_of
 from dasktune.errors import StorageError
 from dasktune.logs import about, within
@@ -35,9 +35,6 @@ from dasktune.storage.database.schema import RunRow
 from dasktune.storage.redaction import redacted
 
 logger = logging.getLogger(__name__)
-
-SHARE_OF_TIME = 0.02
-"""Part of the loop's time that heartbeats may take; they come less often if they take longer."""
 
 RATE_SECONDS = 120.0
 """Span over which the speed is measured that gives the time left."""
@@ -83,6 +80,8 @@ class Heartbeat:
     ending
         Gives the end of a run that raised no exception: ``ended``, ``limit`` or
         ``interrupted``, and the reason in words.
+    waits
+        How often the status is written.
     """
 
     def __init__(
@@ -96,8 +95,10 @@ class Heartbeat:
         recorder: Recorder,
         client: Client,
         ending: Callable[[], tuple[str, str]],
+        waits: Waits = WAITS,
     ) -> None:
         self._database = database
+        self._waits = waits
         self._study = study
         self._engine = engine
         self._recorder = recorder
@@ -181,8 +182,9 @@ class Heartbeat:
         self._status = self._look(sharing)
         self._write(self._status.to_row(self._row))
         self._send(self._status)
-        took = time.monotonic() - began
-        self._due = time.monotonic() + max(HEARTBEAT_SECONDS, took / SHARE_OF_TIME)
+        took, waits = time.monotonic() - began, self._waits
+        pause = max(waits.heartbeat_seconds, took / waits.heartbeat_share)
+        self._due = time.monotonic() + pause
 
     def _write(self, row: RunRow) -> None:
         self._row = row
@@ -284,7 +286,7 @@ class Heartbeat:
         while len(speeds) > 2 and speeds[1][0] < now - RATE_SECONDS:
             speeds.popleft()
         (since, before), (_, steps) = speeds[0], speeds[-1]
-        if now - since < HEARTBEAT_SECONDS or steps <= before:
+        if now - since < self._waits.heartbeat_seconds or steps <= before:
             return None
         return view.steps_left * (now - since) / (steps - before)
 

@@ -20,10 +20,10 @@ from uuid import uuid4
 
 from dasktune.engine.timeouts import (
     LEASE_POLL_SECONDS,
-    LEASE_SECONDS,
     LEASE_STORE_SECONDS,
-    RENEW_SECONDS,
     STALE_SECONDS,
+    WAITS,
+    Waits,
 )
 from dasktune.errors import StorageError
 from dasktune.storage import layout
@@ -103,6 +103,8 @@ class Leasing:
         Takes the messages; called from the thread of the leases.
     clock
         Gives epoch seconds.
+    waits
+        How long a lease lasts, and how often it is renewed.
     """
 
     def __init__(
@@ -112,7 +114,9 @@ class Leasing:
         put: Callable[[LeaseMessage], None],
         *,
         clock: Callable[[], float] = time.time,
+        waits: Waits = WAITS,
     ) -> None:
+        self._waits = waits
         self.study, self.holder = study, _own_name()
         self._store, self._leases = store, Leases(open_files(store.url, patience=PATIENCE))
         self._put = put
@@ -146,7 +150,7 @@ class Leasing:
             start=start,
             stop=stop,
             step=start,
-            expires=self._clock() + LEASE_SECONDS,
+            expires=self._clock() + self._waits.lease_seconds,
         )
 
     def ask(self, attempt: str, lease: Lease, *, heed_saved: bool = True) -> None:
@@ -306,14 +310,14 @@ class Leasing:
             self._leases.write(held.lease)
 
     def _renew(self) -> None:
-        now = self._clock()
-        if now - self._renewed < RENEW_SECONDS or now - self._alive > LEASE_SECONDS:
+        now, seconds = self._clock(), self._waits.lease_seconds
+        if now - self._renewed < self._waits.renew_seconds or now - self._alive > seconds:
             return
         self._check_presence()
         self._renewed = now
         for held in self._held.values():
             if not self._is_lost(held.lease):
-                held.lease = replace(held.lease, expires=now + LEASE_SECONDS)
+                held.lease = replace(held.lease, expires=now + seconds)
                 self._leases.write(held.lease)
 
     def _forget(self, attempt: str) -> None:

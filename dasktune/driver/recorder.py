@@ -11,7 +11,7 @@ from typing import Any
 
 from dasktune.driver.waiting import MOST_TRIALS, trials_of
 from dasktune.engine.outcome import Outcome
-from dasktune.engine.timeouts import USED_SECONDS
+from dasktune.engine.timeouts import WAITS
 from dasktune.engine.trials import ADDED, TrialRecord
 from dasktune.graph.events import RunStage
 from dasktune.graph.plan import Node
@@ -71,6 +71,8 @@ class Recorder:
         Gives the commits that were found in the store alone, to be written down as well.
     run
         Names the driver's run.
+    used_seconds
+        Time between two writes of the states that were used.
 
     Attributes
     ----------
@@ -87,8 +89,11 @@ class Recorder:
         on_event: Callable[[EventRow], None],
         take_found: Callable[[], Iterable[tuple[Node, Commit]]] = tuple,
         run: str = "",
+        *,
+        used_seconds: float = WAITS.used_seconds,
     ) -> None:
         self.tally = Tally()
+        self._used_seconds = used_seconds
         self._run = run
         self._failed: set[int] = set()
         self._database = database
@@ -322,7 +327,8 @@ class Recorder:
     def _write_used(self) -> None:
         """Write now and then which states were begun from: states in use are not evicted."""
         now = time.monotonic()
-        if self._used and not self.is_broken and now - self._used_written > USED_SECONDS:
+        is_due = now - self._used_written >= self._used_seconds
+        if self._used and not self.is_broken and is_due:
             self._used_written = now
             used, self._used = self._used, set()
             self._database.touch_checkpoints(used, time.time())

@@ -104,6 +104,7 @@ class StudyRun:
             recorder=self.recorder,
             client=client,
             ending=self._ending,
+            waits=self.timeouts.waits,
         ) as heartbeat:
             yield DaskRunner(
                 client,

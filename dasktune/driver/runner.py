@@ -47,7 +47,6 @@ from dasktune.engine.timeouts import (
     LOOK_UP_SECONDS,
     LOOP_SECONDS,
     RECORD_FLUSH_SECONDS,
-    WORKERS_SECONDS,
     Timeouts,
 )
 from dasktune.errors import ClusterError, InternalError, StorageError
@@ -145,6 +144,7 @@ class DaskRunner:
         self._recorder = recorder
         self._meter = meter
         self._patience = timeouts.scheduler_seconds
+        self._waits = timeouts.waits
         self._evictor: Evictor | NoEvictor = evictor or NoEvictor()
         self._on_turn = on_turn
         self._on_safe = on_safe
@@ -194,7 +194,7 @@ class DaskRunner:
             self._evictor.open()
             joined = self._open()
             if self._study is not None:
-                leasing = Leasing(self._store, self._study, self._inbox.put)
+                leasing = Leasing(self._store, self._study, self._inbox.put, waits=self._waits)
                 self._sharing = SharedStages(self._engine.view, leasing, self._recorder)
             if self._stop.is_set():
                 return  # asked while the cluster started: nothing has begun
@@ -477,18 +477,18 @@ class DaskRunner:
 
     def _check_workers(self) -> None:
         """Give up when all workers have been gone for long."""
-        slots = self._engine.view.slots
+        slots, patience = self._engine.view.slots, self._waits.workers_seconds
         if self._cluster.pool is not None:
             self._ask_for_workers(self._cluster.pool)
         elif slots:
             self._deserted_at = None
         elif self._deserted_at is None:
             self._deserted_at = self._now()
-            logger.warning("all workers are gone; waiting %.0f s for others", WORKERS_SECONDS)
-        elif self._now() - self._deserted_at > WORKERS_SECONDS:
+            logger.warning("all workers are gone; waiting %.0f s for others", patience)
+        elif self._now() - self._deserted_at > patience:
             raise ClusterError(
                 "the cluster must have a worker that can run stages; all are gone since "
-                f"{WORKERS_SECONDS:.0f} s. Start some and run this again: it goes on where it was"
+                f"{patience:.0f} s. Start some and run this again: it goes on where it was"
             )
 
     def _ask_for_workers(self, pool: Pool) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dasktune.engine.timeouts import LIMIT_SAVE_SECONDS
+from dasktune.engine.timeouts import WAITS
 from dasktune.errors import refuse
 from dasktune.types import Metrics, Objective
 
@@ -113,6 +113,8 @@ class Meter:
     save
         Called now and then with what this run has used, so that little of it is forgotten
         if the process is killed.
+    save_seconds
+        Time between two such calls.
     """
 
     def __init__(
@@ -121,11 +123,14 @@ class Meter:
         objective: Objective,
         before: Used,
         save: Callable[[Used], None] = lambda used: None,
+        *,
+        save_seconds: float = WAITS.save_seconds,
     ) -> None:
         self._limits = limits
         self._objective = objective
         self._before = before
         self._save = save
+        self._save_seconds = save_seconds
         self._saved_at = 0.0
         self.of_this_run = Used()
 
@@ -134,7 +139,7 @@ class Meter:
         self.of_this_run = replace(
             self.of_this_run, seconds=seconds, worker_seconds=worker_seconds, steps=steps
         )
-        if seconds - self._saved_at >= LIMIT_SAVE_SECONDS:
+        if seconds - self._saved_at >= self._save_seconds:
             self._saved_at = seconds
             self._save(self.of_this_run)
 

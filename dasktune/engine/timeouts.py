@@ -240,6 +240,37 @@ KILL_MARGIN_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Waits:
+    """The times in seconds after which a driver acts by the clock; no result depends on them.
+
+    Parameters
+    ----------
+    heartbeat_seconds, workers_seconds, save_seconds, used_seconds, lease_seconds, renew_seconds
+        As the constants of these names say.
+    heartbeat_share
+        Part of the loop's time that heartbeats may take; they come less often if they take longer.
+    look_seconds
+        As `WORKER_LIST_SECONDS`.
+    listing_seconds
+        As `RESULTS_LISTING_SECONDS`.
+    """
+
+    heartbeat_seconds: float = HEARTBEAT_SECONDS
+    heartbeat_share: float = 0.02
+    workers_seconds: float = WORKERS_SECONDS
+    look_seconds: float = WORKER_LIST_SECONDS
+    listing_seconds: float = RESULTS_LISTING_SECONDS
+    save_seconds: float = LIMIT_SAVE_SECONDS
+    used_seconds: float = USED_SECONDS
+    lease_seconds: float = LEASE_SECONDS
+    renew_seconds: float = RENEW_SECONDS
+
+
+WAITS = Waits()
+"""The waits of a driver that is given no others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
     """The seconds that parts of a run may stay silent before the driver reacts.
 
@@ -257,6 +288,8 @@ class Timeouts:
         Longest time that the driver waits for a lost scheduler, and then for its first worker.
     database_seconds
         Longest time that the driver waits for a database that has answered before.
+    waits
+        The times after which the driver acts by the clock alone; the defaults suit every study.
 
     Raises
     ------
@@ -268,12 +301,14 @@ class Timeouts:
     silence_seconds: float = 45.0
     scheduler_seconds: float = 300.0
     database_seconds: float = 300.0
+    waits: Waits = WAITS
 
     def __post_init__(self) -> None:
         refuse(
             f"Timeouts: {timeout.name} must be a number of seconds > 0, got {value!r}"
             for timeout in fields(self)
-            if not _is_duration(value := getattr(self, timeout.name))
+            if timeout.name != "waits"
+            and not _is_duration(value := getattr(self, timeout.name))
             and not (timeout.name == "step_seconds" and value is None)
         )
 

@@ -15,7 +15,6 @@ from dasktune.driver.history import History, TunerPlace
 from dasktune.driver.reuse import KnownStates
 from dasktune.engine.event_log import Record, Replay, replay
 from dasktune.engine.limits import Used
-from dasktune.engine.timeouts import RESULTS_LISTING_SECONDS
 from dasktune.engine.trials import (
     Repeated,
     Trial,
@@ -418,9 +417,9 @@ class StudyResults:
         if self.history.read_on() or not self.is_current:
             self._records, self._dispatcher, self.is_current = None, None, True
 
-    def look_again(self) -> None:
-        """Forget an old store listing: other studies may have saved since."""
-        if time.monotonic() - self._looked_at > RESULTS_LISTING_SECONDS:
+    def look_again(self, seconds: float) -> None:
+        """Forget a store listing older than `seconds`: other studies may have saved since."""
+        if time.monotonic() - self._looked_at > seconds:
             self._dispatcher = None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 
 from dasktune.driver.recorder import Recorder
+from dasktune.engine.timeouts import WAITS, Waits
 from dasktune.errors import ConfigurationError
 from dasktune.results.results import StudyResults
 from dasktune.study.imported_trials import Earlier, earlier_trials, plain_params
@@ -122,7 +123,7 @@ class StudyAdditions:
         self._history.note("check", fingerprint=fingerprint, ok=ok, text=text)
 
 
-def recorder_of(results: StudyResults, run: str = "") -> Recorder:
+def recorder_of(results: StudyResults, run: str = "", waits: Waits = WAITS) -> Recorder:
     """Return a recorder that writes for a study.
 
     Parameters
@@ -131,6 +132,8 @@ def recorder_of(results: StudyResults, run: str = "") -> Recorder:
         Reads the study.
     run
         Names the driver's run.
+    waits
+        How often it writes what is not a decision.
     """
     return Recorder(
         results.database,
@@ -140,4 +143,5 @@ def recorder_of(results: StudyResults, run: str = "") -> Recorder:
         results.history.remember,
         results.take_found,
         run,
+        used_seconds=waits.used_seconds,
     )

@@ -155,7 +155,7 @@ class Optimizer:
         announcer = Announcer(self._study, callbacks, self._mirroring)
         with self.alone():
             results.catch_up()
-            results.look_again()
+            results.look_again(timeouts.waits.listing_seconds)
             place, self.limit = results.history.place_of(tuner), None
             self.ending = place.ending
             if place.has_ended:
@@ -164,7 +164,8 @@ class Optimizer:
             limits, run = limits or Limits(), f"{self._name}-{uuid4().hex[:8]}"
             save = partial(self._note_run, run, place.number)
             used = results.used(place.number, with_best=limits.target is not None)
-            meter = Meter(limits, self._results.objective, used, save)
+            save_seconds = timeouts.waits.save_seconds
+            meter = Meter(limits, results.objective, used, save, save_seconds=save_seconds)
             if meter.reached() is None:
                 self._check_resumable(allow_failed_check)
                 place = self._take_over(tuner, place, run)
@@ -316,7 +317,7 @@ class Optimizer:
             inputs=self._inputs(place.tuner),
             plan=self._plan(run, timeouts),
             engine=engine,
-            recorder=recorder_of(results, run),
+            recorder=recorder_of(results, run, timeouts.waits),
             meter=meter,
             timeouts=timeouts,
             retention=self._config.retention,

@@ -69,12 +69,15 @@ class StagePlugin(WorkerPlugin):
     ----------
     plan
         The study's job.
+    may_profile
+        Whether Dask may profile the worker; None leaves that to the worker's Python.
     """
 
     idempotent = True
 
-    def __init__(self, plan: JobPlan) -> None:
+    def __init__(self, plan: JobPlan, *, may_profile: bool | None = None) -> None:
         self.plan = plan
+        self.may_profile = may_profile
         self.name = plan.run
         self.problem: str | None = None
 
@@ -87,7 +90,7 @@ class StagePlugin(WorkerPlugin):
         self._is_closed = False
         self.is_leaving = self.is_replaced = False
         self._timer: asyncio.TimerHandle | None = None
-        if not PROFILING_IS_SAFE:
+        if not (PROFILING_IS_SAFE if self.may_profile is None else self.may_profile):
             stop_profiling(worker)
         try:
             job = open_job(self.plan, worker.state.total_resources)

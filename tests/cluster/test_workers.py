@@ -14,14 +14,34 @@ import pytest
 from distributed import Client, LocalCluster, Worker
 
 import dasktune
-from dasktune.cluster import workers as clusters
+from dasktune.cluster.versions import probe
 from dasktune.cluster.workers import Workers
+from dasktune.engine.timeouts import Timeouts, Waits
 from dasktune.errors import ClusterError
 from dasktune.graph.events import WorkerJoined, WorkerLost
 from dasktune.trainer import Trainer
 from dasktune.trainer.code import pack
-from dasktune.worker import plugin
 from dasktune.worker.job import JobPlan
+from dasktune.worker.plugin import StagePlugin
+
+EACH_TIME = Timeouts(waits=Waits(look_seconds=0.0))
+"""The workers are looked at whenever that is asked for."""
+
+
+class Deaf(Workers):
+    """Hears of no worker that comes or goes."""
+
+    def _on_membership(self, event: tuple[float, Mapping[str, Any]]) -> None:
+        return
+
+
+class Unanswered(Workers):
+    """Gets no answers from workers while it is told so."""
+
+    gets_answers = True
+
+    def _ask(self, *arguments: Any, **options: Any) -> dict[str, Any]:
+        return super()._ask(*arguments, **options) if self.gets_answers else {}
 
 
 class Idle(Trainer):
@@ -91,10 +111,10 @@ def news(workers: Workers, inbox: queue.SimpleQueue[Any]) -> Any:
 
 def plugins_of(client: Client) -> set[str]:
     """Return the plugins on the scheduler and on all workers, but for Dask's own."""
-    found = set(client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.worker_plugins)))
+    names = set(client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.worker_plugins)))
     for plugins in client.run(lambda dask_worker: list(dask_worker.plugins)).values():
-        found |= set(plugins)
-    return found - {"shuffle"}
+        names |= set(plugins)
+    return names - {"shuffle"}
 
 
 def test_workers_announce_present_and_later_workers(
@@ -103,7 +123,7 @@ def test_workers_announce_present_and_later_workers(
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     workers = open_workers(client, plan, inbox)
     first = workers.open(lambda event: None)
-    assert [type(one) for one in first] == [WorkerJoined]
+    assert [type(event) for event in first] == [WorkerJoined]
     cluster.scale(2)
     joined = news(workers, inbox)
     assert isinstance(joined, WorkerJoined)
@@ -125,32 +145,22 @@ def test_close_succeeds_after_the_scheduler_lost_the_plugin(client: Client, plan
 
 @pytest.mark.parametrize("is_safe", [True, False])
 def test_profiler_of_dask_runs_only_where_it_is_safe(
-    cluster: LocalCluster,
-    client: Client,
-    plan: JobPlan,
-    monkeypatch: pytest.MonkeyPatch,
-    is_safe: bool,
+    cluster: LocalCluster, client: Client, plan: JobPlan, is_safe: bool
 ) -> None:
-    monkeypatch.setattr(plugin, "PROFILING_IS_SAFE", is_safe)
-    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    workers = open_workers(client, plan, inbox)
-    workers.open(lambda event: None)
+    client.register_plugin(StagePlugin(plan, may_profile=is_safe))
     cluster.scale(2)  # the plugin comes to the one while it runs, to the other before it starts
-    assert isinstance(news(workers, inbox), WorkerJoined)
+    client.wait_for_workers(2)
     for worker in cluster.workers.values():
         callbacks = worker.periodic_callbacks
-        running = {name for name, one in callbacks.items() if one.is_running()}
+        running = {name for name, callback in callbacks.items() if callback.is_running()}
         assert ("profile" in running) is ("profile-cycle" in running) is is_safe
-    workers.close()
 
 
 def test_news_that_were_lost_are_made_up_for(
-    cluster: LocalCluster, client: Client, plan: JobPlan, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster, client: Client, plan: JobPlan
 ) -> None:
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    monkeypatch.setattr(Workers, "_on_membership", lambda self, event: None)
-    monkeypatch.setattr(clusters, "WORKER_LIST_SECONDS", 0.0)
-    workers = open_workers(client, plan, inbox)
+    workers = Deaf(client, plan, inbox.put, timeouts=EACH_TIME)
     (first,) = workers.open(lambda event: None)
     workers.look_around()
     cluster.scale(2)
@@ -169,18 +179,14 @@ def test_news_that_were_lost_are_made_up_for(
     workers.close()
 
 
-def test_a_worker_that_is_not_ready_yet_is_greeted_again(
-    client: Client, plan: JobPlan, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_is_not_ready_yet_is_greeted_again(client: Client, plan: JobPlan) -> None:
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    monkeypatch.setattr(clusters, "WORKER_LIST_SECONDS", 0.0)
-    workers = open_workers(client, plan, inbox)
+    workers = Unanswered(client, plan, inbox.put, timeouts=EACH_TIME)
     (first,) = workers.open(lambda event: None)
-    ready = workers._ask
-    monkeypatch.setattr(workers, "_ask", lambda *args, **options: {})
+    workers.gets_answers = False
     workers._greet(first.worker)
     assert inbox.empty()
-    monkeypatch.setattr(workers, "_ask", ready)
+    workers.gets_answers = True
     workers.look_around()
     joined = inbox.get(timeout=30)
     assert isinstance(joined, WorkerJoined)
@@ -211,33 +217,27 @@ def test_a_module_that_raises_when_it_is_opened_is_refused(
 
 
 def test_late_worker_of_another_version_is_not_used(
-    client: Client,
-    plan: JobPlan,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    client: Client, plan: JobPlan, caplog: pytest.LogCaptureFixture
 ) -> None:
-    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    workers = open_workers(client, plan, inbox)
-    (first,) = workers.open(lambda event: None)
     older = {"python": platform.python_version(), "dasktune": "9.9", "numpy": None, "torch": None}
-    monkeypatch.setattr(clusters, "probe", lambda: lambda: older)
+    probes = iter([probe(), lambda: older])
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    workers = Workers(client, plan, inbox.put, find_versions=lambda: next(probes))
+    (first,) = workers.open(lambda event: None)
     with caplog.at_level(logging.WARNING, "dasktune.cluster.workers"):
         workers._greet(first.worker)
     assert f"must have dasktune {dasktune.__version__}, it has 9.9" in caplog.text
     assert inbox.empty()
-    monkeypatch.undo()
     workers.close()
 
 
-def test_an_empty_cluster_is_refused(
-    cluster: LocalCluster, client: Client, plan: JobPlan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(clusters, "WORKERS_SECONDS", 0.1)
+def test_an_empty_cluster_is_refused(cluster: LocalCluster, client: Client, plan: JobPlan) -> None:
+    timeouts = Timeouts(waits=Waits(workers_seconds=0.1))
     cluster.scale(0)
     while client.scheduler_info()["workers"]:
         cluster.sync(cluster._correct_state)
     with pytest.raises(ClusterError, match="the cluster must have a worker, it has none"):
-        open_workers(client, plan, queue.SimpleQueue()).open(lambda event: None)
+        Workers(client, plan, print, timeouts=timeouts).open(lambda event: None)
 
 
 def test_a_worker_with_a_gpu_has_it_claimed(client: Client, plan: JobPlan) -> None:
@@ -250,19 +250,19 @@ def test_a_worker_with_a_gpu_has_it_claimed(client: Client, plan: JobPlan) -> No
 
 
 def test_workers_that_differ_in_what_decides_results_are_refused(
-    cluster: LocalCluster, client: Client, plan: JobPlan, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster, client: Client, plan: JobPlan
 ) -> None:
     def versions(dask_worker: Worker) -> dict[str, str]:
-        mine = {"python": platform.python_version(), "dasktune": dasktune.__version__}
+        common = {"python": platform.python_version(), "dasktune": dasktune.__version__}
         torch = "2.0" if dask_worker.address == first else "2.13.0"
-        return {**mine, "numpy": "2.4.6", "torch": torch}
+        return {**common, "numpy": "2.4.6", "torch": torch}
 
     cluster.scale(2)
     client.wait_for_workers(2)
     first, second = sorted(client.scheduler_info()["workers"])
-    monkeypatch.setattr(clusters, "probe", lambda: versions)
+    workers = Workers(client, plan, print, find_versions=lambda: versions)
     with pytest.raises(ClusterError) as refused:
-        open_workers(client, plan, queue.SimpleQueue()).open(lambda event: None)
+        workers.open(lambda event: None)
     assert str(refused.value) == (
         f"all workers must have the same torch: 2.0 on {first}; 2.13.0 on {second}"
     )

@@ -1,4 +1,4 @@
-"""A driver in a process of its own, for tests of several at once: ``driver.py JSON``.
+"""A driver in a process of its own: ``python -m tests.driver.driver_process JSON``.
 
 Every step that is trained appends one line to the log, which names the state: no count of
 dasktune's own is needed to see whether something was trained twice.
@@ -7,23 +7,22 @@ dasktune's own is needed to see whether something was trained twice.
 from __future__ import annotations
 
 import json
-import os
 import sys
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from distributed import Client, LocalCluster
 
 import dasktune as dt
-from dasktune.driver import leases as leasing
+from dasktune.engine.timeouts import Waits
 from dasktune.sequences import MultiStep
+from tests.holding import pass_gate
 
 
-class Slow(dt.Trainer):
-    """Follows its learning rate, slowly, and no further as long as there is a file to hold it."""
+class Follow(dt.Trainer):
+    """Follows its learning rate; passes a gate after so many steps."""
 
-    ignored_config = ("log", "seconds", "hold")
+    ignored_config = ("log", "hold", "hold_after")
 
     def build(self, hp: Mapping[str, Any]) -> None:
         self.x, self.done, self.lr = 0.0, 0, hp["lr"]
@@ -32,9 +31,8 @@ class Slow(dt.Trainer):
         self.lr = hp["lr"]
 
     def train(self) -> None:
-        time.sleep(self.config["seconds"])
-        while os.path.exists(self.config["hold"]):
-            time.sleep(0.01)
+        if self.done == self.config["hold_after"]:
+            pass_gate(self.config["hold"])
         self.x, self.done = follow(self.x, self.lr), self.done + 1
         with open(self.config["log"], "a") as file:
             file.write(f"{self.done} {self.x.hex()}\n")
@@ -66,8 +64,8 @@ def space(gammas: list[float]) -> dt.Space:
 
 def main() -> None:
     options = json.loads(sys.argv[1])
-    leasing.LEASE_SECONDS = options.get("lease_seconds", 60.0)
-    leasing.RENEW_SECONDS = leasing.LEASE_SECONDS / 4
+    seconds = options["lease_seconds"]
+    waits = Waits(lease_seconds=seconds, renew_seconds=seconds / 4)
     cluster = LocalCluster(
         processes=False,
         n_workers=2,
@@ -78,21 +76,22 @@ def main() -> None:
     )
     with cluster, Client(cluster) as client:
         study = dt.create_study(
-            Slow,
+            Follow,
             name=options["name"],
             storage=options["storage"],
             database=options["database"],
             metric="loss",
-            config={name: options[name] for name in ("log", "seconds", "hold")},
+            config={name: options[name] for name in Follow.ignored_config},
             load_if_exists=True,
         )
         tuner = dt.algos.Grid(space(options["gammas"]), max_steps=options["steps"])
-        study.optimize(tuner, client=client, progress=False, last_line=False)
-        found = {
-            trial.number: {step: one["loss"] for step, one in trial.metrics.items()}
+        timeouts = dt.Timeouts(waits=waits)
+        study.optimize(tuner, client=client, progress=False, last_line=False, timeouts=timeouts)
+        losses = {
+            trial.number: {step: metrics["loss"] for step, metrics in trial.metrics.items()}
             for trial in study.trials
         }
-        sys.stdout.write(json.dumps({"summary": study.summary(), "metrics": found}))
+        sys.stdout.write(json.dumps({"summary": study.summary(), "metrics": losses}))
         study.close()
 
 

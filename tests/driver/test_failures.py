@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,13 +20,12 @@ from distributed import Client, LocalCluster
 
 import dasktune as dt
 from dasktune.cluster.local import local_client
-from dasktune.driver import runner
+from dasktune.engine.timeouts import Waits
 from dasktune.errors import ClusterError, ConfigurationError, TrainerError
 from dasktune.sequences import Constant, Piecewise, Sequence
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.study.study import Study
-from dasktune.worker.host import Control
-from tests.holding import Gate, pass_gate, wait_until
+from tests.holding import Gate, pass_gate, stop_order, wait_until
 
 STEPS = 8
 HELD = 2
@@ -37,7 +35,7 @@ HELD = 2
 class Walk(dt.Trainer):
     """Multiplies a number by 1 - lr at every step; goes wrong where its config says so."""
 
-    ignored_config = ("log", "fault", "sleep", "hold")
+    ignored_config = ("log", "fault", "hold")
 
     def build(self, hp: Mapping[str, Any]) -> None:
         self.lr, self.done, self.x = hp["lr"], 0, 1.0
@@ -49,7 +47,6 @@ class Walk(dt.Trainer):
 
     def train(self) -> None:
         self.meet("train")
-        time.sleep(self.config.get("sleep", 0.0))
         if self.done == HELD:
             pass_gate(self.config.get("hold", ""))
         self.x -= self.lr * self.x
@@ -83,6 +80,7 @@ class Walk(dt.Trainer):
             case "ctrl-c":
                 raise KeyboardInterrupt
             case "die":
+                wait_until(lambda: [*Path(fault["saved"]).rglob("commit")])
                 os._exit(7)
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -150,8 +148,8 @@ def open_study(folder: Path, trainer: type = Walk, **config: object) -> Study:
     )
 
 
-def run(study: Study, client: Client, steps: int = STEPS) -> None:
-    study.optimize(dt.algos.Grid(SPACE, max_steps=steps), client=client, progress=False)
+def run(study: Study, client: Client, steps: int = STEPS, **options: Any) -> None:
+    study.optimize(dt.algos.Grid(SPACE, max_steps=steps), client=client, progress=False, **options)
 
 
 def trained(folder: Path) -> Counter[str]:
@@ -190,19 +188,6 @@ def while_held(folder: Path, act: Callable[[], object]) -> Iterator[None]:
 
     with after_steps(folder, HELD, act_and_open):
         yield
-
-
-@pytest.fixture
-def told_to_stop(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Return an event that is set once a stage in this process gets the order to end."""
-    told, stop = threading.Event(), Control.stop
-
-    def stop_and_tell(self: Control, at: int | None) -> None:
-        stop(self, at)
-        told.set()
-
-    monkeypatch.setattr(Control, "stop", stop_and_tell)
-    return told
 
 
 def kill(pid: int) -> None:
@@ -424,9 +409,9 @@ from distributed import Client
 from test_failures import in_process, open_study, run
 
 folder = Path({folder!r})
-fault = dict(where="train", lr=0.2, step=6, kind="die", once=str(folder / "once"))
+fault = dict(where="train", lr=0.2, step=6, kind="die", once=str(folder / "once"), saved={folder!r})
 with in_process(2) as cluster, Client(cluster) as client:
-    study = open_study(folder, fault=fault, sleep=0.03)
+    study = open_study(folder, fault=fault)
     run(study, client)
 """
 
@@ -464,10 +449,10 @@ def test_worker_killed_between_stages_repeats_no_step(tmp_path: Path) -> None:
 
 @pytest.mark.cluster
 def test_all_workers_may_be_killed_at_once(tmp_path: Path) -> None:
-    study = open_study(tmp_path, sleep=0.1)
+    study = open_study(tmp_path, hold=str(tmp_path / "hold"))
     with local_client(2) as client:
         workers = client.run(os.getpid)
-        with after_steps(tmp_path, 3, lambda: [kill(pid) for pid in workers.values()]):
+        with while_held(tmp_path, lambda: [kill(pid) for pid in workers.values()]):
             run(study, client)
     assert_all_is_well(study)
     counts, summary = trained(tmp_path), study.summary()
@@ -511,14 +496,12 @@ def test_a_worker_that_joins_later_gets_work(tmp_path: Path) -> None:
     study.close()
 
 
-def test_a_study_that_was_stopped_goes_on(
-    tmp_path: Path, client: Client, told_to_stop: threading.Event
-) -> None:
+def test_a_study_that_was_stopped_goes_on(tmp_path: Path, client: Client) -> None:
     study = open_study(tmp_path, hold=str(tmp_path / "hold"))
 
     def stop() -> None:
         study.stop()
-        assert told_to_stop.wait(60)
+        wait_until(stop_order(client.cluster.workers.values()))
 
     with while_held(tmp_path, stop):
         run(study, client)
@@ -553,15 +536,14 @@ def test_stages_run_only_where_their_needs_are_met(tmp_path: Path) -> None:
     study.close()
 
 
-def test_a_cluster_that_stays_deserted_ends_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told_to_stop: threading.Event
-) -> None:
-    monkeypatch.setattr(runner, "WORKERS_SECONDS", 0.1)
+def test_a_cluster_that_stays_deserted_ends_the_run(tmp_path: Path) -> None:
+    timeouts = dt.Timeouts(waits=Waits(workers_seconds=0.1))
     study = open_study(tmp_path, hold=str(tmp_path / "hold"))
 
     def desert() -> None:
+        has_stop_order = stop_order(cluster.workers.values())
         cluster.scale(0)
-        assert told_to_stop.wait(60)
+        wait_until(has_stop_order)
 
     with (
         in_process(1) as cluster,
@@ -569,7 +551,7 @@ def test_a_cluster_that_stays_deserted_ends_the_run(
         while_held(tmp_path, desert),
         pytest.raises(ClusterError, match="must have a worker that can run stages"),
     ):
-        run(study, client)
+        run(study, client, timeouts=timeouts)
     with in_process(1) as cluster, Client(cluster) as client:
         run(study, client)
     assert_all_is_well(study)

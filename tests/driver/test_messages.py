@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,29 +21,29 @@ from dasktune.trainer.code import pack
 from dasktune.types import Step
 from dasktune.worker.job import JobPlan
 from tests.driver import driver_process as driver
+from tests.holding import Gate, pass_gate
 
 pytestmark = pytest.mark.cluster
 
 
 @dataclass(frozen=True)
-class Slow:
-    """Says that it was asked, and waits for a file before it predicts."""
+class Held:
+    """Writes that it was asked, and passes a gate before it predicts."""
 
     folder: str
 
     def predict(self, curve: Curve, steps: tuple[Step, ...], *, seed: int = 0) -> Prediction:
         folder = Path(self.folder)
         (folder / f"asked {seed}").touch()
-        while not (folder / "gate").exists():
-            time.sleep(0.005)
+        pass_gate(folder / "gate")
         return Persistence().predict(curve, steps, seed=seed)
 
     def identity(self) -> dict[str, object]:
-        return {"predictor": "Slow"}
+        return {"predictor": "Held"}
 
 
 @pytest.fixture
-def said() -> Iterator[list[str]]:
+def warnings() -> Iterator[list[str]]:
     """Return the warnings of Dask, but for those about garbage collection."""
     lines: list[str] = []
 
@@ -60,23 +59,23 @@ def said() -> Iterator[list[str]]:
 
 
 def ask(connection: Connection, folder: Path, count: int) -> None:
-    """Ask the only worker so many questions, of which each takes until there is a gate."""
+    """Ask the only worker so many questions, of which each passes the gate."""
     curve = Curve(steps=(1, 2), scores=(0.1, 0.2), max_steps=10)
     predictions = Predictions()
     (worker,) = connection.client.scheduler_info()["workers"]
     for number in range(count):
-        question = Question(predictor=Slow(str(folder)), curve=curve, steps=(5,), seed=number)
+        question = Question(predictor=Held(str(folder)), curve=curve, steps=(5,), seed=number)
         predictions.add(RunPrediction(trial=number, question=question))
     for asked in predictions.due([worker], now=0.0):
         connection.messages.predict(asked.worker, asked.number, asked.question)
 
 
 def test_a_run_that_ends_with_open_questions_leaves_none_behind(
-    tmp_path: Path, said: list[str]
+    tmp_path: Path, warnings: list[str]
 ) -> None:
     plan = JobPlan(
         run="slow-1",
-        code=pack(driver.Slow),
+        code=pack(driver.Follow),
         config={},
         seed=0,
         store=str(tmp_path),
@@ -92,14 +91,11 @@ def test_a_run_that_ends_with_open_questions_leaves_none_behind(
         protocol="tcp://",
         dashboard_address="127.0.0.1:0",
     )
-    try:
-        with cluster, Client(cluster) as client:
-            connection = Connection(client, plan, inbox.put, lambda: False, Timeouts())
-            assert len(connection.open()) == 1
-            ask(connection, tmp_path, 30)
-            connection.close()
-    finally:
-        (tmp_path / "gate").touch()
-    assert said == []
+    with Gate(tmp_path / "gate"), cluster, Client(cluster) as client:
+        connection = Connection(client, plan, inbox.put, lambda: False, Timeouts())
+        assert len(connection.open()) == 1
+        ask(connection, tmp_path, 30)
+        connection.close()
+    assert warnings == []
     assert len(list(tmp_path.glob("asked *"))) <= 1, "one at a time, and none after the end"
     assert inbox.empty()

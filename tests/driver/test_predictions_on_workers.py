@@ -2,44 +2,40 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import Client
+from distributed import Client, get_worker
 
 import dasktune as dt
 from dasktune.algos.curves import Curve, Persistence, Prediction
 from dasktune.algos.early_term import EarlyTerm
 from dasktune.cluster.local import local_client
+from dasktune.driver import predictions
 from dasktune.study.study import Study
 from dasktune.types import Report, Step
+from tests.holding import stop_order, wait_until
 
 pytestmark = pytest.mark.cluster
 
 MOST = 160
 EVERY = 40
-WAIT_SECONDS = 60.0
+BOUNDARIES = 3
+HELD = 130
+"""The step, after the last boundary, at which the bad trial stays until it is to go on."""
+
 GOOD, BAD = 0.9, 0.0
 SPACE = dt.Space(lr=[GOOD, BAD])
 
 
-def wait_for(path: Path) -> None:
-    """Wait until another process has made a file."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not path.exists():
-        if time.monotonic() > deadline:
-            raise TimeoutError(path.name)
-        time.sleep(0.002)
-
-
 class Walk(dt.Trainer):
-    """Goes down by its rate. After its first boundary the bad one waits, and then walks slowly."""
+    """Goes down by its rate. After its first boundary the bad one waits for files."""
 
     ignored_config = ("folder", "wait_for", "make")
 
@@ -55,10 +51,12 @@ class Walk(dt.Trainer):
         if self.lr == BAD and self.done > EVERY:
             folder = Path(self.config["folder"])
             if "wait_for" in self.config:
-                wait_for(folder / self.config["wait_for"])
+                wait_until((folder / self.config["wait_for"]).exists)
             if "make" in self.config and self.done > EVERY + 5:
                 (folder / self.config["make"]).touch()
-            time.sleep(0.02)
+            if self.done == HELD:
+                go_on, has_stop_order = folder / "go on", stop_order([get_worker()])
+                wait_until(lambda: go_on.exists() or has_stop_order())
 
     def evaluate(self) -> dict[str, float]:
         return {"loss": self.x}
@@ -80,9 +78,9 @@ class Stern:
     raises: bool = False
 
     def predict(self, curve: Curve, steps: tuple[Step, ...], *, seed: int = 0) -> Prediction:
-        found = Persistence().predict(curve, steps, seed=seed)
+        flat = Persistence().predict(curve, steps, seed=seed)
         if curve.measured[-1][1] > -0.5:
-            return found
+            return flat
         folder = Path(self.folder)
         with open(folder / "asked", "a") as file:
             file.write(f"{os.getpid()}\n")
@@ -91,10 +89,10 @@ class Stern:
         if self.raises:
             raise ValueError("the crystal ball is cloudy")
         if self.wait_for:
-            wait_for(folder / self.wait_for)
+            wait_until((folder / self.wait_for).exists)
         (folder / "answered").touch()
-        rows = tuple(tuple(score - 100.0 for score in row) for row in found.scores)
-        return Prediction(after=found.after, steps=steps, scores=rows, deviations=found.deviations)
+        rows = tuple(tuple(score - 100.0 for score in row) for row in flat.scores)
+        return Prediction(after=flat.after, steps=steps, scores=rows, deviations=flat.deviations)
 
     def identity(self) -> dict[str, object]:
         return {"predictor": "Stern"}
@@ -123,6 +121,34 @@ def open_study(folder: Path, **config: str) -> Study:
     )
 
 
+class GoOn(dt.Callback):
+    """Lets the bad trial go on when it was stopped before its end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "go on"
+
+    def on_trial_end(self, study: dt.Study, trial: dt.Trial) -> None:
+        if trial.state is dt.TrialState.PRUNED:
+            self.path.touch()
+
+
+class GoOnAfterFailures(logging.Handler):
+    """Lets the bad trial go on when the prediction at each of its boundaries has failed."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.path, self.lines = folder / "go on", []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+        if len(self.lines) == BOUNDARIES:
+            self.path.touch()
+
+
+def run(study: Study, tuner: EarlyTerm, folder: Path, client: Client) -> None:
+    study.optimize(tuner, client=client, progress=False, callbacks=[GoOn(folder)])
+
+
 def assert_only_the_bad_was_stopped(study: Study) -> None:
     good, bad = study.trials
     assert (good.state.value, good.steps) == ("COMPLETE", MOST)
@@ -140,7 +166,7 @@ def test_training_goes_on_while_a_prediction_is_computed(
     # The only worker trains on when it is asked, and is answered when it has trained on.
     study = open_study(tmp_path, wait_for="asked", make="gone on")
     tuner = tuner_of(tmp_path, wait_for="gone on")
-    study.optimize(tuner, client=one_worker, progress=False)
+    run(study, tuner, tmp_path, one_worker)
     assert_only_the_bad_was_stopped(study)
     assert len(asked(tmp_path)) == 1
     assert study.replay(tuner).identical
@@ -151,7 +177,7 @@ def test_what_a_worker_that_is_killed_was_asked_another_is_asked(tmp_path: Path)
     study = open_study(tmp_path, wait_for="answered")
     tuner = tuner_of(tmp_path, dies=True)
     with local_client(2) as client:
-        study.optimize(tuner, client=client, progress=False)
+        run(study, tuner, tmp_path, client)
     assert_only_the_bad_was_stopped(study)
     first, second = asked(tmp_path)
     assert first != second
@@ -160,15 +186,20 @@ def test_what_a_worker_that_is_killed_was_asked_another_is_asked(tmp_path: Path)
 
 
 def test_raising_predictor_is_logged_and_trials_complete(
-    tmp_path: Path, four_workers: Client, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, four_workers: Client
 ) -> None:
     study = open_study(tmp_path, wait_for="asked")
     tuner = tuner_of(tmp_path, raises=True)
-    study.optimize(tuner, client=four_workers, progress=False)
+    failures = GoOnAfterFailures(tmp_path)
+    predictions.logger.addHandler(failures)
+    try:
+        study.optimize(tuner, client=four_workers, progress=False)
+    finally:
+        predictions.logger.removeHandler(failures)
     assert [trial.state.value for trial in study.trials] == ["COMPLETE"] * 2
-    said = [record.getMessage() for record in caplog.records]
     why = "trial 1 cannot be predicted: ValueError: the crystal ball is cloudy"
-    assert said.count(why) == len(asked(tmp_path)) == 3, "at each of its boundaries"
+    assert failures.lines == [why] * BOUNDARIES
+    assert len(asked(tmp_path)) == BOUNDARIES
     assert study.replay(tuner).identical
     study.close()
 
@@ -192,7 +223,7 @@ def test_question_open_at_stop_is_asked_by_next_run(tmp_path: Path, one_worker: 
         (tmp_path / "gate").touch()
     study.close()
     study = open_study(tmp_path, wait_for="answered")
-    study.optimize(tuner, client=one_worker, progress=False)
+    run(study, tuner, tmp_path, one_worker)
     assert_only_the_bad_was_stopped(study)
     assert study.replay(tuner).identical
     study.close()

@@ -6,8 +6,8 @@ import os
 import re
 import subprocess
 import sys
-import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,10 @@ from distributed import Client
 from prometheus_client.parser import text_string_to_metric_families
 
 import dasktune as dt
-from dasktune.driver import heartbeat
 from dasktune.driver.prometheus import FAMILIES, MOST_STUDIES, NAME, Figures, serve
-from dasktune.engine.timeouts import NO_HEARTBEAT_SECONDS
+from dasktune.engine.timeouts import NO_HEARTBEAT_SECONDS, Waits
 from dasktune.sequences import Constant
+from tests.holding import wait_until
 from tests.services import scheduler_in
 
 STEPS, TRIALS, SLOTS = (
@@ -35,23 +35,23 @@ class Clock:
         return self.now
 
 
-def told(figures: Figures, run: str, study: str = "s", **values: Any) -> None:
+def receive(figures: Figures, run: str, study: str = "s", **values: Any) -> None:
     ended = values.pop("ended", False)
     figures.receive({"study": study, "run": run, "figures": values, "ended": ended})
 
 
 def test_counters_add_up_over_runs_and_gauges_show_the_last_run() -> None:
     figures = Figures(Clock())
-    told(figures, "a", steps=3, slots=2, trials={"RUNNING": 1})
-    told(figures, "a", steps=5, slots=4, trials={"COMPLETE": 1})
+    receive(figures, "a", steps=3, slots=2, trials={"RUNNING": 1})
+    receive(figures, "a", steps=5, slots=4, trials={"COMPLETE": 1})
     assert dict(figures.samples(STEPS)) == {("s",): 5.0}
     assert dict(figures.samples(SLOTS)) == {("s",): 4.0}
     assert dict(figures.samples(TRIALS)) == {("s", "COMPLETE"): 1.0}
-    told(figures, "a", steps=6, slots=4, ended=True)
-    told(figures, "b", steps=10, slots=1)
+    receive(figures, "a", steps=6, slots=4, ended=True)
+    receive(figures, "b", steps=10, slots=1)
     assert dict(figures.samples(STEPS)) == {("s",): 16.0}
     assert dict(figures.samples(SLOTS)) == {("s",): 1.0}
-    told(figures, "b", steps=10, slots=1, ended=True)
+    receive(figures, "b", steps=10, slots=1, ended=True)
     assert dict(figures.samples(STEPS)) == {("s",): 16.0}
     assert dict(figures.samples(SLOTS)) == {}
 
@@ -59,11 +59,11 @@ def test_counters_add_up_over_runs_and_gauges_show_the_last_run() -> None:
 def test_dead_driver_loses_its_gauges_and_keeps_its_counters() -> None:
     clock = Clock()
     figures = Figures(clock)
-    told(figures, "a", steps=3, slots=2)
+    receive(figures, "a", steps=3, slots=2)
     clock.now = NO_HEARTBEAT_SECONDS + 1
     assert dict(figures.samples(STEPS)) == {("s",): 3.0}
     assert dict(figures.samples(SLOTS)) == {}
-    told(figures, "b", steps=1, slots=7)
+    receive(figures, "b", steps=1, slots=7)
     assert dict(figures.samples(STEPS)) == {("s",): 4.0}
     assert dict(figures.samples(SLOTS)) == {("s",): 7.0}
 
@@ -87,7 +87,7 @@ def test_what_is_odd_is_passed_over(odd: object) -> None:
 def test_samples_keep_only_the_most_recent_studies() -> None:
     figures = Figures(Clock())
     for number in range(MOST_STUDIES + 2):
-        told(figures, "a", study=str(number), steps=1)
+        receive(figures, "a", study=str(number), steps=1)
     known = {study for (study,), _ in figures.samples(STEPS)}
     assert len(known) == MOST_STUDIES
     assert "0" not in known
@@ -118,7 +118,6 @@ class Count(dt.Trainer):
         self.by = hp["by"]
 
     def train(self):
-        time.sleep(0.02)
         self.at += self.by
 
     def evaluate(self):
@@ -132,13 +131,14 @@ class Count(dt.Trainer):
 
 
 class Scrape(dt.Callback):
-    """Reads the metrics while the study runs, once a sign was given."""
+    """Reads the metrics while the study runs, until they are as they must be."""
 
-    def __init__(self, url: str) -> None:
-        self.url, self.pages = url, []
+    def __init__(self, is_complete: Callable[[], bool]) -> None:
+        self.is_complete = is_complete
 
     def on_report(self, study: Any, trial: dt.Trial, report: Any) -> None:
-        self.pages.append(get(self.url))
+        if report.step == 1:
+            wait_until(self.is_complete)
 
 
 def get(url: str) -> str:
@@ -148,30 +148,30 @@ def get(url: str) -> str:
 
 @pytest.mark.cluster
 def test_scheduler_page_has_the_metrics_of_a_running_study(
-    tmp_path: Path, two_threads: Client, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, two_threads: Client
 ) -> None:
-    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.0)
-    monkeypatch.setattr(heartbeat, "SHARE_OF_TIME", 1.0)
     url = two_threads.dashboard_link.replace("/status", "/metrics")
-    name, scrape = 'a "name" \\ and {more}', Scrape(url)
+    name = 'a "name" \\ and {more}'
+
+    def samples() -> dict[tuple[str, str], float]:
+        return {
+            (sample.name, sample.labels.get("state", sample.labels.get("status", ""))): sample.value
+            for family in text_string_to_metric_families(get(url))
+            for sample in family.samples
+            if sample.labels.get("study") == name
+        }
+
+    def is_complete() -> bool:
+        during = samples()
+        return during.get(("dasktune_slots", "")) == 2 and ("dasktune_trials", "RUNNING") in during
+
     study = dt.create_study(Count, name=name, storage=tmp_path, metric="loss")
     tuner = dt.algos.Grid(dt.Space(by=[Constant(0.5), Constant(0.25)]), max_steps=20)
     options = {"client": two_threads, "progress": False, "last_line": False}
-    study.optimize(tuner, callbacks=[scrape], **options)
+    timeouts = dt.Timeouts(waits=Waits(heartbeat_seconds=0.0, heartbeat_share=1.0))
+    study.optimize(tuner, callbacks=[Scrape(is_complete)], timeouts=timeouts, **options)
     study.close()
-
-    def samples(page: str) -> dict[tuple[str, str], float]:
-        return {
-            (one.name, one.labels.get("state", one.labels.get("status", ""))): one.value
-            for family in text_string_to_metric_families(page)
-            for one in family.samples
-            if one.labels.get("study") == name
-        }
-
-    during = list(map(samples, scrape.pages))
-    assert any(one.get(("dasktune_slots", "")) == 2 for one in during)
-    assert any(("dasktune_trials", "RUNNING") in one for one in during)
-    after = samples(get(url))
+    after = samples()
     assert after["dasktune_steps_total", ""] == 40
     assert after["dasktune_stages_total", "trained"] >= 2
     assert ("dasktune_slots", "") not in after

@@ -6,20 +6,22 @@ import os
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, get_worker
 
 import dasktune as dt
 from dasktune.cluster.local import local_client
 from dasktune.sequences import Constant, Piecewise
 from dasktune.study.study import Study
 from dasktune.worker.errors_in_words import spoils_process
+from dasktune.worker.plugin import StagePlugin
+from tests.holding import wait_until
 
+STEP_SECONDS = 1.0
 SPACE = dt.Space(
     lr=[Constant(0.1), *(Piecewise([0.1, lr], boundaries=[3]) for lr in (0.2, 0.3, 0.4))]
 )
@@ -41,7 +43,6 @@ class Walk(dt.Trainer):
             file.write(f"{os.getpid()} {self.lr}\n")
         if self.lr == 0.3 and self.is_first():
             self.misbehave()
-        time.sleep(0.01)
         self.x -= self.lr * self.x
 
     def is_first(self) -> bool:
@@ -62,7 +63,7 @@ class Walk(dt.Trainer):
             case "freeze":
                 subprocess.Popen(["sh", "-c", f"sleep 3; kill -CONT {os.getpid()}"])
                 os.kill(os.getpid(), signal.SIGSTOP)
-                time.sleep(0.3)  # it is looked at before its step ends
+                wait_until(is_known_to_have_stood_still)
 
     def evaluate(self) -> dict[str, float]:
         return {"loss": self.x}
@@ -74,6 +75,12 @@ class Walk(dt.Trainer):
         self.x = state["x"]
 
 
+def is_known_to_have_stood_still() -> bool:
+    """Whether this worker has seen that its process did nothing for longer than a step may take."""
+    plugins = [one for one in get_worker().plugins.values() if isinstance(one, StagePlugin)]
+    return any(plugin.host._still[1] > STEP_SECONDS for plugin in plugins)
+
+
 def run(folder: Path, client: Client, **config: object) -> Study:
     study = dt.create_study(
         Walk,
@@ -83,7 +90,9 @@ def run(folder: Path, client: Client, **config: object) -> Study:
         config={"log": str(folder / "log"), **config},
     )
     tuner = dt.algos.Grid(SPACE, max_steps=6)
-    study.optimize(tuner, client=client, progress=False, timeouts=dt.Timeouts(step_seconds=1.0))
+    study.optimize(
+        tuner, client=client, progress=False, timeouts=dt.Timeouts(step_seconds=STEP_SECONDS)
+    )
     return study
 
 

@@ -18,6 +18,7 @@ from distributed import Client
 import dasktune as dt
 from dasktune.cluster.local import local_client
 from dasktune.engine.outcome import with_save_points
+from dasktune.engine.timeouts import Waits
 from dasktune.errors import ClusterError, StorageError
 from dasktune.graph.events import RunStage, SavePoint, StopStage
 from dasktune.graph.plan import Node
@@ -275,13 +276,14 @@ def test_save_points_of_stages_that_start_now_go_with_them() -> None:
 
 
 def test_states_that_stages_begin_from_are_known_to_be_in_use(
-    tmp_path: Path, one_worker: Client, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, one_worker: Client
 ) -> None:
-    monkeypatch.setattr("dasktune.driver.recorder.USED_SECONDS", -1.0)
     study = open_study(tmp_path)
     space = dt.Space(lr=[0.1])
+    at_once = dt.Timeouts(waits=Waits(used_seconds=0.0))
     study.optimize(dt.algos.Grid(space, max_steps=2), client=one_worker, progress=False)
     assert {row.used for row in study.database.storage_rows()} == {0.0}
-    study.optimize(dt.algos.Grid(space, max_steps=4), client=one_worker, progress=False)
+    longer = dt.algos.Grid(space, max_steps=4)
+    study.optimize(longer, client=one_worker, progress=False, timeouts=at_once)
     used = {row.step: row.used > 0 for row in study.database.storage_rows()}
     assert used == {2: True, 4: False}

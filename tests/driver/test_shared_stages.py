@@ -13,8 +13,8 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
+from dasktune.engine.timeouts import Waits
 from dasktune.graph.plan import SearchPlan
-from dasktune.results import results
 from dasktune.sequences import Constant, Exponential, Linear, MultiStep, Sequence
 from dasktune.storage import layout
 from dasktune.storage.files.objects import open_files
@@ -24,6 +24,10 @@ STEPS = 12
 RATE = Constant(0.1)
 PATIENCE = dt.Limits(seconds=30)
 """Far less than any lease here lasts, and far more than training takes."""
+
+
+LIST_ANEW = dt.Timeouts(waits=Waits(listing_seconds=0.0))
+"""Each run lists the store again."""
 
 
 class Summing(dt.Trainer):
@@ -68,7 +72,8 @@ class Store:
         """Train one trial; return the study's figures."""
         study = self.study(name)
         tuner = dt.algos.Grid(dt.Space(lr=[rate]), max_steps=steps)
-        study.optimize(tuner, client=self.client, limits=PATIENCE, progress=False, last_line=False)
+        options = {"limits": PATIENCE, "timeouts": LIST_ANEW, "progress": False}
+        study.optimize(tuner, client=self.client, last_line=False, **options)
         assert study.limit is None, "nothing is waited for in vain"
         assert study.trials[-1].steps == steps
         return study.summary()
@@ -163,11 +168,8 @@ def test_forged_save_request_does_not_delay_a_study(store: Store, name: str) -> 
     assert store.run("mine")["steps_executed"] == STEPS
 
 
-def test_a_study_that_is_open_finds_what_others_have_saved_since(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(results, "RESULTS_LISTING_SECONDS", 0.0)
+def test_a_study_that_is_open_finds_what_others_have_saved_since(store: Store) -> None:
     store.run("mine", 4, MultiStep(0.5, milestones=[2], gamma=0.5))
     store.run("other")
-    found = store.run("mine")
-    assert (found["steps_executed"], found["steps_reused"]) == (4, STEPS)
+    summary = store.run("mine")
+    assert (summary["steps_executed"], summary["steps_reused"]) == (4, STEPS)

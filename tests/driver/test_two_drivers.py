@@ -15,13 +15,17 @@ import pytest
 from dasktune.algos import Grid
 from dasktune.algos.base import known_configurations
 from dasktune.sequences import Sequence
-from tests.holding import wait_until
+from tests.holding import Gate, wait_until
 
 from .driver_process import follow, space
 
 pytestmark = pytest.mark.cluster
 
+ROOT = Path(__file__).parents[2]
 STEPS = 20
+HELD = 15
+"""Steps after which a driver's trainers are held in mid-stage."""
+
 FIRST, SECOND = [0.1, 0.5], [0.5, 0.9]
 
 
@@ -31,6 +35,7 @@ class Drivers:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.running: list[subprocess.Popen[str]] = []
+        self._gates: dict[str, Gate] = {}
 
     def start(self, name: str, gammas: list[float], **more: object) -> subprocess.Popen[str]:
         options = {
@@ -40,14 +45,15 @@ class Drivers:
             "database": str(self.folder / "studies.db"),
             "log": str(self.log(name)),
             "steps": STEPS,
-            "seconds": 0.002,
-            "hold": str(self.hold(name)),
+            "hold": str(self.gate(name).path),
+            "hold_after": HELD,
+            "lease_seconds": 60.0,
             **more,
         }
-        program = Path(__file__).with_name("driver_process.py")
         self.running.append(
             subprocess.Popen(
-                [sys.executable, str(program), json.dumps(options)],
+                [sys.executable, "-m", "tests.driver.driver_process", json.dumps(options)],
+                cwd=ROOT,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -58,8 +64,9 @@ class Drivers:
     def log(self, name: str) -> Path:
         return self.folder / f"{name}.log"
 
-    def hold(self, name: str) -> Path:
-        return self.folder / f"hold-{name}"
+    def gate(self, name: str) -> Gate:
+        """Return the gate that the trainers of a driver pass after `HELD` steps."""
+        return self._gates.setdefault(name, Gate(self.folder / f"hold-{name}"))
 
     def trained(self, *names: str) -> Counter[str]:
         """Return how often each state was trained by drivers of these names."""
@@ -70,7 +77,7 @@ class Drivers:
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         def holds() -> bool:
-            assert all(one.poll() in (None, 0) for one in self.running), self.running[-1].stderr
+            assert all(driver.poll() in (None, 0) for driver in self.running)
             return condition()
 
         wait_until(holds)
@@ -80,12 +87,12 @@ class Drivers:
 def drivers(tmp_path: Path) -> Iterator[Drivers]:
     made = Drivers(tmp_path)
     yield made
-    for one in made.running:
-        one.kill()
-        one.communicate()
+    for driver in made.running:
+        driver.kill()
+        driver.communicate()
 
 
-def result(driver: subprocess.Popen[str]) -> dict[str, Any]:
+def result_of(driver: subprocess.Popen[str]) -> dict[str, Any]:
     out, errors = driver.communicate(timeout=120)
     assert driver.returncode == 0, errors
     document: dict[str, Any] = json.loads(out)
@@ -94,19 +101,19 @@ def result(driver: subprocess.Popen[str]) -> dict[str, Any]:
 
 def rates(gammas: list[float]) -> list[Sequence]:
     grid = Grid(space(gammas), max_steps=STEPS)
-    return [one.sequences["lr"] for one in known_configurations(grid)]
+    return [configuration.sequences["lr"] for configuration in known_configurations(grid)]
 
 
 def expected(gammas: list[float]) -> list[dict[str, float]]:
     """Return the metric by step of each trial, trained alone."""
-    found = []
+    metrics = []
     for lr in rates(gammas):
         x, by_step = 0.0, {}
         for step in range(STEPS):
             x = follow(x, lr(step))
             by_step[str(step + 1)] = x
-        found.append(by_step)
-    return found
+        metrics.append(by_step)
+    return metrics
 
 
 def unique(*all_gammas: list[float]) -> int:
@@ -120,59 +127,57 @@ def unique(*all_gammas: list[float]) -> int:
     return len(paths)
 
 
-def check(found: dict[str, Any], gammas: list[float]) -> None:
-    assert [found["metrics"][number] for number in sorted(found["metrics"], key=int)] == expected(
-        gammas
-    )
+def check(document: dict[str, Any], gammas: list[float]) -> None:
+    metrics = document["metrics"]
+    assert [metrics[number] for number in sorted(metrics, key=int)] == expected(gammas)
 
 
 @pytest.mark.parametrize("is_common", [True, False], ids=["one database", "store alone"])
 def test_two_drivers_train_each_step_once(drivers: Drivers, is_common: bool) -> None:
     databases = [str(drivers.folder / ("all.db" if is_common else f"{at}.db")) for at in (0, 1)]
-    drivers.hold("first").touch()  # or it may have ended while the second looks around
-    first = drivers.start("first", FIRST, database=databases[0])
-    second = drivers.start("second", SECOND, database=databases[1])
-    drivers.wait_until(lambda: drivers.trained("second").total() > 0)
-    drivers.hold("first").unlink()
-    results = [result(first), result(second)]
+    with drivers.gate("first"):  # or it may have ended while the second looks around
+        first = drivers.start("first", FIRST, database=databases[0], hold_after=0)
+        second = drivers.start("second", SECOND, database=databases[1])
+        drivers.wait_until(lambda: drivers.trained("second").total() > 0)
+    results = [result_of(first), result_of(second)]
     check(results[0], FIRST)
     check(results[1], SECOND)
     trained = drivers.trained("first", "second")
-    repeated = sum(one["summary"]["steps_repeated"] for one in results)
+    repeated = sum(result["summary"]["steps_repeated"] for result in results)
     assert len(trained) == unique(FIRST, SECOND)
     assert trained.total() - len(trained) == repeated, "what was late is reported"
     assert repeated <= 0.03 * len(trained)
-    assert trained.total() == sum(one["summary"]["steps_executed"] for one in results)
+    assert trained.total() == sum(result["summary"]["steps_executed"] for result in results)
 
 
 def test_a_driver_that_comes_later_goes_on_from_what_there_is(drivers: Drivers) -> None:
-    first = drivers.start("first", FIRST, seconds=0.02)
-    drivers.wait_until(lambda: drivers.trained("first").total() > 60)
-    drivers.hold("first").touch()  # or it may have ended while the second looks around
-    second = drivers.start("second", SECOND)
-    drivers.wait_until(lambda: drivers.trained("second").total() > 0)
-    drivers.hold("first").unlink()
-    results = [result(first), result(second)]
+    with drivers.gate("first"):
+        first = drivers.start("first", FIRST)
+        drivers.wait_until(lambda: drivers.trained("first").total() == 2 * HELD)
+        second = drivers.start("second", SECOND)
+        drivers.wait_until(lambda: drivers.trained("second").total() > 0)
+    results = [result_of(first), result_of(second)]
     check(results[0], FIRST)
     check(results[1], SECOND)
     trained = drivers.trained("first", "second")
-    repeated = sum(one["summary"]["steps_repeated"] for one in results)
+    repeated = sum(result["summary"]["steps_repeated"] for result in results)
     assert len(trained) == unique(FIRST, SECOND)
     assert trained.total() - len(trained) == repeated, "what was late is reported"
     assert repeated <= 2 * STEPS
 
 
 def test_a_driver_that_died_is_waited_for_as_long_as_its_lease(drivers: Drivers) -> None:
-    first = drivers.start("first", FIRST, seconds=0.05, lease_seconds=2.0)
-    drivers.wait_until(lambda: drivers.trained("first").total() > 30)
-    first.kill()
-    first.communicate()
+    with drivers.gate("first"):
+        first = drivers.start("first", FIRST, lease_seconds=2.0)
+        drivers.wait_until(lambda: drivers.trained("first").total() == 2 * HELD)
+        first.kill()
+        first.communicate()
     drivers.running.remove(first)
     died_at = drivers.trained("first").total()
     second = drivers.start("second", SECOND, lease_seconds=2.0)
-    check(result(second), SECOND)
+    check(result_of(second), SECOND)
     again = drivers.start("first", FIRST)
-    check(result(again), FIRST)
+    check(result_of(again), FIRST)
     trained = drivers.trained("first", "second")
     assert len(trained) == unique(FIRST, SECOND)
     lost = trained.total() - len(trained)
