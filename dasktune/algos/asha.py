@@ -63,6 +63,11 @@ class ASHA(BracketTuner):
                 return [Extend(trial=best, until=bracket.steps[level + 1], priority=level + 1)]
         return self.ending()
 
+    def again(self, trial: int, level: int, bracket: OpenBracket) -> Extend:
+        """Extend a failed trial to the rung that it was promoted to."""
+        self._failed.discard(trial)
+        return Extend(trial=trial, until=bracket.steps[level], priority=level or -trial)
+
     def on_failure(self, trial: int) -> list[Decision]:
         """Return `Finish` after the last trial; the failed one is not promoted any more."""
         self._failed.add(trial)

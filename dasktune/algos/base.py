@@ -98,6 +98,9 @@ class Tuner(ABC):
     several_objectives: ClassVar[bool] = False
     """Whether it can be used with more than one objective."""
 
+    takes_back: ClassVar[bool] = False
+    """Whether a failed trial can be taken back with `tell_retry`."""
+
     timed: ClassVar[bool] = False
     """Whether it decides by time: its reports then have a `dasktune.types.Now`."""
 
@@ -126,6 +129,20 @@ class Tuner(ABC):
     @abstractmethod
     def tell_failure(self, trial: int) -> list[Decision]:
         """Return the decisions after the failure of a trial, which reports no more."""
+
+    def tell_retry(self, trial: int, step: Step) -> list[Decision]:
+        """Return the decisions after a failed trial was taken back, also after the end.
+
+        Parameters
+        ----------
+        trial
+            Its number.
+        step
+            The step of its last report, 0 without one.
+        """
+        raise ConfigurationError(
+            f"{type(self).__name__} cannot take a failed trial back: it has decided without it"
+        )
 
     @abstractmethod
     def identity(self) -> dict[str, object]:

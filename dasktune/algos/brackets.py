@@ -71,6 +71,7 @@ class BracketTuner(SampledTuner):
         trials for `min_steps`: all at once, with the number that is enough.
     """
 
+    takes_back = True
     state: ClassVar[tuple[str, ...]] = ("brackets", "open")
     options: Halving
     brackets: tuple[OpenBracket, ...]
@@ -109,6 +110,10 @@ class BracketTuner(SampledTuner):
     @abstractmethod
     def launch(self, trial: int, bracket: OpenBracket) -> Extend:
         """Return how far a new trial is trained, and the steps of its reports."""
+
+    @abstractmethod
+    def again(self, trial: int, level: int, bracket: OpenBracket) -> Extend:
+        """Return how far a failed trial is trained that goes on to a rung."""
 
     def layout(self) -> tuple[Bracket, ...]:
         """Return the brackets before the first trial."""
@@ -161,6 +166,24 @@ class BracketTuner(SampledTuner):
     def on_failure(self, trial: int) -> list[Decision]:
         """Return `Finish` after the last trial; the failed one keeps its places in the rungs."""
         return [] if self.open.pop(trial, None) is None else self.ending()
+
+    def on_retry(self, trial: int) -> Extend:
+        """Open a failed trial again, at the rung after the last that it has reported at."""
+        place, level = self.rung_of(trial)
+        self.open[trial] = (place, level)
+        return self.again(trial, level, self.brackets[place])
+
+    def rung_of(self, trial: int) -> tuple[int, int]:
+        """Return the bracket and the next rung of a trial.
+
+        One without a report begins in the widest bracket: where it had begun is not kept.
+        """
+        for place, bracket in enumerate(self.brackets):
+            passed = sum(rung.has(trial) for rung in bracket.rungs)
+            if passed:
+                return place, passed
+        widths = [bracket.width for bracket in self.brackets]
+        return widths.index(max(widths)), 0
 
     def ending(self) -> list[Decision]:
         """Return `Finish` if all trials have begun and ended."""

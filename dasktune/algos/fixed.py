@@ -33,6 +33,7 @@ class FixedTrials(Tuner):
     """
 
     trains_in_full = True
+    takes_back = True
     several_objectives = True
     state = ("_asked", "_open")
     _asked: bool
@@ -85,6 +86,11 @@ class FixedTrials(Tuner):
             return []
         self._open.remove(trial)
         return [] if self._open else [Finish()]
+
+    def tell_retry(self, trial: int, step: Step) -> list[Decision]:
+        """Return the request for the rest of a failed trial."""
+        self._open.add(trial)
+        return [Extend(trial=trial, until=self.max_steps)]
 
     def snapshot(self) -> dict[str, object]:
         """Return the open trials, and whether they were registered."""

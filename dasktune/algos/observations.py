@@ -135,6 +135,10 @@ class Observations:
         """Mark a trial as failed: it reports no more."""
         self._of(trial).failed = True
 
+    def retry(self, trial: int) -> None:
+        """Mark a failed trial as under way again."""
+        self._of(trial).failed = False
+
     def level(self, at_least: int = 0) -> Step | None:
         """Return the step at which trials are compared.
 

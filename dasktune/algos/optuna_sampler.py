@@ -174,6 +174,10 @@ class OptunaSource(Source):
         """Observe the failure of a trial."""
         self._observed.fail(trial)
 
+    def retry(self, trial: int) -> None:
+        """Observe that a failed trial is trained again."""
+        self._observed.retry(trial)
+
     def identity(self) -> object:
         """Return class and attributes of the given sampler."""
         return self._identity

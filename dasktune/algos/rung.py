@@ -50,6 +50,12 @@ class Rung:
         """The largest loss in the top; while the top is empty, the smallest loss of all."""
         return -self._top[0][0] if self._top else self._rest[0][0]
 
+    def has(self, trial: int) -> bool:
+        """Whether a trial has reported; in O(n)."""
+        return any(known == trial for _, _, known in self._top) or any(
+            known == trial for _, _, known, _ in self._rest
+        )
+
     def record(self, loss: float, trial: int) -> int | None:
         """Add a report, in O(log n); return the trial to promote now, if there is one.
 

@@ -7,7 +7,7 @@ import json
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -247,6 +247,17 @@ class SampledTuner(Tuner):
         self.source.fail(trial)
         return self.on_failure(trial)
 
+    def tell_retry(self, trial: int, step: Step) -> list[Decision]:
+        """Return the request for the rest of a failed trial, if the tuner can take it back."""
+        if not self.takes_back:
+            return super().tell_retry(trial, step)
+        self.source.retry(trial)
+        return [rest_of(self.on_retry(trial), step)]
+
+    def on_retry(self, trial: int) -> Extend:
+        """Return the request for a failed trial that is taken back; for kinds that can."""
+        raise InternalError(f"{type(self).__name__} takes no trial back, got trial {trial}")
+
     @property
     def configurations(self) -> tuple[Configuration, ...] | None:
         """The configurations that will be tried; None if a sampler proposes them one by one."""
@@ -328,6 +339,7 @@ class IndependentTrials(SampledTuner):
     A kind implements `request`, and calls `on_failure` for a trial that has ended.
     """
 
+    takes_back = True
     state: ClassVar[tuple[str, ...]] = ("open",)
     open: set[int]
     """The trials that have begun and not ended."""
@@ -360,9 +372,19 @@ class IndependentTrials(SampledTuner):
         self.open.remove(trial)
         return [] if self.open or self.left else [Finish()]
 
+    def on_retry(self, trial: int) -> Extend:
+        """Open a failed trial again."""
+        self.open.add(trial)
+        return self.request(trial)
+
     def grow(self, trials: int) -> list[Decision]:
         """Draw the added trials, unless a sampler learns: then they wait for free workers."""
         return self.ask(0)
+
+
+def rest_of(extend: Extend, step: Step) -> Extend:
+    """Return a request without the reports at steps up to `step`."""
+    return replace(extend, reports=tuple(at for at in extend.reports if at > step))
 
 
 def source_of(space: AnySpace, sampler: object, seed: int) -> Source:

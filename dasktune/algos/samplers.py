@@ -54,6 +54,9 @@ class Source(ABC):
     def fail(self, trial: int) -> None:
         """Observe the failure of a trial."""
 
+    def retry(self, trial: int) -> None:
+        """Observe that a failed trial is trained again."""
+
     @abstractmethod
     def identity(self) -> object:
         """Return JSON that is equal for sources with equal proposals."""

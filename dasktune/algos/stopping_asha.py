@@ -44,6 +44,10 @@ class StoppingASHA(BracketTuner):
         until, reports = bracket.steps[-1], bracket.steps[:-1]
         return Extend(trial=trial, until=until, reports=reports, priority=-trial)
 
+    def again(self, trial: int, level: int, bracket: OpenBracket) -> Extend:
+        """Extend a failed trial to the end, with a report at each rung that is left."""
+        return self.launch(trial, bracket)
+
     def on_report(self, report: Report) -> list[Decision]:
         """Return `Stop` if the trial is not among the best at the last rung it has passed."""
         place, level = self.open.get(report.trial, (0, 0))

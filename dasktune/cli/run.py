@@ -60,6 +60,9 @@ def run(
     allow_failed_check: Annotated[
         bool, typer.Option("--allow-failed-check", help="Merge although the check failed.")
     ] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Train failed trials again.")
+    ] = False,
     log: LogFlags,
 ) -> None:
     """Run a study; go on where it was interrupted.
@@ -88,6 +91,8 @@ def run(
             progress=progress,
             allow_failed_check=allow_failed_check,
         )
+        if retry_failed:
+            study.retry_failed()
         _optimize(study, optimize, connect)
     page = None if no_report else study.report(report)
     raise typer.Exit(_print_results(study, page, as_json=as_json))

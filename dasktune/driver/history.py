@@ -32,17 +32,20 @@ class TunerPlace:
         Its events from its last snapshot on, all if there is none; empty if it is new.
     widen
         How many trials in all it is to be given now; None if that is what it has.
+    retry
+        The failed trials that it takes back now, by its own numbers.
     """
 
     number: int
     tuner: Tuner
     records: list[Record]
     widen: int | None = None
+    retry: tuple[int, ...] = ()
 
     @property
     def has_ended(self) -> bool:
         """Whether nothing is left to do."""
-        return self.widen is None and has_ended(self.records)
+        return self.widen is None and not self.retry and has_ended(self.records)
 
     @property
     def ending(self) -> str:

@@ -167,7 +167,14 @@ def begin_tuner(
     """
     tuner, number = place.tuner, place.number
     if place.records:
-        return engine.resume(tuner, place=number, records=place.records, now=now, widen=place.widen)
+        return engine.resume(
+            tuner,
+            place=number,
+            records=place.records,
+            now=now,
+            widen=place.widen,
+            retry=place.retry,
+        )
     return engine.begin(tuner, place=number, capacity=capacity, now=now, inputs=dict(inputs))
 
 

@@ -113,11 +113,11 @@ def _for_workers(view: RunView, around: Surroundings) -> Iterator[Wait]:
 
 def _for_aside(view: RunView) -> Iterator[Wait]:
     """Yield the workers that get no stages for a while, because stage after stage raised there."""
-    aside = list(view.aside)
-    for one in aside[:MOST_WORKERS]:
-        yield Wait(kind="aside", text=f"{aside_text(one)}; it is tried again later")
-    if len(aside) > MOST_WORKERS:
-        text = f"{_counted(len(aside) - MOST_WORKERS, 'worker')} more put aside"
+    workers = list(view.aside)
+    for aside in workers[:MOST_WORKERS]:
+        yield Wait(kind="aside", text=f"{aside_text(aside)}; it is tried again later")
+    if len(workers) > MOST_WORKERS:
+        text = f"{_counted(len(workers) - MOST_WORKERS, 'worker')} more put aside"
         yield Wait(kind="aside", text=text)
 
 

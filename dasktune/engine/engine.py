@@ -160,6 +160,7 @@ class Engine:
         records: Iterable[Record],
         now: float,
         widen: int | None = None,
+        retry: Iterable[int] = (),
     ) -> Outcome:
         """Go on with a tuner whose records are in the log.
 
@@ -175,6 +176,8 @@ class Engine:
             Seconds since the run began.
         widen
             Number of trials in all that it is given from now on, if it changes.
+        retry
+            The failed trials that it takes back, by its own numbers.
 
         Raises
         ------
@@ -191,6 +194,8 @@ class Engine:
         # Rows say this already; written again, they could undo what another driver added.
         self._changed.clear()
         self._ask_again(session, now)
+        for local in retry:
+            self._retry(session, local, now)
         if widen is not None:
             self._widen(session, widen, now)
         return self._settle(now)
@@ -405,8 +410,16 @@ class Engine:
         self._note({**cause, "traceback": failure.traceback}, decisions)
         self._apply(session, decisions, now)
 
+    def _retry(self, session: Session, local: int, now: float) -> None:
+        trial = self.trials[session.numbers[local]]
+        self._dispatcher.forgive(trial.number)
+        self._take_retry(session, trial)
+        decisions = session.tuner.tell_retry(local, trial.steps)
+        self._note({"kind": "retry", "trial": local, "step": trial.steps}, decisions)
+        self._apply(session, decisions, now)
+
     def _widen(self, session: Session, trials: int, now: float) -> None:
-        self._take_widening(session)
+        self._reopen(session)
         decisions = session.tuner.widen(trials)
         self._note({"kind": "widen", "trials": trials}, decisions)
         self._apply(session, decisions, now)
@@ -429,7 +442,13 @@ class Engine:
         trial.message, trial.traceback = message, traceback
         self._changed[trial.number] = None
 
-    def _take_widening(self, session: Session) -> None:
+    def _take_retry(self, session: Session, trial: TrialRecord) -> None:
+        """Open the tuner again, and a trial that had failed."""
+        self._reopen(session)
+        trial.state, trial.message, trial.traceback = TrialState.PAUSED, "", ""
+        self._changed[trial.number] = None
+
+    def _reopen(self, session: Session) -> None:
         """Open the tuner again, and what it had not stopped itself."""
         session.finished, session.ending = False, ""
         for local, number in session.numbers.items():
@@ -473,7 +492,9 @@ class Engine:
                 trial = self.trials[session.numbers[record["trial"]]]
                 self._take_failure(session, trial, record["message"], record["traceback"])
             case "widen":
-                self._take_widening(session)
+                self._reopen(session)
+            case "retry":
+                self._take_retry(session, self.trials[session.numbers[record["trial"]]])
             case "predicted":
                 session.questions.discard(record["trial"])
             case _:

@@ -33,9 +33,15 @@ from dasktune.types import (
 Record = Mapping[str, Any]
 """One entry of the event log."""
 
-KINDS = ("tuner", "ask", "tell", "fail", "widen", "predicted", "time", "clock", "snapshot")
+KINDS = (
+    *("tuner", "ask", "tell", "fail", "retry", "widen", "predicted", "time", "clock", "snapshot"),
+)
 """``tuner`` begins it, with identity and inputs; ``snapshot`` holds its state, and ``clock`` how
 long a timed tuner has run when a run of it ended: neither is a call."""
+
+
+REOPENING = ("retry", "widen")
+"""Kinds of records after which a tuner goes on that had ended."""
 
 
 def describe(decision: Decision) -> dict[str, object]:
@@ -118,6 +124,8 @@ def call(tuner: Tuner, record: Record, objective: Objective) -> list[Decision]:
             return tuner.tell_time(record["seconds"])
         case "fail":
             return tuner.tell_failure(record["trial"])
+        case "retry":
+            return tuner.tell_retry(record["trial"], record["step"])
         case "widen":
             return tuner.widen(record["trials"])
         case "snapshot" | "clock":
@@ -127,7 +135,7 @@ def call(tuner: Tuner, record: Record, objective: Objective) -> list[Decision]:
 
 
 def has_ended(records: Iterable[Record]) -> bool:
-    """Return whether a tuner has ended and was not widened since, by its records.
+    """Return whether a tuner has ended and was not opened again since, by its records.
 
     They may be all, or those from a snapshot on.
     """
@@ -137,7 +145,7 @@ def has_ended(records: Iterable[Record]) -> bool:
             ended = record["state"]["finished"]
         else:
             ended = any(decision["do"] == "finish" for decision in record["decisions"]) or (
-                ended and record["kind"] != "widen"
+                ended and record["kind"] not in REOPENING
             )
     return ended
 
@@ -153,7 +161,7 @@ def ending_of(records: Iterable[Record]) -> str:
             ending = record["state"].get("ending", "")
         else:
             ends = [decision for decision in record["decisions"] if decision["do"] == "finish"]
-            if ends or record["kind"] == "widen":
+            if ends or record["kind"] in REOPENING:
                 ending = ends[-1].get("reason", "") if ends else ""
     return ending
 
@@ -218,6 +226,8 @@ def cause_of(record: Record) -> str:
             return f"the report of trial {record['trial']} at step {record['step']}"
         case "fail":
             return f"the failure of trial {record['trial']}"
+        case "retry":
+            return f"taking trial {record['trial']} back, which had failed"
         case "predicted":
             return f"a prediction for trial {record['trial']}"
         case "time":

@@ -141,6 +141,11 @@ class Dispatcher:
             self._fill(now)
         return self._take()
 
+    def forgive(self, trial: int) -> None:
+        """Forget that steps of a trial cannot be trained: they are tried again."""
+        for node in list(self.plan.paths[trial].leaf.up()):
+            self.frontier.forgive(node)
+
     def answer(self, trial: int, step: Step, metrics: Metrics) -> list[Instruction]:
         """Handle metrics that were measured elsewhere, for a trial that no worker trains."""
         node = self.plan.register(trial, self.plan.paths[trial].sequences, step)

@@ -203,6 +203,15 @@ class Frontier:
         node, step = place
         return self.work(node.holder(step + 1)).trained > step
 
+    def forgive(self, node: Node) -> None:
+        """Forget that training of a node raised."""
+        work = self.work(node)
+        work.failed, work.losses, work.lost_at = None, 0, -1
+        work.raised_on.clear()
+        work.errors.clear()
+        self._raised.pop(node, None)
+        self.update(node)
+
     def state_arrived(self, node: Node) -> None:
         """Handle a new state of a node; if it is at the node's end, the children can start."""
         self.update(node)
@@ -322,7 +331,7 @@ class Frontier:
         self._raised[node] = None
 
     def excuse(self, place: Place, worker: str) -> None:
-        """Note that what raised after a place proves nothing, since its worker is not trusted."""
+        """Take back an error after a place: its worker is put aside, so it proves nothing."""
         node, step = place
         errors = self.work(node.holder(step + 1)).errors
         errors[step] = [other for other in errors.get(step, ()) if other != worker]

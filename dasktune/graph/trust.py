@@ -176,7 +176,7 @@ class Trust:
 
     @property
     def next_return(self) -> float | None:
-        """When the next worker is tried again; None if none is put aside."""
+        """When the next worker is tried again; None if all workers are trusted."""
         return min((self._conduct[worker].until or 0.0 for worker in self._aside), default=None)
 
     def returning(self, now: float) -> list[str]:

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -83,6 +84,7 @@ class Optimizer:
         self._lock = threading.Lock()
         self._is_stopping: bool | None = None  # None while nothing runs
         self._warned = False
+        self._retries: frozenset[int] = frozenset()
         self.limit: str | None = None
         self.ending = ""
         self.runner: DaskRunner | None = None
@@ -156,7 +158,7 @@ class Optimizer:
         with self.alone():
             results.catch_up()
             results.look_again(timeouts.waits.listing_seconds)
-            place, self.limit = results.history.place_of(tuner), None
+            place, self.limit = self._with_retries(results.history.place_of(tuner)), None
             self.ending = place.ending
             if place.has_ended:
                 logger.info("study %s: this tuner has ended already", self._name)
@@ -168,7 +170,8 @@ class Optimizer:
             meter = Meter(limits, results.objective, used, save, save_seconds=save_seconds)
             if meter.reached() is None:
                 self._check_resumable(allow_failed_check)
-                place = self._take_over(tuner, place, run)
+                place = self._with_retries(self._take_over(tuner, place, run))
+                self._retries = frozenset()
                 gpus = gpus_per_local_worker(client, gpus_per_worker, results.options.needs)
                 try:
                     with (
@@ -190,6 +193,46 @@ class Optimizer:
             prefix = f"{reason}; " if reason else ""
             line = savings_line(results.summary())
             sys.stderr.write(f"{self._name}: {prefix}{line}\n")
+
+    def retry_failed(self) -> list[int]:
+        """Have the next `optimize` train the failed trials of its tuner again.
+
+        Each goes on from its last stored state, and its tuner takes it back. So trials that
+        failed for a reason outside of the trainer (a mount, a full disk) are not lost. Tuners
+        that have decided without the failed trials refuse: SHA, Hyperband, Milestones, PBT and
+        Repeats.
+
+        Returns
+        -------
+        list
+            The numbers of the study's failed trials.
+
+        Examples
+        --------
+        ``study.retry_failed(); study.optimize(tuner)``
+        """
+        with self.alone():
+            self._results.catch_up()
+            records = self._results.records.values()
+            failed = [record.number for record in records if record.state is TrialState.FAIL]
+            self._retries = frozenset(failed)
+        return sorted(failed)
+
+    def _with_retries(self, place: TunerPlace) -> TunerPlace:
+        """Return a place with the failed trials of its tuner that are to be trained again."""
+        records = self._results.records
+        failed = [records[number] for number in sorted(self._retries) if number in records]
+        retry = tuple(
+            record.local
+            for record in failed
+            if record.tuner == place.number and record.state is TrialState.FAIL
+        )
+        if retry and not place.tuner.takes_back:
+            raise ConfigurationError(
+                f"{type(place.tuner).__name__} cannot take a failed trial back: it has decided "
+                f"without it; the study has {len(retry):,}"
+            )
+        return replace(place, retry=retry)
 
     def _take_over(self, tuner: Tuner, place: TunerPlace, run: str) -> TunerPlace:
         """Begin a run: from now on, an earlier driver that still runs elsewhere cannot write."""

@@ -50,6 +50,23 @@ def test_a_failed_trial_is_named_and_the_others_complete(folder: Folder) -> None
     assert status["trials"] == {"COMPLETE": 4, "FAIL": 1}
 
 
+def test_retry_failed_trains_only_failed_trials_again(folder: Folder) -> None:
+    first = folder.command(*RUN, "--config", "bad=true")
+    assert first.returncode == 1, first.stderr
+    steps = folder.steps()
+    (before,) = read(str(folder.path / "runs" / "counting"))
+    again = folder.command(*RUN, "--config", "bad=true")
+    (same,) = read(str(folder.path / "runs" / "counting"))
+    assert (again.returncode, same.stages) == (1, before.stages), "it had ended"
+    again = folder.command(*RUN, "--config", "bad=true", "--retry-failed")
+    assert again.returncode == 1, again.stderr
+    (after,) = read(str(folder.path / "runs" / "counting"))
+    assert after.trials == before.trials
+    assert after.stages["failed"] > before.stages["failed"]
+    assert after.stages["trained"] == before.stages["trained"]
+    assert folder.steps() == steps
+
+
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_goes_on_where_it_was(
     folder: Folder, signal_number: signal.Signals

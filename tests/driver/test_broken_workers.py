@@ -75,16 +75,20 @@ def break_workers(client: Client, folder: Path, count: int) -> set[str]:
     return set(broken)
 
 
-def run(client: Client, folder: Path, wrong: float = -1.0) -> Study:
+def grid(trials: int = TRIALS) -> dt.algos.Grid:
+    return dt.algos.Grid(dt.Space(lr=[float(lr) for lr in range(trials)]), max_steps=2)
+
+
+def run(client: Client, folder: Path, wrong: float = -1.0, trials: int = TRIALS) -> Study:
     study = dt.create_study(
         Mounted,
         name="mounted",
         storage=folder / "store",
         metric="loss",
         config={"lacking": str(folder / "lacking"), "wrong": wrong},
+        load_if_exists=True,
     )
-    grid = dt.algos.Grid(dt.Space(lr=[float(lr) for lr in range(TRIALS)]), max_steps=2)
-    study.optimize(grid, client=client, progress=False)
+    study.optimize(grid(trials), client=client, progress=False)
     return study
 
 
@@ -131,4 +135,25 @@ def test_trial_that_raises_on_every_worker_fails_alone(tmp_path: Path, client: C
     assert "wrong everywhere" in str(study.trials[7].error)
     assert set(raised_by_worker(study).values()) == {1}
     assert 2 <= len(raised_by_worker(study)) <= 4
+    study.close()
+
+
+def test_retry_failed_trains_what_failed_once_the_mount_is_there(
+    tmp_path: Path, client: Client
+) -> None:
+    break_workers(client, tmp_path / "lacking", 4)
+    study = run(client, tmp_path, trials=6)
+    assert {trial.state.value for trial in study.trials} == {"FAIL"}
+    for file in (tmp_path / "lacking").iterdir():
+        file.unlink()
+    assert study.retry_failed() == list(range(6))
+    study.close()
+    study = run(client, tmp_path, trials=6)
+    assert {trial.state.value for trial in study.trials} == {"FAIL"}, "asked of another object"
+    assert study.retry_failed() == list(range(6))
+    study.optimize(grid(6), client=client, progress=False)
+    assert [trial.value for trial in study.trials] == [2.0 * lr for lr in range(6)]
+    assert {trial.state.value for trial in study.trials} == {"COMPLETE"}
+    assert all(trial.error is None for trial in study.trials)
+    assert study.retry_failed() == []
     study.close()

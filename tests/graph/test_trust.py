@@ -77,7 +77,7 @@ class Cluster:
         raise AssertionError(f"trials {list(self.dispatcher.wanted)} never end")
 
     def turn(self) -> None:
-        """Let each worker do a turn's work."""
+        """Do one turn of each worker."""
         self.now += 0.01
         self.tell(Tick())
         for worker, queue in self._queues.items():
@@ -217,7 +217,7 @@ def test_last_worker_left_is_taken_back() -> None:
     assert len(cluster.complete) == 13
 
 
-def test_good_worker_put_aside_for_wrong_trials_is_the_last_resort() -> None:
+def test_good_worker_put_aside_wrongly_is_the_last_resort() -> None:
     cluster = Cluster(on_one_host(2), wrong=range(3))
     cluster.broken = {"w1"}
     cluster.train(9)
