@@ -32,7 +32,7 @@ STATE_NBYTES = {None: 200_000, 1: 50_000}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """What a run came to.
+    """The steps and bytes of a run.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def _each_step(client: Client, steps: int) -> list[Figure]:
 def _halving(
     client: Client, name: str, kind: Callable[..., Tuner], trials: int, steps: int
 ) -> list[Figure]:
-    """Return what pausing trials costs: promoted ones may have to be trained again."""
+    """Return the cost of pausing trials: a promoted trial may have to be trained again."""
 
     def tuner() -> Tuner:
         return kind(hippo_448(), trials=trials, max_steps=steps, min_steps=max(1, steps // 8))
@@ -157,7 +157,7 @@ def _run(
 
 @contextmanager
 def _sampled(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """Let a process of its own look how large a folder is, until it is told to say so."""
+    """Yield a process that samples the size of a folder until its input ends."""
     command = [sys.executable, __file__, SAMPLE_OPTION, str(folder)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, text=True, **pipes) as process:  # type: ignore[call-overload]

@@ -189,7 +189,7 @@ def place(url: Path | None) -> Iterator[Place]:
 
 
 def throughput(files: Place, name: str, state: State, rounds: int) -> list[Figure]:
-    """Return what of a raw object's throughput each way of storing a state reaches."""
+    """Return the throughput of each way of storing a state, as a share of a raw object's."""
     snapshot = encode(state)
     raw, memory = snapshot.data.tobytes(), snapshot.data.copy()
     tensors = {key: value.contiguous() for key, value in tensors_of(state).items()}
@@ -243,7 +243,7 @@ def rotated(ways: Iterable[str], number: int) -> list[str]:
 
 
 def settle(files: Place) -> None:
-    """Let the disk finish what others have left to it."""
+    """Wait until the disk has written the files of other processes."""
     if files.is_local:
         os.sync()
 
@@ -271,7 +271,7 @@ def encode_again(snapshot: Any) -> Any:
 
 
 def torch_bytes(state: State) -> bytes:
-    """Return what torch writes into a file."""
+    """Return the bytes that torch writes into a file."""
     file = io.BytesIO()
     torch.save(state, file)
     return file.getvalue()
@@ -290,7 +290,7 @@ def seconds(work: Callable[..., object], *arguments: object) -> float:
 
 
 def hold_ups(states: Mapping[str, State], short: bool) -> list[Figure]:
-    """Return what the training thread does per checkpoint."""
+    """Return the time of the training thread for each checkpoint."""
     rounds = 1 if short else HOLD_UPS
     large, plain = states["large"], encode(states["large"]).data
     memory = encode(large).data

@@ -66,7 +66,7 @@ class Classifier(dt.Trainer):
         self.rng.bit_generator.state = state["rng"]
 
     def _forward(self, points: Array) -> tuple[Array, Array]:
-        """Return what the hidden layer gives, and the chances of each class."""
+        """Return the values of the hidden layer, and the chances of each class."""
         inner = np.tanh(points @ self.hidden)
         scores = inner @ self.output
         chances = np.exp(scores - scores.max(axis=1, keepdims=True))

@@ -70,7 +70,7 @@ def _record(
 
 
 def group_of(of: RecordedSet) -> str:
-    """Return what is held out together: a task, whatever its variants and trials."""
+    """Return the group that is held out together: all variants and trials of a task."""
     return "own" if of.source.startswith("own") else f"{of.source} {of.task}"
 
 
@@ -89,7 +89,7 @@ class Question:
 
 
 def asked(rng: Random, record: Record) -> Question | None:
-    """Return a question about a record as another might have recorded it; None if there is none."""
+    """Return a question about a changed copy of a record, or None."""
     record = _another_unit(rng, record)
     count, steps = len(record.scores), record.steps
     fraction = rng.choice(FRACTIONS) if rng.random() < 0.4 else np.exp(rng.uniform(-3.9, -0.05))

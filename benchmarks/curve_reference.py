@@ -43,7 +43,7 @@ class PlainEnsemble:
         self.walkers, self.samples, self.recency = walkers, samples, recency
 
     def predict(self, curve: Curve, steps: tuple[Step, ...], *, seed: int = 0) -> Prediction:
-        """Return what the second half of the samples says."""
+        """Return the prediction by the second half of the samples."""
         check_question(curve, steps)
         known = [step for step, _ in curve.measured]
         scores = np.array([score for _, score in curve.measured])
@@ -92,7 +92,7 @@ class Target:
 
     @classmethod
     def of(cls, at: Abscissae, y: Array, ends: Abscissae, recency: bool) -> Target | None:
-        """Return it; None if no family could be fitted."""
+        """Return the target of the fit, or None if all families fail."""
         families, start = [], []
         for family in FAMILIES:
             try:

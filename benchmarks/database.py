@@ -1,4 +1,4 @@
-"""What the database costs: writing reports, opening a study, and saying how it stands."""
+"""The cost of the database: writing reports, opening a study, and reading its status."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _of_server(url: str, name: str, short: bool) -> list[Figure]:
 
 
 def _outcomes(reports: int, together: int) -> list[list[tuple[Outcome, str]]]:
-    """Return what an engine would say after reports, by transaction, with their state keys."""
+    """Return an engine's outcomes of reports by transaction, with their state keys."""
     trials = [_trial(number, reports) for number in range(100)]
     found: list[list[tuple[Outcome, str]]] = []
     for number in range(reports):

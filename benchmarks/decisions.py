@@ -1,4 +1,4 @@
-"""What decisions cost: ASHA's per report and per trial, POP's per boundary."""
+"""The cost of decisions: ASHA's per report and per trial, POP's per boundary."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _extends(decisions: list[Decision]) -> list[Extend]:
 
 
 def _memory(trials: int) -> Figure:
-    """Return what a tuner keeps of a report."""
+    """Return the memory that a tuner keeps for a report."""
     tuner = _tuner(SPACE, trials)
     jobs = _extends(tuner.ask(1))
     gc.collect()
@@ -130,7 +130,7 @@ def _memory(trials: int) -> Figure:
 
 
 def _per_boundary(trials: int, rounds: int) -> Figure:
-    """Return what the driver does at a boundary of POP: all but the prediction itself."""
+    """Return the driver's work at a boundary of POP: all but the prediction itself."""
     tuner = dt.algos.POP(
         SPACE,
         target=0.9,
@@ -175,7 +175,7 @@ def _per_boundary(trials: int, rounds: int) -> Figure:
 
 
 def _per_trial(what: str, space: dt.Space, trials: int, repeats: int) -> Figure:
-    """Return what it costs to draw a trial and register it."""
+    """Return the cost of drawing a trial and registering it."""
     costs = []
     for _ in range(repeats):
         tuner = _tuner(space, trials)

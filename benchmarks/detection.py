@@ -78,7 +78,7 @@ class Mark:
 
 
 def marks(log: Path) -> list[Mark]:
-    """Return what trainers wrote down so far."""
+    """Return the marks that trainers have written so far."""
     if not log.exists():
         return []
     whole = log.read_text().rpartition("\n")[0]

@@ -113,7 +113,7 @@ def _long(steps: int) -> list[Figure]:
 
 
 def _key_cost(steps: int) -> Figure:
-    """Return what naming the last state of a long trial costs, once, before it is submitted."""
+    """Return the cost of computing the key of a long trial's last state, once."""
     plan = SearchPlan(root_key("long", 0))
     leaf = plan.register(0, {"lr": Exponential(0.1, gamma=1 - 1e-5)}, steps)
     began = time.process_time()
@@ -128,7 +128,7 @@ def _key_cost(steps: int) -> Figure:
 
 
 def _plan_memory(trials: int) -> Figure:
-    """Return what a plan takes in a process of its own."""
+    """Return the memory of a plan in a process of its own."""
     command = [sys.executable, __file__, PLAN_OPTION, str(trials)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     nodes, mebibytes = (float(word) for word in done.stdout.split())
@@ -157,7 +157,7 @@ def _resident_mebibytes() -> float:
 
 
 def _own_cost(what: str, sequences: Mapping[str, Sequence], steps: int) -> Figure:
-    """Return what a step costs on a worker beyond the same calls made by hand."""
+    """Return the cost of a step on a worker beyond the same calls by hand."""
     ours, by_hand = [], []
     for _ in range(5):
         ours.append(_on_host(sequences, steps))

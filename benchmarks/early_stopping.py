@@ -94,7 +94,7 @@ class Again(Tuner):
         return [] if still else [Finish()]
 
     def identity(self) -> dict[str, object]:
-        """Return what it is."""
+        """Return the tuner's identity."""
         return {"tuner": "Again", "steps": [trial.steps for trial in self._trials]}
 
 

@@ -1,4 +1,4 @@
-"""What the constants of eviction change: steps trained in a small store, on a virtual clock.
+"""The effect of the constants of eviction: steps trained in a small store, on a virtual clock.
 
 Each constant is neutralised in turn, and the same studies run again with a tenth or a twentieth
 of the room that all their states take. Workers are simulated; the evictor, the values of states

@@ -72,7 +72,7 @@ class Net(dt.TorchTrainer):
 
 @dataclass(slots=True)
 class Tally:
-    """What was compared."""
+    """The numbers of compared trials, states and metrics."""
 
     trials: int = 0
     states: int = 0

@@ -1,4 +1,4 @@
-"""What every benchmark here has in common: figures with bounds, as a table and as JSON."""
+"""Figures with bounds, as a table and as JSON: the common part of all benchmarks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Figure:
 
     @property
     def reached(self) -> bool | None:
-        """Whether the value is within its bound; None if it has none."""
+        """Whether the value is within its bound; None without a bound."""
         if self.equals is not None:
             return self.value == self.equals
         return None if self.at_most is None else self.value <= self.at_most
@@ -127,7 +127,7 @@ def publish(
 
 
 def machine() -> dict[str, object]:
-    """Return what the figures were measured on."""
+    """Return the machine and the versions on which the figures were measured."""
     return {
         "cores": len(os.sched_getaffinity(0)),
         "load": os.getloadavg()[0],

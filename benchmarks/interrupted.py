@@ -166,7 +166,7 @@ def write_study(
 
 
 def next_records(engine: Engine, count: int) -> list[Record]:
-    """Return what an engine notes when it is told of the next end of trials that wait for one."""
+    """Return an engine's records of the next ends of trials that wait for one."""
     found: list[Record] = []
     for number in sorted(engine.view.wanted)[:count]:
         node = engine.view.wanted[number][0]

@@ -69,7 +69,7 @@ POLICIES: dict[str, Make] = {"Default": _random, "Bandit": _bandit, "POP": _pop}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Took:
-    """What a run took from its first stage on, in seconds, and how many steps it trained."""
+    """The seconds of a run from its first stage on, and its number of trained steps."""
 
     total: float
     to_target: float | None
@@ -77,7 +77,7 @@ class Took:
 
     @classmethod
     def live(cls, study: Study, target: float) -> Took:
-        """Return what a live run took, by its workers' clocks."""
+        """Return the seconds of a live run, by its workers' clocks."""
         began = min(one.started for one in study.stages() if one.started)
         measured = [one for trial in study.trials for one in trial.metrics.values()]
         reached = [one["clock"] for one in measured if one[METRIC] >= target]
@@ -89,7 +89,7 @@ class Took:
 
     @classmethod
     def simulated(cls, found: Simulation, target: float) -> Took:
-        """Return what a simulated run took."""
+        """Return the seconds of a simulated run."""
         began = min(one.at for one in found.events)
         reached = found.time_to(target)
         return cls(

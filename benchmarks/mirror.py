@@ -1,4 +1,4 @@
-"""What mirroring a study to Optuna costs: the driver, and the whole run, with SQLite."""
+"""The cost of mirroring a study to Optuna: of the driver, and of the whole run, with SQLite."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def _record(number: int, reports: int) -> TrialRecord:
 
 
 def _only_writing(trials: int, reports: int) -> list[Figure]:
-    """Return what a report costs that is written when all is done, here and by Optuna itself."""
+    """Return the cost of a report that is written at the end, here and by Optuna itself."""
     losses = {step: {"loss": 1 / step} for step in range(1, reports + 1)}
     seen = []
     for number in range(trials):

@@ -136,7 +136,7 @@ def answers(name: str, predictor: Predictor, asked: Iterable[Challenge]) -> Iter
 
 
 def lines(found: Sequence[Answer], *, beside_plain: bool) -> list[Line]:
-    """Return what answers come to: by source and part, by source, and all together."""
+    """Return the scores of answers: by source and part, by source, and all together."""
     sources = list(dict.fromkeys(one.source for one in found))
     names = list(dict.fromkeys(one.predictor for one in found))
     noisy = [one for one in found if one.source not in SMOOTH]

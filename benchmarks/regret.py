@@ -186,7 +186,7 @@ def _checked(data: Path | None) -> Path:
 
 
 def table_names(folder: Path) -> list[str]:
-    """Return what `table` can be asked for."""
+    """Return the names that `table` accepts."""
     with (
         np.load(folder / TASKSET, allow_pickle=False) as taskset,
         np.load(folder / LCBENCH, allow_pickle=False) as lcbench,

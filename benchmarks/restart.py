@@ -199,7 +199,7 @@ def _go_on(folder: Path, tuner: Tuner, database: str | None) -> dict[str, float]
 
 
 def _following(folder: Path, tuner: Tuner, database: str | None) -> list[Any]:
-    """Return what an engine that goes on with the study notes of further reports."""
+    """Return the records of further reports by an engine that continues the study."""
     study = open_study(folder, database)
     engine = study._optimizer.engine()
     begin_tuner(engine, study.results.history.place_of(tuner), {}, 0.0, 0)

@@ -43,7 +43,7 @@ DISTANCES = (1, 2, 5, 10)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """What one run of a study came to; the seconds include its database, and its own cluster."""
+    """The figures of one run of a study; the seconds include its database and its own cluster."""
 
     seconds: float
     trained: int

@@ -74,7 +74,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """What the scores of many predictions come to: means, but for the one that says otherwise."""
+    """Summaries of the scores of many predictions: means, apart from `median_error`."""
 
     nll: float
     crps: float
@@ -84,7 +84,7 @@ class Scores:
 
     @classmethod
     def of(cls, scores: Iterable[Score]) -> Scores:
-        """Return what some scores, at least one, come to."""
+        """Return the summary of at least one score."""
         found = list(scores)
         columns = {one.name: [getattr(score, one.name) for score in found] for one in fields(Score)}
         return cls(
@@ -186,7 +186,7 @@ def _log_tail(distance: float, gap: float, width: float) -> float:
 
 
 def _tail_part(edge: float, gap: float, truth: float) -> float:
-    """Return what the tail below `edge` adds to the CRPS."""
+    """Return the part of the CRPS below `edge`."""
     scale, level = TAIL * gap, LEVELS[0]
     whole = scale * level**2 / 2
     if truth >= edge:
@@ -196,7 +196,7 @@ def _tail_part(edge: float, gap: float, truth: float) -> float:
 
 
 def _piece(ends: tuple[float, float], levels: tuple[float, float], truth: float) -> float:
-    """Return what lies between two neighbours among the scores adds to the CRPS."""
+    """Return the part of the CRPS between two neighbours among the scores."""
     (low, high), (first, last) = ends, levels
     if truth >= high:
         return (high - low) * _mean_square(first, last)

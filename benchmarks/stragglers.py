@@ -75,7 +75,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """What a tuner came to under some conditions: means over the repeats."""
+    """The results of a tuner under given conditions: means over the repeats."""
 
     kind: str
     deviation: float

@@ -94,7 +94,7 @@ def load(folder: Path, sources: Iterable[str] = (), share: float = SHARE) -> lis
 
 
 def named(of: RecordedSet, share: float = SHARE) -> NamedTrace | None:
-    """Return the trace of a set; None if too many or none of its runs reach the target."""
+    """Return the trace of a set, or None if too many or too few runs reach its target."""
     scores, seconds, configurations = _timed(of) if of.target is not None else _stepped(of)
     best = np.max(scores, axis=1, initial=-np.inf, where=np.isfinite(scores))
     target = of.target
@@ -149,7 +149,7 @@ def _after_the_start(curve: RecordedCurve) -> tuple[float, ...]:
 
 
 def _timed(of: RecordedSet) -> tuple[Array, Array, Configurations]:
-    """Return what was known at equal times, and the seconds between them.
+    """Return the values known at equal times, and the seconds between these times.
 
     A run that ended keeps what it had: it had reached its target, or its time was over.
     """

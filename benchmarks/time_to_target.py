@@ -66,7 +66,7 @@ BOUNDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What a policy is given.
+    """The task and the limits of a policy.
 
     Parameters
     ----------
@@ -217,7 +217,7 @@ class Predictions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is simulated on every task."""
+    """The simulations of every task."""
 
     orders: int
     slots: tuple[int, ...]

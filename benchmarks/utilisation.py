@@ -281,7 +281,7 @@ class _World:
         heapq.heappush(self._due, (self.now + seconds, self._count, content))
 
     def _tell(self, event: Event) -> None:
-        """Let the driver hear of an event now."""
+        """Give the driver an event now."""
         began = time.process_time()
         outcome = self.engine.handle(event, self.now)
         self.cpu += time.process_time() - began
@@ -293,7 +293,7 @@ class _World:
             self._later(LATENCY_SECONDS, order)
 
     def _hear(self, order: RunStage) -> None:
-        """Let a slot hear of a stage now."""
+        """Give a slot a stage now."""
         slot = self._slots[order.worker]
         self._saves[order.attempt].update(order.saves)
         slot.queue.append(order)
@@ -301,7 +301,7 @@ class _World:
             self._begin(slot)
 
     def _save_at(self, point: SavePoint) -> None:
-        """Let a slot hear of a save-point now, which may be too late."""
+        """Give a slot a save-point now, which may be too late."""
         slot = self._slots[point.worker]
         waits = any(one.attempt == point.attempt for one in slot.queue)
         runs = slot.order is not None and slot.order.attempt == point.attempt
@@ -324,7 +324,7 @@ class _World:
         self._later(seconds, (slot, order))
 
     def _reach(self, slot: _Slot, order: RunStage) -> None:
-        """Let a slot have trained a step."""
+        """Count a step as trained by a slot."""
         slot.step += 1
         ends = slot.step == order.stop
         if ends or slot.step in self._saves[order.attempt]:

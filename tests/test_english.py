@@ -16,7 +16,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-CLEAN = ("dasktune", "tests", "docs", "README.md", "CHANGELOG.md", "CONTRIBUTING.md")
+CLEAN = (
+    *("dasktune", "tests", "benchmarks", "docs"),
+    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md"),
+)
 """The folders and files that keep the rules."""
 
 FROZEN = ROOT / "tests" / "compatibility" / "small_net.py"
