@@ -411,7 +411,7 @@ def test_remove_same_keeps_a_newer_file(proxy, bucket, server, ignores_condition
     seen = []
 
     def interleave(request):
-        """Let another process remove the old file and write a newer one just before."""
+        """Remove the version that another process has replaced just before."""
         if request.method == "DELETE" and request.target.endswith("key/commit") and not seen:
             seen.append(others.remove_same("key/commit", b"old"))
             seen.append(others.create("key/commit", b"new"))
