@@ -34,6 +34,8 @@ class Placing:
         All attempts under way by id; new ones are added to it.
     """
 
+    queue_length = QUEUE_LENGTH
+
     def __init__(
         self,
         frontier: Frontier,
@@ -223,7 +225,8 @@ class Placing:
             or slot.queue[-1] is not attempt
         ):
             return None
-        child = self._frontier.best_child(attempt.node) if len(slot.queue) < QUEUE_LENGTH else None
+        is_full = len(slot.queue) >= self.queue_length
+        child = None if is_full else self._frontier.best_child(attempt.node)
         return child if child is not None and self._may_run(child, slot) else None
 
     def _continue_with(self, child: Node | None, attempt: Attempt, now: float) -> None:

@@ -12,6 +12,7 @@ import typer
 from dasktune.errors import unknown
 
 if TYPE_CHECKING:
+    from tests.torture.parts import Parts
     from tests.torture.scenario import Scenario
     from tests.torture.seeds import Finding
 
@@ -30,6 +31,9 @@ def torture(
         str | None,
         typer.Option(metavar="FAULT,...", help="With --seed: let only these go wrong, or none."),
     ] = None,
+    bug: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Plant this bug: torture must find it.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check dasktune itself: simulated studies under faults, decided by seeds.
@@ -42,11 +46,12 @@ def torture(
 
     if seed is None and (most is not None or only is not None):
         raise typer.BadParameter("--most and --only need --seed")
+    parts = _parts(bug)
     began, count, bad = time.perf_counter(), 0, []
     if seed is not None:
-        bad, count = _one(_scenario(seed, most, only)), 1
+        bad, count = _one(_scenario(seed, most, only, parts)), 1
     else:
-        for findings in many(start, seeds, processes):
+        for findings in many(start, seeds, processes, parts):
             count += len(findings)
             for finding in findings:
                 if finding.problem is not None:
@@ -64,10 +69,19 @@ def torture(
         raise typer.Exit(1)
 
 
-def _scenario(seed: int, most: int | None, only: str | None) -> Scenario:
+def _parts(bug: str | None) -> Parts:
+    from tests.torture.bugs import BUGS
+    from tests.torture.parts import PARTS
+
+    if bug is not None and bug not in BUGS:
+        raise typer.BadParameter(unknown("bug", bug, BUGS))
+    return PARTS if bug is None else BUGS[bug]
+
+
+def _scenario(seed: int, most: int | None, only: str | None, parts: Parts) -> Scenario:
     from tests.torture.scenario import FAULTS, Scenario
 
-    scenario = Scenario.of(seed)
+    scenario = Scenario.of(seed, parts)
     if most is not None:
         scenario = replace(scenario, most_faults=most)
     if only is not None:

@@ -1,181 +1,175 @@
-"""Bugs to plant: each breaks one rule of the machine, and nothing else."""
+"""Bugs to plant: each is a part that breaks one rule of the machine, and nothing else."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-import pytest
-
+from dasktune.algos.base import Tuner
 from dasktune.driver.attempts import AttemptLost, Attempts, Following
 from dasktune.driver.reuse import KnownStates
-from dasktune.engine import engine as engines
 from dasktune.engine.engine import Engine
 from dasktune.engine.event_log import Record
+from dasktune.engine.outcome import Outcome
 from dasktune.engine.session import Session, after_last_snapshot
-from dasktune.graph import placement as placing
 from dasktune.graph.attempts import Attempt
 from dasktune.graph.dispatch import Dispatcher
+from dasktune.graph.events import WorkerLost
 from dasktune.graph.frontier import Frontier
-from dasktune.graph.plan import Node, SearchPlan
+from dasktune.graph.placement import Placing
+from dasktune.graph.plan import Node, Place, SearchPlan
 from dasktune.worker.messages import StageMessage, StageProgress
+from tests.torture.parts import Parts
 
-Plant = Callable[[pytest.MonkeyPatch], None]
 
-
-def an_attempt_is_never_released(patch: pytest.MonkeyPatch) -> None:
-    release = Dispatcher._release
-
-    def forgets(self: Dispatcher, attempt: Attempt) -> None:
+class KeepsAttempts(Dispatcher):
+    def _release(self, attempt: Attempt) -> None:
         if attempt.ended and attempt.position == attempt.stop:
-            release(self, attempt)
-
-    patch.setattr(Dispatcher, "_release", forgets)
+            super()._release(attempt)
 
 
-def a_report_is_delivered_twice(patch: pytest.MonkeyPatch) -> None:
-    tell = Engine._tell
-
-    def twice(self: Engine, report: Any, now: float) -> None:
-        tell(self, report, now)
+class TellsTwice(Engine):
+    def _tell(self, report: Any, now: float) -> None:
+        super()._tell(report, now)
         trial = self.trials[report.trial]
         if trial.steps == report.step and trial.until is not None:
             trial.steps -= 1
-            tell(self, report, now)
-
-    patch.setattr(Engine, "_tell", twice)
+            super()._tell(report, now)
 
 
-def requests_are_not_restored(patch: pytest.MonkeyPatch) -> None:
-    def forgets(self: Engine, session: Session, now: float) -> None:
+class ForgetsRequests(Engine):
+    def _ask_again(self, session: Session, now: float) -> None:
         for number in sorted(session.numbers.values()):
             self._make_known(self.trials[number])
 
-    patch.setattr(Engine, "_ask_again", forgets)
 
-
-def repeated_steps_are_not_counted(patch: pytest.MonkeyPatch) -> None:
-    close = Dispatcher._close
-
-    def forgets(self: Dispatcher, attempt: Attempt) -> None:
+class CountsNoRepeatedSteps(Dispatcher):
+    def _close(self, attempt: Attempt) -> None:
         attempt.repeated = 0
-        close(self, attempt)
-
-    patch.setattr(Dispatcher, "_close", forgets)
+        super()._close(attempt)
 
 
-def a_split_loses_checkpoints(patch: pytest.MonkeyPatch) -> None:
-    split = SearchPlan._split
-
-    def loses(self: SearchPlan, node: Node, step: int) -> Node:
-        node.checkpoints.pop(step, None)
-        return split(self, node, step)
-
-    patch.setattr(SearchPlan, "_split", loses)
+class LosesCheckpointsInSplits(Dispatcher):
+    def _split(self, top: Node, bottom: Node) -> None:
+        top.checkpoints.pop(top.stop, None)
+        super()._split(top, bottom)
 
 
-def a_dead_worker_still_makes_progress(patch: pytest.MonkeyPatch) -> None:
-    """Planted bug: a lost attempt is kept, and its late messages count."""
-    lose, receive, lost = Attempts.lose, Attempts.receive, set()
+class CountsLostWorkers(Attempts):
+    """Keeps a lost attempt, and counts its late messages."""
 
-    def remembers(self: Attempts, worker: str, **options: bool) -> list[Following]:
-        following = lose(self, worker, **options)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._lost: set[str] = set()
+
+    def lose(self, worker: str, *, is_blameless: bool = False) -> list[Following]:
+        following = super().lose(worker, is_blameless=is_blameless)
         gone = {item.attempt for item in following if isinstance(item, AttemptLost)}
-        lost.update(gone & self._open.keys())
+        self._lost |= gone & self._open.keys()
         return following
 
-    def counts(self: Attempts, message: StageMessage, now: float) -> list[Following]:
-        if message.attempt in lost and isinstance(message, StageProgress):
+    def receive(self, message: StageMessage, now: float) -> list[Following]:
+        if message.attempt in self._lost and isinstance(message, StageProgress):
             self._view._dispatcher.steps_executed += 1
-        return receive(self, message, now)
-
-    patch.setattr(Attempts, "lose", remembers)
-    patch.setattr(Attempts, "receive", counts)
+        return super().receive(message, now)
 
 
-def a_tuner_goes_on_from_its_first_snapshot(patch: pytest.MonkeyPatch) -> None:
-    def first(records: list[Record]) -> list[Record]:
+class ResumesFromFirstSnapshot(Engine):
+    def resume(self, tuner: Tuner, *, records: Iterable[Record], **options: Any) -> Outcome:
+        records = list(records)
         last = after_last_snapshot(records)
-        snapshot = next((one for one in records if one["kind"] == "snapshot"), None)
-        return last if snapshot is None else [snapshot, *last[1:]]
-
-    patch.setattr(engines, "after_last_snapshot", first)
-
-
-def a_state_is_evicted_that_a_stage_starts_from(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Dispatcher, "starts", ())
+        snapshot = next((record for record in records if record["kind"] == "snapshot"), None)
+        given = last if snapshot is None else [snapshot, *last[1:]]
+        return super().resume(tuner, records=given, **options)
 
 
-def a_drained_dispatcher_stays_so(patch: pytest.MonkeyPatch) -> None:
-    dismiss = Dispatcher.dismiss
+class ProtectsNoStarts(Dispatcher):
+    @property
+    def starts(self) -> Iterator[Place]:
+        return iter(())
 
-    def stays(self: Dispatcher) -> None:
+
+class StaysDrained(Dispatcher):
+    def dismiss(self) -> None:
         before = self._draining
-        dismiss(self)
+        super().dismiss()
         self._draining = before
 
-    patch.setattr(Dispatcher, "dismiss", stays)
+
+class _DeafFrontier(Frontier):
+    def state_arrived(self, node: Node) -> None:
+        self.update(node)
 
 
-def children_do_not_hear_of_a_state(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Frontier, "state_arrived", lambda self, node: self.update(node))
+class TellsNoChildren(Dispatcher):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.frontier = _DeafFrontier(self.speeds.seconds_per_step)
+        self._placing = Placing(self.frontier, self.speeds, self.options, self.attempts)
 
 
-def states_that_no_row_tells_of_are_not_found(patch: pytest.MonkeyPatch) -> None:
-    fill = KnownStates._fill_step
-
-    def skips(self: KnownStates, plan: SearchPlan, node: Node, step: int, key: str) -> None:
+class SkipsUnrecordedStates(KnownStates):
+    def _fill_step(self, plan: SearchPlan, node: Node, step: int, key: str) -> None:
         if key not in self._unrecorded:
-            fill(self, plan, node, step, key)
-
-    patch.setattr(KnownStates, "_fill_step", skips)
+            super()._fill_step(plan, node, step, key)
 
 
-def metrics_are_those_of_the_step_before(patch: pytest.MonkeyPatch) -> None:
-    take = Dispatcher._take_reports
-
-    def shifts(self: Dispatcher, node: Node, reports: Any) -> None:
+class ShiftsMetrics(Dispatcher):
+    def _take_reports(self, node: Node, reports: Any) -> None:
         if len(reports) > 2:
             (first, _), (second, metrics), *rest = reports
             reports = ((first, metrics), (second, metrics), *rest)
-        take(self, node, reports)
-
-    patch.setattr(Dispatcher, "_take_reports", shifts)
+        super()._take_reports(node, reports)
 
 
-def a_worker_is_given_three_stages(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(placing, "QUEUE_LENGTH", 3)
-    patch.setattr(placing.Placing, "_continue_paths", _continues_all_paths)
+class _LongQueues(Placing):
+    queue_length = 3
+
+    def _continue_paths(self, now: float) -> None:
+        while self._frontier.continued:
+            attempt = self._attempts.get(self._frontier.continued.popleft())
+            if attempt is not None and not attempt.ended:
+                self._continue_with(self._next_of(attempt), attempt, now)
 
 
-def _continues_all_paths(self: placing.Placing, now: float) -> None:
-    while self._frontier.continued:
-        attempt = self._attempts.get(self._frontier.continued.popleft())
-        if attempt is not None and not attempt.ended:
-            self._continue_with(self._next_of(attempt), attempt, now)
+class QueuesThreeStages(Dispatcher):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._placing = _LongQueues(self.frontier, self.speeds, self.options, self.attempts)
 
 
-def what_a_lost_worker_had_queued_is_kept(patch: pytest.MonkeyPatch) -> None:
-    def loses_one(self: Dispatcher, worker: str) -> None:
+class KeepsQueueOfLostWorker(Dispatcher):
+    def _worker_lost(self, event: WorkerLost) -> None:
+        worker = event.worker
         if self._placing.lose(worker):
-            for attempt in [one for one in self.attempts.values() if one.worker == worker][:1]:
+            for attempt in [each for each in self.attempts.values() if each.worker == worker][:1]:
                 self._close(attempt)
                 self._release(attempt)
 
-    patch.setattr(Dispatcher, "_worker_lost", loses_one)
+
+class BlamesNobody(Dispatcher):
+    def _blame(self, attempt: Attempt) -> None:
+        return
 
 
-def losses_are_blamed_on_nobody(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Dispatcher, "_blame", lambda self, attempt: None)
-
-
-def _all() -> Iterator[Plant]:
-    here = globals()
-    unplanted = {"Callable", "Iterable", "Iterator"}
-    for name, found in here.items():
-        is_plant = callable(found) and getattr(found, "__module__", "") == __name__
-        if is_plant and not name.startswith("_") and name not in unplanted:
-            yield found
-
-
-BUGS = tuple(_all())
+BUGS: dict[str, Parts] = {
+    parts.bug: parts
+    for parts in (
+        Parts(bug="attempt-kept", dispatcher=KeepsAttempts),
+        Parts(bug="report-told-twice", engine=TellsTwice),
+        Parts(bug="requests-forgotten", engine=ForgetsRequests),
+        Parts(bug="repeated-steps-not-counted", dispatcher=CountsNoRepeatedSteps),
+        Parts(bug="checkpoints-lost-in-splits", dispatcher=LosesCheckpointsInSplits),
+        Parts(bug="lost-workers-counted", attempts=CountsLostWorkers),
+        Parts(bug="first-snapshot-taken", engine=ResumesFromFirstSnapshot),
+        Parts(bug="starts-evicted", dispatcher=ProtectsNoStarts),
+        Parts(bug="dispatcher-stays-drained", dispatcher=StaysDrained),
+        Parts(bug="children-not-told", dispatcher=TellsNoChildren),
+        Parts(bug="unrecorded-states-skipped", known_states=SkipsUnrecordedStates),
+        Parts(bug="metrics-shifted", dispatcher=ShiftsMetrics),
+        Parts(bug="three-stages-queued", dispatcher=QueuesThreeStages),
+        Parts(bug="queue-of-lost-worker-kept", dispatcher=KeepsQueueOfLostWorker),
+        Parts(bug="nobody-blamed", dispatcher=BlamesNobody),
+    )
+}
+"""Parts by the name of the bug that is planted in one of them."""

@@ -11,10 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from dasktune.algos.base import Tuner
-from dasktune.driver.attempts import AttemptLost, Attempts, Following, Reached, StateDurable
+from dasktune.driver.attempts import AttemptLost, Following, Reached, StateDurable
 from dasktune.driver.recorder import Recorder
-from dasktune.driver.reuse import KnownStates
-from dasktune.engine.engine import Engine
 from dasktune.engine.event_log import replay
 from dasktune.engine.outcome import Order, Outcome, RunPrediction, with_save_points
 from dasktune.graph.attempts import DispatchOptions
@@ -38,6 +36,7 @@ from dasktune.storage.database.database import Database
 from dasktune.types import Objective, Step
 from dasktune.worker.messages import StageEnded, StageMessage
 from tests.torture.books import Books, Told, check
+from tests.torture.parts import Parts
 from tests.torture.ways import ROOT, Ways
 from tests.torture.workers import Worker
 from tests.torture.world import Ledger, Notes, Store
@@ -60,6 +59,7 @@ class World:
     make: Callable[[], Tuner]
     options: DispatchOptions
     snapshot_every: int
+    parts: Parts
     store: Store = field(default_factory=Store)
     ledger: Ledger = field(default_factory=Ledger)
     ways: Ways = field(default_factory=Ways)
@@ -103,7 +103,7 @@ class Driver:
 
     def _open(self) -> None:
         world = self.world
-        known_states = KnownStates.open(
+        known_states = world.parts.known_states.open(
             cast(Database, world.ledger), cast(CheckpointStore, world.store), ROOT
         )
 
@@ -113,7 +113,7 @@ class Driver:
             self.books.note_new(node)
 
         options = world.options.with_prefix(f"d{world.drivers}")
-        dispatcher = Dispatcher(ROOT, options, on_new=fill)
+        dispatcher = world.parts.dispatcher(ROOT, options, on_new=fill)
         self._known_states, self._dispatcher = known_states, dispatcher
         self.books = Books(RunView(dispatcher), world.ways, world.store.committed)
         trials = world.ledger.copy_of_trials()
@@ -125,12 +125,12 @@ class Driver:
     def _attach(self, dispatcher: Dispatcher, trials: dict[int, Any]) -> None:
         """Make all that a run has of its own."""
         world = self.world
-        self.engine = Engine(
+        self.engine = world.parts.engine(
             dispatcher, objective=OBJECTIVE, trials=trials, snapshot_every=world.snapshot_every
         )
         self._seconds: dict[str, float] = {}
         self.notes = Notes(world.ledger, dispatcher.plan.root_key_of, self._known_states.take_found)
-        self.attempts = Attempts(
+        self.attempts = world.parts.attempts(
             self.engine.view, cast(Recorder, self.notes), cast(CheckpointStore, world.store)
         )
 

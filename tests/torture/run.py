@@ -47,7 +47,7 @@ class Torture:
         # What kills its workers is told from a stage that was unlucky as often as workers die for
         # other reasons, and once because it ended just before the next one killed them.
         options = replace(scenario.options, losses_allowed=scenario.most_faults + 1)
-        self.world = World(scenario.make, options, scenario.snapshot_every)
+        self.world = World(scenario.make, options, scenario.snapshot_every, scenario.parts)
         for _ in range(scenario.workers):
             self._join()
         self.driver = self._start()

@@ -28,6 +28,7 @@ from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.save_policy import SavePolicy
 from dasktune.sequences import Constant, MultiStep, Piecewise, Warmup
 from dasktune.space import Space
+from tests.torture.parts import PARTS, Parts
 
 FAULTS = {
     "crash": "a worker process is killed, with what it has not written",
@@ -171,10 +172,11 @@ class Scenario:
     snapshot_every: int
     faults: tuple[str, ...]
     most_faults: int
+    parts: Parts = PARTS
 
     @classmethod
-    def of(cls, seed: int) -> Scenario:
-        """Return the scenario of a seed."""
+    def of(cls, seed: int, parts: Parts = PARTS) -> Scenario:
+        """Return the scenario of a seed, with one of its parts replaced for a planted bug."""
         rng = random.Random(seed)
         name = rng.choice(list(TUNERS))
         space = rng.choice(SPACES)
@@ -197,4 +199,5 @@ class Scenario:
             snapshot_every=rng.choice((1, 4, 1000)),
             faults=faults,
             most_faults=rng.choice((0, 2, 4, 8, 12)),
+            parts=parts,
         )

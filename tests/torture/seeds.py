@@ -11,6 +11,7 @@ from multiprocessing import get_context
 
 from dasktune.errors import DasktuneError
 from tests.torture.books import ViolationError
+from tests.torture.parts import PARTS, Parts
 from tests.torture.run import Torture
 from tests.torture.scenario import Scenario
 
@@ -45,12 +46,14 @@ class Finding:
     @property
     def command(self) -> str:
         """The command that does the same again."""
-        whole, mine = Scenario.of(self.scenario.seed), self.scenario
-        text = f"python -m tests.torture --seed {mine.seed}"
-        if mine.most_faults != whole.most_faults:
-            text += f" --most {mine.most_faults}"
-        if mine.faults != whole.faults:
-            text += f" --only {','.join(mine.faults) or 'none'}"
+        whole, this = Scenario.of(self.scenario.seed), self.scenario
+        text = f"python -m tests.torture --seed {this.seed}"
+        if this.most_faults != whole.most_faults:
+            text += f" --most {this.most_faults}"
+        if this.faults != whole.faults:
+            text += f" --only {','.join(this.faults) or 'none'}"
+        if this.parts.bug:
+            text += f" --bug {this.parts.bug}"
         return text
 
 
@@ -109,7 +112,9 @@ def _fewest(finding: Finding) -> Finding:
     return next((one for one in found if one.problem is not None), finding)
 
 
-def many(start: int, seeds: int, processes: int = 1) -> Iterator[list[Finding]]:
+def many(
+    start: int, seeds: int, processes: int = 1, parts: Parts = PARTS
+) -> Iterator[list[Finding]]:
     """Yield the findings of consecutive seeds, some at a time.
 
     Parameters
@@ -120,8 +125,12 @@ def many(start: int, seeds: int, processes: int = 1) -> Iterator[list[Finding]]:
         How many.
     processes
         How many run at a time.
+    parts
+        The parts that are run.
     """
-    spans = [(at, min(at + CHUNK, start + seeds)) for at in range(start, start + seeds, CHUNK)]
+    spans = [
+        (at, min(at + CHUNK, start + seeds), parts) for at in range(start, start + seeds, CHUNK)
+    ]
     if processes == 1:
         yield from map(_span, spans)
         return
@@ -129,5 +138,6 @@ def many(start: int, seeds: int, processes: int = 1) -> Iterator[list[Finding]]:
         yield from pool.map(_span, spans)
 
 
-def _span(span: tuple[int, int]) -> list[Finding]:
-    return [torture(Scenario.of(seed)) for seed in range(*span)]
+def _span(span: tuple[int, int, Parts]) -> list[Finding]:
+    start, stop, parts = span
+    return [torture(Scenario.of(seed, parts)) for seed in range(start, stop)]

@@ -7,7 +7,6 @@ import json
 import pytest
 from typer.testing import CliRunner, Result
 
-from dasktune.graph.dispatch import Dispatcher
 from tests.torture.__main__ import app
 
 
@@ -16,35 +15,33 @@ def command(*arguments: object) -> Result:
 
 
 def test_seeds_without_a_violation() -> None:
-    found = command("--seeds", 30, "--start", 5, "--json")
-    assert found.exit_code == 0
-    document = json.loads(found.stdout)
+    result = command("--seeds", 30, "--start", 5, "--json")
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
     assert (document["seeds"], document["violations"]) == (30, [])
 
 
-def test_violation_is_printed_with_the_command_to_reproduce_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Dispatcher, "stop", lambda self, trial, now: [])
-    found = command("--seeds", 30)
-    assert found.exit_code == 1
-    assert "violations" in found.stdout
+def test_violation_is_printed_with_the_command_to_reproduce_it() -> None:
+    result = command("--seeds", 30, "--bug", "report-told-twice")
+    assert result.exit_code == 1
+    assert "violations" in result.stdout
     line = next(
-        line for line in found.stderr.splitlines() if line.startswith("python -m tests.torture")
+        line for line in result.stderr.splitlines() if line.startswith("python -m tests.torture")
     )
     again = command(*line.split()[3:])
     assert again.exit_code == 1
-    assert again.stderr in found.stderr
+    assert again.stderr in result.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("--most", 2), "--most and --only need --seed"),
+        (("--bug", "typo"), "unknown bug 'typo'; known: attempt-kept, "),
         (("--seed", 1, "--only", "flood"), "unknown fault 'flood'; known: break, clock, cloud"),
     ],
 )
 def test_a_wrong_use_is_refused(arguments: tuple[object, ...], message: str) -> None:
-    found = command(*arguments)
-    assert found.exit_code == 2
-    assert message in found.stderr
+    result = command(*arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr

@@ -10,7 +10,8 @@ import pytest
 from tests.torture.scenario import FAULTS, TUNERS, Scenario
 from tests.torture.seeds import Finding, many, shortest, torture
 
-from .bugs import BUGS, Plant, a_report_is_delivered_twice, requests_are_not_restored
+from .bugs import BUGS
+from .parts import Parts
 
 pytestmark = pytest.mark.slow
 
@@ -21,9 +22,11 @@ SAMPLE = 300
 """Seeds that run with the tests; `make torture` runs more."""
 
 
-def first_violation(least_faults: int = 0) -> Finding | None:
-    found = (torture(Scenario.of(seed)) for seed in range(SEEDS))
-    return next((one for one in found if one.problem and len(one.faults) >= least_faults), None)
+def first_violation(parts: Parts, least_faults: int = 0) -> Finding | None:
+    findings = (torture(Scenario.of(seed, parts)) for seed in range(SEEDS))
+    return next(
+        (each for each in findings if each.problem and len(each.faults) >= least_faults), None
+    )
 
 
 def test_torture_of_right_code_finds_no_violation() -> None:
@@ -38,10 +41,9 @@ def test_torture_of_right_code_finds_no_violation() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
-def test_a_planted_bug_is_found(bug: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    bug(monkeypatch)
-    assert first_violation() is not None
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_found(bug: str) -> None:
+    assert first_violation(BUGS[bug]) is not None
 
 
 def test_a_seed_decides_everything() -> None:
@@ -50,27 +52,26 @@ def test_a_seed_decides_everything() -> None:
         assert once == replace(again, scenario=once.scenario)
 
 
-def test_a_finding_says_how_to_get_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    requests_are_not_restored(monkeypatch)
-    found = first_violation(least_faults=2)
-    assert found is not None
-    short = shortest(found)
-    seed = found.scenario.seed
-    assert found.command == f"python -m tests.torture --seed {seed}"
-    assert short.command.startswith(found.command)
+def test_a_finding_says_how_to_get_it_again() -> None:
+    finding = first_violation(BUGS["requests-forgotten"], least_faults=2)
+    assert finding is not None
+    short = shortest(finding)
+    command = f"python -m tests.torture --seed {finding.scenario.seed}"
+    assert finding.command == f"{command} --bug requests-forgotten"
+    assert short.command.startswith(command)
+    assert short.command.endswith("--bug requests-forgotten")
     assert short.problem is not None
-    assert len(short.faults) < len(found.faults)
+    assert len(short.faults) < len(finding.faults)
     assert short.faults[-1] in ("kill", "drain")
     assert any("FAULT" in line for line in short.story)
 
 
-def test_what_needs_no_fault_is_found_without_any(monkeypatch: pytest.MonkeyPatch) -> None:
-    a_report_is_delivered_twice(monkeypatch)
-    found = first_violation()
-    assert found is not None
-    short = shortest(found)
+def test_what_needs_no_fault_is_found_without_any() -> None:
+    finding = first_violation(BUGS["report-told-twice"])
+    assert finding is not None
+    short = shortest(finding)
     assert short.faults == ()
-    assert short.command.startswith(found.command)
+    assert short.command.startswith(f"python -m tests.torture --seed {finding.scenario.seed}")
 
 
 @pytest.mark.slow

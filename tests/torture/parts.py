@@ -1,0 +1,31 @@
+"""The parts of dasktune from which a simulated study is made; a planted bug replaces one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dasktune.driver.attempts import Attempts
+from dasktune.driver.reuse import KnownStates
+from dasktune.engine.engine import Engine
+from dasktune.graph.dispatch import Dispatcher
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The classes of the parts of a driver.
+
+    Attributes
+    ----------
+    bug
+        Name of the planted bug; the empty string for the parts that users run.
+    """
+
+    bug: str = ""
+    dispatcher: type[Dispatcher] = Dispatcher
+    engine: type[Engine] = Engine
+    attempts: type[Attempts] = Attempts
+    known_states: type[KnownStates] = KnownStates
+
+
+PARTS = Parts()
+"""The parts that users run."""
