@@ -52,6 +52,7 @@ class _Other(NamedTuple):
     digest: str
     parts: Mapping[str, str] | None
     seed: int
+    rule: int
 
 
 def fingerprint(
@@ -80,6 +81,7 @@ def fingerprint(
     if as_json:
         document = {
             "fingerprint": own.digest,
+            "rule": own.rule,
             "study": study_config.name,
             "seed": study_config.seed,
             "parts": dict(own.parts),
@@ -110,11 +112,13 @@ def _others(
     config: StudyConfig, against: str | None, study: str | None, settings: Sequence[str]
 ) -> list[_Other]:
     """Return the fingerprints to compare with."""
+    from dasktune.trainer.fingerprint.fingerprint import rule_of
+
     if against is not None and against.endswith(".py"):
         if study is not None:
             raise ConfigurationError(f"--study is for a storage or database, got {against!r}")
         there, other = _read(Path(against), settings)
-        return [_Other(against, other.digest, other.parts, there.seed)]
+        return [_Other(against, other.digest, other.parts, there.seed, other.rule)]
     url = config.database_url if against is None else _database_of(against)
     database = _opened(url, must_exist=against is not None)
     if database is None:
@@ -127,7 +131,13 @@ def _others(
         raise ConfigurationError(unknown("study", study, specs))
     name = study or (config.name if against is None or config.name in specs else None)
     return [
-        _Other(f"study {known!r}", spec["fingerprint"], spec.get("parts"), spec["seed"])
+        _Other(
+            f"study {known!r}",
+            spec["fingerprint"],
+            spec.get("parts"),
+            spec["seed"],
+            rule_of(spec),
+        )
         for known, spec in specs.items()
         if name in (None, known)
     ]
@@ -139,8 +149,12 @@ def _compared(own: Fingerprint, seed: int, other: _Other) -> Comparison:
     seeds = [] if seed == other.seed else [f"seed ({other.seed}, here {seed})"]
     if own.digest == other.digest:
         return Comparison(other=other.name, is_same=not seeds, differs=seeds)
-    differs = [*differing(other.parts, own.parts), *seeds] if other.parts else None
-    return Comparison(other=other.name, is_same=False, differs=differs)
+    if other.rule != own.rule:
+        seeds.insert(0, f"the rule of fingerprints ({other.rule}, here {own.rule})")
+    if not other.parts:
+        return Comparison(other=other.name, is_same=False, differs=None)
+    parts = differing(other.parts, own.parts, same_rule=other.rule == own.rule)
+    return Comparison(other=other.name, is_same=False, differs=[*parts, *seeds])
 
 
 def _database_of(target: str) -> str:

@@ -39,7 +39,11 @@ from dasktune.storage.retention import (
     retention_problems,
     size_text,
 )
+from dasktune.trainer.fingerprint.fingerprint import is_outdated
 from dasktune.types import Step
+
+OTHER_RULE = "its fingerprint was taken by another rule, so nothing is trained from it"
+"""Reason for a state that only reads, exports and reports of its study use."""
 
 THREADS = 8
 """Removals at a time."""
@@ -188,6 +192,12 @@ class Collected:
             *self.failures,
             f"{redacted(self.request.store)}: {parts}; {freed}",
         ]
+        if unused := [choice for choice in self.choices if choice.reason == OTHER_RULE]:
+            amount = size_text(sum(choice.nbytes for choice in unused))
+            lines.append(
+                f"{len(unused):,} checkpoints ({amount}) are of studies whose fingerprints were "
+                "taken by another rule: no run uses them; give a budget to remove them"
+            )
         if self.request.database is None:
             lines.append("no database: what studies want and keep is not known, only ages are")
         if self.excess:
@@ -298,6 +308,8 @@ class _Appraisal:
         """A study, and its first trial that has the state on its way, by key."""
         self.reasons: dict[str, str] = {}
         """Reasons why states stay, by key."""
+        self.unused: set[str] = set()
+        """Keys of studies whose fingerprints were taken by another rule."""
         self._now = now
 
     def add_studies(self, database: Database) -> None:
@@ -313,10 +325,13 @@ class _Appraisal:
                     first.setdefault(node, number)
             for key, (node, _) in places.items():
                 self.users.setdefault(key, (row.name, first[node]))
-            values = StateValues(view, trials, objective_of(row.spec))
-            for state in self._values.add(values, places):
-                if state.chance >= ENOUGH:
-                    self._hold(state.key, f"{row.name} goes on from it")
+            if is_outdated(row.spec):
+                self.unused.update(places)
+            else:
+                values = StateValues(view, trials, objective_of(row.spec))
+                for state in self._values.add(values, places):
+                    if state.chance >= ENOUGH:
+                        self._hold(state.key, f"{row.name} goes on from it")
             keep = keep_of(database, row.id) if self._request.keep is None else self._request.keep
             for key in kept_keys(database, row, keep):
                 self._hold(key, f"{row.name} keeps {keep}")
@@ -368,7 +383,9 @@ def _checkpoint_choices(
         state, stored = going.get(key, states[key]), listing.checkpoints[key]
         study, trial = appraisal.users.get(key, (None, None))
         reason = f"{percent(state.chance, 1)} likely to be asked for"
-        if study is None:
+        if key in appraisal.unused:
+            reason = OTHER_RULE
+        elif study is None:
             reason += f": of no study here, used {duration(max(0.0, now - stored.used))} ago"
         yield GcChoice(
             goes=key in going,

@@ -16,7 +16,7 @@ from dasktune.storage.layout import slug
 from dasktune.storage.retention import Keep, Retention, bytes_of, retention_problems
 from dasktune.trainer.base import problems_of
 from dasktune.trainer.environment import environment
-from dasktune.trainer.fingerprint.fingerprint import Fingerprint, fingerprint
+from dasktune.trainer.fingerprint.fingerprint import RULE, Fingerprint, fingerprint
 from dasktune.trainer.metrics import metric_names
 from dasktune.types import Direction
 
@@ -132,6 +132,7 @@ class StudyConfig:
         covered = self.fingerprint()
         return {
             "fingerprint": "none" if covered is None else covered.digest,
+            "fingerprint_rule": RULE,
             "parts": {} if covered is None else dict(covered.parts),
             "metric": self.metric,
             "direction": _direction_json(self.direction),

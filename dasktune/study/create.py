@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,14 +15,17 @@ from uuid import uuid4
 from dasktune.errors import ConfigurationError, refuse
 from dasktune.graph.keys import root_key
 from dasktune.results.keep import DEFAULT, note_keep
+from dasktune.results.rules import other_rule
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StudyRow
 from dasktune.storage.retention import Keep
 from dasktune.study.config import StudyConfig
 from dasktune.study.study import Study, UnopenedStudy
-from dasktune.trainer.fingerprint.fingerprint import differing
+from dasktune.trainer.fingerprint.fingerprint import differing, is_outdated
 from dasktune.types import Direction
+
+logger = logging.getLogger(__name__)
 
 Opener = Callable[[StudyConfig], Study]
 """Makes a study of a configuration, as `open_study` does."""
@@ -227,6 +231,7 @@ def _open_row(
         root = root_key(f"{spec['fingerprint']}{own}", int(str(spec["seed"])))
         made = database.create_study(name, root=root, spec=dict(spec), created=time.time())
         if made is not None:
+            _warn_of_other_rules(database, name)
             return made
         row = database.study(name)  # another process has created it just now
     if not load_if_exists or row is None:
@@ -239,10 +244,36 @@ def _open_row(
         f"{_shown(spec, field)}{_differing(row.spec, spec, field)}; another one needs another "
         "name"
         for field in ("fingerprint", "metric", "direction", "seed", "merge")
-        if row.spec.get(field) != spec[field]
+        if not _is_equal(row.spec, spec, field)
     )
     refuse(_store_problems(name, row.spec, spec))
+    if problem := other_rule(row):
+        logger.warning("%s: its results are only read", problem)
     return row
+
+
+def _warn_of_other_rules(database: Database, name: str) -> None:
+    """Log a warning if a new study cannot use states of the database, for another rule."""
+    others = [row.name for row in database.studies() if is_outdated(row.spec)]
+    if others:
+        logger.warning(
+            "study %s does not use states of %d studies (%s) whose fingerprints were taken by "
+            "another rule: their code may differ; 'dasktune gc' lists these states",
+            *(name, len(others), ", ".join(others[:3]) + ", ..." * (len(others) > 3)),
+        )
+
+
+def _is_equal(before: Mapping[str, Any], now: Mapping[str, Any], field: str) -> bool:
+    """Return whether a study of the database may be opened with a field of the configuration."""
+    if field != "fingerprint" or not is_outdated(before) or now["fingerprint"] == "none":
+        return bool(before.get(field) == now[field])
+    return not before.get("parts") or not _differing_parts(before, now)
+
+
+def _differing_parts(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return in words the differing parts of two fingerprints that may be compared."""
+    same_rule = not is_outdated(before)
+    return differing(before["parts"], now["parts"], same_rule=same_rule)
 
 
 def _store_problems(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
@@ -267,7 +298,7 @@ def _differing(before: Mapping[str, Any], now: Mapping[str, Any], field: str) ->
     """Return in words the parts of two fingerprints that differ, if both were stored."""
     if field != "fingerprint" or not (before.get("parts") and now.get("parts")):
         return ""
-    return f"; what differs: {', '.join(differing(before['parts'], now['parts']))}"
+    return f"; what differs: {', '.join(_differing_parts(before, now))}"
 
 
 def _shown(spec: Mapping[str, object], field: str) -> str:

@@ -24,6 +24,7 @@ from dasktune.engine.trials import trial_of
 from dasktune.errors import ConfigurationError, StorageError, unknown
 from dasktune.graph.plan import Node
 from dasktune.results.results import StudyResults
+from dasktune.results.rules import other_rule
 from dasktune.storage.checkpoints import Commit
 from dasktune.study.additions import recorder_of
 from dasktune.study.config import StudyConfig
@@ -70,13 +71,17 @@ class TrialExports:
         Raises
         ------
         ConfigurationError
-            If there is no such trial, or it was not trained as far.
+            If there is no such trial, it was not trained as far, or its state is not stored
+            and the study's fingerprint is of another rule.
         TrainerError
             If it had to be trained again, and failed.
         """
         results, config = self._results, self._config
         training = Training(
-            trainer=config.known_trainer, config=dict(config.config or {}), seed=config.seed
+            trainer=config.known_trainer,
+            config=dict(config.config or {}),
+            seed=config.seed,
+            problem=other_rule(results.row),
         )
         keep = self._record if config.merges else None
         states = TrialStates(results.store, results.plan, training, keep)

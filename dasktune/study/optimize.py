@@ -31,6 +31,7 @@ from dasktune.engine.timeouts import Timeouts
 from dasktune.errors import ConfigurationError, StorageError, TrainerError, refuse
 from dasktune.results.keep import kept_elsewhere
 from dasktune.results.results import StudyResults
+from dasktune.results.rules import refuse_other_rule
 from dasktune.results.summary import savings_line
 from dasktune.study.additions import StudyAdditions, recorder_of
 from dasktune.study.ask_tell import Opened
@@ -169,6 +170,7 @@ class Optimizer:
             save_seconds = timeouts.waits.save_seconds
             meter = Meter(limits, results.objective, used, save, save_seconds=save_seconds)
             if meter.reached() is None:
+                refuse_other_rule(results.row)
                 self._check_resumable(allow_failed_check)
                 place = self._with_retries(self._take_over(tuner, place, run))
                 self._retries = frozenset()

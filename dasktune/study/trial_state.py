@@ -48,11 +48,14 @@ class Training:
         As for `dasktune.create_study`.
     seed
         The study's seed; a trial's own seed is added to it.
+    problem
+        Why this training does not give the states of the study; empty if it does.
     """
 
     trainer: type
     config: Mapping[str, object]
     seed: int
+    problem: str = ""
 
 
 class TrialStates:
@@ -87,6 +90,8 @@ class TrialStates:
 
         Raises
         ------
+        ConfigurationError
+            If the state is not stored, and this training does not give it.
         StorageError
             If the store cannot be read. A failed save is only a warning.
         TrainerError
@@ -106,6 +111,11 @@ class TrialStates:
 
     def _train(self, trial: int, node: Node, step: Step) -> tuple[Snapshot, dict[str, Any]]:
         """Train to a step from the nearest state; return the state and its commit's content."""
+        if self._training.problem:
+            raise ConfigurationError(
+                f"the state of trial {trial} at step {step} is not stored, and it cannot be "
+                f"trained again: {self._training.problem}"
+            )
         start, state, parent = self._nearest(node, step)
         logger.warning(
             "trial %d: the state at step %d is not stored; training %d steps again, from step %d",

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import lzma
+import sqlite3
 import tarfile
 from collections.abc import Mapping
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,14 @@ from typer.testing import CliRunner
 
 import dasktune as dt
 from dasktune.cli import app
+from dasktune.errors import ConfigurationError
 from dasktune.graph.keys import Chain, root_key
 from dasktune.sequences import sequence_from_json
 from dasktune.simulate import Trace
 from dasktune.storage import CheckpointStore, encode
-from dasktune.trainer import fingerprint, run_alone
+from dasktune.study.config import StudyConfig
+from dasktune.trainer import Fingerprint, fingerprint, run_alone
+from dasktune.trainer.fingerprint.fingerprint import differing
 from tests.compatibility import cases, walk
 
 HERE = Path(__file__).parent
@@ -53,9 +58,25 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+START = {"interrupted": 2.0, "population": 3.0, "pop": 1.5, "early-term": 2.5}
+
+
 def open_study(name: str) -> dt.Study:
-    start = {"interrupted": 2.0, "population": 3.0, "pop": 1.5, "early-term": 2.5}
-    return walk.study(name=name, start=start.get(name, 1.0))
+    return walk.study(name=name, start=START.get(name, 1.0))
+
+
+def adopt(name: str, database: str = "store/dasktune.db") -> None:
+    """Give a study the fingerprint of today, as if rule 1 had become rule 2 without a change.
+
+    What follows then tests the other formats: logs, snapshots, checkpoints.
+    """
+    start = START.get(name, 1.0)
+    config = StudyConfig(trainer=walk.Walk, name=name, metric="loss", config={"start": start})
+    now = {field: config.spec()[field] for field in ("fingerprint", "fingerprint_rule", "parts")}
+    with closing(sqlite3.connect(database)) as opened, opened:
+        (text,) = opened.execute("SELECT spec FROM dasktune_studies WHERE name = ?", [name])
+        spec = json.dumps(json.loads(text[0]) | now)
+        opened.execute("UPDATE dasktune_studies SET spec = ? WHERE name = ?", [spec, name])
 
 
 def trials_of(study: dt.Study) -> list[dict[str, Any]]:
@@ -96,23 +117,27 @@ def test_state_keys_are_unchanged(name: str) -> None:
 
 
 def test_numpy_trainer_keeps_its_fingerprint() -> None:
-    found = fingerprint(walk.Walk, {"start": 1.0, "label": "other"})
-    kept = expected("fingerprints")["Walk"]
-    assert dict(found.parts) == kept["parts"]
-    assert (found.digest, dict(found.gaps)) == (kept["digest"], kept["gaps"])
+    check_fingerprint("Walk", fingerprint(walk.Walk, {"start": 1.0, "label": "other"}))
 
 
 def test_torch_trainer_keeps_its_fingerprint() -> None:
     from tests.compatibility import small_net
 
-    plain = fingerprint(small_net.SmallNet, {})
+    check_fingerprint("SmallNet", fingerprint(small_net.SmallNet, {}))
     more = fingerprint(
         small_net.SmallNet, {"a": [1, 2.5]}, depends_on=[small_net.SPACE, cases.define]
     )
-    for found, name in ((plain, "SmallNet"), (more, "SmallNet with more")):
-        kept = expected("fingerprints")[name]
-        assert dict(found.parts) == kept["parts"]
-        assert (found.digest, dict(found.gaps)) == (kept["digest"], kept["gaps"])
+    check_fingerprint("SmallNet with more", more)
+
+
+def check_fingerprint(name: str, found: Fingerprint) -> None:
+    """Compare with what this rule gave before, and with what rule 1 gave."""
+    kept = json.loads((HERE / "fingerprints_of_rule_2.json").read_text())[name]
+    assert dict(found.parts) == kept["parts"]
+    assert (found.digest, dict(found.gaps)) == (kept["digest"], kept["gaps"])
+    first = expected("fingerprints")[name]
+    assert first["digest"] != found.digest
+    assert not differing(first["parts"], found.parts, same_rule=False)
 
 
 @pytest.mark.parametrize("name", cases.SEQUENCES)
@@ -209,17 +234,31 @@ def test_finished_tuners_return_at_once(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("database", ["store/dasktune.db", "other.db"])
+def test_new_study_uses_no_state_of_rule_1(
+    database: str, folder: Path, two_threads: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = create_new(database)
+    warned = "does not use states of 5 studies (finished, interrupted, population, ...)"
+    assert (warned in caplog.text) == (database == "store/dasktune.db")
+    study.optimize(walk.tuner(), client=two_threads, progress=False, last_line=False)
+    kept = expected("studies")["finished"]["trials"][:10]
+    assert [trial.value for trial in study.trials] == [trial["value"] for trial in kept]
+    assert study.summary()["steps_executed"] == 76
+    study.close()
+
+
+@pytest.mark.parametrize("database", ["store/dasktune.db", "other.db"])
 def test_new_study_trains_nothing_that_is_stored(
     database: str, folder: Path, two_threads: Client
 ) -> None:
-    study = dt.create_study(
-        walk.Walk,
-        name="new",
-        storage="store",
-        database=database,
-        metric="loss",
-        config={"start": 1.0},
-    )
+    create_new(database).close()
+    with closing(sqlite3.connect("store/dasktune.db")) as opened:
+        root = opened.execute("SELECT root FROM dasktune_studies WHERE name = 'finished'")
+        (key,) = root.fetchone()
+    # As if the fingerprint were that of the old study: the stored states must be found.
+    with closing(sqlite3.connect(database)) as opened, opened:
+        opened.execute("UPDATE dasktune_studies SET root = ? WHERE name = 'new'", [key])
+    study = create_new(database)
     study.optimize(walk.tuner(), client=two_threads, progress=False, last_line=False)
     kept = expected("studies")["finished"]["trials"][:10]
     assert [trial.value for trial in study.trials] == [trial["value"] for trial in kept]
@@ -227,7 +266,49 @@ def test_new_study_trains_nothing_that_is_stored(
     study.close()
 
 
+def create_new(database: str) -> dt.Study:
+    return dt.create_study(
+        walk.Walk,
+        name="new",
+        storage="store",
+        database=database,
+        metric="loss",
+        config={"start": 1.0},
+        load_if_exists=True,
+    )
+
+
+def test_study_of_rule_1_is_read_and_trains_nothing(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = open_study("interrupted")
+    assert "study 'interrupted' has a fingerprint of rule 1" in caplog.text
+    (make,) = cases.STUDY_TUNERS["interrupted"]
+    with pytest.raises(ConfigurationError, match=r"has a fingerprint of rule 1.*in a new study"):
+        study.optimize(make(), progress=False)
+    number = max(trial.number for trial in study.trials if trial.steps)
+    key = study.results.plan.node_at(number, 1).key_at(1)
+    CheckpointStore("store").discard(key)
+    with pytest.raises(ConfigurationError, match=r"step 1 is not stored, .* rule 1"):
+        study.trial_state(number, 1)
+    study.close()
+
+
+def test_study_of_rule_1_with_another_config_is_refused(folder: Path) -> None:
+    with pytest.raises(ConfigurationError, match="what differs: config; another one needs"):
+        walk.study(name="interrupted", start=1.0)
+
+
+def test_gc_names_the_states_of_rule_1(folder: Path) -> None:
+    text = call_cli("gc", "store", "--keep", "none", "--grace", "0s", "--dry-run")
+    assert "its fingerprint was taken by another rule, so nothing is trained from it" in text
+    assert "whose fingerprints were taken by another rule: no run uses them" in text
+    call_cli("gc", "store", "--keep", "none", "--grace", "0s", "--budget", "1")
+    assert not list(CheckpointStore("store").keys())
+
+
 def test_interrupted_study_ends_as_an_uninterrupted_one(folder: Path, two_threads: Client) -> None:
+    adopt("interrupted")
     study, whole = open_study("interrupted"), expected("uninterrupted")
     before = study.summary()["steps_executed"]
     assert before == expected("studies")["interrupted"]["steps_executed"]
@@ -245,6 +326,7 @@ def test_interrupted_study_ends_as_an_uninterrupted_one(folder: Path, two_thread
 def test_interrupted_study_goes_on_with_its_tuner(
     name: str, folder: Path, two_threads: Client
 ) -> None:
+    adopt(name)
     study = open_study(name)
     before = study.summary()["steps_executed"]
     run(study, two_threads)
@@ -298,5 +380,6 @@ def test_commands_on_a_study_file_open_an_old_study(folder: Path) -> None:
     replayed = json.loads(call_cli("replay", str(file), "--json"))
     assert replayed["identical"] is True
     found = json.loads(call_cli("fingerprint", str(file), "--json"))
-    assert expected("fingerprints")["Walk"]["digest"] in json.dumps(found)
+    (compared,) = found["compared"]
+    assert compared["differs"] == ["the rule of fingerprints (1, here 2)"]
     call_cli("export", str(file), "--trial", "0", "--out", "model.npz")

@@ -3,6 +3,10 @@
 States are stored under the fingerprint of their trainer. It covers the trainer's code, the code
 and constants to which that refers, its config, its declared version, and its data if the
 trainer identifies them.
+
+Definitions count by their source and by what they are when the fingerprint is taken: the members
+of classes, the defaults and attributes of functions. `RULE` numbers this rule. Rule 1, of studies
+that name no rule, knew the source only, and took programs for equal that are not.
 """
 
 from __future__ import annotations
@@ -11,11 +15,16 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
+from typing import Any
 
 from dasktune.errors import refuse
 from dasktune.trainer.fingerprint.data import json_digest
 from dasktune.trainer.fingerprint.references import NOT_COVERED, Code
 
+RULE = 2
+"""Number of the rule by which fingerprints are taken; part of each digest."""
+
+_NO_CODE = ("config", "data", "version")
 _NO_DATA = "the trainer has no fingerprint_data(config); add one, or count data in version"
 
 
@@ -35,12 +44,15 @@ class Fingerprint:
     packages
         Import names of the installed packages to which the trainer refers. Their code is not
         covered.
+    rule
+        The rule by which it was taken.
     """
 
     digest: str
     parts: Mapping[str, str]
     gaps: Mapping[str, str] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
+    rule: int = RULE
 
     def __str__(self) -> str:
         lines = [self.digest, *(f"  {name}: {part}" for name, part in self.parts.items())]
@@ -54,7 +66,8 @@ def fingerprint(
     """Return the fingerprint of a trainer with its config.
 
     It covers the class, its bases, and the functions, classes and constants to which they
-    refer by name (names that they import at run time included), and their references in turn.
+    refer by name (names that they import at run time included), and their references in turn:
+    the source, and the present members of classes, defaults and attributes of functions.
     A module that is used as a value is covered as a whole. Code of installed packages is
     covered only if the trainer, or a value in `depends_on`, is from the same package; code of
     Python and dasktune is not covered, because the environment is recorded with every
@@ -89,15 +102,20 @@ def fingerprint(
     if (data := _data(trainer_class, config)) is not None:
         parts.append(("data", json_digest(data)))
     return Fingerprint(
-        digest=json_digest([roots, parts]),
+        digest=json_digest([f"rule {RULE}", roots, parts]),
         parts=_named((name, part) for name, part in parts if part != NOT_COVERED),
         gaps=code.gaps if data is not None else {**code.gaps, "data": _NO_DATA},
         packages=tuple(sorted(code.packages)),
     )
 
 
-def differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+def differing(
+    before: Mapping[str, str], now: Mapping[str, str], *, same_rule: bool = True
+) -> list[str]:
     """Return the names of the differing parts of two fingerprints.
+
+    Fingerprints of different rules differ in the digests of equal code, so only the other parts
+    are compared then.
 
     Examples
     --------
@@ -107,8 +125,26 @@ def differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     return [
         name + ("" if name in before and name in now else " (gone)" if name in before else " (new)")
         for name in sorted({*before, *now})
-        if before.get(name) != now.get(name)
+        if before.get(name) != now.get(name) and (same_rule or name in _NO_CODE)
     ]
+
+
+def is_outdated(spec: Mapping[str, Any]) -> bool:
+    """Return whether a study's fingerprint was taken by another rule than `RULE`.
+
+    Whether its code is that of today is unknown then, so its states are not used.
+
+    Parameters
+    ----------
+    spec
+        The description of the study in the database.
+    """
+    return spec["fingerprint"] != "none" and rule_of(spec) != RULE
+
+
+def rule_of(spec: Mapping[str, Any]) -> int:
+    """Return the rule of a study's fingerprint; studies that name none are of rule 1."""
+    return int(spec.get("fingerprint_rule", 1))
 
 
 def _package_of(thing: object) -> str:

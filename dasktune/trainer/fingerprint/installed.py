@@ -12,7 +12,8 @@ from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import BuiltinFunctionType, ModuleType
+from typing import Any
 
 
 def is_installed(module: ModuleType) -> bool:
@@ -49,6 +50,36 @@ def is_installed_name(name: str) -> bool:
     stand_in.__file__ = spec.origin if spec.has_location else None
     stand_in.__path__ = list(spec.submodule_search_locations or ())
     return is_installed(stand_in)
+
+
+def home_of(thing: Any) -> str | None:
+    """Return the module that holds a callable under its name, or None."""
+    owner = getattr(thing, "__objclass__", getattr(thing, "__self__", None))
+    if isinstance(owner, ModuleType):
+        return owner.__name__
+    if isinstance(owner, type):
+        return owner.__module__
+    if isinstance(thing, BuiltinFunctionType) and owner is not None:
+        return type(owner).__module__
+    home = module_of(thing)
+    name = getattr(thing, "__name__", None)
+    is_found = isinstance(name, str) and getattr(sys.modules.get(home), name, None) is thing
+    return home if is_found or isinstance(thing, BuiltinFunctionType) else None
+
+
+def module_of(thing: Any) -> str:
+    """Return the name of a callable's module by its own account."""
+    module = getattr(thing, "__module__", None)
+    return module if isinstance(module, str) else type(thing).__module__
+
+
+def is_named(thing: Any) -> bool:
+    """Return whether the module of a function holds it under a name: no call has made it."""
+    module = sys.modules.get(module_of(thing))
+    place: Any = module
+    for name in getattr(thing, "__qualname__", "<none>").split("."):
+        place = getattr(place, name, None)
+    return place is thing or any(value is thing for value in vars(module or object).values())
 
 
 @cache

@@ -2,63 +2,48 @@
 
 from __future__ import annotations
 
-import builtins
 import functools
 import importlib
 import inspect
 import logging
 import operator
 import os
-import re
 import sys
 import types
 import typing
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
-from datetime import date, time, timedelta, tzinfo
-from decimal import Decimal
-from enum import Enum
-from fractions import Fraction
-from pathlib import PurePath
-from types import BuiltinFunctionType, EllipsisType, FunctionType, MethodType, ModuleType
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
-import numpy as np
-
 from dasktune.errors import ConfigurationError
-from dasktune.trainer.fingerprint.data import data_digest, is_torch, json_digest
-from dasktune.trainer.fingerprint.installed import is_installed, is_installed_name
-from dasktune.trainer.fingerprint.source import Import, Piece, Sources
+from dasktune.trainer.fingerprint import members
+from dasktune.trainer.fingerprint.data import json_digest
+from dasktune.trainer.fingerprint.dynamic import REFLECTIONS, dynamic_uses
+from dasktune.trainer.fingerprint.installed import (
+    home_of,
+    is_installed,
+    is_installed_name,
+    is_named,
+    module_of,
+)
+from dasktune.trainer.fingerprint.source import Import, Piece, Sources, code_content
+from dasktune.trainer.fingerprint.values import Values, rank
 
 NOT_COVERED = "not covered: say what it is in depends_on or version"
 """Digest of an object of unknown content; part of the format."""
 
-_SHOWN_BY_REPR = (
-    *(float, complex, bytes, range, np.generic, np.dtype, Fraction, Decimal),
-    *(date, time, timedelta, tzinfo, slice, EllipsisType),
-)
 _MODULE_NAMES = frozenset(vars(types.ModuleType("empty"))) | {"__file__", "__cached__", "__path__"}
 """Names that Python sets in every module; some values differ between machines."""
-
-_IMPORTS_BY_NAME = "imports by name; name what it imports in depends_on"
-_RUNS_TEXT = "runs text as code; change version when that changes"
-_READS_ENVIRONMENT = "reads the environment; pass what decides results in config"
-_DYNAMIC: tuple[tuple[Any, str], ...] = (
-    (importlib.import_module, _IMPORTS_BY_NAME),
-    (builtins.__import__, _IMPORTS_BY_NAME),
-    (builtins.eval, _RUNS_TEXT),
-    (builtins.exec, _RUNS_TEXT),
-    (os.environ, _READS_ENVIRONMENT),
-    (os.getenv, _READS_ENVIRONMENT),
-)
-"""Objects whose effects cannot be followed, and the remedy."""
 
 _Chain = tuple[str, ...]
 
 
 class Code:
     """Follows references from definitions to everything that their results depend on.
+
+    Definitions count by their source and by what they are now: defaults and attributes of
+    functions, members of classes.
 
     Parameters
     ----------
@@ -81,12 +66,13 @@ class Code:
         self.packages: set[str] = set()
         self._homes = homes
         files = (getattr(sys.modules.get(home), "__file__", None) for home in sorted(homes))
-        self._folders = [os.path.dirname(os.path.abspath(file)) for file in files if file]
+        folders = tuple(os.path.dirname(os.path.abspath(file)) for file in files if file)
         self._sources = Sources()
+        self._values = Values(self.add, self._is_ours, folders)
         # By id; the objects are kept alive so that each id stays unique.
         self._seen: dict[int, tuple[object, str]] = {}
         self._labels: Counter[str] = Counter()
-        self._open: set[int] = set()
+        self._settings: set[str] = set()
 
     def add(self, thing: Any) -> str:
         """Cover a thing and return its label, by which other things refer to it.
@@ -105,33 +91,101 @@ class Code:
             return self._module(thing)
         if isinstance(thing, type):
             return self._definition(thing)
-        if callable(thing) and (inner := _wrapped(thing)) is not thing:
-            return " of ".join([*self._wrappers(thing), self.add(inner)])
+        if (descriptor := members.parts_of(thing)) is not None:
+            kind, parts = descriptor
+            return f"{kind} {[self.add(part) for part in parts]}"
+        if callable(thing) and (inner := inspect.unwrap(thing)) is not thing:
+            if not self._is_ours(thing.__module__) and is_named(thing):
+                return f"{self._package(thing.__module__)} {thing.__qualname__}"
+            return " of ".join([*self._wrappers(thing, inner), self.add(inner)])
         if isinstance(thing, FunctionType):
             return self._definition(thing)
-        value = self._constant(thing)
+        value = self._values.describe(thing)
         return f"constant {value}" if value is not None else self._other(thing)
 
     # ------------------------------------------------------------ functions, classes, modules
 
     def _definition(self, thing: FunctionType | type) -> str:
         if not self._is_ours(thing.__module__):
-            # The package only: modules inside a package move between versions.
-            return f"{self._package(thing.__module__)} {thing.__qualname__}"
+            return self._foreign(thing)
         if id(thing) not in self._seen:
             # The inner function of a decorator may have the name of the wrapped function.
             if isinstance(thing, type):
                 label = self._new_label(thing, f"class {thing.__qualname__}")
+                content = self._class(thing, label)
             else:
-                label = self._new_label(thing, f"function {thing.__code__.co_qualname}")
-            bases = [self.add(base) for base in getattr(thing, "__bases__", ())]
-            piece = self._sources.piece(thing)
-            if piece is not None:
-                content = [piece.canonical, bases, self._used(piece, label, _scope(thing), thing)]
-            else:
-                content = [self._made(thing), bases]
+                label = self._new_label(thing, f"function {members.name_of(thing)}")
+                content = self._function(thing, label)
             self.parts.append((label, json_digest(content)))
         return self._seen[id(thing)][1]
+
+    def _function(self, thing: FunctionType, label: str) -> list[object]:
+        piece = self._sources.piece(thing)
+        if piece is None:
+            raise _unreadable(thing)
+        used = self._used(piece, label, _scope(thing), thing)
+        content = [piece.canonical, used, self._state(thing)]
+        if not piece.is_running:
+            # States of this code must not be found by the code of the source.
+            content.append(code_content(thing.__code__))
+            name = members.name_of(thing)
+            self._gap(
+                f"{name}: its source", "it is not that of the running code; start Python anew"
+            )
+        return content
+
+    def _state(self, thing: FunctionType) -> list[object]:
+        """Cover the defaults and attributes that a function has now."""
+        keywords = sorted((thing.__kwdefaults__ or {}).items())
+        named = [*keywords, *members.attributes_of(thing)]
+        return [self.add(thing.__defaults__), [(name, self.add(value)) for name, value in named]]
+
+    def _class(self, kind: type, label: str) -> list[object]:
+        piece = self._sources.piece(kind)
+        if piece is None:
+            self._refuse_unreadable(kind)
+        bases = [self.add(base) for base in (*kind.__bases__, type(kind))]
+        content = [
+            (name, self._member(kind, name, member, label))
+            for name, member in members.members_of(kind)
+        ]
+        if piece is None:
+            return [bases, content]
+        # A foreign decorator may have made an object of unknown content of a method.
+        methods = [
+            (name, method.canonical, self._used(method, label, _scope(kind), kind))
+            for name, method in sorted(piece.methods.items())
+            if name in vars(kind) and members.function_of(vars(kind)[name]) is None
+        ]
+        used = self._used(piece, label, _scope(kind), kind)
+        return [piece.canonical, used, bases, content, methods]
+
+    def _member(self, kind: type, name: str, member: Any, label: str) -> object:
+        """Return the content of a member of a class; own methods count with their class."""
+        if (descriptor := members.parts_of(member)) is not None:
+            parts = [self._member(kind, name, part, label) for part in descriptor[1]]
+            return [descriptor[0], *parts]
+        if name == "__dataclass_fields__":
+            entries = {entry: members.field_of(field) for entry, field in member.items()}
+            return [(entry, [self.add(part) for part in entries[entry]]) for entry in entries]
+        function = members.function_of(member)
+        if function is not None and self._is_unreadable(function):
+            if members.is_generated(kind, name, function):
+                return ["generated", self._state(function)]
+            self._gap(f"{label}: {name}", "it has no source; say what it does in version")
+            return NOT_COVERED
+        if isinstance(member, FunctionType) and function is member and _is_own(member, kind):
+            return self._function(member, label)
+        return self.add(member)
+
+    def _is_unreadable(self, function: FunctionType) -> bool:
+        return self._is_ours(function.__module__) and self._sources.piece(function) is None
+
+    def _refuse_unreadable(self, kind: type) -> None:
+        """Refuse a class that was made by a call, or from text, if its functions have no source."""
+        for name, function in members.functions_of(kind).items():
+            if self._is_unreadable(function) and not members.is_generated(kind, name, function):
+                raise _unreadable(kind)
 
     def _module(self, module: ModuleType) -> str:
         """Cover a whole module, because the used names are unknown."""
@@ -148,37 +202,31 @@ class Code:
                 self.parts.append((label, json_digest(content)))
         return label
 
-    def _wrappers(self, thing: Any) -> Iterator[str]:
-        """Cover the user's own decorator functions around a function."""
-        while hasattr(thing, "__wrapped__"):
-            module = getattr(thing, "__globals__", {}).get("__name__", "")
-            if module == "functools" and hasattr(thing, "registry"):
-                yield f"dispatch {[[self.add(kind), self.add(at)] for kind, at in _own(thing)]}"
-            elif isinstance(thing, FunctionType) and self._is_ours(module):
-                yield self._definition(thing)
-            thing = thing.__wrapped__
+    def _wrappers(self, thing: Any, inner: Any) -> Iterator[str]:
+        """Cover the decorators around a function, unless they stand in its source."""
+        layers = [thing]
+        while (layer := layers[-1].__wrapped__) is not inner:
+            layers.append(layer)
+        is_ours = isinstance(inner, FunctionType) and self._is_ours(inner.__module__)
+        piece = self._sources.piece(inner) if is_ours else None
+        is_shown = piece is not None and len(layers) <= piece.decorators
+        for layer in layers:
+            module = getattr(layer, "__globals__", {}).get("__name__", "")
+            if module == "functools" and hasattr(layer, "registry"):
+                pairs = sorted(_dispatched(layer), key=lambda pair: rank(pair[0]))
+                yield f"dispatch {[[self.add(kind), self.add(at)] for kind, at in pairs]}"
+            elif isinstance(layer, FunctionType) and self._is_ours(module):
+                yield self._definition(layer)
+            else:
+                if not is_shown:
+                    yield self._made_by_a_call(layer)
+                named = [(n, value) for n, value in members.attributes_of(layer)]
+                if named:
+                    yield f"{[(name, self.add(value)) for name, value in named]}"
 
-    def _made(self, thing: FunctionType | type) -> object:
-        """Return the content of a class that was made by a call, not by a class statement."""
-        if isinstance(thing, type):
-            if issubclass(thing, Enum):
-                return [[member.name, self.add(member.value)] for member in thing]
-            if issubclass(thing, tuple) and hasattr(thing, "_field_defaults"):
-                defaults = thing._field_defaults.items()
-                names = list(getattr(thing, "_fields", ()))
-                return [names, [[name, self.add(value)] for name, value in defaults]]
-            members = [(n, value) for n, value in vars(thing).items() if not n.startswith("__")]
-            if all(self._sources.piece(function) is not None for function in _functions(thing)):
-                return [[name, self.add(_function_of(value) or value)] for name, value in members]
-        raise ConfigurationError(
-            f"the source of {thing.__qualname__} cannot be read (it is said to be in "
-            f"{thing.__module__!r}); define it in a file or a notebook cell, so that a change of "
-            "it can be noticed"
-        )
+    # ------------------------------------------------------------------------- references
 
-    def _used(
-        self, piece: Piece, label: str, scope: Mapping[str, Any], thing: FunctionType | Any
-    ) -> list[tuple[str, str]]:
+    def _used(self, piece: Piece, label: str, scope: Mapping[str, Any], thing: Any) -> list[object]:
         """Cover the references of a definition; return their names and labels."""
         references = []
         for chain in piece.names:
@@ -189,18 +237,69 @@ class Code:
             installed, own = self._imported(piece.imports, label, thing)
             for chain in piece.imported_names:
                 self._note_dynamic(chain, installed, label)
-                # For installed modules the import statement itself counts already.
                 if chain[0] in own:
                     references.append((".".join(chain), self._reference(chain, own[chain[0]])))
-        return references
+                elif (changed := self._changed(chain, installed.get(chain[0]))) is not None:
+                    references.append((".".join(chain), changed))
+        for name in piece.global_names:
+            if name in scope:
+                references.append((f"globals {name}", self.add(scope[name])))
+        for name in piece.reflections:
+            self._gap(f"{label}: {name}", REFLECTIONS[name])
+        for chain in piece.settings:
+            self._cover_setting(chain, scope)
+        return [list(reference) for reference in references]
 
     def _reference(self, chain: _Chain, thing: Any) -> str:
         """Return the label of the object of a dotted name."""
-        for name in chain[1:]:
-            if not isinstance(thing, ModuleType) or not self._is_ours(thing.__name__):
+        for place, name in enumerate(chain[1:], start=1):
+            if not isinstance(thing, ModuleType):
                 break
+            if not self._is_ours(thing.__name__):
+                changed = self._changed(chain[place - 1 :], thing)
+                return self._module(thing) if changed is None else changed
             thing = _attribute(thing, name)
         return self.add(thing)
+
+    def _changed(self, chain: _Chain, thing: Any) -> str | None:
+        """Return the label of user's code that stands under a name in an installed package."""
+        for name in chain[1:]:
+            if not isinstance(thing, ModuleType):
+                break
+            thing = vars(thing).get(name)
+        if isinstance(thing, type) and not self._is_ours(thing.__module__):
+            return self._foreign(thing) if self._changed_members(thing) else None
+        return self.add(thing) if self._is_users(thing) else None
+
+    def _changed_members(self, kind: type) -> list[tuple[str, str]]:
+        """Cover the user's functions that were set on an installed class or its bases."""
+        return [
+            (name, self.add(member))
+            for base in kind.__mro__
+            if not self._is_ours(base.__module__)
+            for name, member in sorted(vars(base).items())
+            if self._is_users(members.function_of(member))
+        ]
+
+    def _is_users(self, thing: Any) -> bool:
+        """Return whether a thing is a function or class of a loaded module that counts."""
+        if not isinstance(thing, FunctionType | type):
+            return False
+        return thing.__module__ in sys.modules and self._is_ours(thing.__module__)
+
+    def _cover_setting(self, chain: _Chain, scope: Mapping[str, Any]) -> None:
+        """Cover an attribute of an installed module or class that a user's module sets."""
+        thing = scope.get(chain[0])
+        if not isinstance(thing, ModuleType | type) or thing is sys:
+            return
+        home = thing.__name__ if isinstance(thing, ModuleType) else thing.__module__
+        name = ".".join((thing.__name__, *chain[1:]))
+        if self._is_ours(home) or name in self._settings:
+            return
+        self._settings.add(name)
+        for attribute in chain[1:]:
+            thing = getattr(thing, attribute, None)
+        self.parts.append((f"setting {name}", json_digest(self.add(thing))))
 
     def _imported(
         self, imports: tuple[Import, ...], label: str, thing: Any
@@ -229,101 +328,37 @@ class Code:
         return installed, own
 
     def _note_dynamic(self, chain: _Chain, scope: Mapping[str, Any], label: str) -> None:
-        thing = scope.get(chain[0], getattr(builtins, chain[0], None))
-        for end, name in enumerate((*chain[1:], ""), start=1):
-            for dynamic, why in _DYNAMIC:
-                if thing is dynamic:
-                    self._gap(f"{label}: {'.'.join(chain[:end])}", why)
-            if not any(thing is module for module in (importlib, os, builtins)):
-                return
-            thing = getattr(thing, name, None)
-
-    # ------------------------------------------------------------------------------- values
-
-    def _constant(self, thing: Any) -> str | None:
-        """Return a value as text; None if its content is unknown."""
-        kind = type(thing)
-        if id(thing) in self._open:
-            return f"{kind.__name__} itself"
-        self._open.add(id(thing))
-        try:
-            text = self._text(thing)
-        finally:
-            self._open.discard(id(thing))
-        if text is None or isinstance(thing, Enum) or not self._is_ours(kind.__module__):
-            return text if text is not None else self._instance(thing)
-        return f"{self.add(kind)} {text} {self._attributes(thing)}"
-
-    def _text(self, thing: Any) -> str | None:
-        kind = type(thing)
-        if thing is os.environ:
-            return "os.environ"
-        if isinstance(thing, Enum):
-            return f"{self.add(kind)} {thing.name}"
-        if thing is None or isinstance(thing, (bool, int, str)):
-            return f"{kind.__name__} {self._portable(thing)!a}"
-        if isinstance(thing, _SHOWN_BY_REPR):
-            return f"{kind.__name__} {thing!r}"
-        if isinstance(thing, PurePath):
-            return repr(kind(self._portable(str(thing))))
-        if isinstance(thing, re.Pattern):
-            # The repr of a long pattern shows only its beginning.
-            return f"{thing!r}{thing.pattern[200:]!r}" if len(thing.pattern) > 150 else repr(thing)
-        if is_torch(thing, "dtype", "device"):
-            return repr(thing)
-        if is_torch(thing, "Tensor") or (
-            isinstance(thing, np.ndarray) and not thing.dtype.hasobject
-        ):
-            return f"array {data_digest(thing)}"
-        return self._container_text(thing)
-
-    def _container_text(self, thing: Any) -> str | None:
-        kind = type(thing)
-        if isinstance(thing, (tuple, list, deque)):
-            return f"{kind.__name__} {[self.add(item) for item in thing]}"
-        if isinstance(thing, (set, frozenset)):
-            return f"{kind.__name__} {sorted(self.add(item) for item in sorted(thing, key=_rank))}"
-        if isinstance(thing, Mapping):
-            pairs = [f"{self.add(key)}: {self.add(value)}" for key, value in thing.items()]
-            made = f" {self.add(thing.default_factory)}" if isinstance(thing, defaultdict) else ""
-            return f"{kind.__name__} {pairs}{made}"
-        return None
-
-    def _portable(self, thing: Any) -> Any:
-        """Return text with the folder of the code replaced: it differs between machines."""
-        if not isinstance(thing, str):
-            return thing
-        for folder in self._folders:
-            if thing == folder or thing.startswith(folder + os.sep):
-                return f"<folder>{thing[len(folder) :].replace(os.sep, '/')}"
-        return thing
-
-    def _instance(self, thing: Any) -> str | None:
-        """Return the label of an object by its attributes, for the user's and for data classes."""
-        kind = type(thing)
-        if self._is_ours(kind.__module__) or isinstance(thing, types.SimpleNamespace):
-            names = _attribute_names(thing)
-        elif is_dataclass(thing):
-            names = [field.name for field in fields(thing)]
-        else:
-            return None
-        if id(thing) not in self._seen:
-            label = self.add(kind)
-            self._seen[id(thing)] = (thing, label)  # in case the object refers to itself
-            values = [(name, self.add(getattr(thing, name, None))) for name in names]
-            self._seen[id(thing)] = (thing, f"{label} {values}")
-        return self._seen[id(thing)][1]
-
-    def _attributes(self, thing: Any) -> list[tuple[str, str]]:
-        return [(name, self.add(getattr(thing, name, None))) for name in _attribute_names(thing)]
+        for name, why in dynamic_uses(chain, scope):
+            self._gap(f"{label}: {name}", why)
 
     # ----------------------------------------------------------------- what is from elsewhere
+
+    def _foreign(self, thing: FunctionType | type) -> str:
+        """Return the name of an installed definition, and what changes it."""
+        # The package only: modules inside a package move between versions.
+        label = f"{self._package(thing.__module__)} {thing.__qualname__}"
+        if isinstance(thing, FunctionType):
+            return label if is_named(thing) else self._made_by_a_call(thing)
+        if id(thing) not in self._seen:
+            self._seen[id(thing)] = (thing, label)  # in case the changed members refer to it
+            if changed := self._changed_members(thing):
+                self._seen[id(thing)] = (thing, f"{label} changed {changed}")
+        return self._seen[id(thing)][1]
+
+    def _made_by_a_call(self, thing: Any) -> str:
+        """Return the name of a callable that an installed package made, and of what."""
+        kind = type(thing)
+        if not isinstance(thing, FunctionType):
+            return f"{self._package(kind.__module__)} {kind.__qualname__}"
+        label = f"{self._package(thing.__globals__.get('__name__'))} {members.name_of(thing)}"
+        closure = [(name, self.add(value)) for name, value in sorted(_closure(thing).items())]
+        return f"{label} {closure} {self.add(thing.__defaults__)}"
 
     def _other(self, thing: Any) -> str:
         """Return the name of a foreign object; add a gap if the name does not identify it."""
         kind = type(thing)
         name = getattr(thing, "__name__", "")
-        label = f"{kind.__module__}.{kind.__qualname__} {name}".strip()
+        label = f"{kind.__module__.partition('.')[0]}.{kind.__qualname__} {name}".strip()
         if isinstance(thing, logging.Logger):
             # Its name depends on the module, and differs between a script and an import.
             return "logging.Logger"
@@ -331,10 +366,15 @@ class Code:
             return self._type_form(thing)
         if isinstance(thing, (operator.itemgetter, operator.attrgetter, operator.methodcaller)):
             return f"{label} {self.add(thing.__reduce__()[1:])}"
-        if callable(thing) and (home := _home_of(thing)) is not None and not self._is_ours(home):
+        if isinstance(thing, BuiltinFunctionType | MethodWrapperType):
+            owner = getattr(thing, "__self__", None)
+            is_value = owner is not None and not isinstance(owner, ModuleType | type)
+            if is_value and (value := self._values.describe(owner)) is not None:
+                return f"method {name} of {value}"
+        if callable(thing) and (home := home_of(thing)) is not None and not self._is_ours(home):
             return f"{self._package(home)} {getattr(thing, '__qualname__', name)}"
         if callable(thing):
-            compiled = isinstance(name, str) and name and self._is_ours(_module_of(thing))
+            compiled = isinstance(name, str) and name and self._is_ours(module_of(thing))
             why = "it is compiled" if compiled else "what it was made with is not known"
             self._gap(label, f"{why}; make it in build(), or say what it is in version")
         elif id(thing) not in self._seen:
@@ -387,23 +427,24 @@ def _scope(thing: FunctionType | type) -> Mapping[str, Any]:
     if isinstance(thing, FunctionType):
         return {**thing.__globals__, **_closure(thing)}
     scope = dict(vars(sys.modules[thing.__module__])) if thing.__module__ in sys.modules else {}
-    for function in _functions(thing):
+    for function in members.functions_of(thing).values():
         if function.__module__ == thing.__module__:
             scope = {**function.__globals__, **scope, **_closure(function)}
     return scope
 
 
-def _function_of(member: Any) -> FunctionType | None:
-    """Return the function of a method, a property or the like, or None."""
-    for name in ("__func__", "fget", "func"):
-        member = getattr(member, name, member)
-    inner = inspect.unwrap(member) if callable(member) else member
-    return inner if isinstance(inner, FunctionType) else None
+def _unreadable(thing: FunctionType | type) -> ConfigurationError:
+    return ConfigurationError(
+        f"the source of {thing.__qualname__} cannot be read (it is said to be in "
+        f"{thing.__module__!r}); define it in a file or a notebook cell, so that a change of "
+        "it can be noticed"
+    )
 
 
-def _functions(kind: type) -> list[FunctionType]:
-    members = map(_function_of, vars(kind).values())
-    return [function for function in members if function is not None]
+def _is_own(function: FunctionType, kind: type) -> bool:
+    """Return whether a function was defined in the statement of a class."""
+    home = members.name_of(function).rpartition(".")[0]
+    return home == kind.__qualname__ and function.__module__ == kind.__module__
 
 
 def _closure(function: FunctionType) -> dict[str, Any]:
@@ -418,16 +459,13 @@ def _closure(function: FunctionType) -> dict[str, Any]:
 
 def _is_filled(cell: Any) -> bool:
     try:
-        return cell.cell_contents is not None
+        cell.cell_contents  # noqa: B018
     except ValueError:
         return False
+    return True
 
 
-def _wrapped(thing: Callable[..., Any]) -> Any:
-    return inspect.unwrap(getattr(thing, "__func__", thing))
-
-
-def _own(dispatching: Any) -> list[tuple[type, Any]]:
+def _dispatched(dispatching: Any) -> list[tuple[type, Any]]:
     """Return the functions registered with a single-dispatch function, by type."""
     return [(kind, at) for kind, at in dispatching.registry.items() if kind is not object]
 
@@ -441,17 +479,6 @@ def _attribute(module: Any, name: str) -> Any:
     return getattr(module, name, None)
 
 
-def _attribute_names(thing: Any) -> list[str]:
-    names = [
-        name
-        for kind in type(thing).__mro__
-        for slots in [vars(kind).get("__slots__", ())]
-        for name in ([slots] if isinstance(slots, str) else slots)
-        if name not in ("__dict__", "__weakref__")
-    ]
-    return [*names, *getattr(thing, "__dict__", ())]
-
-
 def _absolute(module: str, thing: Any) -> str:
     """Return the absolute name of a module that a definition imports; empty if unknown."""
     if not module.startswith("."):
@@ -462,30 +489,3 @@ def _absolute(module: str, thing: Any) -> str:
         return importlib.util.resolve_name(module, package or None)
     except ImportError:
         return ""
-
-
-def _home_of(thing: Any) -> str | None:
-    """Return the module that holds a callable under its name, or None."""
-    owner = getattr(thing, "__objclass__", getattr(thing, "__self__", None))
-    if isinstance(owner, ModuleType):
-        return owner.__name__
-    if isinstance(owner, type):
-        return owner.__module__
-    if isinstance(thing, BuiltinFunctionType) and owner is not None:
-        return type(owner).__module__
-    home = _module_of(thing)
-    name = getattr(thing, "__name__", None)
-    is_found = isinstance(name, str) and getattr(sys.modules.get(home), name, None) is thing
-    return home if is_found or isinstance(thing, BuiltinFunctionType) else None
-
-
-def _module_of(thing: Any) -> str:
-    """Return the name of a callable's module by its own account."""
-    module = getattr(thing, "__module__", None)
-    return module if isinstance(module, str) else type(thing).__module__
-
-
-def _rank(item: Any) -> tuple[str, str, int]:
-    """Return a sort key for the definitions in a set, which has no stable order."""
-    line = getattr(getattr(item, "__code__", None), "co_firstlineno", 0)
-    return type(item).__name__, getattr(item, "__qualname__", ""), line

@@ -14,17 +14,23 @@ import linecache
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
+
+from dasktune.trainer.fingerprint.dynamic import REFLECTIONS
 
 _PARSING = threading.Lock()
 """Python 3.11 counts the depth of syntax trees for all threads together while parsing."""
 
 _Place = tuple[str, int]
+_Callable = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+_Statement = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_KINDS = ("staticmethod", "classmethod", "property")
 _IGNORED_FIELDS = ("ctx", "kind", "type_comment", "type_ignores")
 _READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT")
 
@@ -62,12 +68,32 @@ class Piece:
         The imports that it makes at run time.
     imported_names
         The chains that begin with an imported name.
+    global_names
+        The names that it looks up as ``globals()["name"]``.
+    reflections
+        Its ways to read code as data, such as ``__subclasses__``.
+    settings
+        The attributes that statements of its module set, as dotted chains.
+    is_running
+        Of a function, whether the source is that of its code. It is not if the file was changed
+        after the import, or if another program has rewritten the code.
+    decorators
+        Decorators that may wrap the function.
+    methods
+        Of a class, the last function of each name in its body; they do not count in the other
+        fields, because a class may have other methods now.
     """
 
     canonical: Any
     names: tuple[tuple[str, ...], ...]
     imports: tuple[Import, ...] = ()
     imported_names: tuple[tuple[str, ...], ...] = ()
+    global_names: tuple[str, ...] = ()
+    reflections: tuple[str, ...] = ()
+    settings: tuple[tuple[str, ...], ...] = ()
+    is_running: bool = True
+    decorators: int = 0
+    methods: Mapping[str, Piece] = field(default_factory=dict)
 
 
 class Sources:
@@ -85,7 +111,13 @@ class Sources:
             return self._class_piece(thing)
         file = self._file(thing.__code__.co_filename, thing.__globals__)
         node = None if file is None else _function_node(file, thing.__code__)
-        return None if file is None or node is None else _piece(node, file)
+        if file is None or node is None:
+            return None
+        piece, running = _piece(node, file), code_content(thing.__code__)
+        return replace(
+            piece,
+            is_running=any(code_content(code) == running for code in file.codes[_place(node)]),
+        )
 
     def module(self, module: ModuleType) -> Piece | None:
         """Return the source of a module; of a package, with all modules in it."""
@@ -105,6 +137,7 @@ class Sources:
         return Piece(
             canonical=[[name, canonical(tree)] for name, tree in trees],
             names=tuple(sorted(chains | imported)),
+            settings=tuple(sorted({chain for _, tree in trees for chain in _settings(tree)})),
         )
 
     def _class_piece(self, thing: type) -> Piece | None:
@@ -135,10 +168,11 @@ class _File:
             self.tree = ast.parse(text)
             compiled = compile(self.tree, name, "exec", dont_inherit=True)
         self.classes = list(_classes(self.tree, ""))
-        self.functions: dict[_Place, list[ast.AST]] = defaultdict(list)
+        self.functions: dict[_Place, list[_Callable]] = defaultdict(list)
         for node in ast.walk(self.tree):
-            if isinstance(node, _Definition) and not isinstance(node, ast.ClassDef):
+            if isinstance(node, _Callable):
                 self.functions[_place(node)].append(node)
+        self.settings = tuple(sorted(set(_settings(self.tree))))
         self.codes: dict[_Place, list[CodeType]] = defaultdict(list)
         for code in _codes(compiled):
             self.codes[code.co_name, code.co_firstlineno].append(code)
@@ -149,6 +183,24 @@ class _File:
         if line is not None:
             nodes = [node for node in nodes if node.lineno <= line <= (node.end_lineno or line)]
         return nodes[-1] if nodes else None
+
+
+def code_content(code: CodeType) -> list[Any]:
+    """Return the instructions, names and constants of a code object, without its lines."""
+    names = [code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars]
+    return [code.co_code.hex(), names, [_code_constant(value) for value in code.co_consts]]
+
+
+def _code_constant(value: Any) -> Any:
+    match value:
+        case CodeType():
+            return code_content(value)
+        case tuple():
+            return [_code_constant(item) for item in value]
+        case frozenset():
+            return sorted(map(repr, value))
+        case _:
+            return repr(value)
 
 
 def _files_of(thing: type) -> list[str]:
@@ -242,7 +294,7 @@ def _classes(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.ClassDef]]:
             yield from _classes(child, prefix)
 
 
-def _function_node(file: _File, code: CodeType) -> ast.AST | None:
+def _function_node(file: _File, code: CodeType) -> _Callable | None:
     """Return the function that a code object was compiled from."""
     nodes = file.functions.get((code.co_name, code.co_firstlineno), [])
     if len(nodes) < 2:
@@ -269,8 +321,31 @@ def _place(node: _Definition) -> _Place:
 
 
 def _piece(node: ast.AST, file: _File) -> Piece:
+    if isinstance(node, ast.ClassDef):
+        return _class_source(node, file)
     codes = file.codes[_place(node)] if isinstance(node, _Definition) else []
-    read = _read_outside(node) | {name for code in codes for name in _read_by(code)}
+    decorators = [item for item in getattr(node, "decorator_list", []) if not _is_kind(item)]
+    piece = _read(node, codes)
+    return replace(piece, settings=file.settings, decorators=len(decorators))
+
+
+def _class_source(node: ast.ClassDef, file: _File) -> Piece:
+    """Return the source of a class without its functions, which come apart, and inner classes."""
+    body = [item for item in node.body if not isinstance(item, _Statement)]
+    functions = {item.name: item for item in node.body if isinstance(item, _Function)}
+    inner = {_place(item) for item in node.body if isinstance(item, _Statement)}
+    codes = [code for code in file.codes[_place(node)] if code.co_name == node.name]
+    kept = [part for code in codes for part in _codes(code, without=inner)]
+    rest = ast.ClassDef(**{**dict(ast.iter_fields(node)), "body": body})
+    methods = {name: _piece(function, file) for name, function in functions.items()}
+    piece = _read(rest, kept, deep=False)
+    return replace(piece, settings=file.settings, methods=methods)
+
+
+def _read(node: ast.AST, codes: Iterable[CodeType], *, deep: bool = True) -> Piece:
+    """Return the source of a node; `codes` tell which names come from outside."""
+    parts = [part for code in codes for part in (_codes(code) if deep else [code])]
+    read = _read_outside(node) | {name for part in parts for name in _read_by(part)}
     imports = tuple(_imports(node))
     imported = {item.name for item in imports}
     chains = sorted(set(_chains(node)))
@@ -279,7 +354,55 @@ def _piece(node: ast.AST, file: _File) -> Piece:
         names=tuple(chain for chain in chains if chain[0] in read),
         imports=imports,
         imported_names=tuple(chain for chain in chains if chain[0] in imported),
+        global_names=tuple(sorted(set(_global_names(node)))),
+        reflections=tuple(sorted(set(_reflections(node)))),
     )
+
+
+def _settings(node: ast.AST) -> Iterator[tuple[str, ...]]:
+    """Yield the attributes that module-level statements set: ``numpy.tanh = f``."""
+    for child in ast.iter_child_nodes(node):
+        match child:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Lambda():
+                continue
+            case ast.Attribute(ctx=ast.Store()) if chain := _chain(child):
+                yield chain
+            case ast.Call(
+                func=ast.Name(id="setattr"), args=[place, ast.Constant(value=str(name)), _]
+            ) if chain := _chain(place):
+                yield (*chain, name)
+        yield from _settings(child)
+
+
+def _is_kind(decorator: ast.expr) -> bool:
+    """Return whether a decorator makes a kind of method, and no wrapper."""
+    return isinstance(decorator, ast.Name) and decorator.id in _KINDS
+
+
+def _global_names(node: ast.AST) -> Iterator[str]:
+    """Yield each ``name`` of ``globals()["name"]``."""
+    for item in ast.walk(node):
+        match item:
+            case ast.Subscript(
+                value=ast.Call(func=ast.Name(id="globals"), args=[]),
+                slice=ast.Constant(value=str(name)),
+            ):
+                yield name
+
+
+def _reflections(node: ast.AST) -> Iterator[str]:
+    """Yield the names of attributes in which code is data, and ``globals`` in general."""
+    calls = 0
+    for item in ast.walk(node):
+        match item:
+            case ast.Attribute(attr=name) | ast.Name(id=name) if (
+                name in REFLECTIONS and name != "globals"
+            ):
+                yield name
+            case ast.Name(id="globals"):
+                calls += 1
+    if calls > len(list(_global_names(node))):
+        yield "globals"
 
 
 def _imports(node: ast.AST) -> Iterator[Import]:
@@ -293,19 +416,21 @@ def _imports(node: ast.AST) -> Iterator[Import]:
                 yield Import(name=name.asname or name.name.partition(".")[0], module=name.name)
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def _codes(code: CodeType, without: Collection[_Place] = ()) -> Iterator[CodeType]:
+    """Yield a code object and those inside it, but for the definitions at these places."""
     yield code
     for constant in code.co_consts:
-        if isinstance(constant, CodeType):
+        if not isinstance(constant, CodeType):
+            continue
+        if (constant.co_name, constant.co_firstlineno) not in without:
             yield from _codes(constant)
 
 
 def _read_by(code: CodeType) -> set[str]:
-    """Return the outside names that code, inner code included, reads."""
+    """Return the outside names that code reads."""
     return {
         str(instruction.argval)
-        for part in _codes(code)
-        for instruction in dis.get_instructions(part)
+        for instruction in dis.get_instructions(code)
         if instruction.opname.startswith(_READS)
     }
 

@@ -1,0 +1,174 @@
+"""The text of a value for the fingerprint: equal for equal values, in every process."""
+
+from __future__ import annotations
+
+import os
+import re
+import types
+from array import array
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from datetime import date, time, timedelta, tzinfo
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from pathlib import PurePath
+from struct import Struct
+from types import EllipsisType, MemberDescriptorType, NotImplementedType
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+
+from dasktune.errors import ConfigurationError
+from dasktune.trainer.fingerprint.data import data_digest, is_torch
+
+_SHOWN_BY_REPR = (
+    *(float, complex, bytes, bytearray, range, array, np.dtype, Fraction, Decimal),
+    *(date, time, timedelta, tzinfo, slice, UUID, EllipsisType, NotImplementedType),
+)
+
+
+class Values:
+    """Describes values by their content.
+
+    Parameters
+    ----------
+    add
+        Returns the label of a value inside another one.
+    is_ours
+        Returns whether the code of a module counts.
+    folders
+        Folders of the code: paths below them count without them.
+    """
+
+    def __init__(
+        self,
+        add: Callable[[Any], str],
+        is_ours: Callable[[str | None], bool],
+        folders: tuple[str, ...],
+    ) -> None:
+        self._add = add
+        self._is_ours = is_ours
+        self._folders = folders
+        # By id; the objects are kept alive so that each id stays unique.
+        self._seen: dict[int, tuple[object, str]] = {}
+        self._open: set[int] = set()
+
+    def describe(self, thing: Any) -> str | None:
+        """Return a value as text; None if its content is unknown."""
+        kind = type(thing)
+        if id(thing) in self._open:
+            return f"{kind.__name__} itself"
+        self._open.add(id(thing))
+        try:
+            text = self._text(thing)
+        finally:
+            self._open.discard(id(thing))
+        if text is None or isinstance(thing, Enum) or not self._is_ours(kind.__module__):
+            return text if text is not None else self._instance(thing)
+        return f"{self._add(kind)} {text} {self._attributes(thing)}"
+
+    def _text(self, thing: Any) -> str | None:
+        kind = type(thing)
+        if thing is os.environ:
+            return "os.environ"
+        if isinstance(thing, Enum):
+            return f"{self._add(kind)} {thing.name}"
+        if isinstance(thing, np.generic):
+            # Versions of NumPy differ in the repr.
+            return f"{kind.__name__} {thing.dtype.str} {thing.item()!r}"
+        if thing is None or isinstance(thing, (bool, int, str)):
+            return f"{kind.__name__} {self._portable(thing)!a}"
+        if isinstance(thing, _SHOWN_BY_REPR):
+            return f"{kind.__name__} {thing!r}"
+        if isinstance(thing, PurePath):
+            return repr(kind(self._portable(str(thing))))
+        if isinstance(thing, re.Pattern):
+            # The repr of a long pattern shows only its beginning.
+            return f"{thing!r}{thing.pattern[200:]!r}" if len(thing.pattern) > 150 else repr(thing)
+        if isinstance(thing, Struct):
+            return f"Struct {thing.format}"
+        if kind.__module__ == "dataclasses" and kind.__name__[:1] == "_":
+            return f"dataclasses {kind.__qualname__}"  # stands for a default that is missing
+        if is_torch(thing, "dtype", "device"):
+            return repr(thing)
+        return self._array_text(thing) or self._container_text(thing)
+
+    def _array_text(self, thing: Any) -> str | None:
+        kind = type(thing)
+        if is_torch(thing, "Tensor"):
+            try:
+                content = data_digest(thing.detach())
+            except ConfigurationError:  # sparse, quantized, or without content
+                return None
+            return f"{kind.__name__} {content}{' with gradient' if thing.requires_grad else ''}"
+        if not isinstance(thing, np.ndarray):
+            return None
+        if isinstance(thing, np.ma.MaskedArray):
+            parts = [thing.data, np.ma.getmaskarray(thing), thing.fill_value]
+            return f"masked array {[self._add(part) for part in parts]}"
+        if not thing.dtype.hasobject:
+            content = data_digest(np.asarray(thing))
+        elif thing.dtype.names is None:
+            content = f"{thing.shape} {[self._add(item) for item in thing.ravel().tolist()]}"
+        else:
+            return None
+        return f"{'array' if kind is np.ndarray else kind.__name__} {content}"
+
+    def _container_text(self, thing: Any) -> str | None:
+        kind = type(thing)
+        if isinstance(thing, (tuple, list, deque)):
+            length = f" at most {thing.maxlen}" if isinstance(thing, deque) else ""
+            return f"{kind.__name__} {[self._add(item) for item in thing]}{length}"
+        if isinstance(thing, (set, frozenset)):
+            items = sorted(self._add(item) for item in sorted(thing, key=rank))
+            return f"{kind.__name__} {items}"
+        if isinstance(thing, Mapping):
+            pairs = [f"{self._add(key)}: {self._add(value)}" for key, value in thing.items()]
+            made = f" {self._add(thing.default_factory)}" if isinstance(thing, defaultdict) else ""
+            return f"{kind.__name__} {pairs}{made}"
+        return None
+
+    def _portable(self, thing: Any) -> Any:
+        """Return text with the folder of the code replaced: it differs between machines."""
+        if not isinstance(thing, str):
+            return thing
+        for folder in self._folders:
+            if thing == folder or thing.startswith(folder + os.sep):
+                return f"<folder>{thing[len(folder) :].replace(os.sep, '/')}"
+        return thing
+
+    def _instance(self, thing: Any) -> str | None:
+        """Return the label of an object by its attributes, for the user's and for data classes."""
+        kind = type(thing)
+        if self._is_ours(kind.__module__) or isinstance(thing, types.SimpleNamespace):
+            names = list(_attribute_names(thing))
+        elif is_dataclass(thing):
+            names = [field.name for field in fields(thing)]
+        else:
+            return None
+        if id(thing) not in self._seen:
+            label = self._add(kind)
+            self._seen[id(thing)] = (thing, label)  # in case the object refers to itself
+            values = [(name, self._add(getattr(thing, name, None))) for name in names]
+            self._seen[id(thing)] = (thing, f"{label} {values}")
+        return self._seen[id(thing)][1]
+
+    def _attributes(self, thing: Any) -> list[tuple[str, str]]:
+        return [(name, self._add(getattr(thing, name, None))) for name in _attribute_names(thing)]
+
+
+def rank(item: Any) -> tuple[str, str, int]:
+    """Return a sort key for the definitions in a set, which has no stable order."""
+    line = getattr(getattr(item, "__code__", None), "co_firstlineno", 0)
+    return type(item).__name__, getattr(item, "__qualname__", ""), line
+
+
+def _attribute_names(thing: Any) -> Iterator[str]:
+    for kind in type(thing).__mro__:
+        if "__slots__" in vars(kind):  # which may be an iterator at its end
+            members = vars(kind).items()
+            yield from (name for name, slot in members if isinstance(slot, MemberDescriptorType))
+    yield from getattr(thing, "__dict__", ())
