@@ -22,6 +22,7 @@ from figures import Figure, main
 
 import dasktune as dt
 from dasktune.cli.status import read
+from dasktune.driver.history import History
 from dasktune.driver.recorder import Recorder
 from dasktune.engine.outcome import Outcome
 from dasktune.engine.trials import TrialRecord
@@ -122,13 +123,9 @@ def _outcomes(reports: int, together: int) -> list[list[tuple[Outcome, str]]]:
 
 def _record(database: Database, batches: list[list[tuple[Outcome, str]]]) -> None:
     """Write what an engine says, as a runner does."""
-    next_number = [0]
-
-    def written(row: EventRow) -> None:
-        next_number[0] = row.number + 1
-
-    recorder = Recorder(database, 1, lambda node: "r" * 64, lambda: next_number[0], written)
-    node = SearchPlan("r").register(0, {}, 1)
+    plan = SearchPlan("r" * 64)
+    recorder = Recorder(History(database, 1), plan)
+    node = plan.register(0, {}, 1)
     for batch in batches:
         for outcome, key in batch:
             _tell(recorder, node, outcome, key)

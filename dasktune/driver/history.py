@@ -69,8 +69,8 @@ class History:
     """
 
     def __init__(self, database: Database, study_id: int) -> None:
-        self._database = database
-        self._study_id = study_id
+        self.database = database
+        self.study_id = study_id
         self.begun: list[Record] = []
         """The event that each of the study's tuners began with, in their order."""
         self.next_number = 0
@@ -78,9 +78,9 @@ class History:
 
     def read_on(self) -> bool:
         """Read the events that other drivers have added; return whether there are any."""
-        before, self.next_number = self.next_number, self._database.next_event(self._study_id)
+        before, self.next_number = self.next_number, self.database.next_event(self.study_id)
         if self.next_number > before:
-            rows = self._database.tuner_events(self._study_id, "tuner", after=before - 1)
+            rows = self.database.tuner_events(self.study_id, "tuner", after=before - 1)
             self.begun.extend(row.payload for row in rows if row.number < self.next_number)
         return self.next_number > before
 
@@ -91,11 +91,11 @@ class History:
         began last runs the study. The driver before may live on a host that was only silent.
         """
         payload = {"kind": BEGUN, "place": place, "run": run, "decisions": []}
-        row = EventRow(study_id=self._study_id, number=self.next_number, payload=payload)
+        row = EventRow(study_id=self.study_id, number=self.next_number, payload=payload)
         try:
-            self._database.write(Batch(events=[row]))
+            self.database.write(Batch(events=[row]))
         except StorageError:
-            if self._database.next_event(self._study_id) == row.number:
+            if self.database.next_event(self.study_id) == row.number:
                 raise
             return False
         self.remember(row)
@@ -122,7 +122,7 @@ class History:
             narrow = tuner.widened_from(record["identity"])
             if narrow is not None:
                 number, wanted = record["place"], identity["trials"]
-                widened = self._database.last_tuner_event(self._study_id, "widen", number)
+                widened = self.database.last_tuner_event(self.study_id, "widen", number)
                 now = (record["identity"] if widened is None else widened.payload)["trials"]
                 widen = wanted if now < wanted else None
                 records = self._last_records(number)
@@ -131,37 +131,35 @@ class History:
 
     def records_of(self, place: int, after: int = -1) -> Iterator[Record]:
         """Return the events of one of the study's tuners, with a number above `after`."""
-        rows = self._database.events(self._study_id, after, place=place)
+        rows = self.database.events(self.study_id, after, place=place)
         return (row.payload for row in rows if row.payload["kind"] in KINDS)
 
     def _last_records(self, place: int) -> list[Record]:
         """Return the events of a tuner from its last snapshot on."""
-        snapshot = self._database.last_tuner_event(self._study_id, "snapshot", place)
+        snapshot = self.database.last_tuner_event(self.study_id, "snapshot", place)
         return list(self.records_of(place, -1 if snapshot is None else snapshot.number - 1))
 
     def trials(self) -> dict[int, TrialRecord]:
         """Return the study's trials as they are written."""
-        return {row.number: record_of(row) for row in self._database.trials(self._study_id)}
+        return {row.number: record_of(row) for row in self.database.trials(self.study_id)}
 
     def best_trial(self, direction: Direction) -> TrialRecord | None:
         """Return the trial with the best finite value of those that did not fail."""
-        row = self._database.best_trial(
-            self._study_id, is_maximized=direction is Direction.MAXIMIZE
-        )
+        row = self.database.best_trial(self.study_id, is_maximized=direction is Direction.MAXIMIZE)
         return None if row is None else record_of(row)
 
     def count_trials(self) -> int:
         """Return how many trials are written."""
-        return self._database.count_trials(self._study_id)
+        return self.database.count_trials(self.study_id)
 
     def notes(self, kind: str) -> list[Record]:
         """Return the notes of a kind, oldest first."""
-        rows = self._database.notes(self._study_id)
+        rows = self.database.notes(self.study_id)
         return [row.payload for row in rows if row.kind == kind]
 
     def note(self, kind: str, **content: object) -> None:
         """Add a note."""
-        self._database.note(self._study_id, {"kind": kind, **content})
+        self.database.note(self.study_id, {"kind": kind, **content})
 
 
 def record_of(row: TrialRow) -> TrialRecord:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dasktune.driver.history import History
+from dasktune.driver.reuse import KnownStates
 from dasktune.driver.waiting import MOST_TRIALS, trials_of
 from dasktune.engine.outcome import Outcome
 from dasktune.engine.timeouts import WAITS
 from dasktune.engine.trials import ADDED, TrialRecord
 from dasktune.graph.events import RunStage
-from dasktune.graph.plan import Node
+from dasktune.graph.plan import Node, SearchPlan
 from dasktune.logs import about, trials_text
 from dasktune.storage.checkpoints import Commit
 from dasktune.storage.database.columns import Encoded, to_text
-from dasktune.storage.database.database import Batch, Database
+from dasktune.storage.database.database import Batch
 from dasktune.storage.database.schema import (
     CheckpointRow,
     EventRow,
@@ -56,19 +58,13 @@ class Recorder:
 
     Parameters
     ----------
-    database
-        Where to.
-    study_id
-        The study's number there.
-    root_of
-        Gives the state key before any step, under which a node's metrics and checkpoints
-        are found.
-    next_event
-        Gives the number of the next event of its log that is not durable yet.
-    on_event
-        Called with each row of the event log once it is durable.
-    take_found
-        Gives the commits that were found in the store alone, to be written down as well.
+    history
+        The event log of the study, which is written on.
+    plan
+        The search plan of the study, which has the root keys of its nodes.
+    known_states
+        Has the commits that only the store had: they are written down as well. None if nothing
+        was looked up.
     run
         Names the driver's run.
     used_seconds
@@ -82,12 +78,9 @@ class Recorder:
 
     def __init__(
         self,
-        database: Database,
-        study_id: int,
-        root_of: Callable[[Node], str],
-        next_event: Callable[[], int],
-        on_event: Callable[[EventRow], None],
-        take_found: Callable[[], Iterable[tuple[Node, Commit]]] = tuple,
+        history: History,
+        plan: SearchPlan,
+        known_states: KnownStates | None = None,
         run: str = "",
         *,
         used_seconds: float = WAITS.used_seconds,
@@ -96,12 +89,10 @@ class Recorder:
         self._used_seconds = used_seconds
         self._run = run
         self._failed: set[int] = set()
-        self._database = database
-        self._study_id = study_id
-        self._root_of = root_of
-        self._next_event = next_event
-        self._on_event = on_event
-        self._take_found = take_found
+        self._history = history
+        self._database, self._study_id = history.database, history.study_id
+        self._plan = plan
+        self._known_states = known_states
         self._batch = Batch()
         self.holds_decisions = False
         """Whether a decision is gathered that must be durable before it is carried out."""
@@ -144,7 +135,7 @@ class Recorder:
         paces
             Seconds per step up to those of `reports` for which they are known.
         """
-        root, paces = self._root_of(node), paces or {}
+        root, paces = self._plan.root_key_of(node), paces or {}
         self._batch.metrics.extend(
             MetricRow(key=key, root=root, step=step, values=metrics, seconds=paces.get(step))
             for step, key, metrics in reports
@@ -178,7 +169,7 @@ class Recorder:
         self._batch.checkpoints.append(
             CheckpointRow(
                 key=commit.key,
-                root=self._root_of(node),
+                root=self._plan.root_key_of(node),
                 step=commit.step,
                 attempt=commit.attempt,
                 digest=commit.digest,
@@ -309,8 +300,9 @@ class Recorder:
             If it cannot be written.
         """
         self._write_used()
-        for node, commit in self._take_found():
-            self.found(node, commit)
+        if self._known_states is not None:
+            for node, commit in self._known_states.take_found():
+                self.found(node, commit)
         batch = self._batch
         batch.trials = list(self._trials.values())
         parts = (batch.events, batch.trials, batch.metrics, batch.checkpoints, batch.stages)
@@ -322,7 +314,7 @@ class Recorder:
         self._batch, self._trials = Batch(), {}
         self.holds_decisions = False
         for row in batch.events:
-            self._on_event(row)
+            self._history.remember(row)
 
     def _write_used(self) -> None:
         """Write now and then which states were begun from: states in use are not evicted."""
@@ -346,7 +338,7 @@ class Recorder:
             logger.warning("%s failed: %s", who, message, extra=about(trials=named))
 
     def _add_event(self, payload: dict[str, Any]) -> None:
-        number = self._next_event() + len(self._batch.events)
+        number = self._history.next_number + len(self._batch.events)
         row = EventRow(study_id=self._study_id, number=number, payload=payload)
         self._batch.events.append(row)
 

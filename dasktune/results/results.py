@@ -39,7 +39,7 @@ from dasktune.results.prediction import (
     seconds_of_steps,
 )
 from dasktune.results.summary import Summary, steps_beyond, summarise, suspensions_of
-from dasktune.storage.checkpoints import CheckpointStore, Commit
+from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StageRow, StudyRow
 from dasktune.types import Direction, Objective, Step
@@ -88,7 +88,8 @@ class StudyResults:
         self.history = History(database, row.id)
         self.options = options
         self._dispatcher: Dispatcher | None = None
-        self._known_states: KnownStates | None = None
+        self.known_states: KnownStates | None = None
+        """What the plan was filled with; None before a plan is needed."""
         self._looked_at = 0.0
         self.is_current = True
         self.catch_up()
@@ -402,12 +403,8 @@ class StudyResults:
             )
             for trial in furthest_first:
                 dispatcher.register(trial.number, trial.sequences, trial.max_steps, seed=trial.seed)
-            self._dispatcher, self._known_states = dispatcher, known_states
+            self._dispatcher, self.known_states = dispatcher, known_states
         return self._dispatcher
-
-    def take_found(self) -> list[tuple[Node, Commit]]:
-        """Return the commits that only the store had, to be written to the database."""
-        return [] if self._known_states is None else self._known_states.take_found()
 
     def catch_up(self) -> None:
         """Forget the trials in memory if the database may have newer ones.

@@ -136,12 +136,9 @@ def recorder_of(results: StudyResults, run: str = "", waits: Waits = WAITS) -> R
         How often it writes what is not a decision.
     """
     return Recorder(
-        results.database,
-        results.row.id,
-        results.plan.root_key_of,
-        lambda: results.history.next_number,
-        results.history.remember,
-        results.take_found,
+        results.history,
+        results.plan,
+        results.known_states,
         run,
         used_seconds=waits.used_seconds,
     )
