@@ -1,29 +1,80 @@
-"""New processes for `check_resume`, forked from one that has imported the libraries already.
+"""New processes for tests, forked from one that has imported the libraries already.
 
-A new interpreter needs seconds to import torch. A fork of a process that has imported it, and
-that never saw a trainer, starts from the same state at once.
+A new interpreter needs seconds to import torch and Dask. A fork of a process that has imported
+them, and that never saw a trainer or a study, starts from the same state at once. Forked are the
+processes of `check_resume`, the programs that `run_forked` runs, and the workers of local clusters
+that these programs and the tests start.
+
+Each forked process has the environment and the folder of the process that starts it, and its own
+state of NumPy's global generator, as a new interpreter has. The seed of the hashes of strings is
+the same in all of them. Signals reach the forked process alone: it is in no group of the test.
 """
 
 from __future__ import annotations
 
+import atexit
 import io
 import multiprocessing
 import os
+import runpy
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from importlib import import_module
+from multiprocessing import forkserver, resource_tracker, spawn
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
+import dask
+import numpy as np
 import pytest
+from distributed.utils import get_mp_context
 
 LIBRARIES = [
+    "tests.forked",
+    "bokeh.server.server",  # Dask's dashboard
+    "dasktune.cli.results",
+    "dasktune.cli.run",
+    "dasktune.driver.run",
+    "dasktune.study.study",
     "dasktune.trainer.check_resume.new_process",
+    "dasktune.worker.host",
+    "dasktune.worker.plugin",
+    "distributed.dashboard.scheduler",
+    "distributed.nanny",
+    "distributed.http.scheduler.prometheus.core",
     "pytest",
     "sklearn.linear_model",
     "torch._dynamo",  # which the first optimizer imports
 ]
+_described = spawn.get_preparation_data
+_prepare = spawn.prepare
+
+
+def _described_with_environment(name: str) -> dict[str, Any]:
+    return {**_described(name), "environment": dict(os.environ)}
+
+
+def _prepare_with_environment(data: dict[str, Any]) -> None:
+    os.environ.clear()
+    os.environ.update(data["environment"])
+    # A forked process asks the server that it comes from; by itself it would start another.
+    forkserver._forkserver.ensure_running = resource_tracker.ensure_running
+    np.random.seed()
+    _prepare(data)
+
+
+spawn.get_preparation_data = _described_with_environment
+spawn.prepare = _prepare_with_environment
+
+
+def fork_workers() -> None:
+    """Make local clusters of this process fork their workers."""
+    dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
+    # Dask sets the libraries of its own choice on the first call.
+    get_mp_context().set_forkserver_preload(LIBRARIES)
 
 
 def fork_for_resume_checks(patch: pytest.MonkeyPatch) -> None:
@@ -33,22 +84,75 @@ def fork_for_resume_checks(patch: pytest.MonkeyPatch) -> None:
 
 
 def run_forked(
-    command: list[str], *, input: bytes, **_: object
-) -> subprocess.CompletedProcess[bytes]:
-    """Return the result of a command, as `subprocess.run`, from a forked process."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(LIBRARIES)
+    command: Sequence[str | os.PathLike[str]],
+    *,
+    input: bytes = b"",
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    text: bool = False,
+    timeout: float = 250.0,
+    **_: object,
+) -> subprocess.CompletedProcess[Any]:
+    """Return the result of a Python program, as `subprocess.run`, from a forked process.
+
+    Parameters
+    ----------
+    command
+        An interpreter; then ``-c`` and a program, or the path of a script; then its arguments.
+    input, cwd, env, text, timeout
+        As for `subprocess.run`. The output is always captured.
+    """
+    arguments = list(map(str, command[1:]))
     with tempfile.TemporaryDirectory() as folder:
-        errors = Path(folder, "errors")
-        process = context.Process(target=_work, args=(command[2], input, str(errors)))
+        streams = [Path(folder, name) for name in ("in", "out", "err")]
+        for path, content in zip(streams, (input, b"", b""), strict=True):
+            path.write_bytes(content)
+        context = multiprocessing.get_context("forkserver")
+        process = context.Process(
+            target=_work,
+            args=(arguments, list(map(str, streams)), cwd and str(cwd), env and dict(env)),
+        )
         process.start()
-        process.join()
-        text = errors.read_bytes() if errors.exists() else b""
-        return subprocess.CompletedProcess(command, process.exitcode or 0, b"", text)
+        process.join(timeout)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            raise subprocess.TimeoutExpired(arguments, timeout, *_outputs(streams, text))
+        return subprocess.CompletedProcess(arguments, process.exitcode, *_outputs(streams, text))
 
 
-def _work(program: str, input: bytes, errors: str) -> None:
-    sys.stdin = io.TextIOWrapper(io.BytesIO(input))
-    # To this file multiprocessing writes the traceback of an error.
-    os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT), sys.stderr.fileno())
-    exec(program, {})
+def _outputs(streams: Sequence[Path], text: bool) -> list[Any]:
+    return [path.read_text() if text else path.read_bytes() for path in streams[1:]]
+
+
+def _work(
+    arguments: list[str], streams: list[str], cwd: str | None, env: dict[str, str] | None
+) -> None:
+    """Run a program as if a new interpreter ran it."""
+    for number, path in enumerate(streams):
+        os.dup2(os.open(path, os.O_RDWR), number)
+    sys.stdin = io.TextIOWrapper(open(0, "rb", closefd=False))  # noqa: SIM115 - of this process
+    if cwd is not None:
+        os.chdir(cwd)
+    if env is not None:
+        os.environ.clear()
+        os.environ.update(env)
+    dask.config.refresh()
+    fork_workers()
+    try:
+        _run(arguments)
+    finally:
+        atexit._run_exitfuncs()
+
+
+def _run(arguments: list[str]) -> None:
+    program, *rest = arguments
+    if program != "-c":
+        sys.argv = arguments
+        sys.path.insert(0, str(Path(program).parent))
+        runpy.run_path(program, run_name="__main__")
+        return
+    sys.argv = ["-c", *rest[1:]]
+    sys.path.insert(0, "")
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    exec(rest[0], main.__dict__)

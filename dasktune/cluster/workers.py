@@ -25,7 +25,7 @@ from dasktune.engine.timeouts import (
 )
 from dasktune.errors import ClusterError
 from dasktune.graph.events import WorkerJoined, WorkerLost
-from dasktune.worker.job import PROCESS, JobPlan
+from dasktune.worker.job import JobPlan, this_process
 from dasktune.worker.messages import LeaveAnnounced
 from dasktune.worker.plugin import NO_PLUGIN, TOPIC, StagePlugin, greet
 
@@ -453,8 +453,8 @@ class Workers:
         with self._lock:  # several are greeted at a time
             others = [own for worker, own in self._processes.items() if worker != address]
             self._processes[address] = process
-        shared = process == PROCESS or process in others
-        if self._plan.store.startswith("memory://") and process != PROCESS:
+        shared = process == this_process() or process in others
+        if self._plan.store.startswith("memory://") and process != this_process():
             return (
                 "a memory:// store is seen by one process only; use a folder, or in-process "
                 "workers (LocalCluster(processes=False))"

@@ -39,7 +39,7 @@ from dasktune.study.callbacks import Announcer, Callback, Mirroring
 from dasktune.study.config import StudyConfig
 from dasktune.trainer.code import pack
 from dasktune.types import Metrics, Step, TrialState
-from dasktune.worker.job import PROCESS, JobPlan
+from dasktune.worker.job import JobPlan, this_process
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -407,7 +407,7 @@ class Optimizer:
             needs_process=getattr(self._config.known_trainer, "requires_process", False),
             saves_by_time=options.saves.every is None,
             step_seconds=timeouts.step_seconds,
-            driver=PROCESS,
+            driver=this_process(),
         )
 
     def open_tuner(self, tuner: Tuner) -> Opened:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -13,8 +14,15 @@ from dasktune.trainer.environment import environment
 from dasktune.types import Step
 from dasktune.worker.gpus import has_gpus_of_its_own, sees_too_many
 
-PROCESS = uuid4().hex
-"""Names this process among those of all hosts: numbers of processes repeat."""
+_INTERPRETER = uuid4().hex
+
+
+def this_process() -> str:
+    """Return the name of this process among those of all hosts.
+
+    Numbers of processes repeat on other hosts, and a fork has the memory of its parent.
+    """
+    return f"{_INTERPRETER}-{os.getpid()}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +48,7 @@ class JobPlan:
     step_seconds
         Longest time that a step may take; None is no limit.
     driver
-        The driver's process, as `PROCESS` names it.
+        The driver's process, as `this_process` names it.
     """
 
     run: str

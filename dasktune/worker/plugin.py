@@ -30,7 +30,7 @@ from dasktune.engine.timeouts import (
     STEP_WATCH_SECONDS,
 )
 from dasktune.trainer.isolation import give_own_generator
-from dasktune.worker.job import PROCESS, JobPlan, StageSpec, open_job
+from dasktune.worker.job import JobPlan, StageSpec, open_job, this_process
 from dasktune.worker.messages import (
     LeaveAnnounced,
     PredictionAnswer,
@@ -106,7 +106,7 @@ class StagePlugin(WorkerPlugin):
         worker.handlers[predicting(self.plan.run)] = self._predict
         # Of daemon threads: a predictor that hangs must not keep the process from ending.
         self._thinking = ThreadPoolExecutor(1, thread_name_prefix="dasktune-predictions")
-        if self.plan.driver != PROCESS:
+        if self.plan.driver != this_process():
             GentleEnd.prepare(worker)
         if self.plan.step_seconds is not None:
             self._begin(self._watch(self.plan.step_seconds))
@@ -157,7 +157,7 @@ class StagePlugin(WorkerPlugin):
         worker = self._worker
         await asyncio.to_thread(self.host.finish_writes, LAST_WRITES_SECONDS)
         await asyncio.sleep(LAST_MESSAGES_SECONDS)
-        if self.plan.driver == PROCESS or len(_WORKERS) > 1:
+        if self.plan.driver == this_process() or len(_WORKERS) > 1:
             self._is_closed = True  # nobody waits for the thread that hangs
             await worker.close(reason="dasktune-gives-up", executor_wait=False)
         else:
@@ -361,7 +361,7 @@ def greet(run: str, dask_worker: Worker) -> dict[str, object]:
     """Return the greeting of a worker: facts that the driver needs before it uses the worker."""
     plugin = cast(StagePlugin | None, dask_worker.plugins.get(run))
     return {
-        "process": PROCESS,
+        "process": this_process(),
         "problem": NO_PLUGIN if plugin is None else plugin.problem,
         "resources": dict(dask_worker.state.total_resources),
         "threads": dask_worker.state.nthreads,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +14,7 @@ import pytest
 
 import dasktune as dt
 from dasktune.sequences import Constant, MultiStep, Piecewise
+from tests.forked import run_forked
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +41,7 @@ def run(name: str, folder: Path) -> dict[str, dict[str, Any]]:
     """Run the short version of a benchmark as users do; return its figures by name."""
     path = folder / "figures.json"
     command = [sys.executable, str(FOLDER / f"{name}.py"), "--short", "--json", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    done = run_forked(command, text=True, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(path.read_text())
     assert document["benchmark"] == name

@@ -14,6 +14,7 @@ import pytest
 from distributed import Client
 
 from dasktune.cli.study_file import load
+from tests.forked import run_forked
 from tests.holding import wait_until
 
 STUDY_FILE = '''
@@ -95,15 +96,8 @@ class Folder:
     running: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run the command to its end."""
-        return subprocess.run(
-            [*PROGRAM, *arguments],
-            cwd=self.path,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        """Run the command to its end, in a forked process."""
+        return run_forked([*PROGRAM, *arguments], cwd=self.path, text=True, timeout=PATIENCE)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start the command as a terminal does: in a process group of its own."""

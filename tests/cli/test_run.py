@@ -154,25 +154,6 @@ def status_of(folder: Folder) -> StudyStatus:
     return found
 
 
-def test_status_is_read_while_a_run_goes_on(folder: Folder) -> None:
-    folder.hold(at=9)
-    process = folder.start(*RUN)
-    folder.wait_for_steps(16, process)
-    folder.wait_until(lambda: "trained" in status_of(folder).stages, process)
-    seen = folder.command("status", "runs/counting", "--json")
-    assert process.poll() is None
-    assert seen.returncode == 0, seen.stderr
-    (status,) = json.loads(seen.stdout)
-    assert status["study"] == "counting"
-    assert status["steps_requested"] == 48
-    assert 0 < sum(status["trials"].values()) == 4
-    assert status["steps_executed"] <= len(folder.steps())
-    assert status["stages"].get("trained", 0) >= 1
-    folder.go_on(at=9)
-    process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0
-
-
 def test_a_cluster_that_is_there_runs_the_study(folder: Folder) -> None:
     with LocalCluster(
         n_workers=1,

@@ -154,6 +154,7 @@ def test_a_process_that_stood_still_is_not_replaced(tmp_path: Path) -> None:
     study.close()
 
 
+@pytest.mark.slow
 def test_a_hung_step_costs_a_worker_of_this_process_alone(tmp_path: Path) -> None:
     with (
         LocalCluster(

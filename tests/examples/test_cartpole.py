@@ -41,6 +41,7 @@ def begun(example: Any) -> Any:
     return TrainerRun.start(example.CartPoleTrainer, GOOD, config={}, seed=3).trainer
 
 
+@pytest.mark.slow
 def test_a_good_configuration_balances_the_pole_for_100_episodes(example: Any) -> None:
     metrics = run_alone(example.CartPoleTrainer, GOOD, 60).metrics
     assert metrics[1]["reward"] < 50

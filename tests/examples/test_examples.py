@@ -95,7 +95,7 @@ def test_it_learns(example: ModuleType) -> None:
 @every
 def test_it_resumes_exactly(example: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     fork_for_resume_checks(monkeypatch)
-    report = dt.check_resume(trainer(example), hp(example), split=1, total=4)
+    report = dt.check_resume(trainer(example), hp(example), split=1, total=3)
     assert report.ok, str(report)
 
 

@@ -144,7 +144,7 @@ def test_a_large_state_has_few_objects(tmp_path: Path, cut_chunks: Callable[[int
 @given(st.data())
 @settings(
     deadline=None,
-    max_examples=150,
+    max_examples=60,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_flipped_bit_is_corrupt(store: CheckpointStore, data: st.DataObject) -> None:

@@ -373,7 +373,8 @@ def _shortened(row: tuple[float, ...]) -> list[float]:
 
     Rounded scores may reach further, and so need fewer digits: it repeats until they stay.
     """
-    short = [_short(score, _digits(row)) for score in row]
+    digits = _digits(row)
+    short = [_short(score, digits) for score in row]
     return short if short == list(row) else _shortened(tuple(short))
 
 
