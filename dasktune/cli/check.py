@@ -47,10 +47,15 @@ def check(
     """
     from dasktune.trainer.check_resume.check import check_resume
     from dasktune.trainer.check_resume.plan import until
+    from dasktune.trainer.check_resume.verdict import device_of
+    from dasktune.worker.gpus import visible_gpus
 
     study, tuner = open_study(file, config)
     chosen = _trial(tuner, trial)
     _check_horizon(total, chosen.max_steps)
+    device = device_of(study.results.options.needs)
+    if device == "cuda" and not visible_gpus():
+        device = "cpu"  # a part of the answer, recorded as such
     outcome = check_resume(
         study.trainer,
         {name: until(function, chosen.max_steps) for name, function in chosen.sequences.items()},
@@ -58,8 +63,11 @@ def check(
         total=total,
         config=study.config,
         seed=study.seed,
+        device=device,
     )
-    study.record_check(outcome.ok, str(outcome))
+    study.record_check(
+        outcome.ok, str(outcome), device=device, splits=outcome.splits, steps=outcome.steps
+    )
     if as_json:
         differences = [str(difference) for difference in outcome.differences]
         names = ("split", "splits", "total", "tolerance", "steps", "unchecked")

@@ -57,6 +57,9 @@ def run(
     ] = None,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no report.")] = False,
     limits: LimitFlags,
+    check: Annotated[
+        bool, typer.Option("--check/--no-check", help="Warn if the trainer was never checked.")
+    ] = True,
     allow_failed_check: Annotated[
         bool, typer.Option("--allow-failed-check", help="Merge although the check failed.")
     ] = False,
@@ -89,6 +92,7 @@ def run(
             limits=limits_of_run,
             timeouts=timeouts_of_run,
             progress=progress,
+            check=check,
             allow_failed_check=allow_failed_check,
         )
         if retry_failed:

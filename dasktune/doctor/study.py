@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -20,11 +20,14 @@ from types import ModuleType
 from typing import Any
 
 from dasktune.doctor.facts import TrainerFacts
-from dasktune.driver.history import History
 from dasktune.errors import ConfigurationError, StorageError
+from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
+from dasktune.storage.database.schema import VerdictRow
+from dasktune.storage.verdicts import Verdicts
 from dasktune.study.create import config_of, open_in, opening_with
 from dasktune.study.study import Study
+from dasktune.trainer.check_resume.verdict import binding_here, device_of
 from dasktune.trainer.fingerprint.data import json_digest
 from dasktune.trainer.fingerprint.fingerprint import fingerprint
 from dasktune.trainer.fingerprint.installed import is_installed_name
@@ -90,14 +93,20 @@ class CheckedStudy:
 
     def _checked(self) -> bool | None:
         """Return the outcome of the last `check_resume` of this trainer, if any."""
-        try:
-            with _opened(self.database) as database:
-                row = database.study(self.name)
-                notes = [] if row is None else History(database, row.id).notes("check")
-        except (StorageError, ConfigurationError):
-            return None  # the check of the database gives the reason
-        outcomes = [note["ok"] for note in notes if note["fingerprint"] == self.fingerprint]
-        return bool(outcomes[-1]) if outcomes else None
+        known: list[VerdictRow] = []
+        for verdicts_there in (self._recorded, self._stored):
+            # The checks of the database and of the store say why it cannot be read.
+            with suppress(StorageError, ConfigurationError):
+                known += verdicts_there()
+        found = binding_here(known, device_of(self.plan.needs))
+        return None if found is None else found.ok
+
+    def _recorded(self) -> list[VerdictRow]:
+        with _opened(self.database) as database:
+            return Verdicts(database, None).of(self.fingerprint)
+
+    def _stored(self) -> list[VerdictRow]:
+        return Verdicts(None, CheckpointStore(self.plan.store).files).of(self.fingerprint)
 
 
 @contextmanager

@@ -7,6 +7,7 @@
     checkpoints/ab/abcdef.../<attempt>/step-60/     a zarr v3 array with the state
     leases/<root>/<key>                             the lease on the step that makes this key
     wishes/<root>/<run>-0                           save requests of a driver
+    verdicts/<fingerprint>/<environment>            verdict of a resume check
     probes/<name>/                                  short-lived files of ``dasktune doctor``
 
 All paths are relative to the store and use forward slashes.
@@ -31,6 +32,9 @@ LEASES = "leases"
 
 SAVE_REQUESTS = "wishes"
 """Folder of the save requests of drivers; the name is older than the term."""
+
+VERDICTS = "verdicts"
+"""Folder of the verdicts of resume checks."""
 
 PROBES = "probes"
 """Folder of files written only to test the store."""
@@ -157,6 +161,18 @@ def save_request_folder(root: str) -> str:
     """Return the folder of the save requests for states below a root."""
     refuse(problems_of(root=root))
     return f"{SAVE_REQUESTS}/{root}"
+
+
+def verdict_folder(fingerprint: str) -> str:
+    """Return the folder of the verdicts on trainers of a fingerprint."""
+    refuse(problems_of(fingerprint=fingerprint))
+    return f"{VERDICTS}/{fingerprint}"
+
+
+def verdict_path(fingerprint: str, environment: str) -> str:
+    """Return the path of the verdict that was found in an environment."""
+    refuse(problems_of(environment=environment))
+    return f"{verdict_folder(fingerprint)}/{environment}"
 
 
 def probe_folder(name: str) -> str:

@@ -10,7 +10,9 @@ from dasktune.driver.recorder import Recorder
 from dasktune.engine.timeouts import WAITS, Waits
 from dasktune.errors import ConfigurationError
 from dasktune.results.results import StudyResults
+from dasktune.storage.verdicts import Verdicts
 from dasktune.study.imported_trials import Earlier, earlier_trials, plain_params
+from dasktune.trainer.check_resume.verdict import device_of, verdict
 from dasktune.types import Step, Value
 
 
@@ -117,10 +119,38 @@ class StudyAdditions:
             ) from None
         self._history.note("user_attr", name=name, value=value)
 
-    def record_check(self, ok: bool, text: str) -> None:
-        """Record the result of `check_resume` for this trainer."""
-        fingerprint = self._results.row.spec["fingerprint"]
-        self._history.note("check", fingerprint=fingerprint, ok=ok, text=text)
+    def record_check(
+        self,
+        ok: bool,
+        text: str,
+        *,
+        device: str | None = None,
+        splits: Iterable[Step] = (),
+        steps: Step = 0,
+    ) -> None:
+        """Record the result of `check_resume` for all studies of this trainer and config.
+
+        Parameters
+        ----------
+        ok, text, splits, steps
+            As in `dasktune.ResumeReport`; the text is its ``str``.
+        device
+            The device of the check; None if it was that of the study's stages.
+
+        Raises
+        ------
+        StorageError
+            If it cannot be recorded.
+        """
+        found = verdict(
+            self._results.row.spec["fingerprint"],
+            device_of(self._results.options.needs) if device is None else device,
+            ok=ok,
+            text=text,
+            splits=tuple(splits),
+            steps=steps,
+        )
+        Verdicts(self._results.database, self._results.store.files).record(found)
 
 
 def recorder_of(results: StudyResults, run: str = "", waits: Waits = WAITS) -> Recorder:

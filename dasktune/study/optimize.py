@@ -33,10 +33,12 @@ from dasktune.results.keep import kept_elsewhere
 from dasktune.results.results import StudyResults
 from dasktune.results.rules import refuse_other_rule
 from dasktune.results.summary import savings_line
+from dasktune.storage.verdicts import Verdicts
 from dasktune.study.additions import StudyAdditions, recorder_of
 from dasktune.study.ask_tell import Opened
 from dasktune.study.callbacks import Announcer, Callback, Mirroring
 from dasktune.study.config import StudyConfig
+from dasktune.trainer.check_resume.verdict import binding_here, device_of
 from dasktune.trainer.code import pack
 from dasktune.types import Metrics, Step, TrialState
 from dasktune.worker.job import JobPlan, this_process
@@ -101,6 +103,7 @@ class Optimizer:
         callbacks: Iterable[Callback] = (),
         progress: bool | None = None,
         last_line: bool = True,
+        check: bool = True,
         allow_failed_check: bool = False,
         timeouts: Timeouts | None = None,
     ) -> None:
@@ -129,6 +132,9 @@ class Optimizer:
             Show a live display; None shows it on a terminal.
         last_line
             Print the savings by merging to standard error, at the end.
+        check
+            Whether to warn if no check has shown that this trainer resumes exactly. A failed
+            check counts in any case.
         allow_failed_check
             Merge trials although `dasktune check` found that this trainer does not resume
             exactly.
@@ -171,7 +177,7 @@ class Optimizer:
             meter = Meter(limits, results.objective, used, save, save_seconds=save_seconds)
             if meter.reached() is None:
                 refuse_other_rule(results.row)
-                self._check_resumable(allow_failed_check)
+                self._check_resumable(check, allow_failed_check)
                 place = self._with_retries(self._take_over(tuner, place, run))
                 self._retries = frozenset()
                 gpus = gpus_per_local_worker(client, gpus_per_worker, results.options.needs)
@@ -427,27 +433,40 @@ class Optimizer:
         begin = partial(begin_tuner, engine, place, self._inputs(place.tuner))
         return Opened(engine=engine, recorder=recorder_of(self._results), begin=begin)
 
-    def _check_resumable(self, allow_failed_check: bool) -> None:
+    def _check_resumable(self, check: bool, allow_failed_check: bool) -> None:
         """Refuse to merge if the last check failed; warn if there was no check."""
         if not self._results.options.merge:
             return
         name = self._config.known_trainer.__qualname__
-        fingerprint = self._results.row.spec["fingerprint"]
-        notes = self._results.history.notes("check")
-        checks = [note for note in notes if note["fingerprint"] == fingerprint]
-        if not checks and not self._warned:
+        failure = self._failed_check(warns=check)
+        if failure is not None and not allow_failed_check:
+            raise ConfigurationError(
+                f"{name} must resume exactly for its trials to be merged: mend it, or use "
+                f"merge=False, or allow_failed_check=True. 'dasktune check' found: {failure}"
+            )
+
+    def _failed_check(self, *, warns: bool) -> str | None:
+        """Return the report of the check that forbids merging; None without one."""
+        results = self._results
+        fingerprint = results.row.spec["fingerprint"]
+        device = device_of(results.options.needs)
+        verdicts = Verdicts(results.database, results.store.files)
+        found = binding_here(verdicts.shared(fingerprint), device)
+        if found is not None:
+            return None if found.ok else found.text
+        notes = results.history.notes("check")
+        earlier = [note for note in notes if note["fingerprint"] == fingerprint]
+        if earlier and not earlier[-1]["ok"]:
+            return str(earlier[-1]["text"])
+        if warns and not self._warned:
             self._warned = True
             logger.warning(
-                "%s has not been checked: 'dasktune check' shows whether it resumes exactly, "
+                "%s has not been checked%s: 'dasktune check' shows whether it resumes exactly, "
                 "which merging rests on",
-                name,
+                self._config.known_trainer.__qualname__,
+                f" by the present rules, on {device} and with these versions" if earlier else "",
             )
-        elif checks and not checks[-1]["ok"] and not allow_failed_check:
-            raise ConfigurationError(
-                f"{name} must resume exactly for its trials to be merged; "
-                f"'dasktune check' found: {checks[-1]['text']}. Mend it, or use merge=False, or "
-                "allow_failed_check=True"
-            )
+        return None
 
 
 def _run_problems(

@@ -11,9 +11,11 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from distributed import Client, LocalCluster, Scheduler
 from distributed.deploy.spec import SpecCluster
@@ -24,6 +26,11 @@ from dasktune.sequences import Constant, Exponential, MultiStep, Piecewise, Warm
 from dasktune.storage.database.database import Batch, Database
 from dasktune.storage.database.schema import EventRow
 from dasktune.study.study import Study
+from dasktune.trainer.check_resume.new_process import run_in_new_process
+from dasktune.trainer.check_resume.verdict import RULE
+from tests.forked import run_forked
+
+FORKED = partial(run_in_new_process, execute=run_forked)
 
 STEPS = 6
 
@@ -64,6 +71,11 @@ class Forgetful(dt.Trainer):
 
 class Sheltered(Descent):
     requires_process = True
+
+
+class Restarting(Descent):
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict({**state, "x": 1.0})
 
 
 class Other(Descent):
@@ -748,6 +760,86 @@ def test_failed_check_forbids_merging(
     study.record_check(True, "")
     run(study, client, steps=STEPS + 1)
     assert "has not been checked" not in caplog.text
+    study.close()
+
+
+def test_failed_check_forbids_merging_under_every_name(tmp_path: Path, client: Client) -> None:
+    first = make(tmp_path, name="first")
+    first.record_check(False, "state['x'] differs")
+    first.close()
+    parts = {"database": str(tmp_path / "other.db"), "name": "second"}
+    for study in (make(tmp_path, name="second"), make(tmp_path, **parts)):
+        with pytest.raises(ConfigurationError, match=r"must resume exactly.*state\['x'\] differs"):
+            run(study, client)
+        assert study.trials == []
+        study.close()
+    control = make(tmp_path, name="control", merge=False)
+    run(control, client)
+    control.close()
+
+
+def test_failed_check_of_other_code_forbids_nothing(tmp_path: Path, client: Client) -> None:
+    first = make(tmp_path, trainer=Other, name="first")
+    first.record_check(False, "state['x'] differs")
+    first.close()
+    second = make(tmp_path, name="second")
+    run(second, client)
+    second.close()
+
+
+def test_check_resume_records_its_verdict_where_it_is_told(
+    tmp_path: Path, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = {"log": str(tmp_path / "steps")}
+    places = {"storage": tmp_path, "database": str(tmp_path / "checks.db")}
+    for trainer, ok in ((Descent, True), (Restarting, False)):
+        report = dt.check_resume(trainer, {"lr": 0.1}, config=config, run=FORKED, **places)
+        assert report.ok is ok
+    with closing(Database(tmp_path / "checks.db", create=False)) as database:
+        study = make(tmp_path)
+        (found,) = database.verdicts(study.results.row.spec["fingerprint"])
+    assert (found.ok, found.device, found.rule, found.splits) == (True, "cpu", RULE, [2, 3, 5])
+    assert found.steps == 18
+    assert found.versions["numpy"] == np.__version__
+    run(study, client)
+    assert "has not been checked" not in caplog.text
+    study.close()
+    with (
+        closing(make(tmp_path, trainer=Restarting, name="restarting")) as wrong,
+        pytest.raises(
+            ConfigurationError, match=r"(?s)Restarting must resume exactly.*state\['x'\]"
+        ),
+    ):
+        run(wrong, client)
+
+
+def test_checks_of_older_versions_pass_nobody(
+    tmp_path: Path, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = make(tmp_path)
+    fingerprint = study.results.row.spec["fingerprint"]
+    study.results.history.note("check", fingerprint=fingerprint, ok=True, text="passed")
+    run(study, client)
+    assert "has not been checked by the present rules" in caplog.text
+    study.results.history.note("check", fingerprint=fingerprint, ok=False, text="x differs")
+    with pytest.raises(ConfigurationError, match="x differs"):
+        run(study, client, steps=STEPS + 1)
+    study.record_check(True, "")
+    run(study, client, steps=STEPS + 1)
+    study.close()
+
+
+def test_check_false_says_nothing_unless_a_check_failed(
+    tmp_path: Path, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = make(tmp_path)
+    tuner = dt.algos.Grid(SPACE, max_steps=1)
+    study.optimize(tuner, client=client, progress=False, check=False)
+    assert "has not been checked" not in caplog.text
+    study.record_check(False, "state['x'] differs")
+    more = dt.algos.Grid(SPACE, max_steps=2)
+    with pytest.raises(ConfigurationError, match=r"state\['x'\] differs"):
+        study.optimize(more, client=client, progress=False, check=False)
     study.close()
 
 

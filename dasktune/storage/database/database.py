@@ -33,6 +33,7 @@ from dasktune.storage.database.schema import (
     StageRow,
     StudyRow,
     TrialRow,
+    VerdictRow,
 )
 from dasktune.storage.database.upgrade import prepare
 from dasktune.types import Metrics, Step
@@ -274,6 +275,16 @@ class Database:
         changed = {name: insert.excluded[name] for name in values if name != "run"}
         self._do(insert.on_conflict_do_update(index_elements=["run"], set_=changed))
 
+    def add_verdict(self, row: VerdictRow) -> None:
+        """Append the verdict of a resume check.
+
+        Raises
+        ------
+        StorageError
+            If it cannot be written.
+        """
+        self._do(schema.verdicts.insert().values(asdict(row)))
+
     def forget_checkpoints(self, keys: Iterable[str]) -> None:
         """Remove the rows of evicted or corrupt checkpoints."""
         table = schema.checkpoints
@@ -349,6 +360,12 @@ class Database:
     def notes(self, study_id: int) -> Iterator[NoteRow]:
         """Return the notes about a study, oldest first."""
         return self._rows(NoteRow, schema.notes, schema.notes.c.study_id == study_id)
+
+    def verdicts(self, fingerprint: str) -> list[VerdictRow]:
+        """Return the verdicts of resume checks on a fingerprint, oldest first."""
+        table = schema.verdicts
+        query = sa.select(*columns_of(VerdictRow, table)).where(table.c.fingerprint == fingerprint)
+        return [VerdictRow(**row._mapping) for row in self._ask(query.order_by(table.c.number))]
 
     def trials(self, study_id: int) -> Iterator[TrialRow]:
         """Return the trials of a study by number."""

@@ -18,7 +18,7 @@ from dasktune.errors import CorruptRecordError
 from dasktune.storage.database.columns import ExactFloat, JsonText, MetricsText
 from dasktune.types import Metrics, Step
 
-REVISIONS = ("0001", "0002", "0003", "0004")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005")
 """Revisions of the tables, oldest first; `dasktune.storage.migrations` leads to the last."""
 
 META_VERSION = 3
@@ -206,6 +206,43 @@ class RunRow:
     positions: dict[str, Step] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictRow:
+    """The verdict of a resume check on the trainers of one fingerprint.
+
+    Parameters
+    ----------
+    fingerprint
+        Of code, config and data.
+    rule
+        Version of the check that found it.
+    device
+        Kind of device, such as ``cpu`` or ``cuda``.
+    versions
+        Versions of Python and the libraries by name.
+    ok
+        Whether the trainer resumes exactly, as far as the check reached.
+    text
+        The report of the check.
+    splits
+        Steps before each resumption.
+    steps
+        Number of steps that the check trained.
+    found
+        Time of the check (epoch seconds).
+    """
+
+    fingerprint: str
+    rule: int
+    device: str
+    versions: dict[str, Any]
+    ok: bool
+    text: str
+    splits: list[Step]
+    steps: Step
+    found: float
+
+
 meta = sa.Table(
     "dasktune_meta",
     metadata,
@@ -339,6 +376,28 @@ runs = sa.Table(
     sa.Column("workers", JsonText, nullable=False),
     sa.Column("positions", JsonText, nullable=False),
     sa.Index("dasktune_runs_study", "study_id", "began"),
+)
+
+
+verdicts = sa.Table(
+    "dasktune_verdicts",
+    metadata,
+    sa.Column(
+        "number",
+        sa.BigInteger().with_variant(sa.Integer, "sqlite"),
+        sa.Identity(),
+        primary_key=True,
+    ),
+    sa.Column("fingerprint", sa.String(128), nullable=False),
+    sa.Column("rule", sa.Integer, nullable=False),
+    sa.Column("device", sa.String(32), nullable=False),
+    sa.Column("versions", JsonText, nullable=False),
+    sa.Column("ok", sa.Boolean, nullable=False),
+    sa.Column("text", sa.Text, nullable=False),
+    sa.Column("splits", JsonText, nullable=False),
+    sa.Column("steps", sa.BigInteger, nullable=False),
+    sa.Column("found", sa.Double, nullable=False),
+    sa.Index("dasktune_verdicts_fingerprint", "fingerprint", "number"),
 )
 
 

@@ -7,8 +7,9 @@ and names the first difference.
 
 from __future__ import annotations
 
+import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -29,14 +30,12 @@ from dasktune.trainer.check_resume.plan import (
     total_for,
 )
 from dasktune.trainer.code import TrainerCode, pack
+from dasktune.trainer.fingerprint.fingerprint import fingerprint
 from dasktune.trainer.generators import is_cuda
 from dasktune.types import Step
 
 GPU_TOLERANCE = 1e-3
 """Relative difference that is allowed on a GPU without deterministic algorithms."""
-
-RULE = 2
-"""Version of the check; rule 1 resumed once, and passed what differed without an effect."""
 
 EPOCH_REACH: Step = 200
 """The last step to which a check trains in order to see the end of an epoch."""
@@ -118,6 +117,9 @@ def check_resume(
     seed: int = 0,
     device: str = "cpu",
     limit: CheckLimit | None = None,
+    storage: str | os.PathLike[str] | None = None,
+    database: str | None = None,
+    depends_on: Iterable[object] = (),
     run: Callable[[CheckJob], dict[str, Any]] = run_in_new_process,
 ) -> ResumeReport:
     """Check whether saving, loading in a new process and continuing changes the training.
@@ -149,6 +151,11 @@ def check_resume(
         Given to the trainer.
     limit
         How much the check may train.
+    storage, database
+        As for `dasktune.create_study`. Where they are given, the verdict is recorded there, for
+        all studies that train with this trainer and `config`.
+    depends_on
+        As for `dasktune.create_study`: part of the fingerprint.
     run
         Runs a job in a new process and returns its findings.
 
@@ -158,6 +165,8 @@ def check_resume(
         If the class is not a trainer, or the steps are out of order.
     TrainerError
         If the trainer failed; the error holds the traceback of the process.
+    StorageError
+        If the verdict cannot be recorded.
     """
     functions = {name: as_sequence(value) for name, value in hp.items()}
     horizon = end_of(functions)
@@ -186,7 +195,7 @@ def check_resume(
         *_resuming(whole, rest, tolerance, harmless),
         *(_evaluating(rest, tolerance, harmless) if spans else ()),
     ]
-    return ResumeReport(
+    report = ResumeReport(
         differences=tuple(differences),
         tolerance=tolerance,
         split=plan.spans[0].split,
@@ -195,6 +204,21 @@ def check_resume(
         steps=whole["trained"] + rest["trained"],
         unchecked=tuple(_unchecked(plan, whole, rest)),
     )
+    if (storage is not None or database is not None) and not report.is_empty:
+        # Workers import this module, and have no use for SQLAlchemy.
+        from dasktune.trainer.check_resume.verdict import record, verdict
+
+        covered = fingerprint(trainer_class, config or {}, depends_on=tuple(depends_on)).digest
+        found = verdict(
+            covered,
+            device,
+            ok=report.ok,
+            text=str(report),
+            splits=report.splits,
+            steps=report.steps,
+        )
+        record(found, storage, database)
+    return report
 
 
 def _plan(functions: Mapping[str, ValueFunction], total: Step, steps: Step | None) -> CheckPlan:

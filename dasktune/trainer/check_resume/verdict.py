@@ -1,0 +1,106 @@
+"""The verdict of a resume check, as it is recorded for all studies of a fingerprint."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.database.database import Database
+from dasktune.storage.database.schema import VerdictRow
+from dasktune.storage.verdicts import Verdicts, binding
+from dasktune.trainer.environment import environment
+from dasktune.types import Step
+
+RULE = 2
+"""Version of the check. Rule 1 resumed once, and passed what differed without an effect; its
+results are notes of single studies."""
+
+
+def verdict(
+    fingerprint: str,
+    device: str,
+    *,
+    ok: bool,
+    text: str,
+    splits: Sequence[Step] = (),
+    steps: Step = 0,
+    clock: Callable[[], float] = time.time,
+) -> VerdictRow:
+    """Return the verdict of a check that ran in this process's environment.
+
+    Parameters
+    ----------
+    fingerprint
+        Of code, config and data.
+    device
+        The device of the check, such as ``cuda:0``.
+    ok, text, splits, steps
+        As in `ResumeReport`.
+    clock
+        Returns the time in epoch seconds.
+    """
+    return VerdictRow(
+        fingerprint=fingerprint,
+        rule=RULE,
+        device=_kind(device),
+        versions=_versions(),
+        ok=ok,
+        text=text,
+        splits=list(splits),
+        steps=steps,
+        found=clock(),
+    )
+
+
+def record(found: VerdictRow, storage: str | os.PathLike[str] | None, database: str | None) -> None:
+    """Record a verdict in a store, a database, or both.
+
+    Raises
+    ------
+    StorageError
+        If it cannot be recorded.
+    """
+    store = None if storage is None else CheckpointStore(str(storage))
+    if store is not None:
+        store.check()
+    opened = None if database is None else Database(database)
+    try:
+        Verdicts(opened, None if store is None else store.files).record(found)
+    finally:
+        if opened is not None:
+            opened.close()
+
+
+def binding_here(known: Iterable[VerdictRow], device: str) -> VerdictRow | None:
+    """Return the verdict that decides for this process's environment and a device, or None.
+
+    Parameters
+    ----------
+    known
+        The verdicts on one fingerprint.
+    device
+        The device of the training.
+    """
+    ordered = sorted(known, key=lambda each: each.found)
+    return binding(ordered, rule=RULE, device=_kind(device), versions=_versions())
+
+
+def device_of(needs: Mapping[str, float]) -> str:
+    """Return the kind of device on which stages with these needs train.
+
+    Examples
+    --------
+    >>> device_of({"GPU": 0.5}), device_of({"memory": 2.0})
+    ('cuda', 'cpu')
+    """
+    return "cuda" if needs.get("GPU") else "cpu"
+
+
+def _kind(device: str) -> str:
+    return device.partition(":")[0]
+
+
+def _versions() -> dict[str, object]:
+    return {name: value for name, value in environment("any").items() if name != "device"}
