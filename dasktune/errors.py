@@ -117,6 +117,10 @@ class InternalError(DasktuneError):
     """An invariant of dasktune itself does not hold: a bug, please report it."""
 
 
+MOST_LETTERS = 100
+"""Letters of a value that `shown` shows."""
+
+
 def refuse(problems: Iterable[str]) -> None:
     """Raise one `ConfigurationError` with all the problems, if there are any."""
     if every := tuple(problems):
@@ -132,6 +136,21 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> str:
     "unknown metric 'acc'; known: accuracy, loss"
     """
     return f"unknown {kind} {name!r}; known: {', '.join(sorted(known)) or '(none)'}"
+
+
+def shown(value: object) -> str:
+    """Return a value for a message, also one that has no text or too long a text.
+
+    Examples
+    --------
+    >>> shown(7), shown("9" * 400) == "'" + "9" * 96 + "..."
+    ('7', True)
+    """
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested too deep; an int of too many digits
+        return f"a {type(value).__name__} that is too large to be shown"
+    return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 3]}..."
 
 
 def name_problems(what: str, name: str) -> list[str]:

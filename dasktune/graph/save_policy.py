@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dasktune.errors import ConfigurationError
+from dasktune.errors import ConfigurationError, shown
 from dasktune.graph.plan import Node
 from dasktune.types import Step
 
@@ -30,8 +30,10 @@ class SavePolicy:
     at_changes: bool = True
 
     def __post_init__(self) -> None:
-        if self.every is not None and self.every < 1:
-            raise ConfigurationError(f"checkpoint_every must be >= 1, got {self.every}")
+        if self.every is not None and (type(self.every) is not int or self.every < 1):
+            raise ConfigurationError(
+                f"checkpoint_every must be an int >= 1, got {shown(self.every)}"
+            )
 
     def steps_of(self, node: Node, start: Step) -> tuple[Step, ...]:
         """Return the steps in (start, node.stop), in order."""

@@ -12,11 +12,14 @@ from bisect import bisect_right
 from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
-from dasktune.errors import ConfigurationError
+from dasktune.errors import ConfigurationError, shown
 from dasktune.sequences.values import plain, whole
 from dasktune.types import Step, Value
 
 _BARS = "▁▂▃▄▅▆▇█"
+
+MOST_VALUES = 10**8
+"""Values that `Sequence.values` returns at once."""
 
 
 class Sequence(ABC):
@@ -89,7 +92,8 @@ class Sequence(ABC):
             value = math.inf
         if type(value) is float and not math.isfinite(value):
             raise ConfigurationError(f"{self!r} overflows at step {step}")
-        return value
+        # Keys hold 0.0 for -0.0: the trainer must see what its key says.
+        return value + 0.0 if type(value) is float else value
 
     def values(self, start: Step, stop: Step) -> list[Value]:
         """Return the values at the steps from `start` up to, not including, `stop`.
@@ -99,9 +103,14 @@ class Sequence(ABC):
         Raises
         ------
         ConfigurationError
-            As for a call.
+            As for a call; or if there are more than `MOST_VALUES`.
         """
         start, stop = whole("start", start, at_least=0), whole("stop", stop, at_least=0)
+        if stop - start > MOST_VALUES:
+            raise ConfigurationError(
+                f"values must be asked for at most {MOST_VALUES:,} steps at a time, got "
+                f"{shown(stop - start)}"
+            )
         values: list[Value] = []
         step = start
         while step < stop:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
-from dasktune.errors import ConfigurationError
+from dasktune.errors import ConfigurationError, shown
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgtp]?i?b?)\s*", re.IGNORECASE)
 _UNITS = ("", "k", "m", "g", "t", "p")
@@ -23,6 +23,9 @@ _BEST = re.compile(r"best:([1-9]\d*)")
 
 GRACE = 3600.0
 """Seconds for which a state outside all known plans is kept."""
+
+MOST_BYTES = 10**18
+"""The largest budget: no store is as large."""
 
 UNKNOWN_CHANCE = 0.02
 """Probability that a new state outside all known plans is requested."""
@@ -203,7 +206,7 @@ def bytes_of(size: object, name: str = "budget") -> int:
     Raises
     ------
     ConfigurationError
-        If it is not a size of at least one byte.
+        If it is not a size of at least one byte, or above `MOST_BYTES`.
 
     Examples
     --------
@@ -211,20 +214,20 @@ def bytes_of(size: object, name: str = "budget") -> int:
     (1610612736, 20000000000, 4096)
     """
     match = _SIZE.fullmatch(size) if isinstance(size, str) else None
-    nbytes = 0
+    nbytes = 0.0
     if match is not None:
         unit = match[2].lower().removesuffix("b")
         base = 1024 if unit.endswith("i") else 1000
         if unit != "i":
-            nbytes = int(float(match[1]) * base ** _UNITS.index(unit.removesuffix("i")))
+            nbytes = float(match[1]) * base ** _UNITS.index(unit.removesuffix("i"))
     elif isinstance(size, int) and not isinstance(size, bool):
         nbytes = size
-    if nbytes < 1:
+    if not 1 <= nbytes <= MOST_BYTES:
         raise ConfigurationError(
-            f"{name} must be a size such as '20 GB', '500 MiB' or a number of bytes >= 1, "
-            f"got {size!r}"
+            f"{name} must be a size such as '20 GB', '500 MiB' or a number of bytes >= 1, and at "
+            f"most {size_text(MOST_BYTES)}, got {shown(size)}"
         )
-    return nbytes
+    return int(nbytes)
 
 
 def size_text(nbytes: float) -> str:

@@ -13,7 +13,7 @@ from dasktune.driver.predictions import answer_or_none
 from dasktune.driver.recorder import Recorder
 from dasktune.engine.engine import Engine
 from dasktune.engine.outcome import Outcome, RunPrediction
-from dasktune.errors import ConfigurationError
+from dasktune.errors import ConfigurationError, shown
 from dasktune.graph.plan import Node
 from dasktune.types import Metrics, Sequences, Step, TrialState, Value
 
@@ -252,12 +252,12 @@ class OwnLoop:
                 metrics = dict(zip(names, map(float, values), strict=True))
             else:
                 metrics = dict(zip(names, [float(values)], strict=True))  # type: ignore[arg-type]
-        except (TypeError, ValueError):
+        except (OverflowError, TypeError, ValueError):
             metrics = {}
         if isinstance(values, str) or not set(names) <= metrics.keys():
             raise ConfigurationError(
-                f"values must be those of {', '.join(names)}, by name or in this order, "
-                f"got {values!r}"
+                f"values must be those of {', '.join(names)}, by name or in this order, as "
+                f"numbers that fit into a float, got {shown(values)}"
             )
         return metrics
 

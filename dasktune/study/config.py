@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dasktune.errors import ConfigurationError, name_problems, refuse, unknown
+from dasktune.errors import ConfigurationError, name_problems, refuse, shown, unknown
 from dasktune.graph.attempts import LOOKAHEAD_SECONDS, DispatchOptions
 from dasktune.graph.save_policy import SavePolicy
 from dasktune.results.keep import DEFAULT
@@ -19,6 +20,9 @@ from dasktune.trainer.environment import environment
 from dasktune.trainer.fingerprint.fingerprint import RULE, Fingerprint, fingerprint
 from dasktune.trainer.metrics import metric_names
 from dasktune.types import Direction
+
+MOST_NESTED = 100
+"""How deep mappings and lists in a trainer's config may be nested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +129,13 @@ class StudyConfig:
         config = dict(self.config or {})
         if self.reuse == "exact":
             config["__environment__"] = environment("any")
-        return fingerprint(self.trainer, config, depends_on=tuple(self.depends_on))
+        try:
+            return fingerprint(self.trainer, config, depends_on=tuple(self.depends_on))
+        except RecursionError:
+            raise ConfigurationError(
+                "the trainer's code and depends_on must rest on values that are not nested too "
+                f"deep and do not hold themselves, got depends_on={shown(self.depends_on)}"
+            ) from None
 
     def spec(self) -> dict[str, Any]:
         """Return the description of the study for its row in the database, without its store."""
@@ -147,7 +157,7 @@ class StudyConfig:
             problems.append(f"report_every must be an int >= 1, got {self.report_every!r}")
         every = self.checkpoint_every
         if every is not None and (type(every) is not int or every < 1):
-            problems.append(f"checkpoint_every must be >= 1, got {every!r}")
+            problems.append(f"checkpoint_every must be an int >= 1, got {shown(every)}")
         if type(self.seed) is not int:
             problems.append(f"seed must be an int, got {self.seed!r}")
         if self.reuse not in ("code", "exact"):
@@ -171,10 +181,14 @@ class StudyConfig:
         if self.on_nan not in ("rank", "fail"):
             yield f"on_nan must be 'rank' or 'fail', got {self.on_nan!r}"
         if self.config is not None and not isinstance(self.config, Mapping):
-            yield f"config must be a mapping, got {self.config!r}"
-        amounts = self.needs.values() if isinstance(self.needs, Mapping) else [self.needs]
-        if self.needs is not None and not all(map(_is_amount, amounts)):
-            yield f"needs must be numbers > 0 by name, got {self.needs!r}"
+            yield f"config must be a mapping, got {shown(self.config)}"
+        elif not _is_shallow(self.config):
+            yield (
+                f"config must be nested at most {MOST_NESTED} deep and must not hold itself, "
+                f"got {shown(self.config)}"
+            )
+        if self.needs is not None and not _are_needs(self.needs):
+            yield f"needs must be finite numbers > 0 by name, got {shown(self.needs)}"
 
     def _place_problems(self) -> Iterator[str]:
         if not isinstance(self.storage, str | os.PathLike | None) or self.storage == "":
@@ -235,5 +249,29 @@ def _as_list(given: object) -> Any:
     return list(given) if isinstance(given, Iterable) else given
 
 
+def _are_needs(needs: object) -> bool:
+    """Whether resources are names with finite amounts, as Dask has them."""
+    return isinstance(needs, Mapping) and all(
+        isinstance(name, str) and name and _is_amount(amount) for name, amount in needs.items()
+    )
+
+
 def _is_amount(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 < value <= sys.float_info.max  # type: ignore[operator]
+
+
+def _is_shallow(config: object) -> bool:
+    """Whether no mapping or list in a config is nested deeper than `MOST_NESTED`."""
+    layer = [config]
+    for _ in range(MOST_NESTED):
+        layer = [item for holder in layer for item in _items(holder)]
+        # One that holds itself twice doubles with each layer: each object is looked at once.
+        layer = list({id(item): item for item in layer}.values())
+    return not any(isinstance(item, Mapping | list | tuple) for item in layer)
+
+
+def _items(value: object) -> Iterable[object]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()

@@ -278,7 +278,7 @@ def test_checkpoints_are_counted_by_the_policy() -> None:
     trials = [({"lr": MultiStep(1.0, [4], 0.5)}, 9), ({"lr": Constant(1.0)}, 9)]
     assert cost_of(trials, workers=1).checkpoints == 3
     assert cost_of(trials, workers=1, saves=SavePolicy(every=3)).checkpoints == 3 + 3
-    with pytest.raises(ConfigurationError, match="checkpoint_every must be >= 1, got 0"):
+    with pytest.raises(ConfigurationError, match="checkpoint_every must be an int >= 1, got 0"):
         SavePolicy(every=0)
     with pytest.raises(ConfigurationError, match="workers must be >= 1, got 0"):
         cost_of(trials, workers=0)

@@ -75,8 +75,8 @@ def open_files(url: str, *, patience: Patience | None = None) -> Files:
     ConfigurationError
         If the URL holds a user or password, or lacks a slash.
     StorageError
-        If fsspec does not know the protocol, lacks a library for it, or cannot create a file
-        there on the condition that it is absent.
+        If fsspec does not know the protocol, lacks a library or options for it, or cannot create
+        a file there on the condition that it is absent.
     """
     protocol, separator, path = url.partition("://")
     known = {*fsspec.available_protocols(), *fsspec.registry}
@@ -101,7 +101,8 @@ def open_files(url: str, *, patience: Patience | None = None) -> Files:
         raise StorageError(f"cannot open {url}: {unknown('protocol', protocol, known)}")
     try:
         system, root = fsspec.url_to_fs(url, use_listings_cache=False, **_options(protocol))
-    except (ImportError, OSError, ValueError) as error:
+    except (ImportError, OSError, TypeError, ValueError) as error:
+        # TypeError: the file system needs options that a URL does not give.
         raise StorageError(f"cannot open {url}: {reason_of(error)}") from showable(error)
     # Asynchronous file systems create atomically; the inherited method looks, then writes.
     if not system.async_impl and type(system).pipe_file is fsspec.AbstractFileSystem.pipe_file:
