@@ -1,0 +1,254 @@
+"""The table of trainers: each kind in a merged study, against each trial alone.
+
+``python -m tests.trainer.test_table_of_trainers`` writes the table into its page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from pathlib import Path
+
+import pytest
+from distributed import Client, LocalCluster
+
+import dasktune as dt
+from dasktune.sequences import Constant, MultiStep, Sequence
+from dasktune.study.study import Study
+from dasktune.trainer.base import problems_of
+from dasktune.trainer.check_resume import check_resume
+from dasktune.trainer.check_resume.new_process import run_in_new_process
+from dasktune.trainer.code import pack, unpack
+from dasktune.trainer.isolation import give_own_generator
+from dasktune.trainer.lifecycle import run_alone
+from dasktune.types import TrialState
+from tests.forked import run_forked
+from tests.trainer import kinds
+
+PAGE = Path(__file__).parents[2] / "docs" / "trainers.md"
+BEGIN, END = "<!-- trainers -->\n", "<!-- end of trainers -->"
+
+STEPS = 8
+RATES: list[Sequence] = [
+    Constant(0.1),
+    MultiStep(0.1, milestones=[3], gamma=0.5),
+    MultiStep(0.1, milestones=[3, 5], gamma=0.5),
+    MultiStep(0.1, milestones=[6], gamma=0.5),
+]
+UNIQUE = 8 + 5 + 3 + 2
+
+
+class Outcome(Enum):
+    """The outcome of a merged study."""
+
+    EXACT = "exact"
+    STOPPED = "stopped"
+    SILENT = "**silent**, unless it was checked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One kind of trainer and its outcome.
+
+    Parameters
+    ----------
+    name
+        The class in `kinds`.
+    outcome
+        The outcome if the study did not check the trainer.
+    sign
+        The beginning of the error that stops it, or the difference that the check names.
+    """
+
+    name: str
+    outcome: Outcome
+    sign: str = ""
+
+    @property
+    def words(self) -> str:
+        """The sign in words."""
+        match self.outcome:
+            case Outcome.EXACT:
+                return ""
+            case Outcome.STOPPED:
+                return f"the trial fails: `{self.sign}`"
+            case Outcome.SILENT:
+                return f"the check names `{self.sign}`"
+
+    @property
+    def kind(self) -> type:
+        """The trainer."""
+        found: type = getattr(kinds, self.name)
+        return found
+
+
+def exact(name: str) -> Row:
+    return Row(name=name, outcome=Outcome.EXACT)
+
+
+def stopped(name: str, sign: str) -> Row:
+    return Row(name=name, outcome=Outcome.STOPPED, sign=sign)
+
+
+def silent(name: str, sign: str) -> Row:
+    return Row(name=name, outcome=Outcome.SILENT, sign=sign)
+
+
+OUTSIDE = "something outside the state"
+
+ROWS = [
+    exact("Net"),
+    exact("MixedPrecision"),
+    exact("AveragedEma"),
+    exact("TensorEma"),
+    exact("DataEma"),
+    exact("NumpyView"),
+    exact("SetBesideTensor"),
+    silent("Accumulation", "trainer.model['0.weight'].grad"),
+    exact("AccumulationWithin"),
+    exact("Swa"),
+    exact("Lbfgs"),
+    exact("BatchSchedule"),
+    exact("EpochSchedule"),
+    exact("NewOptimizer"),
+    exact("Unfreezing"),
+    stopped("Growing", "Unexpected key(s) in state_dict"),
+    exact("ThreadLoader"),
+    exact("TorchLoader"),
+    exact("TorchLoaderWorkers"),
+    stopped("TorchLoaderPersistent", "trainer.batches._iterator: the position of a"),
+    stopped("HeldIterator", "trainer.rows: the position of a range_iterator"),
+    exact("HeldGenerators"),
+    exact("HeldAgent"),
+    silent("AgentCounter", "trainer.agent.noise"),
+    silent("Window", "metrics[4]['loss']"),
+    silent("MixedDict", "trainer.parts['steps']"),
+    silent("HeldEstimator", "trainer.model"),
+    exact("Descent"),
+    exact("SavedGenerators"),
+    exact("PartialFit"),
+    stopped("EstimatorAsState", "state['model']"),
+    silent("ForgottenPython", "Python's global random generator"),
+    silent("ForgottenNumpy", "NumPy's global random generator"),
+    silent("ForgottenHeld", "trainer.generator"),
+    silent("ForgottenTorch", "torch's global random generator"),
+    silent("ForgottenMomentum", "trainer.state['momentum']"),
+    silent("ForgottenCounter", "trainer.calls"),
+    silent("ForgottenPosition", OUTSIDE),
+    silent("ModuleGlobal", "global COUNTER['calls']"),
+    silent("ClassAttribute", "len(ClassAttribute.calls)"),
+    silent("DefaultArgument", OUTSIDE),
+    silent("Closure", OUTSIDE),
+    silent("Clock", OUTSIDE),
+    silent("Unseeded", "trainer.generator"),
+    silent("BestSoFar", "trainer.evaluations"),
+]
+
+
+def merged(kind: type, folder: Path, client: Client) -> Study:
+    """Return a study of four trials that share their beginnings, once it has run."""
+    study = dt.create_study(kind, name="kinds", storage=folder, metric="loss")
+    grid = dt.algos.Grid(dt.Space(lr=RATES), max_steps=STEPS)
+    study.optimize(grid, client=client, progress=False)
+    return study
+
+
+def differing(study: Study, kind: type) -> list[int]:
+    """Return the complete trials that are not what they are alone, bit for bit."""
+    numbers, code = [], pack(kind)
+    for trial in study.trials:
+        if trial.state is not TrialState.COMPLETE:
+            continue
+        # A copy of the class with globals of its own, as a new process has.
+        alone = run_alone(unpack(code), trial.sequences, STEPS, seed=study.seed)
+        if trial.metrics != alone.metrics:
+            numbers.append(trial.number)
+    return numbers
+
+
+def errors_of(study: Study) -> list[str]:
+    return [str(trial.error) for trial in study.trials if trial.state is TrialState.FAIL]
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[Client]:
+    """Return a client of one worker in this process, which trains in one thread."""
+    give_own_generator()
+    with (
+        LocalCluster(
+            processes=False,
+            n_workers=1,
+            threads_per_worker=1,
+            host="127.0.0.1",
+            protocol="tcp://",
+            dashboard_address=None,
+        ) as cluster,
+        Client(cluster) as connected,
+    ):
+        yield connected
+
+
+def test_table_has_every_kind_once() -> None:
+    trainers = [
+        name
+        for name, kind in vars(kinds).items()
+        if isinstance(kind, type) and kind.__module__ == kinds.__name__ and not problems_of(kind)
+    ]
+    assert [row.name for row in ROWS] == trainers
+    assert len(trainers) >= 20
+
+
+def test_page_has_the_table() -> None:
+    assert table() in PAGE.read_text()
+
+
+@pytest.mark.process
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_merged_study_has_the_outcome_of_the_table(
+    row: Row, tmp_path: Path, one_thread: Client
+) -> None:
+    study = merged(row.kind, tmp_path, one_thread)
+    errors, wrong = errors_of(study), differing(study, row.kind)
+    match row.outcome:
+        case Outcome.EXACT:
+            assert (errors, wrong) == ([], [])
+            assert study.summary()["steps_executed"] == UNIQUE, "nothing was merged"
+        case Outcome.STOPPED:
+            assert errors
+            assert all(row.sign in error for error in errors), errors
+            assert not wrong
+        case Outcome.SILENT:
+            assert not errors
+            assert wrong
+    study.close()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS if row.outcome is Outcome.SILENT], ids=lambda row: row.name
+)
+def test_check_names_what_a_study_does_not_see(row: Row) -> None:
+    rate = MultiStep(0.1, milestones=[4], gamma=0.5)
+    run = partial(run_in_new_process, execute=run_forked)
+    report = check_resume(row.kind, {"lr": rate}, split=3, total=6, run=run)
+    paths = [difference.path for difference in report.differences]
+    assert any(path.startswith(row.sign) for path in paths), str(report)
+
+
+def table() -> str:
+    """Return the table as it is in the documentation."""
+    return "\n".join(
+        [
+            "| trainer | outcome | sign |",
+            "|---|---|---|",
+            *(f"| {row.kind.__doc__} | {row.outcome.value} | {row.words} |" for row in ROWS),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    BEFORE, REST = PAGE.read_text().split(BEGIN)
+    PAGE.write_text(f"{BEFORE}{BEGIN}{table()}\n{REST[REST.index(END) :]}")
