@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol, runtime_checkable
 
@@ -120,8 +120,6 @@ class Workers:
         What each worker must know.
     put
         See `Put`.
-    gives_up
-        Whether workers that are not there yet need not be waited for any more.
     timeouts
         How long workers may say nothing.
     find_versions
@@ -133,7 +131,6 @@ class Workers:
         client: Client,
         plan: JobPlan,
         put: Put,
-        gives_up: Callable[[], bool] = lambda: False,
         timeouts: Timeouts | None = None,
         *,
         find_versions: Callable[[], Callable[..., Versions]] = probe,
@@ -142,7 +139,6 @@ class Workers:
         self._plan = plan
         self._put = put
         self._find_versions = find_versions
-        self._gives_up = gives_up
         self._pool = pool_of(client)
         self._lock = threading.Lock()
         self._processes: dict[str, str] = {}
@@ -161,8 +157,11 @@ class Workers:
         self,
         on_event: Callable[[tuple[float, Mapping[str, Any]]], None],
         patience: float | None = None,
-    ) -> list[WorkerJoined]:
+    ) -> Generator[None, None, list[WorkerJoined]]:
         """Check all workers and get them ready; return those that can be used.
+
+        Yields before each look for the first worker: a caller that closes the generator waits
+        no longer.
 
         Parameters
         ----------
@@ -179,8 +178,7 @@ class Workers:
             what stages need.
         """
         workers_seconds = self._timeouts.waits.workers_seconds
-        if not self._wait(workers_seconds if patience is None else patience):
-            return []
+        yield from self._wait(workers_seconds if patience is None else patience)
         self._scheduler = self._client.scheduler_info(n_workers=0)["id"]
         versions = self._ask(self._find_versions(), seconds=PROBE_SECONDS)
         refuse_workers(versions)
@@ -262,17 +260,17 @@ class Workers:
         with suppress(OSError, TimeoutError):  # those that go at this moment do not need it
             self._client.sync(on_loop, callback_timeout=seconds)
 
-    def _wait(self, patience: float) -> bool:
-        """Wait for a worker; return false if the run gives up."""
+    def _wait(self, patience: float) -> Iterator[None]:
+        """Wait for a worker; yield before each look."""
         began, reason = time.monotonic(), ""
-        while not self._gives_up():
+        while True:
+            yield
             try:
                 self._client.wait_for_workers(1, timeout=FIRST_WORKER_SECONDS)
             except TimeoutError:
                 reason = self._check_patience(time.monotonic() - began, patience, reason)
             else:
-                return True
-        return False
+                return
 
     def _check_patience(self, seconds: float, patience: float, reason: str) -> str:
         """Raise an error if no worker will come; log each new reason of waiting once."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent import futures
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, suppress
@@ -215,9 +215,6 @@ class Connection:
         What workers need to know.
     put
         Takes what happens; called from any thread.
-    gives_up
-        Whether a scheduler or worker that is not there need not be waited for any more; asked
-        again and again while it is.
     timeouts
         How long it is waited for.
 
@@ -234,12 +231,10 @@ class Connection:
         client: Client,
         plan: JobPlan,
         put: Callable[[ClusterMessage], None],
-        gives_up: Callable[[], bool],
         timeouts: Timeouts,
     ) -> None:
         self._plan = plan
         self._put = put
-        self._gives_up = gives_up
         self._timeouts = timeouts
         self._made = ExitStack()
         self.pool = pool_of(client)
@@ -250,7 +245,7 @@ class Connection:
             raise ClusterError(f"the client must be connected, it is {client.status}")
         self.client = client
         self._address = str(client.scheduler.address)
-        self.workers = Workers(client, self._plan, self._put, self._gives_up, self._timeouts)
+        self.workers = Workers(client, self._plan, self._put, self._timeouts)
         self.submissions = Submissions(client, self._plan, self.workers.claims)
         self.messages = Messages(client, self._plan.run, self._put)
 
@@ -263,7 +258,7 @@ class Connection:
         """Look around now and then; return whether the scheduler is the one that it was."""
         return self.is_open and self.workers.look_around()
 
-    def open(self, patience: float | None = None) -> list[WorkerJoined]:
+    def open(self, patience: float | None = None) -> Generator[None, None, list[WorkerJoined]]:
         """Get the workers ready; see `Workers.open`. A scheduler that is lost then is waited for.
 
         Raises
@@ -274,20 +269,17 @@ class Connection:
         deadline = time.monotonic() + self._timeouts.scheduler_seconds
         while True:
             try:
-                return self.workers.open(self._on_event, patience)
+                return (yield from self.workers.open(self._on_event, patience))
             except OSError as error:
                 if time.monotonic() > deadline:
                     raise ClusterError(f"the workers cannot be made ready: {error}") from error
-                if not self.renew():
-                    return []
+                yield from self.renew()
 
-    def renew(self) -> bool:
+    def renew(self) -> Generator[None, None, bool]:
         """Wait for a scheduler that was lost, and connect anew; nothing is open then.
 
-        Returns
-        -------
-        bool
-            Whether it is there; else nobody waits any more.
+        Yields after each attempt in vain: a caller that closes the generator waits no longer.
+        Returns True, to tell the end from a wait that was broken off.
 
         Raises
         ------
@@ -302,28 +294,21 @@ class Connection:
             patience,
         )
         with client_hushed():
-            client = self._wait(patience)
-        if client is None:
-            return False
+            security = self.client.security
+            self.close_stages()
+            self.client.close(timeout=CLIENT_CLOSE_SECONDS)
+            deadline = time.monotonic() + patience
+            while (client := connect_again(self._address, security, self.pool)) is None:
+                yield
+                if time.monotonic() > deadline:
+                    raise ClusterError(
+                        f"scheduler {self._address} must be there, it is gone since "
+                        f"{patience:.0f} s; run this again when it is: it goes on where it was"
+                    )
         self._made.callback(client.close, timeout=CLIENT_CLOSE_SECONDS)
         self._use(client)
         logger.warning("scheduler %s is there again", self._address)
         return True
-
-    def _wait(self, patience: float) -> Client | None:
-        security = self.client.security
-        self.close_stages()
-        self.client.close(timeout=CLIENT_CLOSE_SECONDS)
-        deadline = time.monotonic() + patience
-        while (client := connect_again(self._address, security, self.pool)) is None:
-            if self._gives_up():
-                return None
-            if time.monotonic() > deadline:
-                raise ClusterError(
-                    f"scheduler {self._address} must be there, it is gone since {patience:.0f} s; "
-                    "run this again when it is: it goes on where it was"
-                )
-        return client
 
     def check_futures(self) -> None:
         """Report the attempts that Dask is done with; callbacks would cost a thread hop each."""

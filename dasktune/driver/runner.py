@@ -12,10 +12,10 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Generator, Iterable
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
-from typing import assert_never
+from typing import TypeVar, assert_never, cast
 
 from distributed import Client
 
@@ -76,6 +76,8 @@ MOST_MESSAGES = 1000
 LOOK_UP = Patience(seconds=LOOK_UP_SECONDS, request=LOOK_UP_SECONDS)
 """How long the store is tried when the loop looks up states whose messages were lost."""
 
+
+Result = TypeVar("Result")
 
 InboxMessage = ClusterMessage | LeaseMessage | Tick
 """All that the driver's loop receives from other threads and processes."""
@@ -157,7 +159,7 @@ class DaskRunner:
         self._orders: list[Order] = []
         self._store = CheckpointStore(plan.store)
         self._stop = threading.Event()
-        self._cluster = Connection(client, plan, self._inbox.put, self._gives_up, timeouts)
+        self._cluster = Connection(client, plan, self._inbox.put, timeouts)
         self._study = study
         self._predictions = Predictions()
         self._sharing: SharedStages | NoSharing = NoSharing()
@@ -440,7 +442,7 @@ class DaskRunner:
         bool
             Whether it is there; else the run was asked to stop.
         """
-        if not self._cluster.renew():
+        if not self._wait_for(self._cluster.renew()):
             return False
         for worker in list(self._engine.view.slots):
             self._worker_left(worker, is_blameless=True)
@@ -461,7 +463,7 @@ class DaskRunner:
 
     def _open(self, patience: float | None = None) -> list[WorkerJoined]:
         """Get the workers ready; heartbeats go by the client that they were made ready with."""
-        joined = self._cluster.open(patience)
+        joined = self._wait_for(self._cluster.open(patience)) or []
         self._heartbeat.use(self._cluster.client)
         return joined
 
@@ -551,11 +553,21 @@ class DaskRunner:
         """Write the run status now and then."""
         self._heartbeat.turn(self._sharing)
 
-    def _gives_up(self) -> bool:
-        """Whether scheduler and workers need not be waited for any more; asked while they are."""
-        self._sharing.turn()
-        self._beat()
-        return self._stop.is_set()
+    def _wait_for(self, steps: Generator[None, None, Result]) -> Result | None:
+        """Return the result of steps that wait for scheduler or workers; None if told to stop.
+
+        Leases and heartbeat go on between the steps.
+        """
+        with closing(steps):
+            while True:
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    return cast(Result, end.value)
+                self._sharing.turn()
+                self._beat()
+                if self._stop.is_set():
+                    return None
 
     def _now(self) -> float:
         return time.monotonic() - self._began

@@ -98,6 +98,16 @@ def open_workers(client: Client, plan: JobPlan, inbox: queue.SimpleQueue[Any]) -
     return Workers(client, plan, inbox.put)
 
 
+def opened(workers: Workers) -> list[WorkerJoined]:
+    """Return the workers that are ready, as a runner that never stops gets them."""
+    steps = workers.open(lambda event: None)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return list(end.value)
+
+
 def news(workers: Workers, inbox: queue.SimpleQueue[Any]) -> Any:
     """Return the next event; look around every 0.5 s meanwhile, as a runner does."""
     for _ in range(60):
@@ -122,7 +132,7 @@ def test_workers_announce_present_and_later_workers(
 ) -> None:
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     workers = open_workers(client, plan, inbox)
-    first = workers.open(lambda event: None)
+    first = opened(workers)
     assert [type(event) for event in first] == [WorkerJoined]
     cluster.scale(2)
     joined = news(workers, inbox)
@@ -138,7 +148,7 @@ def test_workers_announce_present_and_later_workers(
 
 def test_close_succeeds_after_the_scheduler_lost_the_plugin(client: Client, plan: JobPlan) -> None:
     workers = open_workers(client, plan, queue.SimpleQueue())
-    workers.open(lambda event: None)
+    opened(workers)
     client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.worker_plugins.clear())
     workers.close()
 
@@ -161,7 +171,7 @@ def test_news_that_were_lost_are_made_up_for(
 ) -> None:
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     workers = Deaf(client, plan, inbox.put, timeouts=EACH_TIME)
-    (first,) = workers.open(lambda event: None)
+    (first,) = opened(workers)
     workers.look_around()
     cluster.scale(2)
     client.wait_for_workers(2)
@@ -182,7 +192,7 @@ def test_news_that_were_lost_are_made_up_for(
 def test_a_worker_that_is_not_ready_yet_is_greeted_again(client: Client, plan: JobPlan) -> None:
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     workers = Unanswered(client, plan, inbox.put, timeouts=EACH_TIME)
-    (first,) = workers.open(lambda event: None)
+    (first,) = opened(workers)
     workers.gets_answers = False
     workers._greet(first.worker)
     assert inbox.empty()
@@ -200,7 +210,7 @@ def test_open_refuses_an_altered_trainer_and_removes_its_plugin(
     code = replace(plan.code, digest="0" * 32)
     workers = open_workers(client, replace(plan, code=code), queue.SimpleQueue())
     with pytest.raises(ClusterError, match=r"worker tcp://.*was altered on its way"):
-        workers.open(lambda event: None)
+        opened(workers)
     assert plugins_of(client) == set()
 
 
@@ -212,7 +222,7 @@ def test_a_module_that_raises_when_it_is_opened_is_refused(
     code = replace(plan.code, kind="import", module="broken_module", payload=b"")
     workers = open_workers(client, replace(plan, code=code), queue.SimpleQueue())
     with pytest.raises(ClusterError, match="ZeroDivisionError: at import"):
-        workers.open(lambda event: None)
+        opened(workers)
     assert plugins_of(client) == set()
 
 
@@ -223,7 +233,7 @@ def test_late_worker_of_another_version_is_not_used(
     probes = iter([probe(), lambda: older])
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     workers = Workers(client, plan, inbox.put, find_versions=lambda: next(probes))
-    (first,) = workers.open(lambda event: None)
+    (first,) = opened(workers)
     with caplog.at_level(logging.WARNING, "dasktune.cluster.workers"):
         workers._greet(first.worker)
     assert f"must have dasktune {dasktune.__version__}, it has 9.9" in caplog.text
@@ -237,7 +247,7 @@ def test_an_empty_cluster_is_refused(cluster: LocalCluster, client: Client, plan
     while client.scheduler_info()["workers"]:
         cluster.sync(cluster._correct_state)
     with pytest.raises(ClusterError, match="the cluster must have a worker, it has none"):
-        Workers(client, plan, print, timeouts=timeouts).open(lambda event: None)
+        opened(Workers(client, plan, print, timeouts=timeouts))
 
 
 def test_a_worker_with_a_gpu_has_it_claimed(client: Client, plan: JobPlan) -> None:
@@ -262,7 +272,7 @@ def test_workers_that_differ_in_what_decides_results_are_refused(
     first, second = sorted(client.scheduler_info()["workers"])
     workers = Workers(client, plan, print, find_versions=lambda: versions)
     with pytest.raises(ClusterError) as refused:
-        workers.open(lambda event: None)
+        opened(workers)
     assert str(refused.value) == (
         f"all workers must have the same torch: 2.0 on {first}; 2.13.0 on {second}"
     )

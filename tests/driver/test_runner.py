@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from dasktune.storage.database.database import Batch, Database
 from dasktune.study.study import Study
 from dasktune.worker.plugin import CLOSE_SECONDS
 from tests.chaos.ports import free_port
+from tests.holding import PATIENCE
 
 pytestmark = pytest.mark.cluster
 
@@ -195,6 +197,39 @@ def test_run_names_a_scheduler_that_stays_away(tmp_path: Path) -> None:
     again.optimize(dt.algos.Grid(GRID, max_steps=5), workers=1, progress=False)
     assert [trial.state.value for trial in again.trials] == ["COMPLETE"] * 3
     again.close()
+
+
+class Announced(logging.Handler):
+    """Waits for a log record of some text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text, self._came = text, threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._text in record.getMessage():
+            self._came.set()
+
+    def wait(self) -> None:
+        assert self._came.wait(PATIENCE), f"no log record has {self._text!r}"
+
+
+def test_run_stops_while_it_waits_for_a_lost_scheduler(tmp_path: Path) -> None:
+    port, lost = free_port(), Announced("was lost; it is waited for")
+    logger = logging.getLogger("dasktune.driver.connection")
+    logger.addHandler(lost)
+    with scheduler_and_worker(port) as (scheduler, _):
+        client = Client(f"tcp://127.0.0.1:{port}", timeout=30)
+        running = InBackground(tmp_path, client, dt.Timeouts(scheduler_seconds=10 * PATIENCE))
+        scheduler.kill()
+        lost.wait()
+        assert running.study.stop()
+        running.join()
+        client.close(timeout=1)
+    logger.removeHandler(lost)
+    assert running.error is None
+    assert not any(trial.state.value == "COMPLETE" for trial in running.study.trials)
+    running.study.close()
 
 
 def test_a_run_goes_on_with_a_scheduler_that_comes_back(tmp_path: Path) -> None:
