@@ -108,6 +108,7 @@ def run_forked(
         for path, content in zip(streams, (input, b"", b""), strict=True):
             path.write_bytes(content)
         context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(LIBRARIES)
         process = context.Process(
             target=_work,
             args=(arguments, list(map(str, streams)), cwd and str(cwd), env and dict(env)),

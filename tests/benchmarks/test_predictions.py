@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 from dasktune.algos.curves import LEVELS, Curve, Prediction
 from dasktune.errors import ConfigurationError
+from tests.forked import run_forked
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 MODULES = ("figures", "predictions", "recorded", "scores")
@@ -135,12 +135,12 @@ def test_it_runs_as_users_run_it(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
     command = [sys.executable, str(FOLDER / "predictions.py"), "--data", str(folder)]
     options = ["--predictors", "Persistence", "--short", "--json", str(path)]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=100)
+    done = run_forked([*command, *options], text=True, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(path.read_text())
     assert document["benchmark"] == "predictions"
     assert {one["predictor"] for one in document["lines"]} == {"Persistence"}
     assert document["lines"][0]["scores"]["crps"] > 0
-    done = subprocess.run([*command, "--sources", "taskset"], capture_output=True, text=True)
+    done = run_forked([*command, "--sources", "taskset"], text=True)
     assert done.returncode == 2
     assert "begin with taskset" in done.stderr

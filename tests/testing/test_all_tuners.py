@@ -33,7 +33,7 @@ SPACE = Space(
 
 
 class Conformance(TunerConformance):
-    seeds = range(4)  # with and without inputs, restored tuners prepared and not
+    seeds = range(4)  # all capacities; with and without inputs, restored tuners prepared and not
 
 
 def tpe(seed: int) -> OptunaSource:

@@ -46,12 +46,16 @@ class LearningSource(LoggedSource):
     learns = True
 
 
+class Conformance(TunerConformance):
+    seeds = range(4)  # all capacities; with and without inputs, restored tuners prepared and not
+
+
 class TestGrid(TunerConformance):
     def make(self, seed: int) -> Tuner:
         return Grid(Space(lr=[0.1, Exponential(0.1, gamma=0.9), 0.2], momentum=[0.0, 0.9]), 12)
 
 
-class TestRandom(TunerConformance):
+class TestRandom(Conformance):
     def make(self, seed: int) -> Tuner:
         return Random(SPACE, trials=9, max_steps=12, seed=seed)
 
@@ -59,7 +63,7 @@ class TestRandom(TunerConformance):
         return Random(SPACE, trials=14, max_steps=12, seed=seed)
 
 
-class TestRandomWithASampler(TunerConformance):
+class TestRandomWithASampler(Conformance):
     source: ClassVar[type[RandomSource]] = LoggedSource
 
     def make(self, seed: int) -> Tuner:
@@ -87,7 +91,7 @@ def documented() -> type[Tuner]:
     return names["BestOfThree"]
 
 
-class TestDocumentedTuner(TunerConformance):
+class TestDocumentedTuner(Conformance):
     def make(self, seed: int) -> Tuner:
         return documented()()
 
@@ -139,7 +143,7 @@ class BestTwo(Tuner):
         return {"tuner": type(self).__name__}
 
 
-class TestBestTwo(TunerConformance):
+class TestBestTwo(Conformance):
     promotes = True
 
     def make(self, seed: int) -> Tuner:
@@ -173,7 +177,7 @@ class ReportingOnTheWay(BestTwo):
         return len(self.arrived) > 2 and report.loss >= sorted(self.arrived)[1][0]
 
 
-class TestReportingOnTheWay(TunerConformance):
+class TestReportingOnTheWay(Conformance):
     def make(self, seed: int) -> Tuner:
         return ReportingOnTheWay(seed)
 
@@ -217,7 +221,7 @@ class Predicting(ReportingOnTheWay):
         return [] if self.open else [Finish()]
 
 
-class TestPredicting(TunerConformance):
+class TestPredicting(Conformance):
     ranks = False
 
     def make(self, seed: int) -> Tuner:
@@ -244,7 +248,7 @@ class Hurried(BestTwo):
         return super().end()
 
 
-class TestHurried(TunerConformance):
+class TestHurried(Conformance):
     ranks = False
 
     def make(self, seed: int) -> Tuner:
@@ -649,6 +653,7 @@ def test_conformance_of_a_wrong_tuner_names_the_broken_rule(
 @pytest.mark.parametrize("kind", [BestTwo, Sampling, ReportingOnTheWay, Predicting, Hurried])
 def test_conformance_of_the_base_tuners_passes(kind: type[BestTwo]) -> None:
     suite = Suite(kind)
+    suite.seeds = Conformance.seeds
     tests = [name for name in dir(suite) if name.startswith("test_")]
     assert {f"test_{test}" for _, test, _ in WRONG} == set(tests)
     for name in tests:

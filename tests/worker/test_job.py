@@ -12,8 +12,9 @@ from tests.forked import run_forked
 
 @pytest.mark.process
 def test_forked_processes_have_names_of_their_own() -> None:
-    program = "from dasktune.worker.job import this_process; print(this_process(), end='')"
-    command = [sys.executable, "-c", program]
-    names = {run_forked(command, text=True).stdout for _ in range(2)} | {this_process()}
-    assert len(names) == 3
-    assert "" not in names
+    job = "dasktune.worker.job"
+    program = f"import sys; print({job!r} in sys.modules); import {job} as job"
+    command = [sys.executable, "-c", f"{program}; print(job.this_process())"]
+    lines = [run_forked(command, text=True).stdout.splitlines() for _ in range(2)]
+    assert [is_loaded for is_loaded, _ in lines] == ["True", "True"], "before the fork"
+    assert len({this_process(), *(name for _, name in lines)}) == 3
