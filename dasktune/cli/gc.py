@@ -28,7 +28,7 @@ from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StudyRow
-from dasktune.storage.leases import Lease
+from dasktune.storage.leases import Lease, Leases
 from dasktune.storage.redaction import redacted
 from dasktune.storage.retention import (
     GRACE,
@@ -434,8 +434,10 @@ def _upload_choices(listing: StoreListing) -> Iterator[GcChoice]:
 
 
 def _lease_choices(store: CheckpointStore, request: Request, now: float) -> Iterator[GcChoice]:
-    """Yield a choice for each old lease, unreadable lease and old save request."""
+    """Yield a choice for each old lease, unreadable lease, dead driver and old save request."""
     try:
+        leases = Leases(store.files)
+        drivers = leases.drivers(leases.holders())
         entries = [
             entry
             for entry in store.files.entries(layout.LEASES)
@@ -450,9 +452,21 @@ def _lease_choices(store: CheckpointStore, request: Request, now: float) -> Iter
         ]
     except OSError as error:
         raise StorageError(f"cannot read leases from {store.url}: {error}") from error
+    held = {
+        (lease.root, lease.key)
+        for driver in drivers
+        if driver.is_live(now)
+        for lease in driver.leases
+    }
+    for driver in drivers:
+        if now - driver.expires > request.grace:
+            path = layout.driver_path(driver.holder)
+            yield GcChoice(goes=True, kind="lease", name=path, reason="its driver ended long ago")
     for entry, content in zip(entries, contents, strict=True):
         lease = None if content is None else Lease.from_bytes(content.tobytes())
-        if lease is None or now - lease.expires > request.grace:
+        if lease is None or (
+            now - lease.expires > request.grace and (lease.root, lease.key) not in held
+        ):
             yield GcChoice(goes=True, kind="lease", name=entry.path, reason="it ended long ago")
     for entry in save_requests:
         yield GcChoice(goes=True, kind="lease", name=entry.path, reason="its save request is old")

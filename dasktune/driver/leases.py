@@ -1,6 +1,6 @@
 """The leases of a driver: it leases the steps that it trains, and watches leases of others.
 
-All of it goes through files in the store, in a thread of its own: the driver's loop asks and
+All of it goes through files in the store, in threads of its own: the driver's loop asks and
 goes on, and receives the answers as messages. A failure is logged once and then ignored:
 without leases drivers train the same steps twice, and nothing worse happens.
 """
@@ -9,34 +9,41 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from uuid import uuid4
 
 from dasktune.engine.timeouts import (
+    LEASE_MEET_SECONDS,
     LEASE_POLL_SECONDS,
     LEASE_STORE_SECONDS,
     STALE_SECONDS,
     WAITS,
     Waits,
 )
-from dasktune.errors import StorageError
+from dasktune.errors import ConfigurationError, StorageError
+from dasktune.graph.plan import shared_until
+from dasktune.sequences import sequence_from_json
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore, Commit
+from dasktune.storage.files.base import Files
 from dasktune.storage.files.objects import open_files
 from dasktune.storage.files.retry import Patience
-from dasktune.storage.leases import Lease, Leases, SaveRequest
+from dasktune.storage.leases import HeldLeases, Lease, Leases, SaveRequest
 from dasktune.types import Sequences, Step
 
 logger = logging.getLogger(__name__)
 
 PATIENCE = Patience(seconds=LEASE_STORE_SECONDS, request=LEASE_STORE_SECONDS)
 """How long the store is tried: training goes on without a lease that cannot be written soon."""
+
+THREADS = 32
+"""Questions that are answered at a time."""
 
 POLL_SHARE = 0.02
 """Share of the time that these readings may take."""
@@ -79,11 +86,12 @@ LeaseMessage = LeaseAnswered | LeaseChanged | CommitsFound | SavesRequested
 
 @dataclass(slots=True)
 class _Held:
-    """A lease of this driver, and what has happened since it was written."""
+    """A lease of this driver, and what has happened since its file was written."""
 
     lease: Lease
     part: str = ""
     is_dirty: bool = False
+    is_lost: bool = False
 
 
 class _AwayError(Exception):
@@ -93,6 +101,14 @@ class _AwayError(Exception):
 class Leasing:
     """The leases of one run.
 
+    Each question is answered in a thread of its own, those about the same key one after the
+    other. One more thread looks after the leases that are held and watched, again and again: no
+    question waits for that.
+
+    As long as no other driver is seen, every lease is granted without a request, and its file is
+    written only once another driver appears. A driver that begins writes its object, and waits
+    until each of the others says in its own that it sees it: from then on both write files.
+
     Parameters
     ----------
     store
@@ -100,11 +116,13 @@ class Leasing:
     study
         Names the study among all.
     put
-        Takes the messages; called from the thread of the leases.
+        Takes the messages; called from the threads of the leases.
     clock
         Gives epoch seconds.
     waits
         How long a lease lasts, and how often it is renewed.
+    files
+        The store's files; by default they are opened again, and tried for a short time only.
     """
 
     def __init__(
@@ -115,32 +133,55 @@ class Leasing:
         *,
         clock: Callable[[], float] = time.time,
         waits: Waits = WAITS,
+        files: Files | None = None,
     ) -> None:
         self._waits = waits
         self.study, self.holder = study, _own_name()
-        self._store, self._leases = store, Leases(open_files(store.url, patience=PATIENCE))
+        self._store = store
+        self._leases = Leases(files or open_files(store.url, patience=PATIENCE))
         self._put = put
         self._clock = clock
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        # Guards all that several threads change; never held during a request.
+        self._lock = threading.Lock()
         self._held: dict[str, _Held] = {}
+        self._taking: dict[str, Lease] = {}
+        self._keys: dict[str, str] = {}
+        self._jobs: dict[str, Future[None]] = {}
         self._watched: dict[str, Lease] = {}
-        self._roots: set[str] = set()
-        self._requests_known: set[str] = set()
-        self._own_paths: set[str] = set()
         self._wanted: dict[str, list[SaveRequest]] = {}
-        self._count = 0
+        self._own_paths: set[str] = set()
+        self._finished: list[Lease] = []
+        self._others: tuple[str, ...] = ()
+        self._is_shared = False
+        self._announced: Mapping[str, Lease] = {}
+        self._announced_to: tuple[str, ...] = ()
+        self._expires = clock() + self._waits.lease_seconds
         self._alive = clock()
         self._renewed = clock()
-        self._poll_seconds = LEASE_POLL_SECONDS[0]
-        self._has_failed = False
         self._failed_at = -PATIENCE.seconds
+        self._has_failed = False
+        # Each of these is held during requests: one thread announces, knows a root, or looks.
+        self._announcing, self._knowing, self._looking = (threading.Lock() for _ in range(3))
+        self._roots: set[str] = set()
+        self._requests_known: set[str] = set()
+        self._count = 0
+        self._poll_seconds = LEASE_POLL_SECONDS[0]
+        self._is_closed, self._wake = False, threading.Event()
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="dasktune-leases")
         self._thread = threading.Thread(target=self._work, name="dasktune-leasing", daemon=True)
         self._thread.start()
 
-    # ------------------------------------------------------------ from the driver's loop
-
-    def lease(self, *, key: str, root: str, sequences: Sequences, start: Step, stop: Step) -> Lease:
-        """Return a lease on steps, not taken yet."""
+    def lease(
+        self,
+        *,
+        key: str,
+        root: str,
+        sequences: Sequences,
+        start: Step,
+        stop: Step,
+        saves: Iterable[Step] = (),
+    ) -> Lease:
+        """Return a lease of this driver on a stage, not yet asked for."""
         return Lease(
             key=key,
             root=root,
@@ -150,12 +191,15 @@ class Leasing:
             start=start,
             stop=stop,
             step=start,
+            saves=tuple(saves),
             expires=self._clock() + self._waits.lease_seconds,
         )
 
     def ask(self, attempt: str, lease: Lease, *, heed_saved: bool = True) -> None:
         """Ask for a lease; the answer is a message."""
-        self._jobs.put(partial(self._take, attempt, lease, heed_saved))
+        with self._lock:
+            self._keys[attempt] = lease.key
+        self._do(attempt, partial(self._take, attempt, lease, heed_saved))
 
     def is_over(self, lease: Lease) -> bool:
         """Whether nobody trains the steps of a lease any more."""
@@ -164,6 +208,20 @@ class Leasing:
     def beat(self) -> None:
         """Record that the driver's loop is alive: leases are renewed only while it is."""
         self._alive = self._clock()
+
+    def reached(self, attempt: str, step: Step) -> None:
+        """Record how far an attempt has come."""
+        with self._lock:
+            held = self._held.get(attempt)
+            if held is not None and step > held.lease.step:
+                held.lease = replace(held.lease, step=step)
+
+    def plan_saves(self, attempt: str, saves: Iterable[Step]) -> None:
+        """Record the steps at which an attempt is going to save its state."""
+        with self._lock:
+            held = self._held.get(attempt)
+            if held is not None:
+                held.lease = replace(held.lease, saves=tuple(saves))
 
     def saved(self, attempt: str, step: Step, following: str | None) -> None:
         """Record a state that an attempt has saved.
@@ -178,63 +236,68 @@ class Leasing:
             The key after one more step, which is leased before the state is spoken of; None
             if the attempt trains no further.
         """
-        self._jobs.put(partial(self._note_saved, attempt, step, following))
+        self._do(attempt, partial(self._note_saved, attempt, step, following))
 
     def release(self, attempt: str, step: Step) -> None:
         """Release the lease of an attempt that came to a step and trains no more."""
-        self._jobs.put(partial(self._release, attempt, step))
+        self._do(attempt, partial(self._release, attempt, step))
 
     def watch(self, attempt: str, other: Lease) -> None:
         """Watch the lease of another driver; every change is a message."""
-        self._jobs.put(partial(self._watched.__setitem__, attempt, other))
+        with self._lock:
+            self._watched[attempt] = other
 
     def ignore(self, attempt: str) -> None:
         """Watch the lease of another driver no longer."""
-        self._jobs.put(partial(self._forget, attempt))
+        with self._lock:
+            self._watched.pop(attempt, None)
 
     def look_up(self, attempt: str, keys: Mapping[Step, str]) -> None:
         """Ask for the commits of keys by step; the answer is a message."""
-        self._jobs.put(partial(self._look_up, attempt, keys))
+        self._do(attempt, partial(self._look_up, attempt, keys))
 
     def want(self, root: str, paths: Iterable[SaveRequest]) -> None:
         """Ask other drivers for states below a root."""
-        self._jobs.put(partial(self._note_wanted, root, list(paths)))
+        with self._lock:
+            self._wanted.setdefault(root, []).extend(paths)
+        self._wake.set()
+
+    def flush(self) -> None:
+        """Wait until all that was asked for is done, and then look after the leases once."""
+        with self._lock:
+            jobs = list(self._jobs.values())
+        wait(jobs)
+        self._look()
 
     def close(self) -> None:
         """Release all leases; remove all files if no other driver has any here."""
-        self._jobs.put(self._end)
-        self._jobs.put(None)
+        self.flush()
+        self._is_closed = True
+        self._wake.set()
         self._thread.join()
+        self._safely(self._end)
+        self._pool.shutdown()
 
-    # ------------------------------------------------------------ the thread
+    # ------------------------------------------------------------ questions
 
-    def _work(self) -> None:
-        """Do the jobs, then look after the leases that are held and watched, again and again."""
-        while True:
-            jobs = self._gathered()
-            for job in jobs:
-                if job is None:
-                    return
-                self._safely(job)
-            for look in (self._flush, self._write_wanted, self._renew, self._watch, self._listen):
-                self._safely(look)
+    def _do(self, attempt: str, work: Callable[[], None]) -> None:
+        """Do a job in a thread, after those that were given before it about the same key."""
+        with self._lock:
+            key = self._keys.get(attempt, attempt)
+            before = self._jobs.get(key)
+            self._jobs[key] = self._pool.submit(self._in_order, before, work)
 
-    def _gathered(self) -> list[Callable[[], None] | None]:
-        """Wait for jobs as long as may pass between two readings."""
-        jobs: list[Callable[[], None] | None] = []
-        try:
-            jobs.append(self._jobs.get(timeout=self._poll_seconds))
-            while True:
-                jobs.append(self._jobs.get_nowait())
-        except queue.Empty:
-            return jobs
+    def _in_order(self, before: Future[None] | None, work: Callable[[], None]) -> None:
+        if before is not None:
+            wait([before])  # it was submitted earlier, so it has begun
+        self._safely(work)
 
     def _safely(self, work: Callable[[], None]) -> None:
         try:
             work()
         except _AwayError:
             pass
-        # The driver waits for answers: whatever a store may do, this thread goes on.
+        # The driver waits for answers: whatever a store may do, the threads go on.
         except Exception as error:  # noqa: BLE001
             if isinstance(error, OSError | StorageError):
                 self._failed_at = self._clock()
@@ -250,84 +313,253 @@ class Leasing:
             raise _AwayError
 
     def _take(self, attempt: str, lease: Lease, heed_saved: bool) -> None:
-        other = None
+        other, inside = None, None
         try:
             self._check_presence()
             self._know(lease.root)
-            other = self._leases.take(lease, self._clock(), heed_saved=heed_saved)
+            if not self._hold_alone(attempt, lease):
+                other = self._leases.take(lease, self._clock(), heed_saved=heed_saved)
+                if other is None:
+                    other = inside = self._around(attempt, lease)
         finally:
-            if other is None:
-                self._held[attempt] = _Held(lease)
-                self._own_paths.add(layout.lease_path(lease.root, lease.key))
+            with self._lock:
+                self._taking.pop(attempt, None)
+                if other is None and attempt not in self._held:
+                    self._held[attempt] = _Held(lease)
+                    self._own_paths.add(layout.lease_path(lease.root, lease.key))
             self._put(LeaseAnswered(attempt=attempt, other=other))
+        if inside is not None:
+            self._leases.remove([layout.lease_path(lease.root, lease.key)])
+
+    def _hold_alone(self, attempt: str, lease: Lease) -> bool:
+        """Hold a lease without a file if no other driver was seen yet; return whether it is."""
+        with self._lock:
+            if not self._is_shared:
+                self._held[attempt] = _Held(lease)
+            return not self._is_shared
+
+    def _around(self, attempt: str, lease: Lease) -> Lease | None:
+        """Return the lease of another driver in whose steps this lease begins, or None.
+
+        Its own lease is announced first: of two drivers that take leases at the same time, the
+        one that reads last sees the other.
+        """
+        with self._lock:
+            others = self._others
+            self._taking[attempt] = lease
+        if not others:
+            return None
+        with self._announcing:
+            if attempt not in self._announced:
+                self._announce()
+        now = self._clock()
+        for driver in self._leases.drivers(others):
+            if driver.study != self.study and driver.is_live(now):
+                for other in driver.of_root(lease.root):
+                    if _begins_inside(lease, other):
+                        return other
+        return None
+
+    def _announce(self) -> None:
+        """Write, and so renew, all leases that are held or being taken: one request."""
+        now = self._clock()
+        with self._lock:
+            held = {attempt: held.lease for attempt, held in self._held.items() if not held.is_lost}
+            leases, others = {**held, **self._taking}, self._others
+        expires = now + self._waits.lease_seconds
+        self._leases.hold(
+            HeldLeases(
+                holder=self.holder,
+                study=self.study,
+                expires=expires,
+                leases=(*leases.values(),),
+                sees=others,
+            )
+        )
+        with self._lock:
+            self._announced = leases
+            self._announced_to, self._expires, self._renewed = others, expires, now
 
     def _know(self, root: str) -> None:
         """Read the files of other drivers below a root, before the first lease there is taken."""
-        if root in self._roots:
-            return
-        self._roots.add(root)
-        self._write_wanted()
-        now = self._clock()
-        old = [path for path, when in self._leases.all(root) if 0 < when < now - STALE_SECONDS]
-        self._leases.remove(old)
-        self._listen()
+        with self._knowing:
+            if root in self._roots:
+                return
+            if not self._roots:
+                with self._announcing:
+                    self._announce()
+                self._meet()
+            self._roots.add(root)
+            oldest = self._clock() - STALE_SECONDS
+            old = [path for path, when in self._leases.all(root) if 0 < when < oldest]
+            self._leases.remove(old)
+            self._write_wanted()
+            self._listen()
+
+    def _meet(self) -> None:
+        """Wait until the other drivers see this one, or have not answered for too long."""
+        end = time.monotonic() + LEASE_MEET_SECONDS
+        while not self._is_seen() and time.monotonic() < end:
+            self._wake.wait(LEASE_POLL_SECONDS[0])
+
+    def _is_seen(self) -> bool:
+        """Return whether all other drivers see this one; say in turn which ones it sees."""
+        others = self._others_there()
+        if self._others != self._announced_to:
+            with self._announcing:
+                self._announce()
+        return all(self.holder in driver.sees for driver in others)
 
     def _note_saved(self, attempt: str, step: Step, following: str | None) -> None:
-        held = self._held.get(attempt)
-        if held is not None:
-            saved = tuple(sorted({*held.lease.saved, step}))
-            held.lease = replace(held.lease, saved=saved, step=max(held.lease.step, step))
-            held.part, held.is_dirty = following or "", True
+        with self._lock:
+            held = self._held.get(attempt)
+            if held is not None:
+                saved = tuple(sorted({*held.lease.saved, step}))
+                held.lease = replace(held.lease, saved=saved, step=max(held.lease.step, step))
+                held.part, held.is_dirty = following or "", True
+        self._wake.set()
 
     def _release(self, attempt: str, step: Step) -> None:
-        held = self._held.pop(attempt, None)
-        if held is None or any(other.lease.key == held.lease.key for other in self._held.values()):
-            return  # the next attempt at the same steps has taken it over
+        with self._lock:
+            self._keys.pop(attempt, None)
+            held = self._held.pop(attempt, None)
+            if held is None or any(
+                other.lease.key == held.lease.key for other in self._held.values()
+            ):
+                return  # the next attempt at the same steps has taken it over
+            lease = replace(held.lease, is_done=True, step=max(held.lease.step, step))
+            if not self._is_shared:
+                self._finished.append(lease)
+                return
         self._check_presence()
-        if not self._is_lost(held.lease):
-            step = max(held.lease.step, step)
-            self._leases.write(replace(held.lease, is_done=True, step=step))
+        if not self._is_lost(held):
+            self._leases.write(lease)
 
-    def _is_lost(self, lease: Lease) -> bool:
+    def _is_lost(self, held: _Held) -> bool:
         """Return whether a lease expired, as after a suspension, and is another driver's now."""
-        now = self._clock()
-        if now < lease.expires:
-            return False
+        now, lease = self._clock(), held.lease
+        if held.is_lost or now < self._expires:
+            return held.is_lost
         stored = self._leases.read(lease.root, [lease.key])[0]
         return stored is not None and stored.holder != self.holder and stored.is_held(now)
+
+    def _look_up(self, attempt: str, keys: Mapping[Step, str]) -> None:
+        commits_by_step: dict[Step, Commit] = {}
+        try:
+            self._check_presence()
+            commits = self._store.commits(keys.values())
+            commits_by_step = {step: commits[key] for step, key in keys.items() if key in commits}
+        finally:
+            self._put(CommitsFound(attempt=attempt, commits=commits_by_step))
+
+    # ------------------------------------------------------------ looking after leases
+
+    def _work(self) -> None:
+        """Look after the leases, again and again."""
+        while not self._is_closed:
+            self._wake.wait(self._poll_seconds)
+            self._wake.clear()
+            self._look()
+
+    def _look(self) -> None:
+        with self._lock:
+            self._jobs = {key: job for key, job in self._jobs.items() if not job.done()}
+        # What others must find is written before this driver says that it sees them.
+        looks = (self._find_others, self._flush, self._write_wanted, self._renew, self._watch)
+        with self._looking:
+            for look in (*looks, self._listen):
+                self._safely(look)
+
+    def _renew(self) -> None:
+        """Renew all leases when it is time, or if other drivers would see how far they are."""
+        now = self._clock()
+        if not self._roots or now - self._alive > self._waits.lease_seconds:
+            return
+        with self._lock:
+            held = list(self._held.values())
+            leases = {
+                attempt: each.lease for attempt, each in self._held.items() if not each.is_lost
+            }
+            is_new = leases != self._announced or self._others != self._announced_to
+            shows = self._is_shared and is_new
+        if not shows and now - self._renewed < self._waits.renew_seconds:
+            return
+        self._check_presence()
+        if now >= self._expires:
+            for each in held:
+                each.is_lost = self._is_lost(each)
+        with self._announcing:
+            self._announce()
 
     def _flush(self) -> None:
         """Write which states were saved: the step after each is leased first."""
         self._check_presence()
-        for held in self._held.values():
-            if not held.is_dirty or self._is_lost(held.lease):
-                continue
-            held.is_dirty = False
-            if held.part:
-                part = held.lease.part(held.part)
-                if self._leases.take(part, self._clock(), heed_saved=False) is None:
-                    self._own_paths.add(layout.lease_path(part.root, part.key))
-            self._leases.write(held.lease)
+        with self._lock:
+            if not self._is_shared:
+                return
+            finished, self._finished = self._finished, []
+            dirty = [(held, held.lease, held.part) for held in self._held.values() if held.is_dirty]
+            for held, _, _ in dirty:
+                held.is_dirty = False
+        list(self._pool.map(self._leases.write, finished))
+        list(self._pool.map(lambda saved: self._write_saved(*saved), dirty))
 
-    def _renew(self) -> None:
-        now, seconds = self._clock(), self._waits.lease_seconds
-        if now - self._renewed < self._waits.renew_seconds or now - self._alive > seconds:
+    def _write_saved(self, held: _Held, lease: Lease, following: str) -> None:
+        if self._is_lost(held):
             return
-        self._check_presence()
-        self._renewed = now
-        for held in self._held.values():
-            if not self._is_lost(held.lease):
-                held.lease = replace(held.lease, expires=now + seconds)
-                self._leases.write(held.lease)
+        if following:
+            part = lease.part(following)
+            if self._leases.take(part, self._clock(), heed_saved=False) is None:
+                with self._lock:
+                    self._own_paths.add(layout.lease_path(part.root, part.key))
+        with self._lock:
+            self._own_paths.add(layout.lease_path(lease.root, lease.key))
+            lease = replace(lease, expires=self._expires)
+        self._leases.write(lease)
 
-    def _forget(self, attempt: str) -> None:
-        self._watched.pop(attempt, None)
+    def _write_wanted(self) -> None:
+        self._check_presence()
+        for root in sorted(self._roots):
+            with self._lock:
+                wanted = self._wanted.pop(root, []) if self._is_shared else []
+            if wanted:
+                path = self._leases.request_saves(root, self.holder, self._count, wanted)
+                self._count += 1
+                self._requests_known.add(path)
+                with self._lock:
+                    self._own_paths.add(path)
+
+    def _find_others(self) -> None:
+        if self._roots:
+            self._check_presence()
+            self._others_there()
+
+    def _others_there(self) -> list[HeldLeases]:
+        """Return the leases of each other driver that runs.
+
+        The first time that there is one, the files that were not needed before are due.
+        """
+        names = sorted(set(self._leases.holders()) - {self.holder})
+        now = self._clock()
+        others = [
+            driver
+            for driver in self._leases.drivers(names)
+            if driver.is_live(now) and driver.study != self.study
+        ]
+        with self._lock:
+            self._others = tuple(driver.holder for driver in others)
+            if others and not self._is_shared:
+                self._is_shared = True
+                for held in self._held.values():
+                    held.is_dirty = True
+        return others
 
     def _watch(self) -> None:
         """Report the changes of the leases that are watched."""
         by_root: dict[str, dict[str, Lease]] = {}
-        for attempt, lease in self._watched.items():
-            by_root.setdefault(lease.root, {})[attempt] = lease
+        with self._lock:
+            for attempt, lease in self._watched.items():
+                by_root.setdefault(lease.root, {})[attempt] = lease
         for root, watched in by_root.items():
             self._safely(partial(self._look_at, root, watched))
 
@@ -343,17 +575,21 @@ class Leasing:
 
     def _compare(self, attempt: str, before: Lease, lease: Lease | None) -> None:
         """Report a lease that has changed since it was read last."""
-        if lease is None or lease.holder != before.holder:
-            del self._watched[attempt]
-            self._put(LeaseChanged(attempt=attempt, lease=None))
-        elif not lease.is_held(self._clock()):
-            del self._watched[attempt]
+        change: Lease | None = None
+        if lease is not None and lease.holder == before.holder:
             # Also where a clock is set back until it is heard: nobody looks again.
-            self._put(LeaseChanged(attempt=attempt, lease=replace(lease, is_done=True)))
-        else:
-            self._watched[attempt] = lease
-            if lease.saved != before.saved:
-                self._put(LeaseChanged(attempt=attempt, lease=lease))
+            is_held = lease.is_held(self._clock())
+            change = lease if is_held else replace(lease, is_done=True)
+        with self._lock:
+            if attempt not in self._watched:
+                return
+            if change is None or change.is_done:
+                del self._watched[attempt]
+            else:
+                self._watched[attempt] = change
+        is_new = change is None or (change.saved, change.step) != (before.saved, before.step)
+        if is_new or (change and change.is_done):
+            self._put(LeaseChanged(attempt=attempt, lease=change))
 
     def _listen(self) -> None:
         """Read the save requests of other drivers, and measure how long that takes."""
@@ -361,7 +597,7 @@ class Leasing:
         began = time.monotonic()
         paths = tuple(
             (root, path)
-            for root in self._roots
+            for root in list(self._roots)
             for path in self._leases.save_requests(root, self._requests_known)
         )
         least, longest = LEASE_POLL_SECONDS
@@ -370,36 +606,30 @@ class Leasing:
         if paths:
             self._put(SavesRequested(paths=paths))
 
-    def _look_up(self, attempt: str, keys: Mapping[Step, str]) -> None:
-        commits_by_step: dict[Step, Commit] = {}
-        try:
-            self._check_presence()
-            commits = self._store.commits(keys.values())
-            commits_by_step = {step: commits[key] for step, key in keys.items() if key in commits}
-        finally:
-            self._put(CommitsFound(attempt=attempt, commits=commits_by_step))
-
-    def _write_wanted(self) -> None:
-        self._check_presence()
-        for root in sorted(self._wanted.keys() & self._roots):
-            path = self._leases.request_saves(
-                root, self.holder, self._count, self._wanted.pop(root)
-            )
-            self._count += 1
-            self._requests_known.add(path)
-            self._own_paths.add(path)
-
-    def _note_wanted(self, root: str, paths: list[SaveRequest]) -> None:
-        self._wanted.setdefault(root, []).extend(paths)
-
     def _end(self) -> None:
         self._check_presence()
         for attempt, held in list(self._held.items()):
             self._release(attempt, held.lease.step)
-        for root in self._roots:
+        for root in self._roots if self._is_shared else ():
             there = {path for path, _ in self._leases.all(root)}
             if there <= self._own_paths:
                 self._leases.remove(sorted(there))
+        if self._roots:
+            self._leases.leave(self.holder)
+
+
+def _begins_inside(lease: Lease, other: Lease) -> bool:
+    """Return whether a lease begins inside the steps of another lease."""
+    if other.is_done or not other.start <= lease.start < other.stop or other.misses(lease.stop):
+        return False
+    try:
+        own_path, other_path = (
+            {name: sequence_from_json(document) for name, document in each.sequences.items()}
+            for each in (lease, other)
+        )
+        return shared_until(own_path, other_path, 0, lease.start + 1) > lease.start
+    except (ConfigurationError, LookupError, RecursionError, TypeError, ValueError):
+        return False  # anyone may have written it
 
 
 def _own_name() -> str:

@@ -123,6 +123,7 @@ class SharedStages:
             sequences=order.node.sequences,
             start=order.start,
             stop=order.stop,
+            saves=order.saves,
         )
         self._asked[order.attempt] = order
         self._asked_at[order.attempt] = time.monotonic()
@@ -132,6 +133,7 @@ class SharedStages:
     def reached(self, attempt: str, step: Step) -> None:
         """Record how far an attempt has come."""
         self._steps[attempt] = step
+        self._leasing.reached(attempt, step)
 
     def saved(self, attempt: str, step: Step) -> None:
         """Show other drivers a state, if the attempt is leased."""
@@ -216,8 +218,8 @@ class SharedStages:
             self._refused.add(attempt)
             return [TrainingEnded(attempt=attempt, step=order.start, status="skipped")]
         if other is None:
-            order = self._running[attempt] = self._with_requested_saves(order)
-            return [order]
+            self._running[attempt] = order
+            return [self._saving_for_others(attempt)]
         return self._wait(order, other)
 
     def _wait(self, order: RunStage, other: Lease) -> list[Following]:
@@ -265,7 +267,7 @@ class SharedStages:
         shared = self._shared(order, lease)
         # States come in the order of steps: where it has saved further on, no more will come.
         is_over = self._leasing.is_over(lease)
-        if is_over or shared < max(lease.saved, default=0):
+        if is_over or shared < max(lease.saved, default=0) or lease.misses(order.stop):
             del self._waiting[attempt]
             self._leasing.ignore(attempt)
             # The lease's own key is another one if only a part of it was in the way.
@@ -292,20 +294,25 @@ class SharedStages:
             with suppress(ConfigurationError):  # a path that cannot be trained needs no state
                 self._requested.add(root, request.sequences, request.ends, within=within)
         following: list[Following] = []
-        for attempt, order in self._running.items():
-            changed = self._running[attempt] = self._with_requested_saves(order)
+        for attempt, order in list(self._running.items()):
+            changed = self._saving_for_others(attempt)
             following += (
                 SavePoint(attempt=attempt, worker=order.worker, step=step)
                 for step in set(changed.saves) - set(order.saves)
             )
         return following
 
-    def _with_requested_saves(self, order: RunStage) -> RunStage:
-        """Return a stage that is also saved where other drivers need it."""
+    def _saving_for_others(self, attempt: str) -> RunStage:
+        """Return a stage that runs, now saved also where other drivers need it."""
+        order = self._running[attempt]
         steps = self._requested.on_way(
             self._root_of(order), order.node.sequences, order.start, order.stop
         )
-        return replace(order, saves=tuple(sorted({*order.saves, *steps}))) if steps else order
+        if not set(steps) <= set(order.saves):
+            order = replace(order, saves=tuple(sorted({*order.saves, *steps})))
+            self._running[attempt] = order
+            self._leasing.plan_saves(attempt, order.saves)
+        return order
 
     def _root_of(self, order: RunStage) -> str:
         return self._view.plan.root_key_of(order.node)

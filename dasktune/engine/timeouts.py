@@ -160,6 +160,9 @@ LEASE_STORE_SECONDS = 10.0
 LEASE_POLL_SECONDS = (0.1, 5.0)
 """Least and longest time between two readings of other drivers' leases."""
 
+LEASE_MEET_SECONDS = 6.0
+"""Longest wait of a new driver until the others see it: a little more than their longest poll."""
+
 LEASE_LIMIT_SECONDS = 600.0
 """A lease with a later end is invalid: ten times the life of any lease, for clocks that differ."""
 

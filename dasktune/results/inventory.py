@@ -18,7 +18,7 @@ from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore, Commit, Stored
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import CheckpointRow, StudyRow, TrialRow
-from dasktune.storage.leases import Lease
+from dasktune.storage.leases import Lease, Leases
 from dasktune.types import Step
 
 LEASE_AGE = 3600.0
@@ -220,10 +220,19 @@ def _leases(store: CheckpointStore, now: float) -> list[Lease]:
             if not entry.modified or now - entry.modified < LEASE_AGE
         ]
         contents = store.files.read("", recent)
+        drivers = Leases(store.files)
+        live = [each for each in drivers.drivers(drivers.holders()) if each.is_live(now)]
     except OSError as error:
         raise StorageError(f"cannot read leases from {store.url}: {error}") from error
-    leases = (Lease.from_bytes(content.tobytes()) for content in contents if content is not None)
-    return [lease for lease in leases if lease is not None and not lease.of and lease.is_held(now)]
+    files = (Lease.from_bytes(content.tobytes()) for content in contents if content is not None)
+    leases = {
+        lease.key: lease
+        for lease in files
+        if lease is not None and not lease.of and lease.is_held(now)
+    }
+    # A driver that meets no other writes no lease files, and none is renewed.
+    leases |= {lease.key: lease for driver in live for lease in driver.held()}
+    return list(leases.values())
 
 
 # ------------------------------------------------------------- the trials that use states

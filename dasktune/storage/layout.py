@@ -8,6 +8,7 @@
     leases/<root>/<key>                             the lease on the step that makes this key
     wishes/<root>/<run>-0                           save requests of a driver
     verdicts/<fingerprint>/<environment>            verdict of a resume check
+    drivers/<run>                                   the leases that a running driver holds
     probes/<name>/                                  short-lived files of ``dasktune doctor``
 
 All paths are relative to the store and use forward slashes.
@@ -36,6 +37,9 @@ SAVE_REQUESTS = "wishes"
 VERDICTS = "verdicts"
 """Folder of the verdicts of resume checks."""
 
+DRIVERS = "drivers"
+"""Folder of the running drivers."""
+
 PROBES = "probes"
 """Folder of files written only to test the store."""
 
@@ -49,6 +53,11 @@ _STEP = "step-"
 
 _LONGEST_SLUG = 60
 """Letters; a file's name may have 255 bytes, of which a letter takes up to four."""
+
+_LONGEST_HOLDER = 250
+"""Letters in the name of a driver; all are ASCII but those of its host."""
+
+_UNSAFE = re.compile(r"[^\w-]")
 
 _NAME = re.compile(r"[0-9a-z][0-9a-z-]{1,127}")
 
@@ -173,6 +182,14 @@ def verdict_path(fingerprint: str, environment: str) -> str:
     """Return the path of the verdict that was found in an environment."""
     refuse(problems_of(environment=environment))
     return f"{verdict_folder(fingerprint)}/{environment}"
+
+
+def driver_path(holder: str) -> str:
+    """Return the path of the leases that a running driver holds.
+
+    A name that would lead elsewhere leads to a file that no driver writes.
+    """
+    return f"{DRIVERS}/{_UNSAFE.sub('.', holder)[:_LONGEST_HOLDER]}"
 
 
 def probe_folder(name: str) -> str:

@@ -1,9 +1,12 @@
 """Leases between drivers that share a store: which driver trains which steps.
 
 A lease is a file under the state key that the first of its steps makes; the driver that creates
-the file trains the steps. It is advice, not a lock: two drivers that cannot see each other, or
-whose clocks disagree, train the same steps twice, and the first commit stands. So nothing here
-must be durable, and create-if-absent is all that the store must offer.
+the file trains the steps. All leases that a driver holds stand once more in one object of that
+driver (`HeldLeases`), which it renews as a whole: the number of leases costs no requests, and
+other drivers see which ranges of steps are in training. A lease is advice, not a lock: two drivers
+that cannot see each other, or whose clocks disagree, train the same steps twice, and the first
+commit stands. So nothing here must be durable, and create-if-absent is all that the store must
+offer.
 
 A lease stays after its steps are trained, and then lists the states saved on the way. Beside
 leases, drivers write save requests (`SaveRequest`), so that other drivers save the states where
@@ -21,13 +24,14 @@ from typing import Any
 from dasktune.engine.timeouts import LEASE_LIMIT_SECONDS
 from dasktune.sequences import sequence_from_json
 from dasktune.storage import layout
+from dasktune.storage.buffers import Buffer
 from dasktune.storage.files.base import Files
 from dasktune.types import Sequences, Step
 
 MOST_ENDS = 100
 """Steps in one save request; no tuner needs more."""
 
-_FORMAT, _VERSION = "dasktune-lease", 1
+_FORMAT, _HELD_FORMAT, _VERSION = "dasktune-lease", "dasktune-held-leases", 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +56,8 @@ class Lease:
         The last step that the driver knows to be trained.
     saved
         Steps on the way whose states are in the store.
+    saves
+        Steps on the way whose states the driver is going to save.
     expires
         Time at which the lease ends unless it is renewed (epoch seconds).
     is_done
@@ -71,12 +77,25 @@ class Lease:
     step: Step
     expires: float
     saved: tuple[Step, ...] = ()
+    saves: tuple[Step, ...] = ()
     is_done: bool = False
     of: str = ""
 
     def is_held(self, now: float) -> bool:
         """Return whether a driver trains these steps."""
         return not self.is_done and now < self.expires <= now + LEASE_LIMIT_SECONDS
+
+    def misses(self, step: Step) -> bool:
+        """Return whether its driver is past a step, and does not save the state there."""
+        return self.step >= step and step not in (self.stop, *self.saved, *self.saves)
+
+    def renewed(self, other: Lease | None) -> Lease:
+        """Return this lease with the end and the progress in its driver's object, if later."""
+        if other is None or other.holder != self.holder:
+            return self
+        expires, step = max(self.expires, other.expires), max(self.step, other.step)
+        saves = tuple(sorted({*self.saves, *other.saves}))
+        return replace(self, expires=expires, step=step, saves=saves)
 
     def part(self, key: str) -> Lease:
         """Return the part of this lease on the step that makes another key."""
@@ -90,10 +109,19 @@ class Lease:
     def from_bytes(cls, content: bytes) -> Lease | None:
         """Return the lease in a file, or None for invalid content."""
         try:
-            document = json.loads(content)
+            return cls.from_json(json.loads(content))
+        except (RecursionError, ValueError):
+            return None
+
+    @classmethod
+    def from_json(cls, document: Any) -> Lease | None:
+        """Return the lease in a JSON document, or None for an invalid one."""
+        try:
+            document = dict(document)
             known = (document.pop("format"), document.pop("version")) == (_FORMAT, _VERSION)
-            lease = cls(**{**document, "saved": tuple(document["saved"])})
-            numbers = [lease.start, lease.stop, lease.step, *lease.saved]
+            saves = tuple(document.get("saves", ()))
+            lease = cls(**{**document, "saved": tuple(document["saved"]), "saves": saves})
+            numbers = [lease.start, lease.stop, lease.step, *lease.saved, *lease.saves]
             names = [lease.key, lease.root, lease.study, lease.holder, lease.of]
             is_whole = (
                 known
@@ -107,6 +135,73 @@ class Lease:
         except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
             return None
         return lease if is_whole else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldLeases:
+    """All leases that one driver holds, in one object.
+
+    Parameters
+    ----------
+    holder
+        Unique name of the driver's run.
+    study
+        Unique name of its study.
+    expires
+        Time at which all of them end unless they are renewed (epoch seconds).
+    leases
+        The leases; each expires with the object.
+    sees
+        Names of the other drivers that it knows to run: only for them it writes lease files.
+    """
+
+    holder: str
+    study: str
+    expires: float
+    leases: tuple[Lease, ...] = ()
+    sees: tuple[str, ...] = ()
+
+    def is_live(self, now: float) -> bool:
+        """Return whether the driver has renewed its leases lately."""
+        return now < self.expires <= now + LEASE_LIMIT_SECONDS
+
+    def held(self) -> Iterator[Lease]:
+        """Yield the leases, which end with the object."""
+        for lease in self.leases:
+            yield replace(lease, expires=self.expires)
+
+    def of_root(self, root: str) -> Iterator[Lease]:
+        """Yield the leases below a root."""
+        return (lease for lease in self.held() if lease.root == root)
+
+    def to_bytes(self) -> bytes:
+        """Return the object's content."""
+        head = {"format": _HELD_FORMAT, "version": _VERSION}
+        leases = [json.loads(lease.to_bytes()) for lease in self.leases]
+        own = {"holder": self.holder, "study": self.study, "expires": self.expires}
+        return json.dumps({**head, **own, "sees": self.sees, "leases": leases}).encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> HeldLeases | None:
+        """Return the leases in an object, or None for invalid content."""
+        try:
+            document = json.loads(content)
+            known = (document["format"], document["version"]) == (_HELD_FORMAT, _VERSION)
+            leases = [Lease.from_json(lease) for lease in document["leases"]]
+            holder, study = document["holder"], document["study"]
+            expires, sees = document["expires"], tuple(document["sees"])
+            is_whole = (
+                known
+                and all(type(name) is str for name in (holder, study, *sees))
+                and type(expires) is float
+                and math.isfinite(expires)
+            )
+        except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
+            return None
+        own = tuple(lease for lease in leases if lease is not None and lease.holder == holder)
+        if not is_whole:
+            return None
+        return cls(holder=holder, study=study, expires=expires, leases=own, sees=sees)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +243,8 @@ class Leases:
         if self._files.create(path, content, durable=False):
             return None
         there = self._files.read("", [path])[0]
-        other = self.read(lease.root, [lease.key])[0]
+        parsed = self._parsed(lease.root, [lease.key], [there])
+        other = self._with_progress(lease.root, parsed)[0]
         if there is None or other is None or other.study == lease.study:
             # A study has one driver at a time, which takes over the leases of the last one.
             self._files.replace(path, content)
@@ -165,11 +261,56 @@ class Leases:
         self._files.replace(layout.lease_path(lease.root, lease.key), lease.to_bytes())
 
     def read(self, root: str, keys: Sequence[str]) -> list[Lease | None]:
-        """Return the lease of each key, or None; for a part, the whole lease."""
-        leases = self._read(root, keys)
+        """Return the lease of each key as its driver renewed it last, or None.
+
+        For a part it is the whole lease.
+        """
+        return self._with_progress(root, self._read(root, keys))
+
+    def _with_progress(self, root: str, leases: list[Lease | None]) -> list[Lease | None]:
+        """Return leases as their drivers renewed them last, parts replaced by the wholes."""
         parts = [lease.of for lease in leases if lease is not None and lease.of]
         wholes = dict(zip(parts, self._read(root, parts), strict=True)) if parts else {}
-        return [wholes[lease.of] if lease and lease.of else lease for lease in leases]
+        leases = [wholes[lease.of] if lease and lease.of else lease for lease in leases]
+        open_leases = [lease for lease in leases if lease is not None and not lease.is_done]
+        holders = sorted({lease.holder for lease in open_leases})
+        held = {
+            lease.key: lease for driver in self.drivers(holders) for lease in driver.of_root(root)
+        }
+        return [
+            lease.renewed(held.get(lease.key)) if lease and not lease.is_done else lease
+            for lease in leases
+        ]
+
+    def hold(self, held: HeldLeases) -> None:
+        """Write, and so renew, all leases that a driver holds."""
+        self._files.replace(layout.driver_path(held.holder), held.to_bytes())
+
+    def leave(self, holder: str) -> None:
+        """Remove the object of a driver that has ended."""
+        self._files.remove_files([layout.driver_path(holder)])
+
+    def holders(self) -> list[str]:
+        """Return the names of all drivers that have an object, whether they live or not."""
+        return [
+            entry.path.removeprefix(f"{layout.DRIVERS}/")
+            for entry in self._files.entries(layout.DRIVERS)
+        ]
+
+    def drivers(self, holders: Sequence[str]) -> list[HeldLeases]:
+        """Return the leases of each of these drivers that has written any, many at a time."""
+        if not holders:
+            return []
+        contents = self._files.read("", [layout.driver_path(holder) for holder in holders])
+        held = (
+            None if content is None else HeldLeases.from_bytes(content.tobytes())
+            for content in contents
+        )
+        return [
+            driver
+            for holder, driver in zip(holders, held, strict=True)
+            if driver is not None and driver.holder == holder
+        ]
 
     def all(self, root: str) -> Iterator[tuple[str, float]]:
         """Yield path and time of the last write of each lease and save request below a root."""
@@ -205,8 +346,14 @@ class Leases:
             yield from _requests_in(b"" if content is None else content.tobytes())
 
     def _read(self, root: str, keys: Sequence[str]) -> list[Lease | None]:
-        """Return the lease of each key; a lease that names another place is invalid."""
-        contents = self._files.read("", [layout.lease_path(root, key) for key in keys])
+        """Return the lease of each key as its file has it."""
+        paths = [layout.lease_path(root, key) for key in keys]
+        return self._parsed(root, keys, self._files.read("", paths))
+
+    def _parsed(
+        self, root: str, keys: Sequence[str], contents: Sequence[Buffer | None]
+    ) -> list[Lease | None]:
+        """Return the lease in each file; a lease that names another place is invalid."""
         leases = [
             None if content is None else Lease.from_bytes(content.tobytes()) for content in contents
         ]

@@ -17,7 +17,7 @@ from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import encode
 from dasktune.storage.database.database import Database
-from dasktune.storage.leases import Lease
+from dasktune.storage.leases import HeldLeases, Lease, Leases
 from dasktune.storage.retention import Keep
 
 from .conftest import UNIQUE, Folder
@@ -208,7 +208,8 @@ def test_gc_keeps_foreign_files(tmp_path: Path) -> None:
 def test_leases_go_that_ended_long_ago(tmp_path: Path) -> None:
     store = old_store(tmp_path, states=1)
     now = time.time()
-    for key, expires in (("aa00", now - 5 * HOUR), ("aa11", now - 60), ("aa22", now + 60)):
+    ages = {"aa00": -5 * HOUR, "aa11": -60, "aa22": 60, "aa44": -5 * HOUR}
+    for key, expires in ((key, now + age) for key, age in ages.items()):
         lease = Lease(
             key=key,
             root="r0",
@@ -224,10 +225,17 @@ def test_leases_go_that_ended_long_ago(tmp_path: Path) -> None:
     store.files.create(layout.lease_path("r0", "aa33"), b"{")
     for one in (tmp_path / layout.LEASES).glob("*/*"):
         os.utime(one, (now - 5 * HOUR, now - 5 * HOUR))
+    leases = Leases(store.files)
+    long_held = Lease.from_bytes((tmp_path / layout.lease_path("r0", "aa44")).read_bytes())
+    assert long_held is not None
+    for holder, expires, own in (("h", now + 60, (long_held,)), ("dead", now - 5 * HOUR, ())):
+        leases.hold(HeldLeases(holder=holder, study="s", expires=expires, leases=own))
     found = collect(Request(store=str(tmp_path), database=None, removes=True))
     gone = {one.name.rpartition("/")[2] for one in of(found, "lease")}
-    assert gone == {"aa00", "aa33"}
-    assert {one.name for one in (tmp_path / layout.LEASES / "r0").iterdir()} == {"aa11", "aa22"}
+    assert gone == {"aa00", "aa33", "dead"}
+    assert leases.holders() == ["h"]
+    left = {path.name for path in (tmp_path / layout.LEASES / "r0").iterdir()}
+    assert left == {"aa11", "aa22", "aa44"}, "aa44 is held by a driver that renews it"
 
 
 def test_gc_removes_save_requests_of_a_day_or_more(tmp_path: Path) -> None:

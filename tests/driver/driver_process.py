@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from distributed import Client, LocalCluster
@@ -51,12 +51,16 @@ def follow(x: float, lr: float) -> float:
     return 0.9 * x + lr
 
 
-def space(gammas: list[float]) -> dt.Space:
+def space(
+    gammas: list[float],
+    rates: Sequence[float] = (0.1, 0.2, 0.3),
+    milestones: Sequence[int] = (4, 8, 12, 16),
+) -> dt.Space:
     return dt.Space(
         lr=[
             MultiStep(lr, milestones=[at], gamma=gamma)
-            for lr in (0.1, 0.2, 0.3)
-            for at in (4, 8, 12, 16)
+            for lr in rates
+            for at in milestones
             for gamma in gammas
         ]
     )
@@ -82,9 +86,11 @@ def main() -> None:
             database=options["database"],
             metric="loss",
             config={name: options[name] for name in Follow.ignored_config},
+            checkpoint_every=options["checkpoint_every"],
             load_if_exists=True,
         )
-        tuner = dt.algos.Grid(space(options["gammas"]), max_steps=options["steps"])
+        choices = {name: options[name] for name in ("rates", "milestones") if name in options}
+        tuner = dt.algos.Grid(space(options["gammas"], **choices), max_steps=options["steps"])
         timeouts = dt.Timeouts(waits=waits)
         study.optimize(tuner, client=client, progress=False, last_line=False, timeouts=timeouts)
         losses = {

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,39 +18,81 @@ from dasktune.driver.leases import (
     LeaseMessage,
     Leasing,
 )
-from dasktune.engine.timeouts import LEASE_SECONDS
+from dasktune.engine.timeouts import LEASE_SECONDS, RENEW_SECONDS
 from dasktune.sequences import Constant
 from dasktune.storage import layout
+from dasktune.storage.buffers import Buffer
 from dasktune.storage.checkpoints import CheckpointStore
-from dasktune.storage.leases import Lease, Leases
+from dasktune.storage.files.local import LocalFiles
+from dasktune.storage.leases import HeldLeases, Lease, Leases
 
 ROOT, KEY = "aa" * 16, "b1" * 16
+
+
+class CountedFiles(LocalFiles):
+    """Files that note each operation that an object store answers with one request."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.requests: list[tuple[str, str]] = []
+
+    def create(self, path: str, content: bytes, *, durable: bool = True) -> bool:
+        self.requests.append(("create", path))
+        return super().create(path, content, durable=durable)
+
+    def replace(self, path: str, content: bytes) -> None:
+        self.requests.append(("replace", path))
+        super().replace(path, content)
+
+    def read(self, folder: str, names: Sequence[str]) -> list[Buffer | None]:
+        self.requests.append(("read", folder))
+        return super().read(folder, names)
 
 
 class Driver:
     """A driver's leasing with a clock that is set by hand."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, study: str = "study") -> None:
         self.folder, self.now = folder, 1000.0
         self.inbox: queue.SimpleQueue[LeaseMessage] = queue.SimpleQueue()
         store = CheckpointStore(str(folder))
-        self.leases = Leases(store.files)
-        self.leasing = Leasing(store, "study", self.inbox.put, clock=lambda: self.now)
+        self.leases, self.files = Leases(store.files), CountedFiles(folder)
+        self.leasing = Leasing(
+            store, study, self.inbox.put, clock=lambda: self.now, files=self.files
+        )
 
-    def lease(self) -> Lease:
+    def lease(self, key: str = KEY, start: int = 0, stop: int = 10) -> Lease:
         rate = {"lr": Constant(0.1)}
-        return self.leasing.lease(key=KEY, root=ROOT, sequences=rate, start=0, stop=10)
+        return self.leasing.lease(key=key, root=ROOT, sequences=rate, start=start, stop=stop)
+
+    def ask(self, attempt: str, lease: Lease | None = None) -> Lease | None:
+        """Ask for a lease; return the one that stands in the way."""
+        self.leasing.ask(attempt, lease or self.lease())
+        answer = self.receive()
+        assert isinstance(answer, LeaseAnswered)
+        assert answer.attempt == attempt
+        return answer.other
 
     def receive(self) -> LeaseMessage:
-        return self.inbox.get(timeout=10)
+        return self.inbox.get(timeout=60)
 
     def there(self) -> Lease | None:
         return self.leases.read(ROOT, [KEY])[0]
 
     def settle(self) -> None:
         """Wait until all that was asked for is done."""
-        self.leasing.look_up("last", {})
-        assert self.receive() == CommitsFound(attempt="last", commits={})
+        self.leasing.flush()
+
+    def meet_another(self, *leases: Lease) -> None:
+        """Write the object of another driver, so that leases have files."""
+        other = HeldLeases(
+            holder="h2",
+            study="other",
+            expires=self.now + LEASE_SECONDS,
+            leases=tuple(replace(lease, holder="h2", study="other") for lease in leases),
+            sees=(self.leasing.holder,),
+        )
+        self.leases.hold(other)
 
 
 @pytest.fixture
@@ -59,10 +102,99 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
     made.leasing.close()
 
 
+def test_a_lone_driver_writes_no_lease_file(driver: Driver) -> None:
+    for number in range(5):
+        assert driver.ask(str(number), driver.lease(f"{number}a" * 16)) is None
+        driver.leasing.saved(str(number), 5, None)
+    driver.leasing.release("0", 10)
+    driver.settle()
+    folders = {path.partition("/")[0] for _, path in driver.files.requests}
+    assert folders == {layout.DRIVERS}
+    held = driver.leases.drivers([driver.leasing.holder])[0]
+    driver.settle()
+    assert {lease.key for lease in held.leases} <= {f"{number}a" * 16 for number in range(5)}
+
+
+def test_leases_get_files_once_another_driver_appears(driver: Driver) -> None:
+    assert driver.ask("mine") is None
+    assert driver.ask("past", driver.lease("cc" * 16)) is None
+    driver.leasing.release("past", 10)
+    driver.settle()
+    assert driver.there() is None
+    driver.meet_another()
+    driver.settle()
+    mine, past = driver.leases.read(ROOT, [KEY, "cc" * 16])
+    assert mine is not None
+    assert mine.is_held(driver.now)
+    assert past is not None
+    assert past.is_done
+    assert driver.leases.drivers([driver.leasing.holder])[0].sees == ("h2",)
+
+
+def test_of_two_drivers_one_gets_each_lease(driver: Driver) -> None:
+    other = Driver(driver.folder, "other")
+    try:
+        first = driver.ask("first")
+        second = other.ask("second")
+        assert first is None
+        assert second is not None
+        assert second.holder == driver.leasing.holder
+    finally:
+        other.leasing.close()
+
+
+def test_lease_that_begins_inside_another_range_is_refused(driver: Driver) -> None:
+    ahead = replace(driver.lease("dd" * 16, 0, 80), step=10)
+    driver.meet_another(ahead)
+    other = driver.ask("inside", driver.lease(KEY, 6, 60))
+    assert other is not None
+    assert (other.holder, other.start, other.stop) == ("h2", 0, 80)
+    driver.settle()
+    assert driver.there() is None, "who waits leaves no lease"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"step": 60}, {"is_done": True}, {"sequences": {"lr": Constant(0.2).to_json()}}, {"stop": 6}],
+    ids=str,
+)
+def test_lease_beside_another_range_is_granted(driver: Driver, changes: dict[str, Any]) -> None:
+    driver.meet_another(replace(driver.lease("dd" * 16, 0, 80), **changes))
+    assert driver.ask("inside", driver.lease(KEY, 6, 60)) is None
+
+
+def test_renewal_of_many_leases_is_one_request(driver: Driver) -> None:
+    driver.meet_another()
+    for number in range(50):
+        assert driver.ask(str(number), driver.lease(f"{number:02}" * 16)) is None
+    driver.settle()
+    driver.meet_another()
+    driver.now += RENEW_SECONDS
+    driver.leasing.beat()
+    driver.files.requests.clear()
+    driver.settle()
+    written = [path for kind, path in driver.files.requests if kind != "read"]
+    assert written == [layout.driver_path(driver.leasing.holder)]
+    driver.now += LEASE_SECONDS - 1
+    assert all(
+        lease is not None and lease.is_held(driver.now)
+        for lease in driver.leases.read(ROOT, [f"{number:02}" * 16 for number in range(50)])
+    )
+
+
+def test_start_takes_few_requests_beside_another_driver(driver: Driver) -> None:
+    driver.meet_another()
+    assert driver.ask("first", driver.lease("cc" * 16)) is None
+    driver.files.requests.clear()
+    assert driver.ask("second") is None
+    own = [request for request in driver.files.requests if request[1].startswith("leases")]
+    assert own == [("create", layout.lease_path(ROOT, KEY))]
+
+
 def test_the_next_attempt_at_the_same_steps_keeps_the_lease(driver: Driver) -> None:
+    driver.meet_another()
     for attempt in ("lost", "next"):
-        driver.leasing.ask(attempt, driver.lease())
-        assert driver.receive() == LeaseAnswered(attempt=attempt, other=None)
+        assert driver.ask(attempt) is None
     driver.leasing.release("lost", 4)
     driver.settle()
     held = driver.there()
@@ -77,8 +209,8 @@ def test_the_next_attempt_at_the_same_steps_keeps_the_lease(driver: Driver) -> N
 
 
 def test_suspended_driver_keeps_lease_of_next_driver(driver: Driver) -> None:
-    driver.leasing.ask("mine", driver.lease())
-    driver.receive()
+    driver.meet_another()
+    driver.ask("mine")
     driver.now += LEASE_SECONDS + 1
     theirs = replace(driver.lease(), study="other", holder="h2")
     driver.leases.write(theirs)
@@ -114,20 +246,15 @@ def test_whatever_fails_the_next_question_is_answered(driver: Driver) -> None:
     assert driver.receive() == LeaseAnswered(attempt="mine", other=None)
 
 
-def test_failed_store_is_not_tried_again_within_patience(
-    driver: Driver,
-) -> None:
-    folder = driver.folder / layout.lease_folder(ROOT)
-    folder.parent.mkdir(parents=True, exist_ok=True)
+def test_failed_store_is_not_tried_again_within_patience(driver: Driver) -> None:
+    folder = driver.folder / layout.DRIVERS
     folder.write_text("no folder")
-    driver.leasing.ask("first", driver.lease())
-    assert driver.receive() == LeaseAnswered(attempt="first", other=None)
-    driver.settle()
+    assert driver.ask("first") is None
     folder.unlink()
-    driver.leasing.ask("second", driver.lease())
-    assert driver.receive() == LeaseAnswered(attempt="second", other=None)
+    driver.meet_another()
+    assert driver.ask("second") is None
     assert driver.there() is None, "many that ask would each wait as long"
     driver.now += PATIENCE.seconds
-    driver.leasing.ask("third", driver.lease())
-    assert driver.receive() == LeaseAnswered(attempt="third", other=None)
+    driver.meet_another()
+    assert driver.ask("third") is None
     assert driver.there() is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -13,12 +14,14 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
+from dasktune.driver.leases import LeaseAnswered, LeaseMessage, Leasing
 from dasktune.engine.timeouts import Waits
 from dasktune.graph.plan import SearchPlan
 from dasktune.sequences import Constant, Exponential, Linear, MultiStep, Sequence
 from dasktune.storage import layout
+from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.files.objects import open_files
-from dasktune.storage.leases import Lease, Leases
+from dasktune.storage.leases import HeldLeases, Lease, Leases
 
 STEPS = 12
 RATE = Constant(0.1)
@@ -53,13 +56,19 @@ class Summing(dt.Trainer):
 
 
 class Store:
-    """A store with studies, and with files that others have left there."""
+    """A store with studies, another driver, and files that others have left there."""
 
     def __init__(self, folder: Path, client: Client) -> None:
         self.folder, self.client = folder, client
         self.files = open_files(str(folder / "store"))
         self.leases = Leases(self.files)
         self.studies: dict[str, dt.Study] = {}
+        # Without another driver no lease would be looked at.
+        store, answers = CheckpointStore(str(folder / "store")), queue.SimpleQueue[LeaseMessage]()
+        self.other = Leasing(store, "busy elsewhere", answers.put)
+        elsewhere = self.other.lease(key="ee" * 16, root="ef" * 16, sequences={}, start=0, stop=9)
+        self.other.ask("elsewhere", elsewhere)
+        assert answers.get(timeout=60) == LeaseAnswered(attempt="elsewhere", other=None)
 
     def study(self, name: str) -> dt.Study:
         if name not in self.studies:
@@ -103,6 +112,7 @@ class Store:
 def store(tmp_path: Path, two_threads: Client) -> Iterator[Store]:
     made = Store(tmp_path, two_threads)
     yield made
+    made.other.close()
     for study in made.studies.values():
         study.close()
 
@@ -139,6 +149,27 @@ def test_forged_lease_does_not_delay_a_study(store: Store, altered: Mapping[str,
     lease = store.lease(STEPS)
     content = json.dumps({**json.loads(lease.to_bytes()), **altered})
     store.files.replace(layout.lease_path(lease.root, lease.key), content.encode())
+    assert store.run("mine")["steps_executed"] == STEPS
+
+
+HOSTILE_DRIVERS: Mapping[str, Mapping[str, Any]] = {
+    "no object": {"format": "other"},
+    "no leases": {"leases": None},
+    "lease of nothing": {"leases": [None, 5, {}, "x"]},
+    "distant end": {"expires": 1e300},
+    "no end": {"expires": float("nan")},
+    "other name": {"holder": "../../etc/passwd"},
+    "odd name": {"sees": [5]},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_DRIVERS)
+def test_forged_driver_does_not_delay_a_study(store: Store, name: str) -> None:
+    lease = replace(store.lease(100), holder="stranger", key="b1" * 16)
+    expires = time.time() + 60
+    held = HeldLeases(holder="stranger", study="other", expires=expires, leases=(lease,))
+    content = json.dumps({**json.loads(held.to_bytes()), **HOSTILE_DRIVERS[name]})
+    store.files.replace(layout.driver_path("stranger"), content.encode())
     assert store.run("mine")["steps_executed"] == STEPS
 
 

@@ -48,6 +48,7 @@ class Drivers:
             "hold": str(self.gate(name).path),
             "hold_after": HELD,
             "lease_seconds": 60.0,
+            "checkpoint_every": None,
             **more,
         }
         self.running.append(
@@ -164,6 +165,22 @@ def test_a_driver_that_comes_later_goes_on_from_what_there_is(drivers: Drivers) 
     assert len(trained) == unique(FIRST, SECOND)
     assert trained.total() - len(trained) == repeated, "what was late is reported"
     assert repeated <= 2 * STEPS
+
+
+def test_a_stage_that_begins_inside_another_drivers_waits(drivers: Drivers) -> None:
+    """The first trains 0-80; the second needs branches at 6, which is behind it, and at 60."""
+    common = {"steps": 80, "rates": [0.1]}
+    ahead = {"milestones": [100], "hold_after": 10, "checkpoint_every": 8}
+    with drivers.gate("first"):
+        first = drivers.start("first", [0.5], **common, **ahead)
+        drivers.wait_until(lambda: drivers.trained("first").total() == 10)
+        second = drivers.start("second", [0.5], **common, milestones=[6, 60])
+        drivers.wait_until(lambda: drivers.trained("second").total() == 80)
+    results = [result_of(first), result_of(second)]
+    trained = drivers.trained("first", "second")
+    assert len(trained) == 80 + 74 + 20
+    repeated = sum(result["summary"]["steps_repeated"] for result in results)
+    assert trained.total() - len(trained) == repeated == 6, "the steps behind, and no others"
 
 
 def test_a_driver_that_died_is_waited_for_as_long_as_its_lease(drivers: Drivers) -> None:
