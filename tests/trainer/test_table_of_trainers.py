@@ -183,7 +183,7 @@ def one_thread() -> Iterator[Client]:
             threads_per_worker=1,
             host="127.0.0.1",
             protocol="tcp://",
-            dashboard_address=None,
+            dashboard_address="127.0.0.1:0",
         ) as cluster,
         Client(cluster) as connected,
     ):
