@@ -34,6 +34,9 @@ class ValueFunction(Protocol):
     def __call__(self, step: Step) -> Value:
         """Return the value at `step`, counted from 0."""
 
+    def values(self, start: Step, stop: Step) -> list[Value]:
+        """Return the values at the steps from `start` up to, not including, `stop`."""
+
     def constant_until(self, step: Step) -> int | None:
         """Return the first later step at which the value may differ, or None."""
 

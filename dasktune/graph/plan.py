@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dasktune.errors import InternalError
-from dasktune.graph.keys import Chain, encode_at, root_key
+from dasktune.graph.keys import BLOCK_STEPS, Chain, Positions, encode_at, root_key
 from dasktune.sequences import first_difference
 from dasktune.types import Metrics, Sequences, Step
 
@@ -42,6 +42,7 @@ class Node:
 
     __slots__ = (
         "_end",
+        "_inside",
         "checkpoints",
         "children",
         "metrics",
@@ -67,6 +68,7 @@ class Node:
         self.requests: dict[int, float] = {}
         self.passing = 0
         self._end: Chain | None = None
+        self._inside: Positions | None = None
 
     def __repr__(self) -> str:
         return f"Node({self.number}, steps {self.start}-{self.stop})"
@@ -87,16 +89,24 @@ class Node:
         while (above := missing[-1].parent) is not None and above._end is None:
             missing.append(above)
         for node in reversed(missing[1:]):
-            node._end = node._start_chain().advance(node.sequences, node.start, node.stop)
-        chain = self._start_chain().advance(self.sequences, self.start, step)
+            node._end = node._advance_to(node.stop)
+        chain = self._advance_to(step)
         if step == self.stop:
             self._end = chain
         return chain
 
-    def _start_chain(self) -> Chain:
+    def _advance_to(self, step: Step) -> Chain:
+        """Return the position at a step, from the nearest one that is known."""
         if self.parent is None or self.parent._end is None:
             raise InternalError(f"{self!r} has no position to start from")
-        return self.parent._end
+        at, chain = self.start, self.parent._end
+        if self._inside is not None:
+            at, chain = self._inside.nearest(step) or (at, chain)
+        elif step < self.stop or step - at > BLOCK_STEPS:
+            self._inside = Positions(at)
+        if self._inside is None:
+            return chain.advance(self.sequences, at, step)
+        return self._inside.advance(chain, self.sequences, at, step)
 
     def key_at(self, step: Step) -> str:
         """Return the state key (hex) after `step` steps of this path, up to `stop`."""
@@ -318,6 +328,8 @@ class SearchPlan:
         node.parent, node.start = top, step
         top.checkpoints = {t: None for t in node.checkpoints if t <= step}
         node.checkpoints = {t: None for t in node.checkpoints if t > step}
+        if node._inside is not None:
+            top._inside, node._inside = node._inside.split(step)
         top.metrics = {t: m for t, m in node.metrics.items() if t <= step}
         node.metrics = {t: m for t, m in node.metrics.items() if t > step}
         if self._on_split is not None:

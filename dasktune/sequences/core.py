@@ -114,7 +114,27 @@ class Sequence(ABC):
         values: list[Value] = []
         step = start
         while step < stop:
-            change = self.constant_until(self._checked(step))
+            leaf, origin, end = self.leaf_at(self._checked(step))
+            after = stop if end is None else min(end, stop)
+            try:
+                values += leaf._stretch(step - origin, after - origin)
+            except OverflowError:
+                values += map(self, range(step, after))  # raises, and names the step
+            step = after
+        return values
+
+    def _stretch(self, start: Step, stop: Step) -> list[Value]:
+        """Return the values of a family member at steps that it has.
+
+        Raises
+        ------
+        OverflowError
+            If a value overflows.
+        """
+        values: list[Value] = []
+        step = start
+        while step < stop:
+            change = self.constant_until(step)
             after = stop if change is None else min(change, stop)
             values += [self(step)] * (after - step)
             step = after

@@ -8,6 +8,7 @@ constant families keep integers.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -161,9 +162,19 @@ class _Changing(Sequence):
 
     __slots__ = ()
 
+    @abstractmethod
+    def formula(self, step: Step) -> float:
+        """Return the value at `step`; does not check the step or the value."""
+
     def constant_until(self, step: Step) -> int:
         """Return the next step."""
         return step + 1
+
+    def _stretch(self, start: Step, stop: Step) -> list[Value]:
+        values = [self.formula(step) for step in range(start, stop)]
+        if not all(map(math.isfinite, values)):
+            raise OverflowError
+        return [*values]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -6,12 +6,12 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dasktune.errors import InternalError
 from dasktune.graph import keys
-from dasktune.graph.keys import Chain, encode_value, root_key, runs
+from dasktune.graph.keys import BLOCK_STEPS, Chain, encode_value, root_key, runs
 from dasktune.sequences import (
     Constant,
     Cosine,
@@ -21,6 +21,7 @@ from dasktune.sequences import (
     MultiStep,
     Piecewise,
     Sequence,
+    WarmRestarts,
     Warmup,
 )
 from dasktune.types import Step, Value
@@ -105,6 +106,95 @@ def test_many_keys_at_once_are_those_of_each(
     values = found.values if goes_on and start else b"others"
     expected = [found.extend(values, steps).key for steps in further]
     assert list(found.keys(values, further)) == expected
+
+
+PINNED: dict[str, tuple[dict[str, Sequence], tuple[str, str, str]]] = {
+    "exponential": (
+        {"lr": Exponential(0.1, gamma=0.9999), "width": Constant(64)},
+        (
+            "cefdaa8eb5248dc05ccb2d997d3b33b1",
+            "006cacca69df295e783febb6a0dcb3ab",
+            "a419fb007bd663829c3ebf14657d128d",
+        ),
+    ),
+    "linear and cosine": (
+        {"lr": Linear(1.0, 0.0, period=3000), "momentum": Cosine(0.9, period=2500, final=0.1)},
+        (
+            "c7609af655e4346571da23f60c09cd6d",
+            "e8730d7953f543d9d2b6709f1a4ac812",
+            "2d0e100794d68a0cadaf76249a3d9a6e",
+        ),
+    ),
+    "restarts": (
+        {"lr": WarmRestarts(0.5, period=700, final=0.01), "name": Constant("adam")},
+        (
+            "e52678194330b239f025ba953955727f",
+            "7816e4d5c83e17e5a9335eb7881285cf",
+            "980c1e8437aaa273be0b52c74bfe6dd9",
+        ),
+    ),
+    "cyclic and pieces": (
+        {
+            "lr": Cyclic(0.001, 0.1, half_period=300),
+            "batch": Piecewise([16, 32, True, None], [5, 1024, 1500]),
+        },
+        (
+            "8b798f2045276057f49c00fffbde3b4f",
+            "9f6676cbd78b271ad3b1c9ba4c1f4bdd",
+            "72f7f11be37bac803e53af57c1dc11f0",
+        ),
+    ),
+    "joined": (
+        {"lr": Warmup(1100, 0.1) >> Exponential(0.1, gamma=0.999)[50:][:900] >> Constant(0.01)},
+        (
+            "9dadf4c9b55e741d9175fd1eb352a973",
+            "34e0d7c1347c2e34e517838237ba5d04",
+            "9b7a0fc7b4401f8cc3b17640dcedc179",
+        ),
+    ),
+    "equal neighbours": (
+        {"lr": Exponential(0.5, gamma=1.0), "x": MultiStep(8, [1023, 1025], gamma=2)},
+        (
+            "9eaf7b7a070a18d7138d46a241fff228",
+            "a8ec1722e3e49572df7a713c451c2883",
+            "a158cf35c9b86e1712af2decdbbef806",
+        ),
+    ),
+    "from zero": (
+        {"lr": Exponential(0.0, gamma=-0.5)},
+        (
+            "2d49c9efa22f50980e6bb9a9d7a468e2",
+            "65cf504c4ef8c4b92c1c858887f2d0b9",
+            "b7732b92a44a1ecfb95b8e6ae370dbe2",
+        ),
+    ),
+}
+"""Keys after 1, 1,025 and 2,200 steps: they are in stores and databases, and must never change."""
+
+
+@pytest.mark.parametrize("name", PINNED)
+def test_keys_of_long_curves_are_pinned(name: str) -> None:
+    functions, pinned = PINNED[name]
+    start = Chain(root_key("pinned", 0))
+    assert tuple(start.advance(functions, 0, steps).key for steps in (1, 1025, 2200)) == pinned
+
+
+def one_by_one(functions: dict[str, Sequence], start: Chain, first: Step, stop: Step) -> Chain:
+    """Return the position at `stop` as the definition of keys has it."""
+    for step in range(first, stop):
+        parts = (
+            encode_value(name) + encode_value(functions[name](step)) for name in sorted(functions)
+        )
+        start = start.extend(b"".join(parts), 1)
+    return start
+
+
+@settings(max_examples=20)
+@given(sequences(), sequences(), st.integers(0, 3), st.integers(-2, 3))
+def test_long_ways_are_as_steps_one_by_one(a: Sequence, b: Sequence, first: int, more: int) -> None:
+    stop = first + BLOCK_STEPS + more
+    both = {"a": a, "b": b} if a.end is b.end is None else {"b": Exponential(1.0, gamma=0.99)}
+    assert Chain(ROOT).advance(both, first, stop) == one_by_one(both, Chain(ROOT), first, stop)
 
 
 def test_a_position_is_part_of_the_key() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import product
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +14,7 @@ from hypothesis import strategies as st
 
 from dasktune.errors import ConfigurationError, InternalError
 from dasktune.graph.cost import cost_of, tree_bound
-from dasktune.graph.keys import root_key
+from dasktune.graph.keys import BLOCK_STEPS, root_key
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.graph.save_policy import SavePolicy
 from dasktune.sequences import (
@@ -173,6 +176,52 @@ def test_a_trial_carried_on_is_one_registered_in_full(trials: Trials, later: lis
         leaf = plan.nodes_of(trial)[-1]
         assert leaf.stop >= steps
         assert state_of(leaf.sequences, steps) == state_of(sequences, steps)
+
+
+LONG = 3 * BLOCK_STEPS
+CURVE = {"lr": Exponential(0.1, gamma=0.9999), "width": Constant(64)}
+
+
+def _hashes(function: Callable[[], object]) -> int:
+    """Return how many states a call hashes."""
+    digests: list[str] = []
+
+    def count(frame: object, event: str, called: Any) -> None:
+        if event == "c_call" and called.__name__ in ("digest", "hexdigest"):
+            digests.append(event)
+
+    sys.setprofile(count)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return len(digests)
+
+
+def test_keys_of_ascending_steps_hash_each_step_once() -> None:
+    leaf = SearchPlan(ROOT).register(0, CURVE, LONG)
+    steps = range(1, LONG + 1)
+    assert _hashes(lambda: [leaf.key_at(step) for step in steps]) <= 2 * LONG
+
+
+def test_keys_inside_a_hashed_curve_hash_one_block() -> None:
+    leaf = SearchPlan(ROOT).register(0, CURVE, LONG)
+    leaf.key_at(LONG)
+    for step in (LONG - 1, BLOCK_STEPS // 2, 2 * BLOCK_STEPS, 2 * BLOCK_STEPS - 1):
+        assert _hashes(lambda at=step: leaf.key_at(at)) <= BLOCK_STEPS + 1
+
+
+def test_keys_after_a_split_stay_the_same() -> None:
+    expected = SearchPlan(ROOT).register(0, CURVE, LONG)
+    plan = SearchPlan(ROOT)
+    leaf = plan.register(0, CURVE, LONG)
+    leaf.key_at(LONG), leaf.key_at(BLOCK_STEPS + 5)
+    cut = BLOCK_STEPS + 9
+    plan.register(1, {**CURVE, "lr": CURVE["lr"][:cut] >> Constant(0.5)}, LONG)
+    assert leaf.start == cut
+    for step in (1, BLOCK_STEPS, BLOCK_STEPS + 5, cut - 1, cut, cut + 1, LONG - 1, LONG):
+        assert leaf.key_at(step) == expected.key_at(step)
+    assert _hashes(lambda: leaf.key_at(cut - 2)) <= BLOCK_STEPS + 1
 
 
 @given(TRIALS)
