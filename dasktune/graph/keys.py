@@ -189,13 +189,13 @@ class Chain:
         That is `extend` for each, in a third of the time.
         """
         base, values, length = bytes.fromhex(self.base), self.values, self.length
-        one = _PACK_LENGTH(1)
+        single = _PACK_LENGTH(1)
         for row in rows:
             if row == values:
                 length += 1
                 continue
             if length:
-                body = base + (one if length == 1 else _PACK_LENGTH(length)) + values
+                body = base + (single if length == 1 else _PACK_LENGTH(length)) + values
                 base = blake2b(body, digest_size=DIGEST_NBYTES).digest()
             values, length = row, 1
         return Chain(base.hex(), values, length)
