@@ -189,6 +189,16 @@ class Tuner(ABC):
             setattr(self, name, value)
 
     @property
+    def metrics_needed(self) -> frozenset[str]:
+        """Names of the metrics that each report must have besides those of the objectives."""
+        return frozenset()
+
+    @property
+    def value_bounds(self) -> tuple[float | None, float | None]:
+        """The least and the largest value that the metric may have; None is no bound."""
+        return None, None
+
+    @property
     def learns(self) -> bool:
         """Whether its sampler learns from ``earlier`` trials."""
         return False

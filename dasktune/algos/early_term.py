@@ -175,6 +175,11 @@ class EarlyTerm(IndependentTrials):
             seed=self.seed + trial,
         )
 
+    @property
+    def value_bounds(self) -> tuple[float | None, float | None]:
+        """The bounds of the metric."""
+        return self.options.bounds or (None, None)
+
     def _check_bounds(self, report: Report) -> None:
         if self._range is None or self.options.bounds is None or not math.isfinite(report.loss):
             return

@@ -98,6 +98,16 @@ class Repeats(Tuner):
         return self.tuner.several_objectives
 
     @property
+    def metrics_needed(self) -> frozenset[str]:
+        """The metrics that the other tuner needs."""
+        return self.tuner.metrics_needed
+
+    @property
+    def value_bounds(self) -> tuple[float | None, float | None]:
+        """The bounds of the other tuner."""
+        return self.tuner.value_bounds
+
+    @property
     def to_begin(self) -> int | None:
         """The repeats of the trials that the other tuner would begin."""
         trials = self.tuner.to_begin

@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from dasktune.algos.base import Tuner
 from dasktune.algos.fixed import SingleTrial
+from dasktune.algos.stopping import beyond_bounds
 from dasktune.driver.history import TunerPlace
 from dasktune.driver.interrupt import interruptible
 from dasktune.driver.run import (
@@ -28,7 +29,7 @@ from dasktune.driver.run import (
 from dasktune.engine.engine import Engine, refuse_objectives
 from dasktune.engine.limits import Limits, Meter, Used
 from dasktune.engine.timeouts import Timeouts
-from dasktune.errors import ConfigurationError, StorageError, TrainerError, refuse
+from dasktune.errors import ConfigurationError, StorageError, TrainerError, refuse, unknown
 from dasktune.results.keep import kept_elsewhere
 from dasktune.results.results import StudyResults
 from dasktune.results.rules import refuse_other_rule
@@ -40,6 +41,7 @@ from dasktune.study.callbacks import Announcer, Callback, Mirroring
 from dasktune.study.config import StudyConfig
 from dasktune.trainer.check_resume.verdict import binding_here, device_of
 from dasktune.trainer.code import pack
+from dasktune.trainer.metrics import metric_names
 from dasktune.types import Metrics, Step, TrialState
 from dasktune.worker.job import JobPlan, this_process
 
@@ -167,6 +169,8 @@ class Optimizer:
             results.look_again(timeouts.waits.listing_seconds)
             place, self.limit = self._with_retries(results.history.place_of(tuner)), None
             self.ending = place.ending
+            if not place.records:
+                refuse(self._known_problems(tuner))
             if place.has_ended:
                 logger.info("study %s: this tuner has ended already", self._name)
                 return
@@ -225,6 +229,24 @@ class Optimizer:
             failed = [record.number for record in records if record.state is TrialState.FAIL]
             self._retries = frozenset(failed)
         return sorted(failed)
+
+    def _known_problems(self, tuner: Tuner) -> Iterator[str]:
+        """Yield the problems of a new tuner that its first report would show, if known by now.
+
+        The names of all metrics are often known from the trainer's source, and values of the
+        metric from the last reports of earlier trials.
+        """
+        known = metric_names(self._config.known_trainer)
+        for name in sorted(tuner.metrics_needed - known) if known else ():
+            yield f"{type(tuner).__name__}: {unknown('metric', name, known)}"
+        for record in self._results.records.values():
+            if record.value is not None:
+                where = f" at step {record.steps} of trial {record.number}, an earlier one"
+                metric, bounds = self._results.metric, tuner.value_bounds
+                beyond = list(beyond_bounds(record.value, *bounds, metric=metric, where=where))
+                if beyond:
+                    yield f"{type(tuner).__name__}: {beyond[0]}"
+                    return
 
     def _with_retries(self, place: TunerPlace) -> TunerPlace:
         """Return a place with the failed trials of its tuner that are to be trained again."""

@@ -219,6 +219,16 @@ class POP(SampledTuner):
 
     # --------------------------------------------------------------- the protocol of tuners
 
+    @property
+    def metrics_needed(self) -> frozenset[str]:
+        """The metrics of `ends_when`."""
+        return frozenset(self.options.ends_when)
+
+    @property
+    def value_bounds(self) -> tuple[float | None, float | None]:
+        """The bounds of the metric."""
+        return self.options.bounds
+
     def begin(self) -> None:
         """Begin without a trial."""
         self.curves = ObservedCurves()

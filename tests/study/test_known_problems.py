@@ -1,0 +1,84 @@
+"""Problems of a tuner that are known before its first report: no cluster is started for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dasktune as dt
+from dasktune.errors import ConfigurationError
+from dasktune.study.study import Study
+
+SPACE = dt.Space(lr=dt.Float(0.1, 1.0))
+
+
+class Counter(dt.Trainer):
+    def build(self, hp: Mapping[str, Any]) -> None:
+        self.steps = 0
+
+    def setup(self, hp: Mapping[str, Any]) -> None:
+        pass
+
+    def train(self) -> None:
+        self.steps += 1
+
+    def evaluate(self) -> dict[str, float]:
+        return {"loss": float(self.steps), "frames": 4.0}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.steps = state["steps"]
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Study]:
+    """Give a study that cannot start a cluster."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a cluster was started")
+
+    monkeypatch.setattr("dasktune.study.optimize.cluster_of", refuse)
+    made = dt.create_study(Counter, name="n", metric="loss", storage=tmp_path)
+    yield made
+    made.close()
+
+
+def pop(**options: Any) -> dt.algos.POP:
+    return dt.algos.POP(SPACE, trials=2, max_steps=8, **options)
+
+
+def test_optimize_refuses_unknown_metric_of_ends_when(study: Study) -> None:
+    tuner = pop(ends_when={"frame": (3.0, None)})
+    with pytest.raises(ConfigurationError, match="POP: unknown metric 'frame'; known: frames"):
+        study.optimize(tuner, progress=False)
+    with pytest.raises(ConfigurationError, match="unknown metric 'frame'"):
+        study.optimize(dt.algos.Repeats(tuner, seeds=2), progress=False)
+    with pytest.raises(AssertionError, match="a cluster was started"):
+        study.optimize(pop(ends_when={"frames": (3.0, None)}), progress=False)
+
+
+@pytest.mark.parametrize(
+    "tuner",
+    [
+        pop(bounds=(0.0, 1.0)),
+        dt.algos.EarlyTerm(SPACE, trials=2, max_steps=8, bounds=(0.0, 1.0)),
+    ],
+    ids=lambda tuner: type(tuner).__name__,
+)
+def test_optimize_refuses_bounds_that_earlier_trials_break(
+    study: Study, tuner: dt.algos.Tuner
+) -> None:
+    study.add_trial({"lr": 0.2}, 0.5, steps=8)
+    with pytest.raises(AssertionError, match="a cluster was started"):
+        study.optimize(tuner, progress=False)
+    study.add_trial({"lr": 0.3}, 40.0, steps=8)
+    other = type(tuner)(SPACE, trials=2, max_steps=8, bounds=(0.0, 2.0))  # type: ignore[call-arg]
+    with pytest.raises(ConfigurationError) as caught:
+        study.optimize(other, progress=False)
+    text = "bounds must hold all values of loss, 0 to 2, got 40 at step 8 of trial 1"
+    assert text in str(caught.value)
