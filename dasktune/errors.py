@@ -105,6 +105,10 @@ class CorruptCheckpointError(StorageError):
         return self.message
 
 
+class FencedError(StorageError):
+    """Another driver has begun to run the study: this one must write no more events."""
+
+
 class CorruptRecordError(StorageError):
     """A study or trial row in the database is corrupt or was written by another program."""
 

@@ -15,6 +15,7 @@ from dasktune.driver.waiting import MOST_TRIALS, trials_of
 from dasktune.engine.outcome import Outcome
 from dasktune.engine.timeouts import WAITS
 from dasktune.engine.trials import ADDED, TrialRecord
+from dasktune.errors import FencedError, StorageError
 from dasktune.graph.events import RunStage
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.logs import about, trials_text
@@ -97,7 +98,8 @@ class Recorder:
         self.holds_decisions = False
         """Whether a decision is gathered that must be durable before it is carried out."""
         self.is_broken = False
-        """Whether a write failed, so that nothing is written any more."""
+        """Whether a write failed, so that no event is written any more."""
+        self._is_fenced = False
         self._stages: dict[str, StageRow] = {}
         self._ended: dict[str, StageRow] = {}  # those whose last state may not be durable yet
         self._trials: dict[int, TrialRow] = {}
@@ -291,8 +293,10 @@ class Recorder:
     def flush(self) -> None:
         """Write all rows that were gathered; after this they are durable.
 
-        If that fails or is interrupted, nothing is written any more: a study can be continued
-        after the end of its log, but not after a gap in it.
+        If that fails or is interrupted, no event is written any more: a study can be continued
+        after the end of its log, but not after a gap in it. A driver that was fenced still
+        writes which of its stages have ended: their steps were trained, for the driver that
+        follows as well.
 
         Raises
         ------
@@ -306,15 +310,33 @@ class Recorder:
         batch = self._batch
         batch.trials = list(self._trials.values())
         parts = (batch.events, batch.trials, batch.metrics, batch.checkpoints, batch.stages)
+        if self._is_fenced:
+            self._write_ended()
         if self.is_broken or not any(parts):
             return
         self.is_broken = True
-        self._database.write(batch)
+        try:
+            self._database.write(batch)
+        except FencedError:
+            self._is_fenced = True
+            self._write_ended()
+            raise
         self.is_broken = False
         self._batch, self._trials = Batch(), {}
         self.holds_decisions = False
         for row in batch.events:
             self._history.remember(row)
+
+    def _write_ended(self) -> None:
+        """Write the stages that have ended, if that is possible, and nothing else."""
+        ended = [row for row in self._batch.stages if row.ended is not None]
+        self._batch.stages.clear()
+        if not ended:
+            return
+        try:
+            self._database.write(Batch(stages=ended))
+        except StorageError as error:
+            logger.warning("the last stages of this driver cannot be written: %s", error)
 
     def _write_used(self) -> None:
         """Write now and then which states were begun from: states in use are not evicted."""

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from dasktune.engine.timeouts import SQLITE_SECONDS
-from dasktune.errors import StorageError
+from dasktune.errors import FencedError, StorageError
 from dasktune.storage.database import schema
 from dasktune.storage.database.columns import JsonText, MetricsText, columns_of, to_text
 from dasktune.storage.database.connection import Connections, Mounts, all_mounts, network_kind
@@ -188,8 +188,10 @@ class Database:
         Raises
         ------
         StorageError
-            If the batch cannot be written, or an event's number is taken because another
-            process writes to the event log of the same study.
+            If the batch cannot be written.
+        FencedError
+            If an event's number is taken because another process writes to the event log of the
+            same study.
         """
         try:
             values = [
@@ -210,7 +212,7 @@ class Database:
         except StorageError as error:
             # Only an event can conflict: all other rows replace the older row or are dropped.
             if batch.events and isinstance(error.__cause__, sa.exc.IntegrityError):
-                raise StorageError(self._fenced(batch.events[0].study_id)) from None
+                raise FencedError(self._fenced(batch.events[0].study_id)) from None
             raise
 
     def note(self, study_id: int, payload: Any) -> None:

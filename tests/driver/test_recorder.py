@@ -1,0 +1,64 @@
+"""The recorder of a driver: what it writes after another driver has begun."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dasktune.driver.history import History
+from dasktune.driver.recorder import Recorder
+from dasktune.engine.outcome import Outcome
+from dasktune.errors import FencedError
+from dasktune.graph.attempts import DispatchOptions
+from dasktune.graph.dispatch import Dispatcher
+from dasktune.graph.events import RunStage, WorkerJoined
+from dasktune.graph.keys import root_key
+from dasktune.sequences import Constant
+from dasktune.storage.database.database import Database
+
+ASKED = {"kind": "ask", "place": 0, "capacity": 1, "decisions": [{"do": "finish"}]}
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    opened = Database(tmp_path / "x.db")
+    yield opened
+    opened.close()
+
+
+def stages(count: int) -> tuple[Dispatcher, list[RunStage]]:
+    """Return a dispatcher and the orders for stages of 9 steps that have nothing in common."""
+    dispatcher = Dispatcher(root_key("recorder", 0), DispatchOptions(attempt_prefix="a"))
+    orders = []
+    for trial in range(count):
+        dispatcher.register(trial, {"lr": Constant(float(trial))}, 9)
+        dispatcher.extend(trial, 9, 0.0, 0.0)
+    for trial in range(count):
+        orders += dispatcher.handle(WorkerJoined(worker=f"w{trial}"), 0.0)
+    return dispatcher, [order for order in orders if isinstance(order, RunStage)]
+
+
+def test_fenced_recorder_still_writes_which_stages_ended(database: Database) -> None:
+    dispatcher, (first, second, third) = stages(3)
+    history, later = History(database, 1), History(database, 1)
+    recorder = Recorder(history, dispatcher.plan, run="fenced")
+    assert history.begin("fenced", 0)
+    later.read_on()
+    assert later.begin("later", 0)
+    for order in (first, second, third):
+        recorder.launched(order, order.node.key_at(order.stop))
+        recorder.started(order.attempt, 100.0)
+    recorder.ended(first.attempt, 101.0, status="trained", step=9, repeated=0)
+    recorder.outcome(Outcome((), (ASKED,), ()))
+    with pytest.raises(FencedError, match="another process is running this study"):
+        recorder.flush()
+    assert {row.attempt: row.steps for row in database.stages(1)} == {first.attempt: 9}
+    recorder.ended(second.attempt, 102.0, status="stopped", step=4, repeated=1)
+    recorder.outcome(Outcome((), (ASKED,), ()))
+    recorder.flush()
+    written = {row.attempt: (row.steps, row.repeated, row.run) for row in database.stages(1)}
+    assert written == {first.attempt: (9, 0, "fenced"), second.attempt: (4, 1, "fenced")}
+    kinds = [row.payload["kind"] for row in database.events(1)]
+    assert kinds == ["begun", "begun"], "no event of the fenced driver"
