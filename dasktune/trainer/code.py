@@ -1,7 +1,9 @@
 """Sending a trainer's code to the workers.
 
 A class from an installed package travels as its import path, because every worker has the
-package, too. Any other class (of a script, a study file, a notebook, a test) travels by value:
+package, too, and with digests of its code: a worker with another version of the package, or a
+driver that changed the class after its import, would train other code than the fingerprint says.
+Any other class (of a script, a study file, a notebook, a test) travels by value:
 its code and the code of the modules that it uses and that are not installed. Opening such bytes
 can run anything, so they go over Dask's own connection, which can run anything anyway, and are
 never stored.
@@ -13,9 +15,9 @@ import hashlib
 import importlib
 import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from types import ModuleType
 from typing import Literal
@@ -23,6 +25,7 @@ from typing import Literal
 import cloudpickle
 
 from dasktune.errors import ClusterError, ConfigurationError
+from dasktune.trainer.fingerprint.fingerprint import code_parts, differing
 from dasktune.trainer.fingerprint.installed import is_installed
 
 
@@ -42,6 +45,8 @@ class TrainerCode:
         Checksum of the payload (BLAKE2b, 128 bits, hexadecimal).
     python
         Version of Python that made the payload; other minor versions cannot read it.
+    parts
+        Digests of the code of an imported class, by name; see `code_parts`.
     """
 
     kind: Literal["import", "bytes"]
@@ -50,6 +55,7 @@ class TrainerCode:
     payload: bytes
     digest: str
     python: tuple[int, int]
+    parts: Mapping[str, str] = field(default_factory=dict)
 
 
 def pack(trainer_class: type) -> TrainerCode:
@@ -69,6 +75,7 @@ def pack(trainer_class: type) -> TrainerCode:
         payload=payload,
         digest=_digest(payload),
         python=sys.version_info[:2],
+        parts=code_parts(trainer_class) if importable else {},
     )
 
 
@@ -78,7 +85,7 @@ def unpack(code: TrainerCode) -> type:
     Raises
     ------
     ClusterError
-        If the class cannot be imported here, or its bytes cannot be read.
+        If the class cannot be imported here, is another one here, or its bytes cannot be read.
     """
     if code.kind == "import":
         return _imported(code)
@@ -155,7 +162,14 @@ def _imported(code: TrainerCode) -> type:
         raise ClusterError(
             f"{name} cannot be imported here: {error}; install its package on the workers"
         ) from error
-    return _checked(imported, name)
+    found = _checked(imported, name)
+    if differs := differing(code.parts, code_parts(found)):
+        raise ClusterError(
+            f"{name} is not the same here as on the driver, it differs in {', '.join(differs)}: "
+            "install the same version of its package on the workers, set no attributes of the "
+            "package from outside, and compute in build() what depends on the machine"
+        )
+    return found
 
 
 def _checked(value: object, name: str) -> type:

@@ -1,4 +1,5 @@
 import dataclasses
+import importlib
 import os
 import pickle
 import subprocess
@@ -146,3 +147,72 @@ def test_a_shadowed_name_travels_by_value(monkeypatch):
     other = type("Trainer", (), {"__module__": "dasktune.trainer.base"})
     assert pack(other).kind == "bytes"
     assert dasktune.trainer.base.Trainer is not other
+
+
+@pytest.fixture
+def installed_net(tmp_path, monkeypatch):
+    """A trainer of a package that counts as installed, and the folder of the package."""
+    folder = tmp_path / "site"
+    (folder / "package_of_mine").mkdir(parents=True)
+    (folder / "package_of_mine" / "__init__.py").write_text(
+        textwrap.dedent(
+            """
+            from dasktune.trainer.base import Trainer
+
+            def gain():
+                return 1
+
+            class Net(Trainer):
+                width = 1
+
+                def train(self):
+                    return self.width * gain()
+            """
+        )
+    )
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr("dasktune.trainer.code.is_installed", lambda module: True)
+    yield importlib.import_module("package_of_mine").Net, folder
+    del sys.modules["package_of_mine"]
+
+
+def in_process_with(folder, code, tmp_path):
+    """Return what a process that has the package says when it opens the code."""
+    path = tmp_path / "code"
+    path.write_bytes(pickle.dumps(code))
+    script = (
+        "import pickle, sys\nfrom dasktune.errors import ClusterError\n"
+        "from dasktune.trainer.code import unpack\n"
+        "try:\n    print(unpack(pickle.load(open(sys.argv[1], 'rb'))).width)\n"
+        "except ClusterError as error:\n    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", script, str(path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout.strip()
+
+
+@pytest.mark.process
+def test_installed_class_is_checked_on_the_worker(installed_net, tmp_path):
+    net, folder = installed_net
+    code = pack(net)
+    assert code.kind == "import"
+    assert in_process_with(folder, code, tmp_path) == "1"
+    net.width = 100
+    said = in_process_with(folder, pack(net), tmp_path)
+    assert "Net is not the same here as on the driver, it differs in class Net" in said
+
+
+@pytest.mark.process
+def test_another_version_of_a_package_is_refused(installed_net, tmp_path):
+    net, folder = installed_net
+    code = pack(net)
+    module = folder / "package_of_mine" / "__init__.py"
+    module.write_text(module.read_text().replace("return 1", "return 12"))
+    said = in_process_with(folder, code, tmp_path)
+    assert "it differs in function gain: install the same version" in said

@@ -109,6 +109,19 @@ def fingerprint(
     )
 
 
+def code_parts(trainer_class: type) -> dict[str, str]:
+    """Return the parts of a trainer's fingerprint that are of code, by name.
+
+    Raises
+    ------
+    ConfigurationError
+        If source cannot be read.
+    """
+    code = Code(frozenset({_package_of(trainer_class)} - {""}))
+    code.add(trainer_class)
+    return _named((name, part) for name, part in sorted(code.parts) if part != NOT_COVERED)
+
+
 def differing(
     before: Mapping[str, str], now: Mapping[str, str], *, same_rule: bool = True
 ) -> list[str]:

@@ -36,6 +36,8 @@ NOT_COVERED = "not covered: say what it is in depends_on or version"
 _MODULE_NAMES = frozenset(vars(types.ModuleType("empty"))) | {"__file__", "__cached__", "__path__"}
 """Names that Python sets in every module; some values differ between machines."""
 
+_SET_HERE = "it is set in an installed package here, and perhaps not on workers; set it in build()"
+
 _Chain = tuple[str, ...]
 
 
@@ -269,17 +271,21 @@ class Code:
             thing = vars(thing).get(name)
         if isinstance(thing, type) and not self._is_ours(thing.__module__):
             return self._foreign(thing) if self._changed_members(thing) else None
-        return self.add(thing) if self._is_users(thing) else None
+        if not self._is_users(thing):
+            return None
+        self._gap(".".join(chain), _SET_HERE)
+        return self.add(thing)
 
     def _changed_members(self, kind: type) -> list[tuple[str, str]]:
         """Cover the user's functions that were set on an installed class or its bases."""
-        return [
-            (name, self.add(member))
-            for base in kind.__mro__
-            if not self._is_ours(base.__module__)
-            for name, member in sorted(vars(base).items())
-            if self._is_users(members.function_of(member))
-        ]
+        changed = []
+        for base in kind.__mro__:
+            if not self._is_ours(base.__module__):
+                for name, member in sorted(vars(base).items()):
+                    if self._is_users(members.function_of(member)):
+                        changed.append((name, self.add(member)))
+                        self._gap(f"{base.__qualname__}.{name}", _SET_HERE)
+        return changed
 
     def _is_users(self, thing: Any) -> bool:
         """Return whether a thing is a function or class of a loaded module that counts."""
@@ -297,6 +303,7 @@ class Code:
         if self._is_ours(home) or name in self._settings:
             return
         self._settings.add(name)
+        self._gap(f"setting {name}", _SET_HERE)
         for attribute in chain[1:]:
             thing = getattr(thing, attribute, None)
         self.parts.append((f"setting {name}", json_digest(self.add(thing))))
