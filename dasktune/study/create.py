@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,7 @@ def create_study(
     StorageError
         If the store or the database cannot be written.
     """
-    return _OPENERS[-1](
+    return _OPENER.get()(
         StudyConfig(
             trainer=trainer,
             name=name,
@@ -164,8 +165,8 @@ def open_study(config: StudyConfig) -> Study:
     return Study(config, row=row, database=database, store=store)
 
 
-_OPENERS: list[Opener] = [open_study]
-"""The last one opens all studies of this process."""
+_OPENER: ContextVar[Opener] = ContextVar("opener", default=open_study)
+"""Opens the studies of this context: other threads open theirs as usual."""
 
 
 @contextmanager
@@ -174,11 +175,11 @@ def opening_with(opener: Opener) -> Iterator[None]:
 
     For programs that load a study file of a user and must know or move its study.
     """
-    _OPENERS.append(opener)
+    token = _OPENER.set(opener)
     try:
         yield
     finally:
-        _OPENERS.remove(opener)
+        _OPENER.reset(token)
 
 
 def open_in(folder: Path) -> Opener:
