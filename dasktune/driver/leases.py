@@ -12,6 +12,7 @@ import os
 import socket
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -44,6 +45,9 @@ PATIENCE = Patience(seconds=LEASE_STORE_SECONDS, request=LEASE_STORE_SECONDS)
 
 THREADS = 32
 """Questions that are answered at a time."""
+
+MOST_REQUESTS = 1000
+"""Save requests in one file; a whole file is written for each new request."""
 
 POLL_SHARE = 0.02
 """Share of the time that these readings may take."""
@@ -163,8 +167,9 @@ class Leasing:
         # Each of these is held during requests: one thread announces, knows a root, or looks.
         self._announcing, self._knowing, self._looking = (threading.Lock() for _ in range(3))
         self._roots: set[str] = set()
-        self._requests_known: set[str] = set()
-        self._count = 0
+        self._requests_known: dict[str, tuple[int, int]] = {}
+        self._requested: dict[str, list[SaveRequest]] = defaultdict(list)
+        self._request_files: dict[str, int] = defaultdict(int)
         self._poll_seconds = LEASE_POLL_SECONDS[0]
         self._is_closed, self._wake = False, threading.Event()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="dasktune-leases")
@@ -482,7 +487,7 @@ class Leasing:
             }
             is_new = leases != self._announced or self._others != self._announced_to
             shows = self._is_shared and is_new
-        if not shows and now - self._renewed < self._waits.renew_seconds:
+        if not shows and 0 <= now - self._renewed < self._waits.renew_seconds:
             return
         self._check_presence()
         if now >= self._expires:
@@ -523,11 +528,25 @@ class Leasing:
             with self._lock:
                 wanted = self._wanted.pop(root, []) if self._is_shared else []
             if wanted:
-                path = self._leases.request_saves(root, self.holder, self._count, wanted)
-                self._count += 1
-                self._requests_known.add(path)
-                with self._lock:
-                    self._own_paths.add(path)
+                self._request(root, wanted)
+
+    def _request(self, root: str, wanted: list[SaveRequest]) -> None:
+        """Write save requests: into the driver's file, or into the next one if that is full.
+
+        Two files stay: who looks at least once while one file fills up misses nothing, and the
+        listing is short however many trials there are.
+        """
+        number, requested = self._request_files[root], self._requested[root]
+        if requested and len(requested) + len(wanted) > MOST_REQUESTS:
+            number += 1
+            self._request_files[root] = number
+            requested.clear()
+            if number > 1:
+                self._leases.remove([layout.save_request_path(root, self.holder, number - 2)])
+        requested += wanted
+        path = self._leases.request_saves(root, self.holder, number, requested)
+        with self._lock:
+            self._own_paths.add(path)
 
     def _find_others(self) -> None:
         if self._roots:
@@ -598,7 +617,7 @@ class Leasing:
         paths = tuple(
             (root, path)
             for root in list(self._roots)
-            for path in self._leases.save_requests(root, self._requests_known)
+            for path in self._leases.save_requests(root, self._requests_known, own=self.holder)
         )
         least, longest = LEASE_POLL_SECONDS
         took = time.monotonic() - began

@@ -172,6 +172,11 @@ def save_request_folder(root: str) -> str:
     return f"{SAVE_REQUESTS}/{root}"
 
 
+def save_request_path(root: str, holder: str, number: int) -> str:
+    """Return the path of a file with save requests of one driver."""
+    return f"{save_request_folder(root)}/{holder}-{number}"
+
+
 def verdict_folder(fingerprint: str) -> str:
     """Return the folder of the verdicts on trainers of a fingerprint."""
     refuse(problems_of(fingerprint=fingerprint))

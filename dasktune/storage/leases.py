@@ -325,7 +325,7 @@ class Leases:
     def request_saves(
         self, root: str, holder: str, number: int, requests: Sequence[SaveRequest]
     ) -> str:
-        """Write save requests into a new file of this driver; return its path."""
+        """Write save requests into a file of this driver, over older ones; return its path."""
         document = [
             {
                 "sequences": {name: value.to_json() for name, value in request.sequences.items()},
@@ -333,17 +333,36 @@ class Leases:
             }
             for request in requests
         ]
-        path = f"{layout.save_request_folder(root)}/{holder}-{number}"
+        path = layout.save_request_path(root, holder, number)
         self._files.replace(path, json.dumps(document).encode())
         return path
 
-    def save_requests(self, root: str, known: set[str]) -> Iterator[SaveRequest]:
-        """Yield the requests in files whose paths are not in `known`, and add those paths."""
-        paths = [entry.path for entry in self._files.entries(layout.save_request_folder(root))]
-        new = [path for path in paths if path not in known]
-        known.update(new)
-        for content in self._files.read("", new) if new else ():
-            yield from _requests_in(b"" if content is None else content.tobytes())
+    def save_requests(
+        self, root: str, known: dict[str, tuple[int, int]], *, own: str = ""
+    ) -> Iterator[SaveRequest]:
+        """Yield the requests of other drivers that are new since the last call.
+
+        Parameters
+        ----------
+        root
+            The state key at step 0.
+        known
+            Size of each file, and number of requests read from it: files only grow. Updated.
+        own
+            The driver whose own requests are left out.
+        """
+        grown = {
+            entry.path: entry.nbytes
+            for entry in self._files.entries(layout.save_request_folder(root))
+            if known.get(entry.path, (-1, 0))[0] != entry.nbytes
+            and not (own and entry.path.rpartition("/")[2].startswith(f"{own}-"))
+        }
+        contents = self._files.read("", list(grown)) if grown else []
+        for (path, nbytes), content in zip(grown.items(), contents, strict=True):
+            requests = _requests_in(b"" if content is None else content.tobytes())
+            seen = known.get(path, (-1, 0))[1]
+            known[path] = (nbytes, max(seen, len(requests)))
+            yield from requests[seen:]
 
     def _read(self, root: str, keys: Sequence[str]) -> list[Lease | None]:
         """Return the lease of each key as its file has it."""

@@ -24,7 +24,7 @@ from dasktune.storage import layout
 from dasktune.storage.buffers import Buffer
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.files.local import LocalFiles
-from dasktune.storage.leases import HeldLeases, Lease, Leases
+from dasktune.storage.leases import HeldLeases, Lease, Leases, SaveRequest
 
 ROOT, KEY = "aa" * 16, "b1" * 16
 
@@ -258,3 +258,16 @@ def test_failed_store_is_not_tried_again_within_patience(driver: Driver) -> None
     driver.meet_another()
     assert driver.ask("third") is None
     assert driver.there() is not None
+
+
+def test_many_save_requests_leave_two_files(driver: Driver) -> None:
+    driver.meet_another()
+    assert driver.ask("mine") is None
+    request = SaveRequest(sequences={"lr": Constant(0.1)}, ends=(5,))
+    for _ in range(5):
+        driver.leasing.want(ROOT, [request] * 700)
+        driver.settle()
+    files = driver.files.entries(layout.save_request_folder(ROOT))
+    names = sorted(entry.path.rpartition("-")[2] for entry in files)
+    assert names == ["3", "4"]
+    assert len(list(driver.leases.save_requests(ROOT, {}))) == 1400

@@ -142,14 +142,17 @@ def test_invalid_lease_is_replaced(files: Files, content: bytes) -> None:
 def test_save_requests_are_read_once(files: Files) -> None:
     leases = Leases(files)
     one = SaveRequest(sequences={"lr": MultiStep(0.1, [3], gamma=0.5)}, ends=(5, 9))
-    known: set[str] = set()
+    known: dict[str, tuple[int, int]] = {}
     assert list(leases.save_requests(ROOT, known)) == []
     leases.request_saves(ROOT, "h1", 0, [one])
     assert list(leases.save_requests(ROOT, known)) == [one]
     assert list(leases.save_requests(ROOT, known)) == []
-    leases.request_saves(ROOT, "h1", 1, [one, one])
-    assert len(list(leases.save_requests(ROOT, known))) == 2
-    assert list(leases.save_requests("cc" * 16, set())) == []
+    leases.request_saves(ROOT, "h1", 0, [one, one, one])
+    assert len(list(leases.save_requests(ROOT, known))) == 2, "the file has grown by two"
+    leases.request_saves(ROOT, "h1", 1, [one])
+    assert list(leases.save_requests(ROOT, known, own="h1")) == []
+    assert list(leases.save_requests(ROOT, known)) == [one]
+    assert list(leases.save_requests("cc" * 16, {})) == []
 
 
 @pytest.mark.parametrize(
@@ -167,4 +170,4 @@ def test_save_requests_are_read_once(files: Files) -> None:
 )
 def test_invalid_save_requests_are_ignored(files: Files, content: bytes) -> None:
     files.replace(f"{layout.save_request_folder(ROOT)}/h1-0", content)
-    assert list(Leases(files).save_requests(ROOT, set())) == []
+    assert list(Leases(files).save_requests(ROOT, {})) == []
