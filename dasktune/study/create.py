@@ -142,8 +142,17 @@ def create_study(
     )
 
 
-def open_study(config: StudyConfig) -> Study:
+def open_study(
+    config: StudyConfig, *, open_database: Callable[[str], Database] = Database
+) -> Study:
     """Create the study of a configuration, or open it if it exists and may be opened.
+
+    Parameters
+    ----------
+    config
+        What `create_study` was given.
+    open_database
+        Opens the database at a path or URL.
 
     Raises
     ------
@@ -155,7 +164,7 @@ def open_study(config: StudyConfig) -> Study:
     spec = config.spec()
     store = CheckpointStore(config.store_url)
     spec |= {"store": store.check(), "storage": _whole(config.store_url)}
-    database = Database(config.database_url)
+    database = open_database(config.database_url)
     try:
         row = _open_row(database, config.name, spec, config.load_if_exists)
     except ConfigurationError:

@@ -55,7 +55,7 @@ PENDING_WRITES = 2
 """Snapshots that may wait while one is being written: the next one makes training wait."""
 
 PENDING_BYTES = 2**30
-"""Bytes of all snapshots that lie in memory; a larger one lies there alone."""
+"""Bytes of all snapshots that lie in memory, unless a host is given another number."""
 
 SPARE_BYTES = 2**29
 """Largest snapshot whose memory is kept for the next one: fresh memory costs another copy."""
@@ -140,6 +140,10 @@ class StageHost:
         Takes lists of messages; called from the training and the writing thread.
     leave
         Called when this process can train no more, before what it failed at is told.
+    store
+        Where states are; None opens the job's.
+    pending_bytes
+        Bytes of all snapshots that lie in memory; a larger one lies there alone.
 
     Attributes
     ----------
@@ -147,7 +151,15 @@ class StageHost:
         When what the trainer does now began (`time.monotonic`); None while it does nothing.
     """
 
-    def __init__(self, job: Job, emit: Emit, leave: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        emit: Emit,
+        leave: Callable[[], None] = lambda: None,
+        *,
+        store: CheckpointStore | None = None,
+        pending_bytes: int = PENDING_BYTES,
+    ) -> None:
         self.job = job
         self.emit = emit
         self.step_began: float | None = None
@@ -157,7 +169,8 @@ class StageHost:
         self._is_spoiled = False
         self._stage: _StageRun | None = None
         self._thread = 0
-        self.store = CheckpointStore(job.store)
+        self.store = store or CheckpointStore(job.store)
+        self._pending_bytes = pending_bytes
         self._warm: Lineage | None = None
         self._controls: dict[str, Control] = {}
         self._past: dict[str, None] = {}
@@ -318,7 +331,7 @@ class StageHost:
 
     def _has_room_for(self, nbytes: int) -> bool:
         pending = self._pending
-        is_little = len(pending) <= PENDING_WRITES and sum(pending) + nbytes <= PENDING_BYTES
+        is_little = len(pending) <= PENDING_WRITES and sum(pending) + nbytes <= self._pending_bytes
         return not pending or is_little
 
     def write(self, write: _Write) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from uuid import uuid4
 
@@ -126,7 +126,12 @@ class StageSpec:
         return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
 
-def open_job(plan: JobPlan, resources: Mapping[str, float]) -> Job:
+def open_job(
+    plan: JobPlan,
+    resources: Mapping[str, float],
+    *,
+    describe: Callable[[str], Mapping[str, object]] = environment,
+) -> Job:
     """Return the job of a plan: its trainer's code opened, this process ready for it.
 
     Parameters
@@ -136,6 +141,8 @@ def open_job(plan: JobPlan, resources: Mapping[str, float]) -> Job:
     resources
         What this worker says it has; with a ``GPU`` the trainer is put there, and on a
         worker of dask-cuda in any case.
+    describe
+        Returns what may change results on a device, for the commits of states.
 
     Raises
     ------
@@ -162,5 +169,5 @@ def open_job(plan: JobPlan, resources: Mapping[str, float]) -> Job:
         store=plan.store,
         report_every=plan.report_every,
         saves_by_time=plan.saves_by_time,
-        environment=environment(device),
+        environment=describe(device),
     )

@@ -17,14 +17,19 @@ FIRST, ROOM = 10_000, 10_000
 _drawn = count(secrets.randbelow(ROOM))
 
 
-def free_port() -> int:
+def free_port(kernels: Path = RANGE) -> int:
     """Return a free loopback port outside the kernel's range for outgoing connections.
 
     A server that is down for a moment would lose one of the kernel's own range: to any connection
     that goes out, and to a client that tries to reach the server there, and meets itself. No port
     is given twice before all were.
+
+    Parameters
+    ----------
+    kernels
+        The file with the kernel's range.
     """
-    below = int(RANGE.read_text().split()[0]) if RANGE.exists() else 32_768
+    below = int(kernels.read_text().split()[0]) if kernels.exists() else 32_768
     room = max(ROOM, below - FIRST)
     while True:
         port = FIRST + next(_drawn) % room

@@ -16,6 +16,7 @@ from distributed import Client
 from dasktune.cli.study_file import load
 from tests.forked import run_forked
 from tests.holding import wait_until
+from tests.study_folder import working_in
 
 STUDY_FILE = '''
 import os
@@ -151,19 +152,11 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
 
 
 @pytest.fixture
-def trained(
-    folder: Folder, two_threads: Client, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Folder]:
+def trained(folder: Folder, two_threads: Client) -> Iterator[Folder]:
     """Work in a folder with a study that has run: four trials of 12 steps, six checkpoints."""
-    monkeypatch.chdir(folder.path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    before = set(sys.modules)
-    file = load(Path("counting.py"))
-    study = file.study()
-    study.optimize(file.tuner(), client=two_threads, last_line=False)
-    study.close()
-    yield folder
-    for name in set(sys.modules) - before:
-        if str(folder.path) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+    with working_in(folder.path):
+        file = load(Path("counting.py"))
+        study = file.study()
+        study.optimize(file.tuner(), client=two_threads, last_line=False)
+        study.close()
+        yield folder

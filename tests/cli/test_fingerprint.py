@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typer.testing import CliRunner, Result
 from dasktune.cli import app
 from dasktune.cli.study_file import load
 from dasktune.trainer import fingerprint
+from tests.study_folder import working_in
 
 from .conftest import Folder
 
@@ -21,16 +21,10 @@ SEEDED = "        metric=metric,\n", "        metric=metric,\n        seed=3,\n"
 
 
 @pytest.fixture(autouse=True)
-def at_home(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def at_home(folder: Folder) -> Iterator[None]:
     """Work in the study file's folder; forget what was imported from there."""
-    monkeypatch.chdir(folder.path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    before = set(sys.modules)
-    yield
-    for name in set(sys.modules) - before:
-        if str(folder.path) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+    with working_in(folder.path):
+        yield
 
 
 def command(*arguments: str) -> Result:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from dasktune.cli.study_file import load
 from dasktune.results.prediction import TrialPrediction
 from dasktune.sequences import Constant, Piecewise
 from dasktune.types import Direction, TrialState
+from tests.study_folder import working_in
 
 from .conftest import STUDY_FILE
 
@@ -38,11 +38,7 @@ def home(
 ) -> Iterator[tuple[Path, list[dt.Trial]]]:
     """Return a folder with a study that was run, and its trials."""
     folder = tmp_path_factory.mktemp("predict")
-    before = set(sys.modules)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setattr(sys, "path", [*sys.path])
-        patch.setattr(sys, "dont_write_bytecode", True)
+    with working_in(folder):
         Path("counting.py").write_text(STUDY_FILE.partition("def tuner(")[0] + TUNER)
         loaded = load(Path("counting.py"), ())
         study = loaded.study()
@@ -50,9 +46,6 @@ def home(
         trials = study.trials
         study.close()
         yield folder, trials
-    for name in set(sys.modules) - before:
-        if str(folder) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
 
 
 @pytest.fixture

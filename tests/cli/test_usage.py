@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from dasktune.cli import app
 from dasktune.cli.study_file import load, parse_config
 from dasktune.errors import ConfigurationError
+from tests.study_folder import working_in
 
 from .conftest import Folder
 
@@ -21,16 +22,10 @@ SPACE = "dt.Space(\n        lr=[dt.sequences.MultiStep(0.1, milestones=[5, 3], g
 
 
 @pytest.fixture(autouse=True)
-def at_home(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def at_home(folder: Folder) -> Iterator[None]:
     """Work in the study file's folder; forget what was imported from there."""
-    monkeypatch.chdir(folder.path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    before = set(sys.modules)
-    yield
-    for name in set(sys.modules) - before:
-        if str(folder.path) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+    with working_in(folder.path):
+        yield
 
 
 def command(*arguments: str) -> Result:

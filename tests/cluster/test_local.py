@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -175,6 +176,10 @@ def plan(folder: Path, needs: dict[str, float]) -> JobPlan:
     )
 
 
+open_here = partial(open_job, describe=lambda device: {})
+"""Opens a job without asking a torch that only counts GPUs for its version."""
+
+
 def torch_that_counts(count: int) -> Any:
     cuda = SimpleNamespace(is_available=lambda: count > 0)
     return SimpleNamespace(cuda=cuda, _C=SimpleNamespace(_cuda_getDeviceCount=lambda: count))
@@ -185,11 +190,10 @@ def test_a_process_whose_torch_took_all_gpus_is_refused(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     monkeypatch.setitem(sys.modules, "torch", torch_that_counts(2))
-    monkeypatch.setattr("dasktune.worker.job.environment", lambda device: {})
     with pytest.raises(ClusterError, match="only under `if __name__ == '__main__':`"):
-        open_job(plan(tmp_path, {}), {"GPU": 1})
+        open_here(plan(tmp_path, {}), {"GPU": 1})
     monkeypatch.setitem(sys.modules, "torch", torch_that_counts(1))
-    assert open_job(plan(tmp_path, {}), {"GPU": 1}).device == "cuda"
+    assert open_here(plan(tmp_path, {}), {"GPU": 1}).device == "cuda"
 
 
 def test_a_worker_of_dask_cuda_trains_on_its_gpu(
@@ -197,14 +201,13 @@ def test_a_worker_of_dask_cuda_trains_on_its_gpu(
 ) -> None:
     monkeypatch.setitem(sys.modules, "dask_cuda", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "torch", torch_that_counts(2))
-    monkeypatch.setattr("dasktune.worker.job.environment", lambda device: {})
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
-    assert open_job(plan(tmp_path, {}), {}).device == "cuda"
+    assert open_here(plan(tmp_path, {}), {}).device == "cuda"
     monkeypatch.setitem(sys.modules, "torch", torch_that_counts(0))
-    assert open_job(plan(tmp_path, {}), {}).device == "cpu"
+    assert open_here(plan(tmp_path, {}), {}).device == "cpu"
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.setitem(sys.modules, "torch", torch_that_counts(2))
-    assert open_job(plan(tmp_path, {}), {}).device == "cpu"
+    assert open_here(plan(tmp_path, {}), {}).device == "cpu"
 
 
 SCRIPT = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from dasktune.errors import StorageError
 from dasktune.space import Float, Space
 from dasktune.storage.database.database import Batch, Database
 from dasktune.storage.database.schema import EventRow
+from tests.storage.full_disk import FullDisk
 
 FIRST, SECOND = (Grid(Space(lr=[0.1]), max_steps=steps) for steps in (3, 4))
 
@@ -67,15 +69,11 @@ def test_history_last_driver_to_begin_runs_the_study(database: Database) -> None
     write(database, later.next_number, "ask", 0)
 
 
-def test_history_full_disk_is_not_reported_as_another_driver(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(batch: Batch) -> None:
-        raise StorageError("the disk is full")
-
-    monkeypatch.setattr(database, "write", fail)
-    with pytest.raises(StorageError, match="the disk is full"):
-        History(database, 1).begin("a", 0)
+def test_history_full_disk_is_not_reported_as_another_driver(tmp_path: Path) -> None:
+    with closing(FullDisk(tmp_path / "x.db")) as database:
+        database.is_full = True
+        with pytest.raises(StorageError, match="the disk is full"):
+            History(database, 1).begin("a", 0)
 
 
 def test_notes_of_others_are_seen_and_take_no_number(database: Database) -> None:

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from dasktune.errors import ClusterError, StorageError
 from dasktune.graph.events import RunStage, SavePoint, StopStage
 from dasktune.graph.plan import Node
 from dasktune.storage.database.database import Batch, Database
+from dasktune.study import create
+from dasktune.study.create import opening_with
 from dasktune.study.study import Study
 from dasktune.worker.plugin import CLOSE_SECONDS
 from tests.chaos.ports import free_port
@@ -76,24 +79,24 @@ def open_study(folder: Path, name: str = "slow") -> Study:
 GRID = dt.Space(lr=[0.1, 0.2, 0.3])
 
 
-def test_a_write_that_fails_leaves_no_gap_in_the_log(
-    tmp_path: Path, one_worker: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write, calls = Database.write, []
+class FullOnce(Database):
+    """Refuses the first batch in which a tuner is told something."""
 
-    def failing(self: Database, batch: Batch) -> None:
-        calls.append(batch)
-        told = [event for event in batch.events if event.payload["kind"] == "tell"]
-        if told and not any(one is None for one in calls):
-            calls.append(None)  # type: ignore[arg-type]
+    was_full = False
+
+    def write(self, batch: Batch) -> None:
+        tells = any(event.payload["kind"] == "tell" for event in batch.events)
+        if tells and not self.was_full:
+            self.was_full = True
             raise StorageError("disk full")
-        write(self, batch)
+        super().write(batch)
 
-    study = open_study(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(Database, "write", failing)
-        with pytest.raises(StorageError, match="disk full"):
-            study.optimize(dt.algos.Grid(GRID, max_steps=3), client=one_worker, progress=False)
+
+def test_a_write_that_fails_leaves_no_gap_in_the_log(tmp_path: Path, one_worker: Client) -> None:
+    with opening_with(partial(create.open_study, open_database=FullOnce)):
+        study = open_study(tmp_path)
+    with pytest.raises(StorageError, match="disk full"):
+        study.optimize(dt.algos.Grid(GRID, max_steps=3), client=one_worker, progress=False)
     study.close()
     again = open_study(tmp_path)
     again.optimize(dt.algos.Grid(GRID, max_steps=3), client=one_worker, progress=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from dasktune.algos import curves
 from dasktune.cli import app
 from dasktune.cli.results import as_text
 from dasktune.cli.study_file import load
+from tests.study_folder import working_in
 
 PAGE = (Path(__file__).parents[2] / "docs" / "learning-curves.md").read_text()
 RUN, PREDICT = (
@@ -34,19 +34,15 @@ def shown(
     file, *blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (folder / "net.py").write_text(file)
     names: dict[str, Any] = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setattr(sys, "path", [str(folder), *sys.path])
-        patch.setattr(sys, "dont_write_bytecode", True)
+    with working_in(folder):
         loaded = load(Path("net.py"))
         study = loaded.study()
         study.optimize(loaded.tuner(), client=two_threads, progress=False, last_line=False)
         names["table"] = as_text(study, study.trials)
         exec(compile("".join(blocks), "learning-curves.md", "exec"), names)
         yield names
-    for one in (study, names["results"]):
-        one.close()
-    sys.modules.pop("net", None)
+    for study_or_results in (study, names["results"]):
+        study_or_results.close()
 
 
 def test_page_predicts_in_the_unit_of_the_metric(shown: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -24,11 +24,13 @@ import dasktune as dt
 from dasktune.errors import ClusterError, ConfigurationError, StorageError, TrainerError
 from dasktune.sequences import Constant, Exponential, MultiStep, Piecewise, Warmup
 from dasktune.storage.database.database import Batch, Database
-from dasktune.storage.database.schema import EventRow
+from dasktune.storage.database.schema import EventRow, StudyRow
+from dasktune.study.create import open_study, opening_with
 from dasktune.study.study import Study
 from dasktune.trainer.check_resume.new_process import run_in_new_process
 from dasktune.trainer.check_resume.verdict import RULE
 from tests.forked import run_forked
+from tests.storage.full_disk import FullDisk
 
 FORKED = partial(run_in_new_process, execute=run_forked)
 
@@ -417,27 +419,29 @@ def test_study_without_trials_has_no_best_trial(tmp_path: Path) -> None:
     study.close()
 
 
-def test_open_study_reads_neither_event_log_nor_trials(
-    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class NotesReads(Database):
+    """Notes which of its tables are read."""
+
+    reads: ClassVar[list[str]] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("events", "trials", "metrics", "known_metrics", "stages", "checkpoints"):
+            NotesReads.reads.append(name)
+        return super().__getattribute__(name)
+
+
+def test_open_study_reads_neither_event_log_nor_trials(tmp_path: Path, client: Client) -> None:
     study = make(tmp_path)
     run(study, client)
     expected = study.best_value, study.best_params, repr(study)
     study.close()
-    read: list[str] = []
-    for name in ("events", "trials", "metrics", "known_metrics", "stages", "checkpoints"):
-        real = getattr(Database, name)
-
-        def noting(*arguments: Any, name: str = name, real: Any = real, **more: Any) -> Any:
-            read.append(name)
-            return real(*arguments, **more)
-
-        monkeypatch.setattr(Database, name, noting)
-    again = make(tmp_path, load_if_exists=True)
+    with opening_with(partial(open_study, open_database=NotesReads)):
+        again = make(tmp_path, load_if_exists=True)
+    NotesReads.reads.clear()
     assert (again.best_value, again.best_params, repr(again)) == expected
-    assert read == []
+    assert NotesReads.reads == []
     assert again.best_trial.value == expected[0]
-    assert {"trials", "known_metrics"} <= set(read)
+    assert {"trials", "known_metrics"} <= set(NotesReads.reads)
     again.close()
 
 
@@ -620,18 +624,15 @@ def test_study_continues_from_decisions_of_another_process(tmp_path: Path, clien
     study.close()
 
 
-def test_failed_write_is_forgotten_by_the_next_run(
-    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(self: Database, batch: Batch) -> None:
-        raise StorageError("the disk is full")
-
-    study = make(tmp_path)
-    with monkeypatch.context() as broken:
-        broken.setattr(Database, "write", fail)
-        broken.setattr("dasktune.driver.runner.DRAIN_SECONDS", 0.1)
-        with pytest.raises(StorageError, match="the disk is full"):
-            run(study, client)
+def test_failed_write_is_forgotten_by_the_next_run(tmp_path: Path, client: Client) -> None:
+    with opening_with(partial(open_study, open_database=FullDisk)):
+        study = make(tmp_path)
+    disk = study.database
+    assert isinstance(disk, FullDisk)
+    disk.is_full = True
+    with pytest.raises(StorageError, match="the disk is full"):
+        run(study, client)
+    disk.is_full = False
     run(study, client)
     assert [trial.number for trial in study.trials] == [0, 1, 2]
     assert {trial.state for trial in study.trials} == {dt.TrialState.COMPLETE}
@@ -664,15 +665,16 @@ def test_second_driver_of_a_study_makes_the_first_raise(tmp_path: Path, client: 
 def test_two_creators_of_one_study_one_creates_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    barrier, find = threading.Barrier(2, timeout=30), Database.study
+    barrier = threading.Barrier(2, timeout=30)
     looked = threading.local()
 
-    def find_together(self: Database, name: str) -> object:
-        found = find(self, name)
-        if not getattr(looked, "once", False):
-            looked.once = True
-            barrier.wait()
-        return found
+    class LooksTogether(Database):
+        def study(self, name: str) -> StudyRow | None:
+            row = super().study(name)
+            if not getattr(looked, "once", False):
+                looked.once = True
+                barrier.wait()
+            return row
 
     def create(load: bool) -> object:
         try:
@@ -684,15 +686,15 @@ def test_two_creators_of_one_study_one_creates_it(
         study.close()
         return study.results.row
 
-    monkeypatch.setattr(Database, "study", find_together)
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(create, [True, True])
-    assert first == second
-    shutil.rmtree(tmp_path)
-    with ThreadPoolExecutor(2) as pool:
-        found = [one for one in pool.map(create, [False, False]) if isinstance(one, str)]
-    assert len(found) == 1
-    assert "study 'own' exists already; open it with load_if_exists=True" in found[0]
+    with opening_with(partial(open_study, open_database=LooksTogether)):
+        with ThreadPoolExecutor(2) as pool:
+            first, second = pool.map(create, [True, True])
+        assert first == second
+        shutil.rmtree(tmp_path)
+        with ThreadPoolExecutor(2) as pool:
+            rows_or_errors = [*pool.map(create, [False, False])]
+    (error,) = [each for each in rows_or_errors if isinstance(each, str)]
+    assert "study 'own' exists already; open it with load_if_exists=True" in error
 
 
 def test_merge_false_shares_no_steps(tmp_path: Path, client: Client) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +17,6 @@ from dasktune.graph.keys import Chain, encode_at
 from dasktune.sequences import Constant
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import encode
-from dasktune.worker import host as worker
 from dasktune.worker.host import PENDING_WRITES, Control, StageHost
 from dasktune.worker.job import Job, StageSpec
 from dasktune.worker.messages import (
@@ -29,12 +29,13 @@ from dasktune.worker.messages import (
     StateSaved,
     StoreFailed,
 )
+from tests.holding import wait_until
+from tests.worker.held_store import PATIENCE, HeldStore
 
 Sent = TypeVar("Sent")
 
 SEQUENCES = {"lr": Constant(1)}
 ROOT = "aa" * 16
-PATIENCE = 30.0
 
 
 class Counting(dt.Trainer):
@@ -64,10 +65,46 @@ class Counting(dt.Trainer):
         self.done = state["done"]
 
 
+class WatchedHost(StageHost):
+    """Sets an event once training waits for the store."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.waits = threading.Event()
+        super().__init__(*arguments, **options)
+
+    def _has_room_for(self, nbytes: int) -> bool:
+        has_room = super()._has_room_for(nbytes)
+        if not has_room:
+            self.waits.set()
+        return has_room
+
+
+class OneByOneHost(StageHost):
+    """Takes memory for a snapshot when all others are written, and notes where it lies."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.addresses: list[int] = []
+        super().__init__(*arguments, **options)
+
+    def room_for(self, nbytes: int) -> Any:
+        with self._written:
+            assert self._written.wait_for(lambda: not self._pending, PATIENCE)
+        data = super().room_for(nbytes)
+        self.addresses.append(data.ctypes.data)
+        return data
+
+
+class FullStore(CheckpointStore):
+    """Can save nothing."""
+
+    def save(self, *arguments: Any, **options: Any) -> Any:
+        raise StorageError("the disk is full")
+
+
 class Bench:
     """A host, all that it said, and its store."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, host: type[StageHost] = StageHost, **options: Any) -> None:
         self.trainer = type("Counting", (Counting,), {})
         job = Job(
             trainer_class=self.trainer,
@@ -76,8 +113,8 @@ class Bench:
             store=str(folder),
             report_every=1,
         )
-        self.said: list[StageMessage] = []
-        self.host = StageHost(job, self.said.extend)
+        self.messages: list[StageMessage] = []
+        self.host = host(job, self.messages.extend, **options)
         self.store = self.host.store
 
     def spec(self, attempt: str, start: int, stop: int, saves: tuple[int, ...] = ()) -> StageSpec:
@@ -87,7 +124,7 @@ class Bench:
             start=start,
             stop=stop,
             saves=saves,
-            sequences={name: one.to_json() for name, one in SEQUENCES.items()},
+            sequences={name: sequence.to_json() for name, sequence in SEQUENCES.items()},
             chain=(chain.base, chain.values.hex(), chain.length),
             seed=0,
         )
@@ -95,31 +132,37 @@ class Bench:
     def run(self, attempt: str, start: int, stop: int, saves: tuple[int, ...] = ()) -> Any:
         return self.host.run(self.spec(attempt, start, stop, saves))
 
-    def heard(self, kind: type[Sent]) -> list[Sent]:
-        return [message for message in self.said if isinstance(message, kind)]
+    def messages_of(self, kind: type[Sent]) -> list[Sent]:
+        return [message for message in self.messages if isinstance(message, kind)]
 
     def saved_steps(self) -> list[int]:
         """Return the steps whose states are in the store, once all were written."""
         self.host.close(PATIENCE)
-        found = []
+        steps = []
         for step in range(20):
             commit = self.store.commit_of(chain_at(step).key)
             if commit is not None:
                 assert commit.step == step
-                found.append(step)
-        return found
+                steps.append(step)
+        return steps
 
 
 def chain_at(step: int) -> Chain:
     return Chain(ROOT).extend(encode_at(SEQUENCES, 0), step)
 
 
+@contextmanager
+def bench_in(folder: Path, host: type[StageHost] = StageHost, **options: Any) -> Iterator[Bench]:
+    bench = Bench(folder, host, **options)
+    yield bench
+    bench.host.close(PATIENCE)
+    assert not bench.host._writer.is_alive()
+
+
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path)
-    yield made
-    made.host.close(PATIENCE)
-    assert not made.host._writer.is_alive()
+    with bench_in(tmp_path) as bench:
+        yield bench
 
 
 def hook(bench: Bench, step: int, act: Callable[[], object]) -> None:
@@ -139,23 +182,23 @@ def test_a_stage_says_what_happens_in_order(bench: Bench) -> None:
     receipt = bench.run("a1", 0, 3, saves=(1,))
     assert bench.saved_steps() == [1, 3]
     assert (receipt.status, receipt.step) == ("trained", 3)
-    assert {message.attempt for message in bench.said} == {"a1"}
-    assert isinstance(bench.said[0], StageStarted)
-    reports = [report for message in bench.heard(StageProgress) for report in message.reports]
+    assert {message.attempt for message in bench.messages} == {"a1"}
+    assert isinstance(bench.messages[0], StageStarted)
+    reports = [report for message in bench.messages_of(StageProgress) for report in message.reports]
     keys = [chain_at(step).key for step in (1, 2, 3)]
     assert reports == [
         (step, key, {"done": step}) for step, key in zip((1, 2, 3), keys, strict=True)
     ]
-    first, last = bench.heard(StateSaved)
+    first, last = bench.messages_of(StateSaved)
     assert (first.step, first.reported) == (1, (1,))
     assert (last.step, last.reported) == (3, (2, 3))
-    assert bench.said.index(bench.heard(StageProgress)[-1]) < bench.said.index(last)
+    assert bench.messages.index(bench.messages_of(StageProgress)[-1]) < bench.messages.index(last)
     for message in (first, last):
         commit = bench.store.commit_of(message.key)
         assert (message.by, message.digest) == ("a1", commit.digest)
         assert message.replaced == ()
     assert bench.store.commit_of(last.key).parent == first.digest
-    assert bench.heard(StageEnded) == [receipt]
+    assert bench.messages_of(StageEnded) == [receipt]
 
 
 def test_stage_reports_seconds_of_steps_start_and_saves(bench: Bench) -> None:
@@ -163,12 +206,12 @@ def test_stage_reports_seconds_of_steps_start_and_saves(bench: Bench) -> None:
     assert bench.saved_steps() == [1, 3, 4]
     assert built.start_seconds > 0
     assert warm.start_seconds == 0, "the worker held its trainer already"
-    assert [len(one.paces) for one in bench.heard(StateSaved)] == [1, 2, 1]
-    first, second, third = (one.paces for one in bench.heard(StateSaved))
+    assert [len(one.paces) for one in bench.messages_of(StateSaved)] == [1, 2, 1]
+    first, second, third = (one.paces for one in bench.messages_of(StateSaved))
     # Evaluation is part of a step's time, but not of what its configuration's speed is.
     assert sum(first + second) >= built.seconds > 0
     assert sum(third) >= warm.seconds > 0
-    assert all(0 < one.hold_up <= one.latency for one in bench.heard(StateSaved))
+    assert all(0 < one.hold_up <= one.latency for one in bench.messages_of(StateSaved))
 
 
 def test_the_next_stage_goes_on_with_the_same_trainer(bench: Bench) -> None:
@@ -186,7 +229,7 @@ def test_a_stage_without_steps_only_measures(bench: Bench) -> None:
     receipt = bench.run("b1", 2, 2)
     assert receipt.status == "trained"
     assert bench.saved_steps() == [2]
-    started, progress, saved, ended = (one for one in bench.said if one.attempt == "b1")
+    started, progress, saved, ended = (one for one in bench.messages if one.attempt == "b1")
     assert isinstance(progress, StageProgress)
     assert progress.reports == ((2, chain_at(2).key, {"done": 2}),)
     assert saved == StateMeasured(attempt="b1", step=2, key=chain_at(2).key)
@@ -197,7 +240,7 @@ def test_a_stage_without_steps_only_measures(bench: Bench) -> None:
 def test_a_stage_is_skipped_if_the_one_before_did_not_get_there(bench: Bench) -> None:
     receipt = bench.host.skip(bench.spec("b1", 3, 5))
     assert (receipt.status, receipt.step) == ("skipped", 3)
-    assert bench.said == [receipt]
+    assert bench.messages == [receipt]
     assert bench.saved_steps() == []
 
 
@@ -268,108 +311,62 @@ def test_closing_ends_the_stage_and_saves_it(bench: Bench) -> None:
 # ---------------------------------------------------------------------- the store
 
 
-@pytest.fixture
-def held_up(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Return an event that is set once training waits for the store."""
-    waits, has_room_for = threading.Event(), StageHost._has_room_for
-
-    def look(self: StageHost, nbytes: int) -> bool:
-        has_room = has_room_for(self, nbytes)
-        if not has_room:
-            waits.set()
-        return has_room
-
-    monkeypatch.setattr(StageHost, "_has_room_for", look)
-    return waits
-
-
-def test_training_waits_for_the_store(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, held_up: threading.Event
-) -> None:
-    may_write, save = threading.Event(), CheckpointStore.save
-
-    def held_back(self: CheckpointStore, *args: Any, **kwargs: Any) -> Any:
-        assert may_write.wait(PATIENCE)
-        return save(self, *args, **kwargs)
-
-    monkeypatch.setattr(CheckpointStore, "save", held_back)
-    # One is being written, so many wait, and the next one is held in the trainer's hands.
-    most, reached = PENDING_WRITES + 2, []
+def reached_while_held(bench: Bench, stop: int) -> list[int]:
+    """Train while nothing can be saved; return the steps that begin before training waits."""
+    host, store = bench.host, bench.store
+    assert isinstance(host, WatchedHost)
+    assert isinstance(store, HeldStore)
+    reached: list[int] = []
     bench.trainer.before_step = staticmethod(reached.append)
-    thread = threading.Thread(target=bench.run, args=("a1", 0, 12, tuple(range(1, 12))))
+    store.hold()
+    thread = threading.Thread(target=bench.run, args=("a1", 0, stop, tuple(range(1, stop))))
     thread.start()
-    assert held_up.wait(PATIENCE)
-    assert len(reached) == most
-    may_write.set()
+    assert host.waits.wait(PATIENCE)
+    before = [*reached]
+    store.release()
     thread.join(PATIENCE)
-    assert bench.saved_steps() == list(range(1, 13))
+    assert bench.saved_steps() == list(range(1, stop + 1))
+    return before
+
+
+def test_training_waits_for_the_store(tmp_path: Path) -> None:
+    with bench_in(tmp_path, WatchedHost, store=HeldStore(str(tmp_path))) as bench:
+        # One is being written, so many wait, and the next one is held in the trainer's hands.
+        assert len(reached_while_held(bench, 12)) == PENDING_WRITES + 2
 
 
 @pytest.mark.parametrize(("limit", "most"), [(1, 1), (2 * 64, 2), (100 * 64, PENDING_WRITES + 1)])
-def test_of_large_states_fewer_wait(
-    bench: Bench,
-    monkeypatch: pytest.MonkeyPatch,
-    held_up: threading.Event,
-    limit: int,
-    most: int,
-) -> None:
-    may_write, save = threading.Event(), CheckpointStore.save
-
-    def held_back(self: CheckpointStore, *args: Any, **kwargs: Any) -> Any:
-        assert may_write.wait(PATIENCE)
-        return save(self, *args, **kwargs)
-
+def test_of_large_states_fewer_wait(tmp_path: Path, limit: int, most: int) -> None:
     def state_dict(self: Counting) -> dict[str, Any]:
         return {"done": self.done, "weights": np.zeros(8)}
 
-    monkeypatch.setattr(CheckpointStore, "save", held_back)
-    monkeypatch.setattr(worker, "PENDING_BYTES", limit)
-    bench.trainer.state_dict = state_dict
-    reached: list[int] = []
-    bench.trainer.before_step = staticmethod(reached.append)
-    thread = threading.Thread(target=bench.run, args=("a1", 0, 6, tuple(range(1, 6))))
-    thread.start()
-    assert held_up.wait(PATIENCE)
-    assert len(reached) == most + 1
-    may_write.set()
-    thread.join(PATIENCE)
-    assert bench.saved_steps() == list(range(1, 7))
+    store = HeldStore(str(tmp_path))
+    with bench_in(tmp_path, WatchedHost, store=store, pending_bytes=limit) as bench:
+        bench.trainer.state_dict = state_dict
+        assert len(reached_while_held(bench, 6)) == most + 1
 
 
-def test_the_memory_of_a_written_snapshot_is_used_again(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_memory_of_a_written_snapshot_is_used_again(tmp_path: Path) -> None:
     def state_dict(self: Counting) -> dict[str, Any]:
         return {"done": self.done, "weights": np.full(1000, self.done)}
 
-    bench.trainer.state_dict = state_dict
-    addresses, room_for = [], StageHost.room_for
-
-    def counted(self: StageHost, nbytes: int) -> Any:
-        with self._written:
-            assert self._written.wait_for(lambda: not self._pending, PATIENCE)
-        data = room_for(self, nbytes)
-        addresses.append(data.ctypes.data)
-        return data
-
-    monkeypatch.setattr(StageHost, "room_for", counted)
-    bench.run("a1", 0, 5, saves=(1, 2, 3, 4))
-    assert bench.saved_steps() == [1, 2, 3, 4, 5]
-    assert len(set(addresses)) == 1
-    for step in range(1, 6):
-        assert (bench.store.load(chain_at(step).key)[0]["weights"] == step).all()
+    with bench_in(tmp_path, OneByOneHost) as bench:
+        bench.trainer.state_dict = state_dict
+        bench.run("a1", 0, 5, saves=(1, 2, 3, 4))
+        assert bench.saved_steps() == [1, 2, 3, 4, 5]
+        assert len(bench.host.addresses) == 5
+        assert len(set(bench.host.addresses)) == 1
+        for step in range(1, 6):
+            assert (bench.store.load(chain_at(step).key)[0]["weights"] == step).all()
 
 
-def test_a_store_that_fails_is_said_to(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: CheckpointStore, *args: Any, **kwargs: Any) -> Any:
-        raise StorageError("the disk is full")
-
-    monkeypatch.setattr(CheckpointStore, "save", fail)
-    bench.run("a1", 0, 2)
-    bench.host.close(PATIENCE)
-    (trouble,) = bench.heard(StoreFailed)
-    assert trouble == StoreFailed(attempt="a1", message="the disk is full")
-    assert bench.heard(StateSaved) == []
+def test_host_reports_that_a_store_fails(tmp_path: Path) -> None:
+    with bench_in(tmp_path, store=FullStore(str(tmp_path))) as bench:
+        bench.run("a1", 0, 2)
+        bench.host.close(PATIENCE)
+        (trouble,) = bench.messages_of(StoreFailed)
+        assert trouble == StoreFailed(attempt="a1", message="the disk is full")
+        assert bench.messages_of(StateSaved) == []
 
 
 @pytest.mark.parametrize("is_there", [False, True])
@@ -395,14 +392,10 @@ def test_who_loses_a_commit_goes_on_from_the_winners_state(bench: Bench) -> None
         encode({"done": 200}), key=key, attempt="rival", step=2, reports=[(2, {"done": 200.0})]
     )
 
-    def wait_for_the_news() -> None:
-        while not bench.heard(StateSaved):
-            threading.Event().wait(0.005)
-
-    hook(bench, 3, wait_for_the_news)
+    hook(bench, 3, lambda: wait_until(lambda: bench.messages_of(StateSaved)))
     receipt = bench.run("a1", 0, 6, saves=(2,))
     assert (receipt.status, receipt.step) == ("superseded", 4)
-    (saved,) = bench.heard(StateSaved)
+    (saved,) = bench.messages_of(StateSaved)
     assert (saved.by, saved.step) == ("rival", 2)
     assert saved.replaced == ((2, key, {"done": 200.0}),), "the winner's metrics stand"
     assert bench.run("b1", 2, 4).status == "trained"
@@ -410,24 +403,18 @@ def test_who_loses_a_commit_goes_on_from_the_winners_state(bench: Bench) -> None
     assert bench.store.load(chain_at(4).key)[0] == {"done": 202}
 
 
-def test_states_behind_a_lost_commit_are_not_written(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_states_behind_a_lost_commit_are_not_written(tmp_path: Path) -> None:
     """Those that wait for the writing thread when it learns of the loss go nowhere."""
-    bench.store.save(encode({"done": 200}), key=chain_at(2).key, attempt="rival", step=2)
-    trained, save = threading.Event(), CheckpointStore.save
-
-    def held_back(self: CheckpointStore, *args: Any, **kwargs: Any) -> Any:
-        assert trained.wait(PATIENCE)
-        return save(self, *args, **kwargs)
-
-    monkeypatch.setattr(CheckpointStore, "save", held_back)
-    receipt = bench.run("a1", 0, 3, saves=(2,))
-    assert receipt.status == "trained", "nothing was known of a rival yet"
-    trained.set()
-    assert bench.saved_steps() == [2]
-    ends = [(message.status, message.step) for message in bench.heard(StageEnded)]
-    assert ends == [("trained", 3), ("lost", 3)]
+    store = HeldStore(str(tmp_path))
+    with bench_in(tmp_path, store=store) as bench:
+        store.save(encode({"done": 200}), key=chain_at(2).key, attempt="rival", step=2)
+        store.hold()
+        receipt = bench.run("a1", 0, 3, saves=(2,))
+        assert receipt.status == "trained", "nothing was known of a rival yet"
+        store.release()
+        assert bench.saved_steps() == [2]
+        ends = [(message.status, message.step) for message in bench.messages_of(StageEnded)]
+        assert ends == [("trained", 3), ("lost", 3)]
 
 
 def test_the_same_state_from_another_attempt_is_no_conflict(bench: Bench) -> None:
@@ -449,12 +436,12 @@ def test_what_a_trainer_raises_comes_back_as_data(bench: Bench, error: BaseExcep
     hook(bench, 2, fail)
     receipt = bench.run("a1", 0, 5, saves=(1,))
     assert (receipt.status, receipt.step) == ("failed", 2)
-    (failed,) = bench.heard(StageFailed)
+    (failed,) = bench.messages_of(StageFailed)
     assert failed.message.startswith(type(error).__name__)
     assert "in fail" in failed.traceback
-    reported = [step for one in bench.heard(StageProgress) for step, _, _ in one.reports]
+    reported = [step for one in bench.messages_of(StageProgress) for step, _, _ in one.reports]
     assert reported == [1, 2]
-    assert bench.said.index(bench.heard(StageProgress)[-1]) < bench.said.index(failed)
+    assert bench.messages.index(bench.messages_of(StageProgress)[-1]) < bench.messages.index(failed)
     bench.trainer.before_step = Counting.before_step
     assert bench.run("b1", 0, 3).status == "trained"
     assert bench.trainer.builds == 2, "a trainer that failed is not used again"

@@ -7,15 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import dasktune as dt
 from dasktune.graph.keys import Chain, encode_at
 from dasktune.sequences import Constant
-from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.worker.host import StageHost
 from dasktune.worker.job import Job, StageSpec
-from dasktune.worker.messages import StateSaved
+from dasktune.worker.messages import StageEnded, StageMessage, StageStarted, StateSaved
+from tests.worker.held_store import PATIENCE, HeldStore
 
 SEQUENCES = {"lr": Constant(0.1)}
 
@@ -47,32 +45,38 @@ def stage(attempt: str, start: int, stop: int, root: str = "aa" * 16) -> StageSp
         start=start,
         stop=stop,
         saves=(),
-        sequences={name: one.to_json() for name, one in SEQUENCES.items()},
+        sequences={name: sequence.to_json() for name, sequence in SEQUENCES.items()},
         chain=(chain.base, chain.values.hex(), chain.length),
         seed=0,
     )
 
 
 def test_a_state_on_its_way_to_the_store_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    may_write, said = threading.Event(), []
-    save = CheckpointStore.save
+    store, messages, has_begun = HeldStore(str(tmp_path)), list[StageMessage](), threading.Event()
 
-    def held_back(self: CheckpointStore, *args: Any, **kwargs: Any) -> Any:
-        assert may_write.wait(30)
-        return save(self, *args, **kwargs)
+    def emit(sent: list[StageMessage]) -> None:
+        messages.extend(sent)
+        if any(isinstance(each, StageStarted) and each.attempt == "second" for each in sent):
+            has_begun.set()
 
-    monkeypatch.setattr(CheckpointStore, "save", held_back)
-    job = Job(trainer_class=Adding, config={}, device="cpu", store=str(tmp_path), report_every=1)
-    host = StageHost(job, said.extend)
+    store.hold()
+    job = Job(trainer_class=Adding, config={}, device="cpu", store=store.url, report_every=1)
+    host = StageHost(job, emit, store=store)
     first = host.run(stage("first", 0, 3))
     # Another path's stage comes in between: the warm trainer is its own from now on.
     other = host.run(stage("other", 0, 1, root="bb" * 16))
-    threading.Timer(0.1, may_write.set).start()
-    second = host.run(stage("second", 3, 5))
+    receipts: list[StageEnded] = []
+    thread = threading.Thread(target=lambda: receipts.append(host.run(stage("second", 3, 5))))
+    thread.start()
+    assert has_begun.wait(PATIENCE)
+    assert receipts == []
+    store.release()
+    thread.join(PATIENCE)
+    (second,) = receipts
     host.close(30)
-    assert [one.status for one in (first, other, second)] == ["trained"] * 3
+    assert [receipt.status for receipt in (first, other, second)] == ["trained"] * 3
     assert second.step == 5
-    saved = [message.attempt for message in said if isinstance(message, StateSaved)]
+    saved = [message.attempt for message in messages if isinstance(message, StateSaved)]
     assert saved == ["first", "other", "second"]
