@@ -13,8 +13,15 @@ MOST = 1000
 """Stages that can start are counted up to here: no pool has as many workers."""
 
 
-def usable_slots(view: RunView, now: float, *, left: int | None, most: int = MOST) -> int:
-    """Return how many workers would have something to do now or within `SOON_SECONDS`.
+def usable_slots(
+    view: RunView,
+    now: float,
+    *,
+    left: int | None,
+    most: int = MOST,
+    soon_seconds: float = SOON_SECONDS,
+) -> int:
+    """Return how many workers would have something to do now or within `soon_seconds`.
 
     Each worker at work counts, each stage that can start, and each branch that another worker
     could take where a running stage is about to pass. To that comes what the tuner has not
@@ -31,9 +38,11 @@ def usable_slots(view: RunView, now: float, *, left: int | None, most: int = MOS
         then as many as are at work.
     most
         The result is at most this.
+    soon_seconds
+        Within this time a branch must open for another worker to be of use.
     """
     busy = view.busy_workers
-    usable = busy + view.count_ready(most) + _opening_soon(view, now)
+    usable = busy + view.count_ready(most) + _opening_soon(view, now, soon_seconds)
     if busy == len(view.slots):
         usable += max(1, busy) if left is None else left
     return min(usable, most)
@@ -45,11 +54,11 @@ def slowest_step(view: RunView) -> float:
     return max((view.seconds_per_step(queue[0].node) for queue in queues if queue), default=0.0)
 
 
-def _opening_soon(view: RunView, now: float) -> int:
+def _opening_soon(view: RunView, now: float, seconds: float) -> int:
     """Return how many branches of running paths open soon that their own workers do not take."""
     count = 0
     for slot in view.slots.values():
-        left = SOON_SECONDS
+        left = seconds
         for attempt in slot.queue:
             per_step = view.seconds_per_step(attempt.node)
             left += 0.0 if attempt.started is None else now - attempt.started

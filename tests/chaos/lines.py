@@ -12,9 +12,6 @@ from typing import Any, Self, TypeVar
 
 HOST = "127.0.0.1"
 _CHUNK = 2**16
-_ACCEPT_SECONDS = 0.05
-"""Time for what has just been accepted to begin, so that it can end."""
-
 _NO_LINGER = struct.pack("ii", 1, 0)
 """With this a connection that is closed is reset (RST in place of FIN)."""
 
@@ -49,12 +46,11 @@ class Exchange:
 
 
 async def _cancel_all() -> None:
-    await asyncio.sleep(_ACCEPT_SECONDS)
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for one in others:
-        one.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
-    await asyncio.sleep(_ACCEPT_SECONDS)  # what was broken off is closed in the loop's next turn
+    """Cancel what carries data, and what that begins on its way."""
+    while others := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
 
 class Line:

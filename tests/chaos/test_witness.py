@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +11,6 @@ from distributed import Client, LocalCluster
 from dasktune.algos import Grid
 from dasktune.space import Space
 from dasktune.study.create import create_study
-from dasktune.trainer.lifecycle import TrainerRun
-from dasktune.worker.host import StageHost
 from tests.chaos.builtin import Descent
 from tests.chaos.lone import Alone
 from tests.chaos.witness import PATH, dask_setup, read
@@ -43,23 +40,22 @@ def test_witness_writes_each_step_with_its_state_digest(
 ) -> None:
     (tmp_path / "steps").mkdir()
     monkeypatch.setenv(PATH, str(tmp_path / "steps" / "worker-0.0"))
-    monkeypatch.setattr(TrainerRun, "advance", TrainerRun.advance)  # put back at the end
-    monkeypatch.setattr(StageHost, "run", StageHost.run)
-    file = dask_setup(None)
+    end = dask_setup(None)
     study = create_study(Descent, name="chaos", storage=tmp_path, metric="loss", config=CALM)
     space = Space(lr=[0.1, 0.2, 0.3], momentum=[0.0])
-    study.optimize(Grid(space, max_steps=5), client=one_thread, progress=False, last_line=False)
-    monkeypatch.undo()
-    os.close(file)
-    found = list(read(tmp_path / "steps"))
+    try:
+        study.optimize(Grid(space, max_steps=5), client=one_thread, progress=False, last_line=False)
+    finally:
+        end()
+    steps = list(read(tmp_path / "steps"))
     alone = Alone(Descent, config=CALM, seed=0, report_every=1)
-    runs = [alone.run(one.sequences, 5) for one in study.trials]
-    expected = {digest: step for one in runs for step, digest in enumerate(one.digests, 1)}
-    assert {one.digest: one.step for one in found} == expected
-    assert len(found) == 15 == study.summary()["steps_executed"]
-    assert {one.process for one in found} == {"worker-0.0"}
-    assert {one.attempt for one in found} == {stage.attempt for stage in study.stages()}
-    assert all(one.began <= one.at for one in found)
+    runs = [alone.run(trial.sequences, 5) for trial in study.trials]
+    expected = {digest: step for run in runs for step, digest in enumerate(run.digests, 1)}
+    assert {trained.digest: trained.step for trained in steps} == expected
+    assert len(steps) == 15 == study.summary()["steps_executed"]
+    assert {trained.process for trained in steps} == {"worker-0.0"}
+    assert {trained.attempt for trained in steps} == {stage.attempt for stage in study.stages()}
+    assert all(trained.began <= trained.at for trained in steps)
     study.close()
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,8 +71,8 @@ def read(folder: Path) -> Iterator[Trained]:
                 )
 
 
-def dask_setup(worker: Any) -> int:
-    """Write down, from now on, what is trained in this process; return the file's number."""
+def dask_setup(worker: Any) -> Callable[[], None]:
+    """Write down, from now on, what is trained in this process; return what ends that."""
     from dasktune.storage.codec import encode
     from dasktune.trainer.lifecycle import TrainerRun
     from dasktune.worker.host import StageHost
@@ -91,4 +91,9 @@ def dask_setup(worker: Any) -> int:
 
     TrainerRun.advance = advance  # type: ignore[method-assign]
     StageHost.run = begin  # type: ignore[method-assign]
-    return file
+
+    def end() -> None:
+        TrainerRun.advance, StageHost.run = train, run  # type: ignore[method-assign]
+        os.close(file)
+
+    return end

@@ -11,11 +11,11 @@ from dasktune.driver.reuse import KnownStates
 from dasktune.graph.keys import Chain
 from dasktune.graph.plan import SearchPlan
 from dasktune.sequences import Constant, MultiStep
-from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.codec import encode
 from dasktune.storage.database.database import Batch, Database
 from dasktune.storage.database.schema import CheckpointRow, MetricRow
 from dasktune.types import Metrics, Step
+from tests.storage.noting_store import NotingStore
 
 ROOT = "aa" * 16
 RATE = Constant(0.1)
@@ -26,7 +26,7 @@ class Left:
     """A database and a store with what a run left there."""
 
     def __init__(self, folder: Path) -> None:
-        self.store = CheckpointStore(str(folder))
+        self.store = NotingStore(str(folder))
         self.database = Database("sqlite://")
         plan = SearchPlan(ROOT)
         self._node = plan.register(0, {"lr": RATE}, 10)
@@ -162,27 +162,11 @@ def test_what_has_found_its_node_is_looked_for_no_more(
     assert asked == [4], "only there is something that nobody has found"
 
 
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list that the keys of all commits go into that are opened from now on."""
-    keys: list[str] = []
-    original = CheckpointStore.commits
-
-    def note(self: CheckpointStore, wanted: Iterable[str]) -> dict[str, Commit]:
-        listed = list(wanted)
-        keys.extend(listed)
-        return original(self, listed)
-
-    monkeypatch.setattr(CheckpointStore, "commits", note)
-    return keys
-
-
-def test_states_that_another_root_has_rows_of_are_not_opened(
-    left: Left, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_states_that_another_root_has_rows_of_are_not_opened(left: Left) -> None:
     left.state(4)
-    asked = opened(monkeypatch)
+    left.store.opened.clear()
     KnownStates.open(left.database, left.store, "bb" * 16)
-    assert asked == []
+    assert left.store.opened == []
 
 
 @pytest.mark.parametrize("most", [0, 2000])
@@ -190,12 +174,12 @@ def test_states_of_other_databases_are_opened_once(
     left: Left, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     left.state(4, (4, {"loss": 0.4}), row=False)
-    asked = opened(monkeypatch)
+    left.store.opened.clear()
     monkeypatch.setattr("dasktune.driver.reuse.MOST_READ_AHEAD", most)
     plan = left.plan()
     plan.register(0, {"lr": RATE}, 10)
     assert known(plan, 0) == ([4], {4: {"loss": 0.4}})
-    assert asked == [left.key(4)]
+    assert left.store.opened == [left.key(4)]
     left.store.discard(left.key(4))
     plan = left.plan()
     plan.register(0, {"lr": RATE}, 10)
@@ -224,8 +208,8 @@ def test_a_commit_that_cannot_be_read_is_passed_over(left: Left, tmp_path: Path)
     assert known(plan, 0)[0] == [9]
 
 
-def test_a_fresh_study_asks_for_no_commits(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fresh_study_asks_for_no_commits(left: Left) -> None:
     left.state(4)
-    asked = opened(monkeypatch)
+    left.store.opened.clear()
     left.plan().register(0, {"lr": RATE}, 10)
-    assert asked == [], "states that have rows are not opened"
+    assert left.store.opened == [], "states that have rows are not opened"

@@ -58,18 +58,34 @@ class Waiting(Adding):
         super().train()
 
 
+NUMBERS = {"total": list(range(10_000))}
+
+
+class OfNumbers(Waiting):
+    """Has a state without arrays."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return NUMBERS
+
+
 @pytest.fixture(autouse=True)
 def may_train() -> None:
     MAY_TRAIN.set()
     IS_TRAINING.clear()
 
 
+def host_in(
+    folder: Path, trainer: type[dt.Trainer] = Waiting
+) -> tuple[StageHost, list[StageMessage]]:
+    """Return a host of stages, and the list of its messages."""
+    messages: list[StageMessage] = []
+    job = Job(trainer_class=trainer, config={}, device="cpu", store=str(folder), report_every=1)
+    return StageHost(job, messages.extend), messages
+
+
 @pytest.fixture
 def host(tmp_path: Path) -> tuple[StageHost, list[StageMessage]]:
-    """Return a host of stages, and the list of its messages."""
-    said: list[StageMessage] = []
-    job = Job(trainer_class=Waiting, config={}, device="cpu", store=str(tmp_path), report_every=1)
-    return StageHost(job, said.extend), said
+    return host_in(tmp_path)
 
 
 def stage(stop: int, saves: tuple[int, ...] = ()) -> StageSpec:
@@ -79,15 +95,15 @@ def stage(stop: int, saves: tuple[int, ...] = ()) -> StageSpec:
         start=0,
         stop=stop,
         saves=saves,
-        sequences={name: one.to_json() for name, one in SEQUENCES.items()},
+        sequences={name: sequence.to_json() for name, sequence in SEQUENCES.items()},
         chain=(chain.base, chain.values.hex(), chain.length),
         seed=0,
     )
 
 
-def saved(said: list[StageMessage]) -> dict[int, StateSaved]:
+def saved(messages: list[StageMessage]) -> dict[int, StateSaved]:
     """Return the messages of durable states by step."""
-    return {one.step: one for one in said if isinstance(one, StateSaved)}
+    return {message.step: message for message in messages if isinstance(message, StateSaved)}
 
 
 def test_suspension_is_measured_from_last_step_of_stage(
@@ -137,15 +153,12 @@ def test_an_order_for_a_later_step_is_part_of_no_suspension(
     assert (message.step, control.ordered) == (4, None)
 
 
-def test_a_state_of_numbers_alone_has_its_bytes_counted(
-    host: tuple[StageHost, list[StageMessage]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    numbers = {"total": list(range(10_000))}
-    monkeypatch.setattr(Waiting, "state_dict", lambda self: numbers)
-    host[0].run(stage(1))
-    host[0].close(30)
-    (message,) = saved(host[1]).values()
-    assert message.snapshot_bytes > len(json.dumps(numbers, separators=(",", ":")))
+def test_a_state_of_numbers_alone_has_its_bytes_counted(tmp_path: Path) -> None:
+    host, messages = host_in(tmp_path, OfNumbers)
+    host.run(stage(1))
+    host.close(30)
+    (message,) = saved(messages).values()
+    assert message.snapshot_bytes > len(json.dumps(NUMBERS, separators=(",", ":")))
 
 
 def row(seconds: float | None, nbytes: int | None) -> StageRow:

@@ -21,6 +21,7 @@ from dasktune.sequences import Piecewise
 from dasktune.trainer import run_alone
 from dasktune.trainer.check_resume.differences import state_differences
 from dasktune.trainer.lifecycle import TrainerRun
+from tests.study_folder import working_in
 
 FILE = Path(__file__).parents[2] / "examples" / "cartpole.py"
 GOOD = {"lr": 0.1, "discount": 0.98, "entropy": 0.01, "hidden": 16}
@@ -160,11 +161,13 @@ def test_it_resumes_exactly_in_a_new_process(example: Any) -> None:
     assert report.ok, str(report)
 
 
-def test_what_is_missing_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_said_with_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "gymnasium", None)
-    monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "cartpole", raising=False)
-    done = CliRunner().invoke(app, ["preview", str(FILE)])
+    with working_in(tmp_path):
+        done = CliRunner().invoke(app, ["preview", str(FILE)])
     assert done.exit_code == 2
     assert "Gymnasium must be installed: pip install 'dasktune[rl]'" in done.stderr
     assert "Traceback" not in done.stderr

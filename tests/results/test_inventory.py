@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,12 @@ from distributed import Client
 import dasktune as dt
 from dasktune.results.inventory import Inventory, take_inventory
 from dasktune.sequences import Constant, Piecewise, Sequence
-from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.codec import encode
 from dasktune.storage.database.database import Batch
 from dasktune.storage.database.schema import CheckpointRow
 from dasktune.storage.leases import Lease, Leases
 from dasktune.study.study import Study
+from tests.storage.noting_store import NotingStore
 
 STEPS = 8
 
@@ -49,7 +49,7 @@ class Lab:
     def __init__(self, folder: Path, client: Client) -> None:
         self.folder = folder
         self.client = client
-        self.store = CheckpointStore(str(folder))
+        self.store = NotingStore(str(folder))
         self._open: list[Study] = []
 
     def study(self, name: str, *, database: str = "dasktune.db", **options: Any) -> Study:
@@ -205,28 +205,12 @@ def test_inventory_states_of_other_databases_are_counted(lab: Lab) -> None:
     assert stranger.step == 8
 
 
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list that the keys of all commits go into that are opened from now on."""
-    keys: list[str] = []
-    original = CheckpointStore.commits
-
-    def note(self: CheckpointStore, wanted: Iterable[str]) -> dict[str, Commit]:
-        listed = list(wanted)
-        keys.extend(listed)
-        return original(self, listed)
-
-    monkeypatch.setattr(CheckpointStore, "commits", note)
-    return keys
-
-
-def test_inventory_commits_in_database_are_not_opened(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inventory_commits_in_database_are_not_opened(lab: Lab) -> None:
     study = lab.trained("one", Constant(0.1), LATER)
-    asked = opened(monkeypatch)
+    lab.store.opened.clear()
     lab.inventory(study, opens=True)
-    assert asked == []
-    assert len(lab.inventory(None).holdings) == len(asked) == 3
+    assert lab.store.opened == []
+    assert len(lab.inventory(None).holdings) == len(lab.store.opened) == 3
 
 
 def test_inventory_without_database_names_training_software(lab: Lab) -> None:

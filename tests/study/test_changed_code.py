@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 
@@ -12,6 +13,7 @@ from distributed import Client
 
 import dasktune as dt
 from dasktune.sequences import Constant
+from tests.study_folder import working_in
 
 PROGRAM = """
     import dasktune as dt
@@ -78,10 +80,12 @@ class Program:
 
 
 @pytest.fixture
-def program(tmp_path: Path, two_threads: Client, monkeypatch: pytest.MonkeyPatch) -> Program:
+def program(
+    tmp_path: Path, two_threads: Client, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Program]:
     """Return a program that can be changed between studies."""
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    return Program(tmp_path, two_threads, monkeypatch)
+    with working_in(tmp_path):
+        yield Program(tmp_path, two_threads, monkeypatch)
 
 
 def test_class_attribute_set_after_the_class_trains_again(program: Program) -> None:
