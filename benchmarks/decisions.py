@@ -64,7 +64,7 @@ def measure(short: bool) -> list[Figure]:
             note=f"median of {repeats} ratios of runs next to each other",
         ),
         _memory(many),
-        _per_boundary(FEW, 3 if short else POP_ROUNDS),
+        _per_boundary(FEW, 1 if short else POP_ROUNDS),
         _per_trial("four hyper-parameters", SPACE, many, repeats),
         _per_trial("one of 1,000 options", OPTIONS, FEW if short else SHORT_MANY, 3),
     ]

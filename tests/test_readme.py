@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 import dasktune as dt
 from dasktune.trainer import run_alone
+from tests.forked import run_forked
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -42,19 +42,13 @@ def test_readme_commands_predict_record_and_replay(tmp_path: Path) -> None:
     (tmp_path / "tune.py").write_text(BLOCKS[0])
     section = README.split("## A target, and a time")[1].split("\n## ")[0]
     assert "--orders 25" in section
-    section = section.replace("--orders 25", "--orders 4")
+    section = section.replace("--orders 25", "--orders 2")
     shown = re.sub(r"\\\n\s*", "", "\n".join(re.findall(r"^    .*", section, re.MULTILINE)))
 
     def command(line: str) -> str:
         program = "from dasktune.cli import main; main()"
         arguments = shlex.split(line, comments=True)[1:]
-        done = subprocess.run(
-            [sys.executable, "-c", program, *arguments],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_forked([sys.executable, "-c", program, *arguments], cwd=tmp_path, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -62,7 +56,7 @@ def test_readme_commands_predict_record_and_replay(tmp_path: Path) -> None:
     predicted, recorded, replayed = map(command, shown.splitlines())
     assert re.search(r"^90 +0\.\d+ ", predicted, re.MULTILINE)
     assert recorded.startswith("tune.zarr: 6 configurations, 6 of them with all 60 steps; accuracy")
-    rows = re.findall(r"^(\w+) +4 of 4 ", replayed, re.MULTILINE)
+    rows = re.findall(r"^(\w+) +2 of 2 ", replayed, re.MULTILINE)
     assert rows == ["pop", "bandit", "random"] * 2
     assert re.search(r"^random .* (\S+) \(\S+ to \S+\) ", replayed, re.MULTILINE), "orders matter"
     assert "of each time" not in replayed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 from dasktune.algos.curves import Curve
+from tests.forked import run_forked
 
 pytestmark = pytest.mark.process
 
@@ -21,7 +21,7 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 def test_the_short_version_times_both(tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
     command = [sys.executable, str(FOLDER / "curve_reference.py"), "--short", "--json", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    done = run_forked(command, text=True, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
     figures = {one["name"]: one for one in json.loads(path.read_text())["figures"]}
     for points in (10, 40, 100):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.forked import run_forked
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
@@ -21,7 +22,7 @@ STEP_SECONDS = 0.8 * 0.08
 def test_the_simulator_trains_the_steps_of_the_live_run(tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
     command = [sys.executable, str(FOLDER / "live_and_simulated.py"), "--short", "--json", path]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+    done = run_forked(command, text=True, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
     figures = {one["name"]: one for one in json.loads(path.read_text())["figures"]}
     assert figures["Default, 2 workers: steps, simulated over live"]["value"] == 1

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 
 from dasktune.storage.checkpoints import CheckpointStore
+from tests.forked import run_forked
 from tests.services import S3Server
 from tests.slurm_server import Slurm
 
@@ -49,15 +48,8 @@ def edit(path: Path, before: str, after: str) -> None:
 def summary_of(file: Path, *arguments: str, where: Path) -> dict[str, Any]:
     """Run a study file in a folder and return the summary of its study."""
     where.mkdir(exist_ok=True)
-    done = subprocess.run(
-        [*PROGRAM, "run", str(file), *arguments, "--json", "--no-progress", "--no-report"],
-        cwd=where,
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    options = ("--json", "--no-progress", "--no-report")
+    done = run_forked([*PROGRAM, "run", str(file), *arguments, *options], cwd=where, text=True)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)["summary"]
     return found
