@@ -167,7 +167,7 @@ def _rows_of(url: str, batches: list[list[tuple[Outcome, str]]]) -> list[list[tu
     made = insertions(sa.make_url(url).get_backend_name())
 
     def rows(batch: Batch, name: str) -> tuple[str, Any]:
-        return made[name].sql, [made[name].values(row) for row in getattr(batch, name)]
+        return made[name].sql, made[name].values(getattr(batch, name))
 
     return [[rows(batch, name) for name in TABLES] for batch in database.batches]
 

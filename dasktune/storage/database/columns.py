@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from operator import attrgetter
 from typing import Any
@@ -32,6 +32,10 @@ class JsonText(sa.types.TypeDecorator[Any]):
     def process_bind_param(self, value: Any, dialect: object) -> str:
         """Return the text of a value."""
         return value if isinstance(value, Encoded) else to_text(value)
+
+    def texts_of(self, values: Iterable[Any]) -> list[Any]:
+        """Return the texts of many values, without a call for each."""
+        return [value if isinstance(value, Encoded) else to_text(value) for value in values]
 
     def process_result_value(self, value: Any, dialect: object) -> Any:
         """Return the value of a text."""
@@ -63,6 +67,10 @@ class MetricsText(JsonText):
         """Return the text of metrics."""
         return metrics_to_text(value)
 
+    def texts_of(self, values: Iterable[Any]) -> list[Any]:
+        """Return the texts of many metrics, without another call for each."""
+        return list(map(metrics_to_text, values))
+
     def process_result_value(self, value: Any, dialect: object) -> dict[str, float]:
         """Return the metrics of a text."""
         return metrics_from_json(_loaded(value))
@@ -82,6 +90,10 @@ class ExactFloat(sa.types.TypeDecorator[float]):
         """Return the spelling of a float."""
         return None if value is None else repr(float(value))
 
+    def texts_of(self, values: Iterable[float | None]) -> list[Any]:
+        """Return the spellings of many floats, without a call for each."""
+        return [None if value is None else repr(float(value)) for value in values]
+
     def process_result_value(self, value: Any, dialect: object) -> float | None:
         """Return the float of a spelling."""
         return None if value is None else float(value)
@@ -94,8 +106,8 @@ def columns_of(kind: type, table: sa.Table) -> list[sa.Column[Any]]:
 
 def row_values(
     kind: type, table: sa.Table, derived: Mapping[str, Callable[[Any], Any]]
-) -> Callable[[Any], tuple[Any, ...]]:
-    """Return a function from a row to the plain values of its table's columns.
+) -> Callable[[Sequence[Any]], list[tuple[Any, ...]]]:
+    """Return a function from rows to the plain values of their table's columns.
 
     Parameters
     ----------
@@ -110,17 +122,20 @@ def row_values(
     if [*names, *derived] != table.columns.keys():
         raise TypeError(f"columns of {table.name} must be the fields of {kind.__name__}")
     read, extra = attrgetter(*names), tuple(derived.values())
-    # Called for every row of every report, so only columns with a spelling of their own cost.
+    # Every report is a row: column by column, most of its values take no call of ours.
     spelled = [
-        (index, column.type.process_bind_param)
+        (index, column.type.texts_of)
         for index, column in enumerate(columns_of(kind, table))
         if isinstance(column.type, JsonText | ExactFloat)
     ]
 
-    def values(row: Any) -> tuple[Any, ...]:
-        plain = list(read(row))
-        for index, spell in spelled:
-            plain[index] = spell(plain[index], None)
-        return *plain, *(compute(row) for compute in extra)
+    def values(rows: Sequence[Any]) -> list[tuple[Any, ...]]:
+        if not rows:
+            return []
+        columns: list[Iterable[Any]] = list(zip(*map(read, rows), strict=True))
+        for index, texts_of in spelled:
+            columns[index] = texts_of(columns[index])
+        columns += [map(compute, rows) for compute in extra]
+        return list(zip(*columns, strict=True))
 
     return values

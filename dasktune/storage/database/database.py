@@ -195,7 +195,7 @@ class Database:
         """
         try:
             values = [
-                (insertion.sql, [insertion.values(row) for row in rows])
+                (insertion.sql, insertion.values(rows))
                 for name, insertion in self._insertions.items()
                 if (rows := getattr(batch, name))
             ]

@@ -40,18 +40,18 @@ _KINDS: Mapping[str, type] = {
 
 @dataclass(frozen=True, slots=True)
 class Insertion:
-    """The statement that writes a row of one table, and the parameters of a row.
+    """The statement that writes a row of one table, and the parameters of rows.
 
     Parameters
     ----------
     sql
         The statement, its parameters by position.
     values
-        Returns the parameters of a row.
+        Returns the parameters of each of the rows.
     """
 
     sql: str
-    values: Callable[[Any], tuple[Any, ...]]
+    values: Callable[[Sequence[Any]], list[tuple[Any, ...]]]
 
 
 def insertions(dialect: str) -> dict[str, Insertion]:

@@ -1,0 +1,55 @@
+"""Insertions: the parameters of rows."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from dasktune.storage.database.insertions import insertions
+from dasktune.storage.database.schema import MetricRow
+from dasktune.storage.metrics import metrics_to_text
+
+METRICS = {"loss": 0.5}
+
+
+def _calls(function: Callable[[], object]) -> int:
+    """Return how many Python functions a call runs, itself included."""
+    events: list[str] = []
+    gc.disable()  # it calls Python functions of its own
+    sys.setprofile(lambda frame, event, argument: events.append(event))
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    return events.count("call")
+
+
+def _rows(count: int) -> list[MetricRow]:
+    return [
+        MetricRow(key=f"k{step}", root="r", step=step, values=METRICS, seconds=0.25)
+        for step in range(count)
+    ]
+
+
+def test_values_of_more_reports_call_only_their_encoder() -> None:
+    values_of = insertions("sqlite")["metrics"].values
+    few, many = _rows(2), _rows(200)
+    values_of(few)  # quotes the names of metrics, once
+    calls = [_calls(lambda r=rows: values_of(r)) for rows in (few, many)]
+    own = _calls(lambda: metrics_to_text(METRICS)) - 1  # the lambda
+    assert calls[1] - calls[0] == (len(many) - len(few)) * own
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgresql", "mysql"])
+def test_values_of_no_rows_are_none(dialect: str) -> None:
+    assert all(insertion.values([]) == [] for insertion in insertions(dialect).values())
+
+
+def test_values_of_rows_are_those_of_each_in_order() -> None:
+    rows = _rows(3)
+    values_of = insertions("sqlite")["metrics"].values
+    assert values_of(rows) == [("k0", "r", 0, '{"loss":0.5}', 0.25), *values_of(rows[1:])]
