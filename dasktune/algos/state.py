@@ -137,7 +137,7 @@ class _Code:
     """
 
     def __init__(self) -> None:
-        self._constants: dict[str, Any] = {"inf": math.inf}
+        self._constants: dict[str, Any] = {"lowest": -math.inf, "highest": math.inf}
         self._variables = 0
 
     def variable(self) -> str:
@@ -212,7 +212,7 @@ def _written(code: _Code, kind: Any, value: str) -> str:
 
 def _written_parts(code: _Code, shape: Any, inner: tuple[Any, ...], value: str) -> str:
     if shape is float:
-        return f"({value} if -inf < {value} < inf else None)"
+        return f"({value} if lowest < {value} < highest else None)"
     if shape is tuple:
         target, cells = _target(code, shape[inner])
         return f"[[{', '.join(cells)}] for {target} in ({value},)][0]"
@@ -295,7 +295,7 @@ def _read(code: _Code, kind: Any, value: str, known: frozenset[type]) -> str:
 def _read_present(code: _Code, kind: Any, value: str, known: frozenset[type]) -> str:
     shape, inner = _shape(kind)
     if shape is float:
-        return f"({value} if type({value}) is float else {code.constant(_float)}({value}))"
+        return f"({value} if {value}.__class__ is float else {code.constant(_float)}({value}))"
     name = code.constant(shape)
     if shape in known:
         return f"readers[{name}]({value})"
@@ -311,7 +311,9 @@ def _read_present(code: _Code, kind: Any, value: str, known: frozenset[type]) ->
         return f"{name}({value})"
     if shape in (Literal, Any, object):
         return value
-    return f"({value} if type({value}) is {name} else {code.constant(_checked)}({value}, {name}))"
+    # `type` would be called for each number, in twice the time.
+    check = f"{code.constant(_checked)}({value}, {name})"
+    return f"({value} if {value}.__class__ is {name} else {check})"
 
 
 def _read_items(

@@ -44,7 +44,7 @@ def test_values_of_more_reports_call_only_their_encoder() -> None:
     assert calls[1] - calls[0] == (len(many) - len(few)) * own
 
 
-@pytest.mark.parametrize("dialect", ["sqlite", "postgresql", "mysql"])
+@pytest.mark.parametrize("dialect", ["sqlite", "postgresql"])
 def test_values_of_no_rows_are_none(dialect: str) -> None:
     assert all(insertion.values([]) == [] for insertion in insertions(dialect).values())
 
