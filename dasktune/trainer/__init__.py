@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dasktune.trainer.base import Trainer, problems_of
-from dasktune.trainer.check_resume.check import ResumeReport, check_resume
+from dasktune.trainer.check_resume.check import CheckLimit, ResumeReport, check_resume
 from dasktune.trainer.check_resume.differences import Difference, state_differences
 from dasktune.trainer.code import TrainerCode, pack, unpack
 from dasktune.trainer.data import ResumableLoader
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dasktune.trainer.torch import TorchTrainer
 
 __all__ = [
+    "CheckLimit",
     "Difference",
     "Fingerprint",
     "LoneRun",

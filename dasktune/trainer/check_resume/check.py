@@ -240,8 +240,8 @@ class CheckLimit:
     steps
         Most steps in all; None for what the check takes by itself. A check trains at least 4.
     seconds
-        Time after which it begins no step above `free`, and says what it did not reach; None
-        for no limit.
+        Time of training after which it begins no step above `free`, and says what it did not
+        reach; None for no limit. Starting its two processes takes a few seconds more.
     free
         Number of steps that it may train however long they take.
     """
@@ -292,7 +292,10 @@ def _findings(
                 )
             )
 
-        whole = findings("whole", plan.spans, min(free, plan.total), seconds)
+        is_limited = limit.seconds is not None
+        # A limited check keeps half of its time for resuming.
+        first = seconds / 2 if is_limited else seconds
+        whole = findings("whole", plan.spans, min(free, plan.total), first)
         reached = whole["reached"]
         spans = [
             Span(split=split, stop=min(stop, reached))
@@ -300,8 +303,8 @@ def _findings(
             if split < reached
         ]
         # The loader of the first process may promise one resumption more.
-        is_limited = limit.seconds is not None
-        rest = findings("rest", spans, free - whole["trained"], seconds if is_limited else None)
+        left = max(0.0, seconds - whole["seconds"]) if is_limited else None
+        rest = findings("rest", spans, max(0, free - whole["trained"]), left)
     return whole, rest
 
 

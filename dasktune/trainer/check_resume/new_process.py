@@ -130,12 +130,17 @@ class StepMeter:
         self.trained = 0
 
     @property
+    def seconds(self) -> float:
+        """Time since the job began."""
+        return self._clock() - self._start
+
+    @property
     def is_over(self) -> bool:
         """Whether the job should begin no further step."""
         seconds = self._job.seconds
         if seconds is None or self.trained < self._job.free:
             return False
-        return self._clock() - self._start >= seconds
+        return self.seconds >= seconds
 
     def advance(self, run: TrainerRun, values: Mapping[str, Value]) -> None:
         """Train one step."""
@@ -183,6 +188,7 @@ def _whole(job: CheckJob, trainer_class: type, meter: StepMeter) -> dict[str, An
         "epochs": epochs.ends,
         "later": epochs.later_end(spans[0].split, run.step),
         "trained": meter.trained,
+        "seconds": meter.seconds,
     }
 
 

@@ -13,8 +13,8 @@ from torch import nn
 from dasktune.errors import ConfigurationError, TrainerError
 from dasktune.sequences import MultiStep
 from dasktune.trainer.base import Trainer
-from dasktune.trainer.check_resume.check import CheckLimit, check_resume
-from dasktune.trainer.check_resume.new_process import run_in_new_process
+from dasktune.trainer.check_resume.check import CheckLimit, _within, check_resume
+from dasktune.trainer.check_resume.new_process import CheckJob, StepMeter, run_in_new_process
 from dasktune.trainer.data import ResumableLoader
 from dasktune.trainer.torch import TorchTrainer
 from tests.forked import run_forked
@@ -656,3 +656,50 @@ def test_on_a_gpu(deterministic):
     report = check(trainer_class, device="cuda", run=run_in_new_process)
     assert report.ok, str(report)
     assert report.tolerance == (0 if deterministic else 1e-3)
+
+
+class Ticking:
+    """A clock that goes on by one second each time it is read."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        self.now += 1.0
+        return self.now
+
+
+def job(**fields):
+    given = {"part": "whole", "code": None, "values": (), "total": 7, "spans": ()}
+    return CheckJob(**given, config={}, seed=0, device="cpu", folder="", **fields)
+
+
+class Still:
+    def advance(self, values):
+        """Train nothing."""
+
+
+def test_meter_counts_free_steps_before_the_time():
+    meter = StepMeter(job(free=2, seconds=2.0), Ticking())
+    for _ in range(2):
+        assert not meter.is_over
+        meter.advance(Still(), {})
+    assert [meter.is_over, meter.is_over] == [False, True]
+    assert meter.trained == 2
+
+
+def test_meter_without_a_limit_never_reads_the_clock():
+    clock = Ticking()
+    meter = StepMeter(job(), clock)
+    assert not meter.is_over
+    assert clock.now == 1.0
+
+
+def test_within_compares_metrics_and_the_last_state():
+    whole = {"metrics": {3: {"loss": 1.0}}, "final": {"w": np.ones(3), "generators": 1}}
+    span = {"split": 2, "stop": 3, "metrics": {3: {"loss": 1.0001}}}
+    final = {"w": np.ones(3) * 1.0001, "generators": 2}
+    assert list(_within(whole, {"spans": [span], "final": final}, 1e-3)) == []
+    assert list(_within(whole, {"spans": [span]}, 1e-3)) == []
+    paths = [each.path for each in _within(whole, {"spans": [span, span], "final": final}, 1e-6)]
+    assert paths == ["metrics after step 3['loss']", "state['w']"]
