@@ -300,6 +300,7 @@ def test_study_of_rule_1_with_another_config_is_refused(folder: Path) -> None:
 
 
 def test_gc_names_the_states_of_rule_1(folder: Path) -> None:
+    call_cli("migrate", "store")
     text = call_cli("gc", "store", "--keep", "none", "--grace", "0s", "--dry-run")
     assert "its fingerprint was taken by another rule, so nothing is trained from it" in text
     assert "whose fingerprints were taken by another rule: no run uses them" in text
@@ -360,11 +361,13 @@ def test_old_trace_is_simulated_with_equal_results(tmp_path: Path) -> None:
 
 
 def test_status_reads_an_old_database(folder: Path) -> None:
+    call_cli("migrate", "store")
     found = json.loads(call_cli("status", "store", "--json"))
     assert {study["study"] for study in found} == set(expected("studies"))
 
 
 def test_ls_reads_an_old_store(folder: Path) -> None:
+    call_cli("migrate", "store")
     found: Mapping[str, Any] = json.loads(call_cli("ls", "store", "--json"))
     text = json.dumps(found)
     assert all(name in text for name in expected("studies"))

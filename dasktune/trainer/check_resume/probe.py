@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import count, islice
@@ -152,6 +153,11 @@ def _digests(value: Any, path: str, seen: set[int], depth: int) -> Iterator[tupl
     if isinstance(value, _PLAIN):
         yield path, leaf_digest(value)
         return
+    if isinstance(value, FunctionType) and _is_ours(value) and id(value) not in seen:
+        seen.add(id(value))
+        for place, item in _of_function(value).items():
+            yield from _digests(item, place, seen, depth + 1)
+        return
     is_opaque = isinstance(value, _OPAQUE) or _home(value) in _MACHINERY
     if is_opaque or id(value) in seen or depth > _MAX_DEPTH:
         return
@@ -176,7 +182,7 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield f"len({path})", len(value)
         for key, item in zip(keys, value.values(), strict=True):
             yield f"{path}[{key!r}]", item
-    elif isinstance(value, (list, tuple)):
+    elif isinstance(value, (list, tuple, deque)):
         yield f"len({path})", len(value)
         for index, item in enumerate(value):
             yield f"{path}[{index}]", item
