@@ -162,14 +162,14 @@ def _imported(code: TrainerCode) -> type:
         raise ClusterError(
             f"{name} cannot be imported here: {error}; install its package on the workers"
         ) from error
-    found = _checked(imported, name)
-    if differs := differing(code.parts, code_parts(found)):
+    opened = _checked(imported, name)
+    if differs := differing(code.parts, code_parts(opened)):
         raise ClusterError(
             f"{name} is not the same here as on the driver, it differs in {', '.join(differs)}: "
             "install the same version of its package on the workers, set no attributes of the "
             "package from outside, and compute in build() what depends on the machine"
         )
-    return found
+    return opened
 
 
 def _checked(value: object, name: str) -> type:

@@ -178,7 +178,7 @@ def installed_net(tmp_path, monkeypatch):
 
 
 def in_process_with(folder, code, tmp_path):
-    """Return what a process that has the package says when it opens the code."""
+    """Return the width or the error that a process with the package prints for the code."""
     path = tmp_path / "code"
     path.write_bytes(pickle.dumps(code))
     script = (
@@ -204,8 +204,8 @@ def test_installed_class_is_checked_on_the_worker(installed_net, tmp_path):
     assert code.kind == "import"
     assert in_process_with(folder, code, tmp_path) == "1"
     net.width = 100
-    said = in_process_with(folder, pack(net), tmp_path)
-    assert "Net is not the same here as on the driver, it differs in class Net" in said
+    printed = in_process_with(folder, pack(net), tmp_path)
+    assert "Net is not the same here as on the driver, it differs in class Net" in printed
 
 
 @pytest.mark.process
@@ -214,5 +214,5 @@ def test_another_version_of_a_package_is_refused(installed_net, tmp_path):
     code = pack(net)
     module = folder / "package_of_mine" / "__init__.py"
     module.write_text(module.read_text().replace("return 1", "return 12"))
-    said = in_process_with(folder, code, tmp_path)
-    assert "it differs in function gain: install the same version" in said
+    printed = in_process_with(folder, code, tmp_path)
+    assert "it differs in function gain: install the same version" in printed
