@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
 from dasktune.algos.base import Inputs
 from dasktune.algos.curves.curve import Prediction, Predictor, Question
 from dasktune.algos.curves.named import checked_predictor
-from dasktune.algos.curves.observed import ObservedCurves
-from dasktune.algos.sampled import Budget, IndependentTrials, Options
+from dasktune.algos.curves.observed import ObservedCurves, checked_rate
+from dasktune.algos.sampled import ADDED_LATER, Budget, IndependentTrials, Options
+from dasktune.algos.state import Readers
 from dasktune.algos.stopping import Bounds, checked_bounds, score_bounds
 from dasktune.errors import ConfigurationError
 from dasktune.sequences.values import Arguments
@@ -29,6 +31,7 @@ class EarlyTermOptions(Options):
     delta: float
     bounds: Bounds | None
     predictor: Predictor
+    rate: str | None = field(default=None, metadata=ADDED_LATER)
 
 
 class EarlyTerm(IndependentTrials):
@@ -59,6 +62,9 @@ class EarlyTerm(IndependentTrials):
     bounds
         ``(low, high)``: the range of the metric, in its own unit and whatever its direction,
         if it is known. Predictions stay within it.
+    rate
+        Name of the learning rate, for the predictor, if it is neither ``lr`` nor
+        ``learning_rate``.
     seed
         Decides the draws of the sampler and of the predictor.
 
@@ -93,6 +99,7 @@ class EarlyTerm(IndependentTrials):
         delta: float = 0.05,
         predictor: Predictor | str | None = None,
         bounds: tuple[float, float] | None = None,
+        rate: str | None = None,
         seed: int = 0,
         sampler: object = None,
     ) -> None:
@@ -104,6 +111,7 @@ class EarlyTerm(IndependentTrials):
             delta=check.real("delta", delta),
             bounds=checked_bounds(check, bounds),
             predictor=checked_predictor(check, predictor),
+            rate=checked_rate(check, rate),
         )
         if not 0 < options.delta <= 1:
             check.add(f"delta must be > 0 and <= 1, got {delta}")
@@ -118,8 +126,13 @@ class EarlyTerm(IndependentTrials):
         """Begin before the first trial."""
         super().begin()
         self._range = None
-        self._curves = ObservedCurves()
+        self._curves = ObservedCurves(self.options.rate)
         self._asked = set()
+
+    @property
+    def readers(self) -> Readers:
+        """The reader of curves, which knows the learning rate."""
+        return {ObservedCurves: partial(ObservedCurves.from_json, rate=self.options.rate)}
 
     def draw(self) -> Register:
         """Return the next trial, whose curve is observed from now on."""

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 
 import numpy as np
 
@@ -54,14 +54,27 @@ class Budget:
         )
 
 
+ADDED_LATER: Final = {"added": "later"}
+"""Metadata of an option that was added to a tuner whose identity may be in event logs."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The own arguments of a kind of tuner; their names and values are part of its identity."""
+    """The own arguments of a kind of tuner; their names and values are part of its identity.
+
+    A field with the metadata `ADDED_LATER` is part of it only if it is not None: tuners of
+    before the field was added keep their identity.
+    """
 
     def identity(self) -> dict[str, object]:
         """Return the values by name, as JSON."""
         hints = types_of(type(self))
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {
+            field.name: value
+            for field in fields(self)
+            for value in [getattr(self, field.name)]
+            if value is not None or field.metadata != ADDED_LATER
+        }
         return {
             name: value.identity() if isinstance(value, Predictor) else to_json(hints[name], value)
             for name, value in values.items()

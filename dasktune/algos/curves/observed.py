@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dasktune.algos.curves.curve import MOST_SIBLINGS, Branch, Curve
+from dasktune.errors import ConfigurationError, unknown
+from dasktune.sequences.values import Arguments
 from dasktune.types import Register, Sequences, Step, ValueFunction
 
 RATE_NAMES: Final = ("lr", "learning_rate")
@@ -44,6 +46,10 @@ class ObservedCurves:
     def register(self, trial: Register) -> None:
         """Add a new trial, with its sequences."""
         number, stop = trial.trial, trial.max_steps
+        if self._rate is not None and self._rate not in trial.sequences:
+            raise ConfigurationError(
+                f"rate: {unknown('hyper-parameter', self._rate, trial.sequences)}"
+            )
         self._steps[number], self._scores[number] = [], []
         self._rates[number] = rates_of(trial.sequences, stop, self._rate)
         self._pieces[number] = {
@@ -118,9 +124,11 @@ class ObservedCurves:
         ]
 
     @classmethod
-    def from_json(cls, document: list[Mapping[str, Any]]) -> ObservedCurves:
-        """Return the curves of such a document."""
-        curves = cls()
+    def from_json(
+        cls, document: list[Mapping[str, Any]], rate: str | None = None
+    ) -> ObservedCurves:
+        """Return the curves of such a document; `rate` is as for a new object."""
+        curves = cls(rate)
         for entry in document:
             trial = entry["trial"]
             curves._steps[trial] = list(entry["steps"])
@@ -132,6 +140,14 @@ class ObservedCurves:
                 for name, pieces in entry["pieces"].items()
             }
         return curves
+
+
+def checked_rate(check: Arguments, rate: object) -> str | None:
+    """Return the name of a learning rate, or None; `check` keeps the problem."""
+    if rate is None or (isinstance(rate, str) and rate):
+        return rate
+    check.add(f"rate must be the name of a hyper-parameter, got {rate!r}")
+    return None
 
 
 def rates_of(

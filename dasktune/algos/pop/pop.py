@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 from dasktune.algos.base import Inputs
 from dasktune.algos.curves.curve import Prediction, Predictor, Question, future_steps
 from dasktune.algos.curves.named import checked_predictor
-from dasktune.algos.curves.observed import ObservedCurves
+from dasktune.algos.curves.observed import ObservedCurves, checked_rate
 from dasktune.algos.pop.active import BEHIND, Active, Label
 from dasktune.algos.pop.allocation import Expectation, divide
 from dasktune.algos.pop.goal import Range, goal_of, ranges_in, seconds_in, within_ranges
-from dasktune.algos.sampled import Budget, Options, SampledTuner
+from dasktune.algos.sampled import ADDED_LATER, Budget, Options, SampledTuner
+from dasktune.algos.state import Readers
 from dasktune.algos.stopping import beyond_bounds
 from dasktune.errors import ConfigurationError, InternalError, refuse, unknown
 from dasktune.sequences.values import Arguments
@@ -49,6 +51,7 @@ class POPOptions(Options):
     barrier: bool
     ends_poor: bool
     predictor: Predictor
+    rate: str | None = field(default=None, metadata=ADDED_LATER)
 
     def check(self, check: Arguments, max_steps: Step) -> None:
         """Add to `check` the problems of the options that are out of their range."""
@@ -114,6 +117,9 @@ class POP(SampledTuner):
     predictor
         Predicts curves: one of `dasktune.algos.curves`, also by its name, or one of your own;
         None for `PriorFitted`.
+    rate
+        Name of the learning rate, for the predictor, if it is neither ``lr`` nor
+        ``learning_rate``.
     seed
         Decides the draws of the sampler and of the predictor.
     sampler
@@ -170,6 +176,7 @@ class POP(SampledTuner):
         barrier: bool = False,
         ends_poor: bool = False,
         predictor: Predictor | str | None = None,
+        rate: str | None = None,
         seed: int = 0,
         sampler: object = None,
     ) -> None:
@@ -190,6 +197,7 @@ class POP(SampledTuner):
             barrier=bool(barrier),
             ends_poor=bool(ends_poor),
             predictor=checked_predictor(check, predictor),
+            rate=checked_rate(check, rate),
         )
         options.check(check, budget.max_steps)
         self.goal = self._given
@@ -231,7 +239,7 @@ class POP(SampledTuner):
 
     def begin(self) -> None:
         """Begin without a trial."""
-        self.curves = ObservedCurves()
+        self.curves = ObservedCurves(self.options.rate)
         self._direction = Direction.MAXIMIZE
         self._active = {}
         self._turns = 0
@@ -241,6 +249,11 @@ class POP(SampledTuner):
         self._best = self._worst = None
         self._round = set()
         self._over = False
+
+    @property
+    def readers(self) -> Readers:
+        """The reader of curves, which knows the learning rate."""
+        return {ObservedCurves: partial(ObservedCurves.from_json, rate=self.options.rate)}
 
     def derive(self) -> None:
         """Set the goal, and the expectation of each trial."""
