@@ -112,9 +112,8 @@ class Attempts:
     recorder
         Records states, metrics and ends.
     store
-        Where states are looked up whose messages were lost.
-    lookups
-        The same store, for what can be looked up later as well; `store` if None.
+        Where states and metrics are looked up whose messages were lost: it must not wait long,
+        since the driver's loop waits for it.
 
     Attributes
     ----------
@@ -131,7 +130,6 @@ class Attempts:
         view: RunView,
         recorder: Recorder,
         store: CheckpointStore,
-        lookups: CheckpointStore | None = None,
     ) -> None:
         self.worker_seconds = 0.0
         self.latest: tuple[Step, Metrics] | None = None
@@ -139,7 +137,6 @@ class Attempts:
         self._view = view
         self._recorder = recorder
         self._store = store
-        self._lookups = store if lookups is None else lookups
         self._open: dict[str, _OpenAttempt] = {}
         self._ends: list[_End] = []
         self._touched: dict[str, bool] = {}
@@ -322,7 +319,11 @@ class Attempts:
     def _reports_of(
         self, known: _OpenAttempt, key: str, steps: Iterable[Step]
     ) -> list[StepMetrics]:
-        """Return the metrics that a saved state covers; asks the store for what was lost."""
+        """Return the metrics that a saved state covers; asks the store for what was lost.
+
+        Metrics that the store cannot give either are left out: a worker evaluates the state
+        again, or trains it again if the state is corrupt, too.
+        """
         reports, missing = [], []
         for step in steps:
             report = known.reports.pop(step, None)
@@ -331,13 +332,24 @@ class Attempts:
             else:
                 reports.append((step, *report))
         if missing:
-            commit = self._store.commit_of(key)
-            stored = {} if commit is None else dict(commit.reports)
+            stored = self._stored_reports(key)
             node = known.order.node
             for step in missing:
                 if step in stored:
                     reports.append((step, node.key_at(step), stored[step]))
         return sorted(reports, key=lambda report: report[0])
+
+    def _stored_reports(self, key: str) -> dict[Step, Metrics]:
+        """Return the metrics in the commit of a key; none if it is corrupt, newer or away."""
+        try:
+            commit = self._store.commits([key]).get(key)
+        except StorageError as error:
+            logger.warning("the metrics of state %s cannot be read: %s", key, error)
+            return {}
+        if commit is None:
+            logger.warning("state %s has no commit that can be read", key)
+            return {}
+        return dict(commit.reports)
 
     def _ended(self, known: _OpenAttempt, message: StageEnded, now: float) -> list[Following]:
         if known.ended_at is None:  # Dask may have told it before
@@ -400,7 +412,7 @@ class Attempts:
         steps = [step for step in sorted(likely) if first <= step <= attempt.stop]
         keys = {step: attempt.node_at(step).key_at(step) for step in steps}
         try:
-            commits = self._lookups.commits(keys.values())
+            commits = self._store.commits(keys.values())
         except StorageError:
             return None
         following: list[Following] = []

@@ -166,7 +166,7 @@ class DaskRunner:
         self._began = time.monotonic()
         # The loop must not wait long for a store that is away: it is asked again later.
         lookups = CheckpointStore(plan.store, LOOK_UP)
-        self._attempts = Attempts(engine.view, recorder, self._store, lookups)
+        self._attempts = Attempts(engine.view, recorder, lookups)
         self._flushed = 0.0
         self._is_draining = False
         self._can_save = True
