@@ -142,6 +142,8 @@ class StoreUse:
         Whether a listing shows the written file.
     removes
         Whether a removed file is gone.
+    conditional
+        Whether the store removes a file only if it has not changed, with one request.
     won
         Whether the process created the file that all processes try to create.
     seconds
@@ -157,6 +159,7 @@ class StoreUse:
     refuses: bool = True
     lists: bool = True
     removes: bool = True
+    conditional: bool = False
     won: bool = False
     seconds: float = 0.0
     made: tuple[str, ...] = ()

@@ -46,11 +46,11 @@ def store(facts: Facts) -> Iterator[Finding]:
         yield STORAGE.ok(
             "store",
             found=f"{facts.store.url}: written, read, listed and removed, "
-            f"{_times(each.seconds for each in taken)} for a small file",
+            f"{_times(each.seconds for each in taken)} for a small file; {_removal(driver)}",
             workers=tuple(each.address for each in visited),
         )
     elif not driver.failed and not facts.workers:
-        yield STORAGE.ok("store", f"{facts.store.url}: the driver can use it")
+        yield STORAGE.ok("store", f"{facts.store.url}: the driver can use it; {_removal(driver)}")
 
 
 def speed(facts: Facts) -> Iterator[Finding]:
@@ -169,6 +169,12 @@ def _use_findings(
             "use another store: this one cannot tell who was first, or shows what is old",
             workers,
         )
+
+
+def _removal(use: StoreUse) -> str:
+    """Return how checkpoints are removed that another process may replace, in words."""
+    way = "by conditional requests" if use.conditional else "with a mark file"
+    return f"checkpoints are removed {way}"
 
 
 def _memory_findings(facts: Facts) -> Iterator[Finding]:

@@ -90,6 +90,7 @@ def use(url: str, folder: str, name: str, seconds: float) -> StoreUse:
         operation = "remove"
         files.remove(f"{own}-small")
         outcome["removes"] = files.read(folder, [f"{name}-small"])[0] is None
+        outcome["conditional"] = name == "driver" and files.removes_conditionally()
     except Exception as error:  # noqa: BLE001 - libraries of stores have errors of their own
         outcome |= {"failed": operation, "reason": reason_of(error)}
     if name != "driver" and time.monotonic() - began > seconds:

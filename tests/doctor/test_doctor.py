@@ -364,6 +364,7 @@ def test_bucket_is_tried_by_every_worker_and_left_unchanged(
     assert "no credentials" in problem.found
     (fine,) = of(found, "store", Status.OK)
     assert len(fine.workers) == 2
+    assert fine.found.endswith("checkpoints are removed by conditional requests")
     assert of(found, "speed", Status.OK) or of(found, "speed", Status.WARNING)
 
 

@@ -71,5 +71,11 @@ class Files(Protocol):
         the file, this one does not.
         """
 
+    def removes_conditionally(self) -> bool:
+        """Return whether `remove_same` is one request that the store carries out as a whole.
+
+        If not, a short-lived mark beside the file keeps other processes from removing it.
+        """
+
     def entries(self, folder: str) -> Iterator[Entry]:
         """Return all files below a folder in any order; an absent folder is empty."""

@@ -124,6 +124,10 @@ class LocalFiles:
                 self.remove(path)
         return is_same
 
+    def removes_conditionally(self) -> bool:
+        """Return False: file systems know no such condition."""
+        return False
+
     def remove_files(self, paths: Iterable[str]) -> None:
         """Remove files, and their parent folders that are empty then."""
         for path in paths:
