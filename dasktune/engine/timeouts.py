@@ -130,6 +130,9 @@ LAST_MESSAGES_SECONDS = 0.3
 STORE_SECONDS = 120.0
 """Retries of a request to the store before its failure is an error."""
 
+REMOVAL_MARK_SECONDS = 600.0
+"""Age at which the mark of a removal is of a dead process: longer than a removal's retries."""
+
 STORE_CHECK_SECONDS = 10.0
 """Retries on opening a store: an address that is wrong should be reported soon."""
 

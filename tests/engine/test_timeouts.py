@@ -15,6 +15,8 @@ NO_WAITS = {
     *("AHEAD_SECONDS", "FAR_SECONDS", "SAME_SECONDS", "SLOW_SECONDS"),  # thresholds
     *("LOOKAHEAD_SECONDS", "REACTION_SECONDS", "TICK_SECONDS"),  # estimates, and a rounding
     *("RATE_SECONDS", "REDRAW_SECONDS"),  # a display's
+    *("ASIDE_SECONDS", "LONGEST_ASIDE_SECONDS"),  # of a decision, below this layer
+    "EPOCH_SECONDS",  # how much a check trains
     "CLOSE_SECONDS",  # the name of a variable
 }
 
@@ -26,6 +28,7 @@ def test_waits_relate_as_their_module_says() -> None:
     assert waits.LEASE_SECONDS < waits.LEASE_LIMIT_SECONDS < waits.STALE_SECONDS
     assert waits.LEASE_STORE_SECONDS < waits.LEASE_SECONDS < waits.STORE_SECONDS
     assert waits.STORE_SECONDS <= waits.LAST_WRITES_SECONDS
+    assert 4 * waits.STORE_SECONDS < waits.REMOVAL_MARK_SECONDS
     users = dt.Timeouts()
     assert max(waits.RESULT_SECONDS, waits.LOOK_UP_SECONDS) < users.silence_seconds
     assert min(users.scheduler_seconds, users.database_seconds) > waits.LAST_WRITES_SECONDS

@@ -12,11 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import uuid4
 
+from dasktune.engine.timeouts import REMOVAL_MARK_SECONDS
 from dasktune.storage.files.base import Files
 from dasktune.storage.layout import MARK
-
-MARK_SECONDS = 600.0
-"""Age from which on a mark is of a dead process: longer than a removal with all its retries."""
 
 
 @contextmanager
@@ -39,7 +37,7 @@ def removal_mark(files: Files, path: str) -> Iterator[bool]:
             files.remove_files([mark])
     else:
         beside = files.entries(path.rpartition("/")[0])
-        oldest = time.time() - MARK_SECONDS
+        oldest = time.time() - REMOVAL_MARK_SECONDS
         if any(entry.path == mark and 0 < entry.modified < oldest for entry in beside):
             files.remove_files([mark])
         yield False
