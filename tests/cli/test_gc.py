@@ -19,6 +19,8 @@ from dasktune.storage.codec import encode
 from dasktune.storage.database.database import Database
 from dasktune.storage.leases import HeldLeases, Lease, Leases
 from dasktune.storage.retention import Keep
+from dasktune.storage.verdicts import Verdicts
+from dasktune.trainer.check_resume.verdict import verdict
 
 from .conftest import UNIQUE, Folder
 
@@ -103,6 +105,15 @@ def test_gc_reports_all_wrong_options_together(folder: Folder) -> None:
         "- grace must be a ",
     ]
     assert folder.command("gc", "nowhere").returncode == 2
+
+
+def test_gc_keeps_the_verdicts_of_resume_checks(tmp_path: Path) -> None:
+    store = old_store(tmp_path)
+    failed = verdict("f0" * 16, "cpu", ok=False, text="state['x'] differs")
+    Verdicts(None, store.files).record(failed)
+    collect(Request(store=str(tmp_path), database=None, budget=1, grace=0.0, removes=True))
+    assert not list(store.keys())
+    assert Verdicts(None, store.files).of(failed.fingerprint) == [failed]
 
 
 def test_without_a_database_the_oldest_go_first(tmp_path: Path) -> None:

@@ -188,9 +188,11 @@ def test_a_check_is_recorded_and_its_verdict_is_the_exit_code() -> None:
     done = command("check", write(text.replace('"counting"', '"forgetful"')))
     assert done.exit_code == 1
     assert "resume check failed: 7 steps with a new process after 2, 3 and 5" in done.stdout
-    refused = command("run", "file.py", "--workers", "1", "--no-report")
-    assert refused.exit_code == 2
-    assert "must resume exactly for its trials to be merged" in refused.stderr
+    named = text.replace('"counting"', '"another"')
+    for name in ("file.py", write(named, "named.py")):
+        refused = command("run", name, "--workers", "1", "--no-report")
+        assert refused.exit_code == 2
+        assert "must resume exactly for its trials to be merged" in refused.stderr
 
 
 def test_config_goes_to_the_functions_that_take_it() -> None:
