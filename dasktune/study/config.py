@@ -144,6 +144,7 @@ class StudyConfig:
             "fingerprint": "none" if covered is None else covered.digest,
             "fingerprint_rule": RULE,
             "parts": {} if covered is None else dict(covered.parts),
+            "gaps": {} if covered is None else dict(covered.gaps),
             "metric": self.metric,
             "direction": _direction_json(self.direction),
             "seed": self.seed,

@@ -242,6 +242,7 @@ def _open_row(
         made = database.create_study(name, root=root, spec=dict(spec), created=time.time())
         if made is not None:
             _warn_of_other_rules(database, name)
+            _warn_of_gaps(name, spec)
             return made
         row = database.study(name)  # another process has created it just now
     if not load_if_exists or row is None:
@@ -270,6 +271,18 @@ def _warn_of_other_rules(database: Database, name: str) -> None:
             "study %s does not use states of %d studies (%s) whose fingerprints were taken by "
             "another rule: their code may differ; 'dasktune gc' lists these states",
             *(name, len(others), ", ".join(others[:3]) + ", ..." * (len(others) > 3)),
+        )
+
+
+def _warn_of_gaps(name: str, spec: Mapping[str, Any]) -> None:
+    """Log the code that the fingerprint of a new study does not cover, and the remedy."""
+    # Most trainers read their data without a word; the command shows this gap.
+    gaps = [f"{gap} ({why})" for gap, why in spec["gaps"].items() if gap != "data"]
+    if gaps:
+        logger.warning(
+            "study %s: the fingerprint cannot tell whether this stays the same: %s; "
+            "'dasktune fingerprint' shows all that counts",
+            *(name, "; ".join(gaps[:5]) + "; ..." * (len(gaps) > 5)),
         )
 
 

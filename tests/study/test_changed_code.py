@@ -24,6 +24,7 @@ PROGRAM = """
         return by
 
     K = 0
+    {more}
 
     class Net(dt.Trainer):
         width = 1
@@ -58,11 +59,15 @@ class Program:
         self._client = client
         self._monkeypatch = monkeypatch
 
-    def run(self, name: str, *, width: int = 1, default: int = 1) -> tuple[float | None, int]:
+    def run(
+        self, name: str, *, width: int = 1, default: int = 1, more: str = ""
+    ) -> tuple[float | None, int]:
         """Return the result of a study, and the steps that it trained."""
         path = self._folder / "code_that_changes.py"
         # The line says which version it is: a file of equal size and time would not be read.
-        path.write_text(dedent(PROGRAM.format(width=width, default=default)) + f"\n# {name}\n")
+        path.write_text(
+            dedent(PROGRAM.format(width=width, default=default, more=more)) + f"\n# {name}\n"
+        )
         spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None
         assert spec.loader is not None
@@ -98,3 +103,13 @@ def test_class_attribute_set_after_the_class_trains_again(program: Program) -> N
 def test_default_from_a_rebound_name_trains_again(program: Program) -> None:
     assert program.run("first") == (3.0, 3)
     assert program.run("another default", default=100) == (300.0, 3)
+
+
+def test_code_that_cannot_be_followed_is_logged_once(
+    program: Program, caplog: pytest.LogCaptureFixture
+) -> None:
+    program.run("first")
+    assert "cannot tell whether this stays the same" not in caplog.text
+    program.run("with text", more="gain = lambda: eval('1')")
+    assert caplog.text.count("cannot tell whether this stays the same") == 1
+    assert "eval (runs text as code; change version when that changes)" in caplog.text

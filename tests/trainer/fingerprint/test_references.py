@@ -342,6 +342,12 @@ def test_objects_of_unknown_content_are_gaps(cover: Cover, head: str, gap: str) 
     assert "version" in found.gaps[name]
 
 
+def test_object_of_dasktune_is_named_without_its_module(cover: Cover) -> None:
+    head = "import dasktune as dt\nX = object.__new__(dt.Study)\nY = dt.Space(lr=[0.1])"
+    gaps = cover({"net.py": training("return X, Y", head)}).gaps
+    assert set(gaps) == {"dasktune.Study", "data"}, "modules move inside a package"
+
+
 def test_the_environment_is_no_constant(cover: Cover, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {"net.py": training("return environ", "from os import environ")}
     before = cover(files).digest
