@@ -25,10 +25,13 @@ from hypothesis import HealthCheck, settings
 from dasktune.cluster.local import local_client
 from dasktune.trainer.isolation import give_own_generator
 from tests import services, slurm_server
+from tests.forked import fork_workers
 
 # Nothing may rest on how long an example, or drawing one, takes: a machine may stand still.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+fork_workers()
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 

@@ -8,11 +8,13 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import dask
 import pytest
 from distributed import Client
 
@@ -41,6 +43,13 @@ class Where(dt.Trainer):
         return {}
 
     def load_state_dict(self, state: Any) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def interpreters() -> Iterator[None]:
+    """Start each worker as users' clusters do: as a new interpreter."""
+    with dask.config.set({"distributed.worker.multiprocessing-method": "spawn"}):
+        yield
 
 
 @pytest.fixture
