@@ -36,6 +36,8 @@ class Cost:
         Lower bound on the wall time, in steps: the maximum over t of t plus the unique
         work deeper than t divided by the workers, and the longest path. Steps that are
         forced serially before depth t delay all that is deeper.
+    state_nbytes
+        Bytes of one state, if that is known; None if not.
     """
 
     trials: int
@@ -45,6 +47,12 @@ class Cost:
     checkpoints: int
     workers: int
     bound_steps: float
+    state_nbytes: int | None = None
+
+    @property
+    def nbytes(self) -> int | None:
+        """Bytes of all checkpoints together; None if the size of a state is not known."""
+        return None if self.state_nbytes is None else self.checkpoints * self.state_nbytes
 
     @property
     def merge_rate(self) -> float:
@@ -60,7 +68,8 @@ class Cost:
             + ("" if self.merge_rate > 1 else ": nothing can merge in this space"),
             f"at least {self.bound_steps:,.1f} steps of wall time on {self.workers:,} workers; "
             f"longest trial {self.critical_path:,} steps",
-            f"{self.checkpoints:,} checkpoints",
+            f"{self.checkpoints:,} checkpoints"
+            + ("" if self.nbytes is None else f", {self.nbytes / 1e6:,.3g} MB"),
         ]
         return "\n".join(lines)
 

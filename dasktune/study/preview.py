@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import overload
 
 from dasktune.algos.grid import Filter, Grid
+from dasktune.errors import ConfigurationError, refuse
 from dasktune.graph.cost import Cost, Costs, StudyTrials, cost_of, costs_of
 from dasktune.graph.save_policy import SavePolicy
 from dasktune.space import Space
+from dasktune.storage.codec import encode
+from dasktune.trainer.base import problems_of
+from dasktune.trainer.isolation import give_own_generator
+from dasktune.trainer.lifecycle import TrainerRun
 from dasktune.types import Sequences, Step
 
 
@@ -20,6 +26,8 @@ def preview(
     *,
     filter: Filter | None = None,
     checkpoint_every: int | None = None,
+    trainer: type | None = None,
+    config: Mapping[str, object] | None = None,
 ) -> Cost: ...
 
 
@@ -41,6 +49,8 @@ def preview(
     *,
     filter: Filter | None = None,
     checkpoint_every: int | None = None,
+    trainer: type | None = None,
+    config: Mapping[str, object] | None = None,
 ) -> Cost | Costs:
     """Return the cost of training every configuration of a space to `max_steps` steps.
 
@@ -57,6 +67,15 @@ def preview(
         As for `dasktune.algos.Grid`.
     checkpoint_every
         As for `dasktune.create_study`.
+    trainer, config
+        The class that trains, and its config: one trainer is built, in this process, to know
+        the bytes of a state. None leaves them out. An optimizer that allocates its state at the
+        first step needs more than that. For one space only.
+
+    Raises
+    ------
+    ConfigurationError
+        If an argument is invalid, or `trainer` is given for several spaces.
 
     Examples
     --------
@@ -77,7 +96,15 @@ def preview(
     """
     saves = SavePolicy(every=checkpoint_every)
     if isinstance(space, Space):
-        return cost_of(_trials(space, max_steps, filter), workers=workers, saves=saves)
+        trials = _trials(space, max_steps, filter)
+        cost = cost_of(trials, workers=workers, saves=saves)
+        if trainer is None:
+            return cost
+        return replace(cost, state_nbytes=_state_nbytes(trainer, config or {}, trials[0][0]))
+    if trainer is not None:
+        raise ConfigurationError(
+            f"trainer must be None for several spaces, got {trainer.__qualname__}"
+        )
     studies = (StudyTrials(trials=_trials(each, max_steps, filter)) for each in space)
     return costs_of(studies, workers=workers, saves=saves)
 
@@ -87,3 +114,12 @@ def _trials(
 ) -> tuple[tuple[Sequences, Step], ...]:
     tuner = Grid(space, max_steps=max_steps, filter=filter)
     return tuple((each.sequences, max_steps) for each in tuner.configurations)
+
+
+def _state_nbytes(trainer: type, config: Mapping[str, object], sequences: Sequences) -> int:
+    """Return the bytes of the state of a trainer before its first step."""
+    refuse(problems_of(trainer))
+    give_own_generator()
+    values = {name: function(0) for name, function in sequences.items()}
+    run = TrainerRun.start(trainer, values, config=config, seed=0, device="cpu")
+    return encode(run.state()).nbytes

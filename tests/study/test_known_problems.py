@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dasktune as dt
 from dasktune.errors import ConfigurationError
+from dasktune.sequences import Constant, MultiStep
 from dasktune.study.study import Study
 
 SPACE = dt.Space(lr=dt.Float(0.1, 1.0))
@@ -82,3 +84,19 @@ def test_optimize_refuses_bounds_that_earlier_trials_break(
         study.optimize(other, progress=False)
     text = "bounds must hold all values of loss, 0 to 2, got 40 at step 8 of trial 1"
     assert text in str(caught.value)
+
+
+class Wide(Counter):
+    def state_dict(self) -> dict[str, Any]:
+        return {"weights": np.zeros(self.config["width"])}
+
+
+def test_preview_with_trainer_gives_bytes_of_all_checkpoints() -> None:
+    space = dt.Space(lr=[Constant(0.1), MultiStep(0.1, milestones=[30], gamma=0.1)])
+    plain = dt.preview(space, max_steps=60)
+    cost = dt.preview(space, max_steps=60, trainer=Wide, config={"width": 125_000})
+    assert (plain.nbytes, cost.checkpoints) == (None, 3)
+    assert cost.nbytes == 3 * 1_000_000
+    assert str(cost) == f"{plain}, 3 MB"
+    with pytest.raises(ConfigurationError, match="trainer must be None for several spaces"):
+        dt.preview([space], max_steps=60, trainer=Wide)  # type: ignore[call-overload]
