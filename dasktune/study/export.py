@@ -35,6 +35,7 @@ ABOUT = "dasktune"
 """Name of the description of the state in a file."""
 
 _TORCH_TRAINER = frozenset({"objects", "values", "generators"})
+_NEWER_PARTS = frozenset({"others"})
 _MODULE = frozenset({"tensors", "buffers", "evaluating", "frozen"})
 _INT_BITS = 2000
 _WIDER = {"bfloat16": "float32", "complex32": "complex64"}
@@ -214,7 +215,7 @@ def parts_of(state: Mapping[str, Any]) -> dict[str, Any]:
     >>> parts_of({"net": {"weight": 1.0}, "epoch": 3})
     {'net': {'weight': 1.0}, 'epoch': 3}
     """
-    if state.keys() != _TORCH_TRAINER:
+    if state.keys() - _NEWER_PARTS != _TORCH_TRAINER:
         return dict(state)
     own = {
         name: saved["tensors"] if isinstance(saved, dict) and saved.keys() == _MODULE else saved

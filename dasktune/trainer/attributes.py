@@ -2,8 +2,9 @@
 
 *Objects* can save and load themselves (modules, optimizers, schedulers, scalers, loaders,
 generators); they are found in containers and in the attributes of other objects, too. *Values*
-are numbers, strings, None, arrays, tensors, and lists, tuples, dicts and sets of these. All else
-(functions, data sets, devices) is left to `build`.
+are numbers, strings, None, arrays, tensors, and lists, tuples, dicts and sets of these. *Others*
+(data sets, objects of other classes, a `deque`) cannot be saved: they must be after loading what
+they were when the state was saved, and a digest of their parts shows whether they are.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ import numpy as np
 import torch
 
 from dasktune.errors import StateError
+from dasktune.storage.tensors import digest_of
+from dasktune.trainer.check_resume.check import is_harmless
+from dasktune.trainer.contents import ContentStamp
 from dasktune.trainer.generators import generator_state, is_generator, restore_generator
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
@@ -55,6 +59,19 @@ def objects(attributes: Mapping[str, Any]) -> dict[str, Any]:
 def values(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes that are values by name."""
     return {name: value for name, value in attributes.items() if is_value(value)}
+
+
+def others(attributes: Mapping[str, Any], harmless: tuple[str, ...]) -> dict[str, str]:
+    """Return digests by name of the attributes that are neither values nor objects.
+
+    The digests are equal in every process. They leave out the objects within, functions, and
+    parts of which the trainer says that they decide nothing.
+    """
+    return {
+        name: digest_of("\n".join(_other_tokens(f"trainer.{name}", value, harmless)).encode())
+        for name, value in attributes.items()
+        if not is_value(value) and not is_object(value) and not callable(value)
+    }
 
 
 def is_object(value: object) -> bool:
@@ -172,6 +189,24 @@ def _items(path: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
         waiting.extend(islice(inner, max(0, MOST_ITEMS - count - len(waiting))))
 
 
+def _other_tokens(path: str, value: Any, harmless: tuple[str, ...]) -> Iterator[str]:
+    """Yield path, type and contents of the parts of a value, as texts."""
+    for place, item in _items(path, value, set()):
+        if is_harmless(place, harmless):
+            continue
+        yield f"{place}: {type(item).__module__}.{type(item).__qualname__}"
+        if is_object(item):
+            continue
+        if isinstance(item, (np.ndarray, torch.Tensor)) and is_value(item):
+            yield from map(repr, ContentStamp.of(item).tokens[1:])
+        elif isinstance(item, (set, frozenset)):
+            yield from sorted(repr(part) for part in item if isinstance(part, PLAIN))
+        else:
+            for inner, part in islice(_parts(place, item), MOST_ITEMS):
+                if isinstance(part, PLAIN) and not is_harmless(inner, harmless):
+                    yield f"{inner}: {type(part).__name__} {part!r}"
+
+
 def _parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield path and value of the direct parts of a container or an object."""
     if isinstance(value, (list, tuple, deque)):
@@ -180,6 +215,9 @@ def _parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, dict):
         for key, item in value.items():
             yield f"{path}[{key!r}]", item
+    elif isinstance(value, np.ndarray) and value.dtype.hasobject:
+        for index, item in enumerate(value.flat):
+            yield f"{path}.flat[{index}]", item
     elif not is_object(value) and _can_be_opened(value):
         for name, item in members(value):
             yield f"{path}.{name}", item

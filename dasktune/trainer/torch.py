@@ -37,13 +37,14 @@ class TorchTrainer(Trainer):
     contents have changed since `build`, so unchanged data are not. A module's train/eval modes,
     frozen parameters and non-persistent buffers belong to its state. Iterators are refused,
     because their position cannot be saved, also those that another object holds
-    (``DataLoader(persistent_workers=True)``). All else in objects of other types is left to
-    `build`; `check_resume` finds what matters. Gradients are not saved: a step must begin with
-    ``zero_grad()``.
+    (``DataLoader(persistent_workers=True)``). All else in objects of other types cannot be
+    saved: loading fails with the name of the attribute if it is not what it was when the state was
+    saved. `harmless_differences` names the parts that decide nothing. Gradients are not saved:
+    a step must begin with ``zero_grad()``.
 
     **Cost.** To see what has changed, `build` and each state read all arrays and tensors that
-    are attributes and not parts of a module: 0.4 s per GB and core, and up to the first change
-    where there is one. Arrays of a file that was opened read-only
+    are not parts of a module, also those of data sets: 0.45 s per GB and core, and up to the first
+    change where there is one. Arrays of a file that was opened read-only
     (``np.load(path, mmap_mode="r")``) are not read.
 
     **Randomness.** The global generators of Python, NumPy, torch and the CUDA device are
@@ -88,7 +89,7 @@ class TorchTrainer(Trainer):
     >>> from dasktune.trainer.lifecycle import run_alone
     >>> state = run_alone(Line, {"lr": 0.1}, 2, states_at=[2]).states[2]
     >>> sorted(state), sorted(state["objects"])
-    (['generators', 'objects', 'values'], ['model', 'optimizer'])
+    (['generators', 'objects', 'others', 'values'], ['model', 'optimizer'])
     """
 
     requires_process: ClassVar[bool] = True
@@ -107,6 +108,7 @@ class TorchTrainer(Trainer):
                 for name, value in attributes.values(own).items()
                 if self._is_touched(name, value)
             },
+            "others": attributes.others(own, self.harmless_differences),
             "generators": global_states(self.device),
         }
 
@@ -116,9 +118,13 @@ class TorchTrainer(Trainer):
         Raises
         ------
         StateError
-            If the state has other objects than this trainer.
+            If the state has other objects than this trainer, or an attribute that cannot be
+            saved is not what it was.
         """
         items = attributes.objects(self._attributes())
+        if "others" not in state:
+            # An older dasktune did not look for objects in other objects.
+            items = {k: item for k, item in items.items() if k in state["objects"] or "." not in k}
         for path in sorted(items.keys() ^ state["objects"].keys()):
             side = "the trainer has built none" if path not in items else "not in the state"
             raise StateError(f"state['objects'][{path!r}]", side)
@@ -127,6 +133,8 @@ class TorchTrainer(Trainer):
         for name, saved in state["values"].items():
             current = getattr(self, name, None)
             setattr(self, name, attributes.revived(saved, current, self.device))
+        if "others" in state:
+            self._compare_others(state["others"])
         restore_global(state["generators"], self.device)
 
     def to_device(self, value: Any) -> Any:
@@ -192,6 +200,18 @@ class TorchTrainer(Trainer):
             return True
         origin: Mapping[str, ContentStamp] = getattr(self, _ORIGIN, {})
         return name not in origin or not origin[name].are_those_of(value)
+
+    def _compare_others(self, saved: Mapping[str, str]) -> None:
+        now = attributes.others(self._attributes(), self.harmless_differences)
+        for name in sorted(saved.keys() | now.keys()):
+            if saved.get(name) != now.get(name):
+                raise StateError(
+                    f"trainer.{name}",
+                    "is not what it was when the state was saved, and a state cannot hold it; "
+                    "hold its numbers in attributes of the trainer, give its class state_dict() "
+                    f'and load_state_dict(), or name "trainer.{name}" in harmless_differences if '
+                    "it decides nothing",
+                )
 
     def _move_to_device(self) -> None:
         items = attributes.objects(self._attributes()).values()

@@ -299,6 +299,93 @@ class Persistent(TorchTrainer):
         return {"loss": 0.0}
 
 
+class Holder:
+    def __init__(self, part):
+        self.part = part
+        self.log = 0
+
+
+def append(part):
+    part.append(3)
+
+
+def put(part):
+    part["steps"] += 1
+
+
+def add_member(part):
+    part.add("b")
+
+
+def write(part):
+    part[0] = 5
+
+
+def raise_last(part):
+    part[-1][0] += 1
+
+
+OTHERS = {
+    "deque": (lambda: deque([1, 2]), append),
+    "dict": (lambda: {"steps": 0, "made": deque()}, put),
+    "set": (lambda: {"a"}, add_member),
+    "array": (lambda: np.zeros(2), write),
+    "tensor": (lambda: torch.zeros(2), write),
+    "objects": (lambda: np.array([1, "a"], dtype=object), write),
+    "nested": (lambda: Holder([[1], [1]]), lambda holder: raise_last(holder.part)),
+}
+
+
+class WithOthers(TorchTrainer):
+    harmless_differences = ("trainer.holder.log",)
+    kind = "deque"
+    changes_part = False
+
+    def build(self, hp):
+        self.holder = Holder(OTHERS[self.kind][0]())
+        self.function = len
+
+    def setup(self, hp):
+        pass
+
+    def train(self):
+        self.holder.log += 1
+        if self.changes_part:
+            OTHERS[self.kind][1](self.holder.part)
+
+    def evaluate(self):
+        return {"loss": 0.0}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_what_a_state_cannot_hold_must_not_have_changed(kind):
+    still = type("Still", (WithOthers,), {"kind": kind})
+    _, state = saved(trained(2, still))
+    assert list(state["others"]) == ["holder"]
+    assert resumed(state, 2, still).trainer.holder.log == 0
+    changing = type("Changing", (still,), {"changes_part": True})
+    _, state = saved(trained(2, changing))
+    with pytest.raises(StateError, match=r"^trainer.holder: is not what it was when the state"):
+        resumed(state, 2, changing)
+
+
+def test_an_attribute_made_in_training_is_missed():
+    class Late(WithOthers):
+        def train(self):
+            self.late = Holder(1)
+
+    _, state = saved(trained(1, Late))
+    with pytest.raises(StateError, match=r"^trainer.late: is not what it was"):
+        resumed(state, 1, Late)
+
+
+def test_a_state_of_an_earlier_version_is_loaded():
+    _, state = saved(trained(2, WithAgent))
+    older = {key: part for key, part in state.items() if key != "others"}
+    older["objects"] = {}
+    assert resumed(older, 2, WithAgent).step == 2
+
+
 @pytest.mark.process
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
 def test_persistent_workers_are_refused():
