@@ -98,8 +98,8 @@ class CheckedStudy:
             # The checks of the database and of the store say why it cannot be read.
             with suppress(StorageError, ConfigurationError):
                 known += verdicts_there()
-        found = binding_here(known, device_of(self.plan.needs))
-        return None if found is None else found.ok
+        binding = binding_here(known, device_of(self.plan.needs))
+        return None if binding is None else binding.ok
 
     def _recorded(self) -> list[VerdictRow]:
         with _opened(self.database) as database:

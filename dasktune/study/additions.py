@@ -142,7 +142,7 @@ class StudyAdditions:
         StorageError
             If it cannot be recorded.
         """
-        found = verdict(
+        outcome = verdict(
             self._results.row.spec["fingerprint"],
             device_of(self._results.options.needs) if device is None else device,
             ok=ok,
@@ -150,7 +150,7 @@ class StudyAdditions:
             splits=tuple(splits),
             steps=steps,
         )
-        Verdicts(self._results.database, self._results.store.files).record(found)
+        Verdicts(self._results.database, self._results.store.files).record(outcome)
 
 
 def recorder_of(results: StudyResults, run: str = "", waits: Waits = WAITS) -> Recorder:

@@ -473,9 +473,9 @@ class Optimizer:
         fingerprint = results.row.spec["fingerprint"]
         device = device_of(results.options.needs)
         verdicts = Verdicts(results.database, results.store.files)
-        found = binding_here(verdicts.shared(fingerprint), device)
-        if found is not None:
-            return None if found.ok else found.text
+        binding = binding_here(verdicts.shared(fingerprint), device)
+        if binding is not None:
+            return None if binding.ok else binding.text
         notes = results.history.notes("check")
         earlier = [note for note in notes if note["fingerprint"] == fingerprint]
         if earlier and not earlier[-1]["ok"]:

@@ -209,7 +209,7 @@ def check_resume(
         from dasktune.trainer.check_resume.verdict import record, verdict
 
         covered = fingerprint(trainer_class, config or {}, depends_on=tuple(depends_on)).digest
-        found = verdict(
+        outcome = verdict(
             covered,
             device,
             ok=report.ok,
@@ -217,7 +217,7 @@ def check_resume(
             splits=report.splits,
             steps=report.steps,
         )
-        record(found, storage, database)
+        record(outcome, storage, database)
     return report
 
 
