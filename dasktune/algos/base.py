@@ -195,7 +195,7 @@ class Tuner(ABC):
 
     @property
     def value_bounds(self) -> tuple[float | None, float | None]:
-        """The least and the largest value that the metric may have; None is no bound."""
+        """The least and the largest value that the metric may have, as far as they are bounded."""
         return None, None
 
     @property

@@ -51,7 +51,7 @@ class Cost:
 
     @property
     def nbytes(self) -> int | None:
-        """Bytes of all checkpoints together; None if the size of a state is not known."""
+        """Bytes of all checkpoints together; None without the bytes of a state."""
         return None if self.state_nbytes is None else self.checkpoints * self.state_nbytes
 
     @property
