@@ -16,11 +16,11 @@ pytestmark = pytest.mark.process
 
 PATIENCE = 30.0
 PROGRAM = """
-import sys, time
+import signal, sys
 def looking_for_the_end():
     print("ready", flush=True)
     if sys.argv[1] == "stay":
-        time.sleep(600)
+        signal.pause()
 looking_for_the_end()
 sys.stderr.write("error: gone\\nbye\\n")
 raise SystemExit(3)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dasktune.driver.interrupt import SAVING, interruptible
-from tests.holding import wait_until
+from tests.holding import Gate, wait_until
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PATIENCE = 120.0
@@ -34,14 +34,14 @@ class Running:
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
     """Give every test Python's own handlers, and see that they are there at the end."""
-    before = [signal.getsignal(one) for one in SIGNALS]
+    before = [signal.getsignal(number) for number in SIGNALS]
     defaults = [signal.default_int_handler, signal.SIG_DFL]
-    for one, handler in zip(SIGNALS, defaults, strict=True):
-        signal.signal(one, handler)
+    for number, handler in zip(SIGNALS, defaults, strict=True):
+        signal.signal(number, handler)
     yield
-    left = [signal.getsignal(one) for one in SIGNALS]
-    for one, handler in zip(SIGNALS, before, strict=True):
-        signal.signal(one, handler)
+    left = [signal.getsignal(number) for number in SIGNALS]
+    for number, handler in zip(SIGNALS, before, strict=True):
+        signal.signal(number, handler)
     assert left == defaults
 
 
@@ -135,18 +135,20 @@ def test_other_threads_hear_of_no_signals() -> None:
     assert inside == [signal.default_int_handler]
 
 
-STEPS = 600
-"""Half a minute of steps that take their time."""
+ROOT = Path(__file__).parents[2]
+STEPS = 60
+HELD = 5
+"""The step at which a trial stays until it is told to end, if there is the file ``stays``."""
 
 SCRIPT = f"""
 import os
-import time
+from distributed import get_worker
 import dasktune as dt
+from tests.holding import pass_gate, stop_order, wait_until
 
 if __name__ != "__main__":  # each worker reads it when it starts
     open("starting", "w").close()
-    while os.path.exists("hold"):
-        time.sleep(0.01)
+    pass_gate("hold")
 
 class Slow(dt.Trainer):
     ignored_config = ("log",)
@@ -155,8 +157,8 @@ class Slow(dt.Trainer):
     def setup(self, hp):
         pass
     def train(self):
-        if os.path.exists("slow"):
-            time.sleep(0.05)
+        if self.done == {HELD} and os.path.exists("stays"):
+            wait_until(stop_order([get_worker()]))
         self.done += 1
         with open("steps.log", "a") as file:
             file.write(str(self.done) + "\\n")
@@ -185,11 +187,10 @@ if __name__ == "__main__":
 def test_a_script_saves_what_runs_and_goes_on_with_it(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    # Steps take their time until the run has been interrupted, however late that comes.
-    (tmp_path / "slow").touch()
+    (tmp_path / "stays").touch()
     log = tmp_path / "steps.log"
     process = start(tmp_path)
-    wait_for(process, lambda: log.exists() and len(log.read_text().splitlines()) >= 5)
+    wait_for(process, lambda: log.exists() and len(log.read_text().splitlines()) >= HELD)
     if number is signal.SIGINT:
         os.killpg(process.pid, number)  # as a terminal does: to the workers, too
     else:
@@ -198,8 +199,8 @@ def test_a_script_saves_what_runs_and_goes_on_with_it(
     assert "Traceback" not in errors
     trained = len(log.read_text().splitlines())
     assert out == f"interrupted {trained}\n", errors
-    assert 5 <= trained < STEPS
-    (tmp_path / "slow").unlink()
+    assert HELD <= trained < STEPS
+    (tmp_path / "stays").unlink()
     out, errors = start(tmp_path).communicate(timeout=PATIENCE)
     assert out == f"done {STEPS}\n", errors
     assert len(log.read_text().splitlines()) == STEPS, "nothing is trained again"
@@ -208,11 +209,10 @@ def test_a_script_saves_what_runs_and_goes_on_with_it(
 @pytest.mark.process
 @pytest.mark.cluster
 def test_a_script_is_interrupted_while_its_cluster_starts(tmp_path: Path) -> None:
-    (tmp_path / "hold").touch()
-    process = start(tmp_path)
-    wait_for(process, (tmp_path / "starting").exists)
-    os.killpg(process.pid, signal.SIGINT)
-    (tmp_path / "hold").unlink()
+    with Gate(tmp_path / "hold"):
+        process = start(tmp_path)
+        wait_for(process, (tmp_path / "starting").exists)
+        os.killpg(process.pid, signal.SIGINT)
     out, errors = process.communicate(timeout=PATIENCE)
     assert out == "interrupted 0\n", errors
     assert "Traceback" not in errors
@@ -223,6 +223,7 @@ def start(folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "script.py"],
         cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

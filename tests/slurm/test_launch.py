@@ -33,7 +33,7 @@ note("began", os.getpid(), os.environ.get("CUDA_VISIBLE_DEVICES"), *sys.argv[1:]
 if os.environ.get("FAILS") == name:
     sys.exit(3)
 while True:
-    time.sleep(10)
+    signal.pause()
 """
 
 LAUNCHER = """
