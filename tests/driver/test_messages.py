@@ -92,8 +92,9 @@ def test_a_run_that_ends_with_open_questions_leaves_none_behind(
         dashboard_address="127.0.0.1:0",
     )
     with Gate(tmp_path / "gate"), cluster, Client(cluster) as client:
-        connection = Connection(client, plan, inbox.put, lambda: False, Timeouts())
-        assert len(connection.open()) == 1
+        connection = Connection(client, plan, inbox.put, Timeouts())
+        for _ in connection.open():
+            pass  # the worker is waited for
         ask(connection, tmp_path, 30)
         connection.close()
     assert warnings == []

@@ -22,6 +22,7 @@ from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.files.objects import open_files
 from dasktune.storage.leases import HeldLeases, Lease, Leases
+from tests.toy_trainers import Adding
 
 STEPS = 12
 RATE = Constant(0.1)
@@ -31,28 +32,6 @@ PATIENCE = dt.Limits(seconds=30)
 
 LIST_ANEW = dt.Timeouts(waits=Waits(listing_seconds=0.0))
 """Each run lists the store again."""
-
-
-class Summing(dt.Trainer):
-    """Adds up its learning rate."""
-
-    def build(self, hp: Mapping[str, Any]) -> None:
-        self.x = 0.0
-
-    def setup(self, hp: Mapping[str, Any]) -> None:
-        self.lr = hp["lr"]
-
-    def train(self) -> None:
-        self.x += self.lr
-
-    def evaluate(self) -> dict[str, float]:
-        return {"loss": self.x}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"x": self.x}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.x = state["x"]
 
 
 class Store:
@@ -73,7 +52,7 @@ class Store:
     def study(self, name: str) -> dt.Study:
         if name not in self.studies:
             self.studies[name] = dt.create_study(
-                Summing, name=name, storage=self.folder / "store", metric="loss"
+                Adding, name=name, storage=self.folder / "store", metric="loss"
             )
         return self.studies[name]
 

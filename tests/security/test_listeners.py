@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -17,6 +16,7 @@ from distributed.security import Security
 import dasktune as dt
 from dasktune.slurm import slurm_client
 from tests.slurm_server import Slurm
+from tests.toy_trainers import Still
 
 pytestmark = pytest.mark.cluster
 
@@ -29,26 +29,6 @@ def listening() -> dict[int, set[str]]:
             ports = one.net_connections(kind="inet")
             found[one.pid] = {at.laddr.ip for at in ports if at.status == psutil.CONN_LISTEN}
     return found
-
-
-class Still(dt.Trainer):
-    def build(self, hp: Mapping[str, Any]) -> None:
-        self.steps = 0
-
-    def setup(self, hp: Mapping[str, Any]) -> None:
-        pass
-
-    def train(self) -> None:
-        self.steps += 1
-
-    def evaluate(self) -> dict[str, float]:
-        return {"loss": 1.0}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"steps": self.steps}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.steps = state["steps"]
 
 
 class Looking(dt.Callback):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +10,10 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
+from tests.toy_trainers import Still
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "security.md").read_text()
-
-
-class Still(dt.Trainer):
-    def build(self, hp: Mapping[str, Any]) -> None:
-        self.steps = 0
-
-    def setup(self, hp: Mapping[str, Any]) -> None:
-        pass
-
-    def train(self) -> None:
-        self.steps += 1
-
-    def evaluate(self) -> dict[str, float]:
-        return {"loss": 1.0}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"steps": self.steps}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.steps = state["steps"]
 
 
 @pytest.mark.cluster
