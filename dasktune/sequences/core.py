@@ -22,6 +22,11 @@ MOST_VALUES = 10**8
 """Values that `Sequence.values` returns at once."""
 
 
+def _without_negative_zeros(values: list[Value]) -> list[Value]:
+    """Return the values with 0.0 in place of -0.0."""
+    return [value + 0.0 if type(value) is float else value for value in values]
+
+
 class Sequence(ABC):
     """A hyper-parameter as a pure function of the step.
 
@@ -117,7 +122,9 @@ class Sequence(ABC):
             leaf, origin, end = self.leaf_at(self._checked(step))
             after = stop if end is None else min(end, stop)
             try:
-                values += leaf._stretch(step - origin, after - origin)
+                stretch = leaf._stretch(step - origin, after - origin)
+                # A call gives 0.0 for -0.0; `in` finds both, much faster than a look at each.
+                values += _without_negative_zeros(stretch) if 0.0 in stretch else stretch
             except OverflowError:
                 values += map(self, range(step, after))  # raises, and names the step
             step = after
