@@ -24,7 +24,7 @@ class HeldStore(CheckpointStore):
         self._may_save.clear()
 
     def release(self) -> None:
-        """Let saves go on."""
+        """Continue the held saves."""
         self._may_save.set()
 
     def save(self, *arguments: Any, **options: Any) -> Commit:
