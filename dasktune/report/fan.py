@@ -24,7 +24,7 @@ from dasktune.results.prediction import INTERVALS, TrialPrediction, turned
 HEIGHT = 380.0
 
 
-def draw_fan(predicted: TrialPrediction, *, target: float | None = None, heading: str = "") -> Svg:
+def draw_fan(outlook: TrialPrediction, *, target: float | None = None, heading: str = "") -> Svg:
     """Return a trial's curve and its fan: the median, and bands of 50, 80 and 95%.
 
     Curves of siblings are faint, from the step at which they part. Values far from all others
@@ -32,34 +32,34 @@ def draw_fan(predicted: TrialPrediction, *, target: float | None = None, heading
 
     Parameters
     ----------
-    predicted
+    outlook
         The prediction (`dasktune.Study.predict`).
     target
         A value for a line; the description has its probability.
     heading
         Description for screen readers.
     """
-    others = _siblings(predicted)
-    scale, beyond = _scale(predicted, others, target)
-    first = min(predicted.measured[0][0], *(curve[0][0] for curve in others), predicted.steps[0])
-    steps = Scale(low=first, high=predicted.steps[-1], start=LEFT, end=WIDTH - RIGHT)
-    clip = f"dt-fan-{predicted.trial}"
+    others = _siblings(outlook)
+    scale, beyond = _scale(outlook, others, target)
+    first = min(outlook.measured[0][0], *(curve[0][0] for curve in others), outlook.steps[0])
+    steps = Scale(low=first, high=outlook.steps[-1], start=LEFT, end=WIDTH - RIGHT)
+    clip = f"dt-fan-{outlook.trial}"
     marks = [
         frame(clip, HEIGHT),
-        left_axis(scale, LEFT, WIDTH - RIGHT, predicted.metric),
+        left_axis(scale, LEFT, WIDTH - RIGHT, outlook.metric),
         bottom_axis(steps, TOP, HEIGHT - BOTTOM, "step"),
         tag(
             "g",
             *(path(curve, steps, scale, "faint") for curve in others),
-            *(_band(predicted, level, steps, scale) for level in reversed(INTERVALS)),
-            path(_median(predicted), steps, scale, "median", title(_words(predicted, target))),
-            path(predicted.measured, steps, scale, "curve l2"),
+            *(_band(outlook, level, steps, scale) for level in reversed(INTERVALS)),
+            path(_median(outlook), steps, scale, "median", title(_words(outlook, target))),
+            path(outlook.measured, steps, scale, "curve l2"),
             "" if target is None else _target(target, scale),
             clip_path=f"url(#{clip})",
         ),
         _legend(bool(others), beyond, target),
     ]
-    label = heading or _words(predicted, target)
+    label = heading or _words(outlook, target)
     return Svg(marks="".join(marks), width=WIDTH, height=HEIGHT, label=label)
 
 
