@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,10 +100,11 @@ class Place:
         """Return the timeouts of the run."""
         from dasktune.engine.timeouts import Timeouts
 
-        timeouts = Timeouts(step_seconds=self.step_timeout)
-        if self.silence_timeout is None:
-            return timeouts
-        return replace(timeouts, silence_seconds=self.silence_timeout)
+        silence = self.silence_timeout
+        return Timeouts(
+            step_seconds=self.step_timeout,
+            silence_seconds=Timeouts().silence_seconds if silence is None else silence,
+        )
 
     def connecting(
         self, folder: Path, flags: Mapping[str, object]

@@ -11,6 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import dask
 import pytest
 
 import dasktune as dt
@@ -60,7 +61,9 @@ def test_the_python_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
         names["study"] = dt.create_study(Digits, name=f"study {number}", metric="loss")
         names["tuner"] = dt.algos.Grid(dt.Space(lr=lrs[:1]), max_steps=2)
         names["another"] = dt.algos.Grid(dt.Space(lr=lrs), max_steps=2)
-        exec(compile(block, "clusters.md", "exec"), names)
+        # A worker that was forked from here has torch loaded, and asks it for GPUs.
+        with dask.config.set({"distributed.worker.multiprocessing-method": "spawn"}):
+            exec(compile(block, "clusters.md", "exec"), names)
     assert names["needy"].best_value == 3  # after two steps on a GPU
     assert names["study"].trials == []
 

@@ -34,6 +34,8 @@ def breaches(tree: ast.AST) -> Iterator[str]:
         match node:
             case ast.Attribute(value=ast.Name(id="self"), attr="_dispatcher"):
                 pass  # a dispatcher that it made, to hand it on
+            case ast.Attribute(value=ast.Name(id="member"), attr="dispatcher"):
+                pass  # of a functools.singledispatchmethod
             case ast.Attribute(attr="dispatcher" | "_dispatcher") if id(node) not in made:
                 yield f"{node.lineno}: {ast.unparse(node)}"
             case ast.Attribute(

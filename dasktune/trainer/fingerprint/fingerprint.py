@@ -152,7 +152,8 @@ def is_outdated(spec: Mapping[str, Any]) -> bool:
     spec
         The description of the study in the database.
     """
-    return spec["fingerprint"] != "none" and rule_of(spec) != RULE
+    # Anyone may have written it: a description without a fingerprint has no states to use.
+    return spec.get("fingerprint", "none") != "none" and rule_of(spec) != RULE
 
 
 def rule_of(spec: Mapping[str, Any]) -> int:

@@ -33,13 +33,18 @@ PATCHED = (
 """Attributes of installed packages that the programs set."""
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Return a function that loads two programs: fingerprint, and result of the training."""
-    numbers = itertools.count()
+@pytest.fixture(autouse=True)
+def unchanged_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take back after each test what the programs set in installed packages."""
     for place, name in PATCHED:
         monkeypatch.setattr(place, name, getattr(place, name))
     monkeypatch.setitem(sys.modules, "program", ModuleType("program"))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Return a function that loads two programs: fingerprint, and result of the training."""
+    numbers = itertools.count()
 
     def outcome(text: str) -> Outcome:
         trainer = load(tmp_path / str(next(numbers)) / "program.py", text).Net
@@ -114,10 +119,7 @@ def test_unchanged_program_has_the_same_fingerprint(name: str, run: Run) -> None
     assert set(first.gaps) == {"data"}
 
 
-def test_function_whose_file_was_changed_since_is_a_gap(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "program", ModuleType("program"))
+def test_function_whose_file_was_changed_since_is_a_gap(tmp_path: Path) -> None:
     text = "class Net:\n    def train(self): return 1\n"
     path = tmp_path / "a" / "program.py"
     trainer = load(path, text).Net
@@ -152,17 +154,15 @@ PINNED = {
 """Digests in every process, on every machine, and in every version of Python."""
 
 
-def test_digests_are_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digests_are_pinned() -> None:
     """A change of the rule changes these digests: then it needs another number (`RULE`)."""
-    monkeypatch.setitem(sys.modules, "program", ModuleType("program"))
     found = digests("first", plain=True)
     assert {name: found[name] for name in PINNED} == PINNED
 
 
 @pytest.mark.process
 @pytest.mark.filterwarnings("ignore:the matrix subclass", "ignore:divide by zero")
-def test_digests_are_the_same_in_a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "program", ModuleType("program"))
+def test_digests_are_the_same_in_a_new_process() -> None:
     done = subprocess.run(
         [sys.executable, "-m", f"{__package__}.print_digests", "last", "all"],
         env={**os.environ, "PYTHONHASHSEED": "7"},
