@@ -394,9 +394,11 @@ def _kill_all(configuration: Path) -> None:
 
 
 def _processes_of(configuration: Path) -> Iterator[psutil.Process]:
+    """Yield the processes of jobs; our own children are helpers that other tests need, too."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if process.environ().get("SLURM_CONF") == str(configuration):
+            of_cluster = process.environ().get("SLURM_CONF") == str(configuration)
+            if of_cluster and process.ppid() != os.getpid():
                 yield process
 
 
