@@ -11,6 +11,7 @@ import pytest
 
 import dasktune.trainer.base
 from dasktune.errors import ClusterError, ConfigurationError
+from dasktune.trainer import fingerprint
 from dasktune.trainer.base import Trainer
 from dasktune.trainer.code import pack, unpack
 
@@ -51,6 +52,26 @@ def test_an_installed_class_travels_by_path():
     assert (code.kind, code.module, code.qualname) == ("import", "dasktune.trainer.base", "Trainer")
     assert code.payload == b""
     assert unpack(code) is Trainer
+
+
+FACTOR = 2.0
+
+
+def multiplied(value, factor=FACTOR):
+    return factor * value
+
+
+class Multiplying(Trainer):
+    def train(self):
+        return multiplied(1.0)
+
+
+def test_fingerprint_stays_after_unpack_in_the_same_process():
+    before = fingerprint(Multiplying, {})
+    assert unpack(pack(Multiplying)) is Multiplying
+    now = Multiplying.train.__globals__["multiplied"]
+    assert "FACTOR" not in now.__globals__, "the function of the class is a copy now"
+    assert fingerprint(Multiplying, {}) == before
 
 
 @pytest.mark.process

@@ -430,10 +430,16 @@ class Code:
 
 
 def _scope(thing: FunctionType | type) -> Mapping[str, Any]:
-    """Return the objects of the names in a definition: closures before module globals."""
+    """Return the objects of the names in a definition: closures before module globals.
+
+    A function that travelled by value has only the globals that its code reads when it is called,
+    and cloudpickle puts it in the class of this process, too, if a worker is a thread here. The
+    names in its defaults are still those of its module.
+    """
+    module = sys.modules.get(thing.__module__)
+    scope = {} if module is None else dict(vars(module))
     if isinstance(thing, FunctionType):
-        return {**thing.__globals__, **_closure(thing)}
-    scope = dict(vars(sys.modules[thing.__module__])) if thing.__module__ in sys.modules else {}
+        return {**scope, **thing.__globals__, **_closure(thing)}
     for function in members.functions_of(thing).values():
         if function.__module__ == thing.__module__:
             scope = {**function.__globals__, **scope, **_closure(function)}
