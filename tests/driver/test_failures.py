@@ -415,16 +415,6 @@ with in_process(2) as cluster, Client(cluster) as client:
     run(study, client)
 """
 
-CHECK = """
-import sys
-from pathlib import Path
-
-sys.path.insert(0, {here!r})
-from test_failures import assert_all_is_well, open_study
-
-assert_all_is_well(open_study(Path({folder!r})))
-"""
-
 
 @pytest.mark.process
 def test_the_same_command_goes_on_after_the_driver_died(tmp_path: Path) -> None:
@@ -443,10 +433,9 @@ def test_the_same_command_goes_on_after_the_driver_died(tmp_path: Path) -> None:
     assert len(counts) == UNIQUE
     for state in durable:
         assert counts[f"{state['done']} {state['x']!r}"] == 1
-    # Whoever opens the study must have the trainer as the drivers had it: in a new interpreter.
-    check = tmp_path / "check.py"
-    check.write_text(CHECK.format(here=str(Path(__file__).parent), folder=str(tmp_path)))
-    subprocess.run([sys.executable, str(check)], check=True, **options)
+    study = open_study(tmp_path)
+    assert_all_is_well(study)
+    study.close()
 
 
 def test_worker_killed_between_stages_repeats_no_step(tmp_path: Path) -> None:
