@@ -167,6 +167,7 @@ class StageHost:
         """When the step that was looked at last began, and how long it could not go on."""
         self._leave = leave
         self._is_spoiled = False
+        self._is_closed = False
         self._stage: _StageRun | None = None
         self._thread = 0
         self.store = store or CheckpointStore(job.store)
@@ -208,9 +209,13 @@ class StageHost:
             control.stop(None)
 
     def close(self, timeout: float) -> None:
-        """End the running stage at its next step, and write the pending states."""
+        """End the running stage at its next step, and write the pending states.
+
+        Stages that begin from now on are skipped: what they trained would be lost.
+        """
         deadline = time.monotonic() + timeout
         with self._lock:
+            self._is_closed = True
             for control in self._controls.values():
                 control.stop(None)
             self._ended.wait_for(lambda: not self._running, timeout)
@@ -222,10 +227,13 @@ class StageHost:
         control = self.control(spec.attempt)
         if control is None:
             raise InternalError(f"attempt {spec.attempt} was run here before")
-        if self._is_spoiled:
+        stage = _StageRun(self, spec, control)
+        with self._lock:  # what began before the host was closed is waited for
+            is_over = self._is_spoiled or self._is_closed
+            if not is_over:
+                self._stage, self._running, self._is_abandoned = stage, spec.attempt, False
+        if is_over:
             return self.skip(spec)
-        stage = self._stage = _StageRun(self, spec, control)
-        self._running, self._is_abandoned = spec.attempt, False
         self._thread = threading.get_ident()
         try:
             receipt = stage.train()

@@ -308,6 +308,15 @@ def test_closing_ends_the_stage_and_saves_it(bench: Bench) -> None:
     assert commit.step == receipt.step > 5
 
 
+def test_a_stage_that_comes_after_closing_is_skipped(bench: Bench) -> None:
+    bench.run("a1", 0, 5)
+    bench.host.close(PATIENCE)
+    receipt = bench.run("b1", 5, 10)
+    assert (receipt.status, receipt.step) == ("skipped", 5)
+    assert [ended.status for ended in bench.messages_of(StageEnded)] == ["trained", "skipped"]
+    assert bench.trainer.builds == 1
+
+
 # ---------------------------------------------------------------------- the store
 
 
