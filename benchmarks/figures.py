@@ -15,6 +15,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from dasktune.trainer.check_switch import SWITCH
+
 PACKAGES = ("dasktune", "dask", "distributed", "numpy", "optuna", "sqlalchemy", "torch", "zarr")
 
 
@@ -87,6 +89,7 @@ def main(name: str, measure: Measure, **paths: str) -> int:
     for path, purpose in paths.items():
         parser.add_argument(f"--{path}", type=Path, help=purpose)
     options = parser.parse_args()
+    os.environ.setdefault(SWITCH, "off")  # what is measured has no check in it
     before = os.getloadavg()[0]
     figures = measure(options.short, **{path: getattr(options, path) for path in paths})
     more = {"machine": {**machine(), "load_before": before}}

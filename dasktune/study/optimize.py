@@ -40,6 +40,7 @@ from dasktune.study.ask_tell import Opened
 from dasktune.study.callbacks import Announcer, Callback, Mirroring
 from dasktune.study.config import StudyConfig
 from dasktune.trainer.check_resume.verdict import binding_here, device_of
+from dasktune.trainer.check_switch import checks_are_on
 from dasktune.trainer.code import pack
 from dasktune.trainer.metrics import metric_names
 from dasktune.types import Metrics, Step, TrialState
@@ -460,7 +461,7 @@ class Optimizer:
         if not self._results.options.merge:
             return
         name = self._config.known_trainer.__qualname__
-        failure = self._failed_check(warns=check)
+        failure = self._failed_check(warns=check and checks_are_on())
         if failure is not None and not allow_failed_check:
             raise ConfigurationError(
                 f"{name} must resume exactly for its trials to be merged: mend it, or use "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dasktune.errors import DasktuneError, unknown
+from dasktune.trainer.check_switch import SWITCH
 
 if TYPE_CHECKING:
     from dasktune.algos.base import Tuner
@@ -61,6 +63,7 @@ def chaos(
     from tests.chaos.session import Terms
     from tests.chaos.session import chaos as run_one
 
+    os.environ.setdefault(SWITCH, "off")  # the trainer's steps are the witness's to count
     names = tuple(FAULTS) if only is None else tuple(only.split(","))
     _check("fault", names, FAULTS)
     cases = _cases(file, tuple(config or ()), tuner)

@@ -29,6 +29,7 @@ from dasktune.study.create import open_study, opening_with
 from dasktune.study.study import Study
 from dasktune.trainer.check_resume.new_process import run_in_new_process
 from dasktune.trainer.check_resume.verdict import RULE
+from dasktune.trainer.check_switch import SWITCH
 from tests.forked import run_forked
 from tests.storage.full_disk import FullDisk
 
@@ -744,8 +745,12 @@ def test_checkpoint_every_saves_also_at_the_end(tmp_path: Path, client: Client) 
 
 
 def test_failed_check_forbids_merging(
-    tmp_path: Path, client: Client, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    client: Client,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv(SWITCH, "on")
     study = make(tmp_path)
     run(study, client, steps=1)
     assert "has not been checked" in caplog.text
@@ -816,8 +821,12 @@ def test_check_resume_records_its_verdict_where_it_is_told(
 
 
 def test_checks_of_older_versions_pass_nobody(
-    tmp_path: Path, client: Client, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    client: Client,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv(SWITCH, "on")
     study = make(tmp_path)
     fingerprint = study.results.row.spec["fingerprint"]
     study.results.history.note("check", fingerprint=fingerprint, ok=True, text="passed")
