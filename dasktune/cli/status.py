@@ -21,6 +21,7 @@ from dasktune.cli.status_report import (
     waits_text,
 )
 from dasktune.cli.study_file import load
+from dasktune.driver.history import History
 from dasktune.driver.run_status import RunStatus
 from dasktune.errors import ConfigurationError, unknown
 from dasktune.report.formats import duration, printable
@@ -55,6 +56,8 @@ class StudyStatus:
         Steps that were requested so far.
     steps_executed, steps_repeated
         Steps of the stages that have ended.
+    steps_audited
+        Steps that checks and audits have trained, in no other figure.
     stages
         Number of ended stages, by how they ended.
     last_activity
@@ -79,6 +82,7 @@ class StudyStatus:
     steps_requested: int
     steps_executed: int
     steps_repeated: int
+    steps_audited: int
     stages: Mapping[str, int]
     last_activity: float
     read_at: float
@@ -117,7 +121,8 @@ class StudyStatus:
             f"  trials  {_counts(self.trials)}",
             f"  best    {_best_text(self.best)}",
             f"  steps   {self.steps_executed:,} trained of {self.steps_requested:,} asked for"
-            + (f", {self.steps_repeated:,} of them repeated" if self.steps_repeated else ""),
+            + (f", {self.steps_repeated:,} of them repeated" if self.steps_repeated else "")
+            + (f", {self.steps_audited:,} more by checks" if self.steps_audited else ""),
             f"  stages  {_counts(self.stages)}",
             f"  last    {when}",
             *self._driver_lines(),
@@ -263,6 +268,7 @@ def _status(database: Database, row: StudyRow) -> StudyStatus:
         steps_requested=figures.steps_requested,
         steps_executed=figures.steps_executed,
         steps_repeated=figures.steps_repeated,
+        steps_audited=History(database, row.id).steps_audited,
         stages=dict(figures.stages),
         last_activity=max(row.created, figures.last_end or 0.0),
         read_at=now,

@@ -12,10 +12,13 @@ from dasktune.engine.trials import TrialRecord
 from dasktune.errors import StorageError
 from dasktune.storage.database.database import Batch, Database
 from dasktune.storage.database.schema import EventRow, TrialRow
-from dasktune.types import Direction
+from dasktune.types import Direction, Step
 
 BEGUN = "begun"
 """Kind of the event that a run begins with; it belongs to no tuner."""
+
+AUDITED = "audited"
+"""Kind of the note of steps that a check or an audit has trained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +163,16 @@ class History:
     def note(self, kind: str, **content: object) -> None:
         """Add a note."""
         self.database.note(self.study_id, {"kind": kind, **content})
+
+    @property
+    def steps_audited(self) -> Step:
+        """Number of steps that checks and audits have trained for this study."""
+        return sum(note["steps"] for note in self.notes(AUDITED))
+
+    def note_audited(self, steps: Step) -> None:
+        """Add to the steps that checks and audits have trained for this study."""
+        if steps:
+            self.note(AUDITED, steps=steps)
 
 
 def record_of(row: TrialRow) -> TrialRecord:

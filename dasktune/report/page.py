@@ -202,7 +202,10 @@ def amounts(summary: Summary) -> list[Amount]:
     ]
     if beyond := summary["steps_beyond"]:
         bars.insert(-1, ("beyond", "of those, more than were asked for in the end", beyond, "k1"))
-    most = max(1, asked, summary["steps_executed"])
+    audited = summary["steps_audited"]
+    if audited:
+        bars.append(("audited", "by checks and audits, beside all others", audited, "k1"))
+    most = max(1, asked, summary["steps_executed"], audited)
     return [
         Amount(name=name, meaning=meaning, steps=steps, share=100 * steps / most, look=look)
         for name, meaning, steps, look in bars

@@ -189,6 +189,7 @@ class StudyResults:
             worker_seconds=sum(ended - started for started, ended in spans if started and ended),
             best_value=None if best is None else best.value,
             steps_beyond=steps_beyond(self.plan, self.records, stages),
+            steps_audited=self.history.steps_audited,
             suspensions=suspensions_of(stages),
         )
 

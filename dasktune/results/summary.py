@@ -45,6 +45,7 @@ class Summary(TypedDict):
     states among them. ``steps_executed`` counts the steps that workers trained. They include
     ``steps_repeated``, which had been trained before, and ``steps_beyond``, which a trial
     trained before its order to stop arrived. ``steps_reused`` were found in the store.
+    ``steps_audited`` were trained by checks and audits, and are in no other figure.
     ``merge_rate`` is requested by unique steps. ``worker_seconds`` is the time that workers
     spent on stages. ``suspensions`` is None if no trial was suspended.
     """
@@ -56,6 +57,7 @@ class Summary(TypedDict):
     steps_repeated: int
     steps_beyond: int
     steps_reused: int
+    steps_audited: int
     merge_rate: float
     wall_seconds: float
     worker_seconds: float
@@ -73,6 +75,7 @@ def summarise(
     worker_seconds: float,
     best_value: float | None,
     steps_beyond: int = 0,
+    steps_audited: int = 0,
     suspensions: Suspensions | None = None,
 ) -> Summary:
     """Return the summary of a study from its plan and measurements."""
@@ -88,6 +91,7 @@ def summarise(
         steps_repeated=steps_repeated,
         steps_beyond=steps_beyond,
         steps_reused=max(0, existing - (steps_executed - steps_repeated - steps_beyond)),
+        steps_audited=steps_audited,
         merge_rate=requested / unique if unique else 1.0,
         wall_seconds=wall_seconds,
         worker_seconds=worker_seconds,

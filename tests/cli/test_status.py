@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from dasktune.cli import app
 from dasktune.cli.status import MOST_FAILED, read
+from dasktune.driver.history import History
 from dasktune.storage.database.database import Batch, Database
 from dasktune.storage.database.schema import StageRow, TrialRow
 
@@ -75,7 +76,7 @@ def test_it_is_added_up(database: Database, tmp_path: Path) -> None:
     low, high = read(str(tmp_path))
     assert low.trials == {"COMPLETE": 1, "RUNNING": 2, "PAUSED": 1, "FAIL": 1, "PRUNED": 2}
     assert low.steps_requested == 9 + 9 + 3 + 2 + 3 + 3 + 3
-    assert (low.steps_executed, low.steps_repeated) == (15, 3)
+    assert (low.steps_executed, low.steps_repeated, low.steps_audited) == (15, 3, 0)
     assert low.stages == {"trained": 2, "lost": 1}
     assert low.last_activity == 250.0
     assert low.best == {"number": 1, "value": 0.25, "steps": 3, "params": {"lr": 1}}
@@ -85,6 +86,17 @@ def test_it_is_added_up(database: Database, tmp_path: Path) -> None:
         0,
         100.0,
     )
+
+
+def test_steps_of_checks_are_counted_apart(database: Database, tmp_path: Path) -> None:
+    database.write(Batch(trials=TRIALS, stages=STAGES))
+    for steps in (18, 0, 5):
+        History(database, 1).note_audited(steps)
+    low, high = read(str(tmp_path))
+    assert (low.steps_executed, low.steps_audited, high.steps_audited) == (15, 23, 0)
+    assert "15 trained of 32 asked for, 3 of them repeated, 23 more by checks" in str(low)
+    assert low.to_json()["steps_audited"] == 23
+    assert "by checks" not in str(high)
 
 
 @pytest.mark.parametrize(("number", "best"), [(1, 1), (2, 0)])

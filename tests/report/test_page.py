@@ -125,6 +125,7 @@ def content(
     direction: Direction = Direction.MINIMIZE,
     executed: int | None = None,
     repeated: int = 0,
+    audited: int = 0,
     stages: Sequence[StageRow] = (),
 ) -> Content:
     made = planned(records, metric=metric) if plan is None else plan
@@ -135,6 +136,7 @@ def content(
         numbered,
         steps_executed=unique if executed is None else executed,
         steps_repeated=repeated,
+        steps_audited=audited,
         wall_seconds=75.0,
         worker_seconds=7325.0,
         best_value=None,
@@ -197,6 +199,13 @@ def test_page_costs_are_steps_with_bars() -> None:
     widths = re.findall(r'style="width:([\d.]+)%"', page.source)
     assert [float(one) for one in widths] == pytest.approx([100, 66.667, 80, 13.333, 0])
     assert "Trained 80% of the steps asked for (24 of 30, 4 repeated)." in page.text("header")
+
+
+def test_page_costs_of_checks_have_a_bar_of_their_own() -> None:
+    page = Page(render(content(three(), executed=24, audited=60)))
+    table = re.sub(r"<[^>]+>", " ", page.source.partition('"amounts">')[2].partition("</tab")[0])
+    assert re.findall(r"(\d+)\s*$", table, flags=re.MULTILINE) == ["30", "20", "24", "0", "0", "60"]
+    assert "Trained 80% of the steps asked for (24 of 30)." in page.text("header")
 
 
 def test_page_costs_above_the_request_fit_their_bars() -> None:

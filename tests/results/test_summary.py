@@ -137,6 +137,7 @@ def test_savings_line_has_the_savings() -> None:
         steps_repeated=2,
         steps_beyond=0,
         steps_reused=40,
+        steps_audited=18,
         merge_rate=1.6,
         wall_seconds=1.0,
         worker_seconds=1.0,
