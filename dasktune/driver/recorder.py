@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -70,6 +70,8 @@ class Recorder:
         Names the driver's run.
     used_seconds
         Time between two writes of the states that were used.
+    clock
+        Gives epoch seconds.
 
     Attributes
     ----------
@@ -85,8 +87,10 @@ class Recorder:
         run: str = "",
         *,
         used_seconds: float = WAITS.used_seconds,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.tally = Tally()
+        self._clock = clock
         self._used_seconds = used_seconds
         self._run = run
         self._failed: set[int] = set()
@@ -177,7 +181,7 @@ class Recorder:
                 digest=commit.digest,
                 nbytes=commit.nbytes,
                 seconds=commit.seconds,
-                created=time.time(),
+                created=self._clock(),
                 study_id=self._study_id,
                 hold_up=hold_up,
                 latency=latency,
@@ -345,7 +349,7 @@ class Recorder:
         if self._used and not self.is_broken and is_due:
             self._used_written = now
             used, self._used = self._used, set()
-            self._database.touch_checkpoints(used, time.time())
+            self._database.touch_checkpoints(used, self._clock())
 
     def _log_failed(self, trials: Iterable[TrialRecord]) -> None:
         """Log which trials have failed, and why; many at once in one line."""

@@ -33,6 +33,7 @@ from dasktune.driver.leases import (
     Leasing,
     SavesRequested,
 )
+from dasktune.driver.orders import PendingOrders
 from dasktune.driver.predictions import Predictions
 from dasktune.driver.recorder import Recorder
 from dasktune.driver.retention.evict import Evictor, NoEvictor
@@ -41,12 +42,11 @@ from dasktune.driver.shared_stages import NoSharing, SharedStages
 from dasktune.driver.waiting import aside_text
 from dasktune.engine.engine import Engine
 from dasktune.engine.limits import Meter
-from dasktune.engine.outcome import Order, Outcome, RunPrediction, with_save_points
+from dasktune.engine.outcome import Outcome, RunPrediction
 from dasktune.engine.timeouts import (
     DRAIN_SECONDS,
     LOOK_UP_SECONDS,
     LOOP_SECONDS,
-    RECORD_FLUSH_SECONDS,
     Timeouts,
 )
 from dasktune.errors import ClusterError, InternalError, StorageError
@@ -150,13 +150,12 @@ class DaskRunner:
         self._evictor: Evictor | NoEvictor = evictor or NoEvictor()
         self._on_turn = on_turn
         self._on_safe = on_safe
-        self._outcomes: list[Outcome] = []
         self._callback_error: Exception | None = None
         self._steps_before = engine.view.steps_executed
         self._inbox: queue.SimpleQueue[InboxMessage] = queue.SimpleQueue()
         self._leaving: set[str] = set()
         self._aside: set[str] = set()
-        self._orders: list[Order] = []
+        self._orders = PendingOrders(recorder)
         self._store = CheckpointStore(plan.store)
         self._stop = threading.Event()
         self._cluster = Connection(client, plan, self._inbox.put, timeouts)
@@ -167,7 +166,6 @@ class DaskRunner:
         # The loop must not wait long for a store that is away: it is asked again later.
         lookups = CheckpointStore(plan.store, LOOK_UP)
         self._attempts = Attempts(engine.view, recorder, lookups)
-        self._flushed = 0.0
         self._is_draining = False
         self._can_save = True
         self._deserted_at: float | None = None
@@ -326,24 +324,15 @@ class DaskRunner:
 
     def _take(self, outcome: Outcome) -> None:
         """Gather an outcome: its records are written before its orders are carried out."""
-        self._recorder.outcome(outcome)
+        self._orders.add(outcome)
         self._sharing.want(outcome.trials)
-        if outcome.reports or outcome.trials:
-            self._outcomes.append(outcome)
-        self._orders.extend(outcome.orders)
 
     def _carry_out(self) -> None:
-        """Carry out what was decided, once it is durable.
-
-        What only says what happened may wait a little: it can be found again in the store.
-        """
+        """Carry out what was decided, once it is durable."""
         now = self._now()
-        if self._recorder.holds_decisions or now - self._flushed > RECORD_FLUSH_SECONDS:
-            self._recorder.flush()
-            self._flushed = now
-            self._say_what_is_safe()
-        orders, self._orders = self._orders, []
-        for order in with_save_points(orders):
+        orders = self._orders.take(now)
+        self._say_what_is_safe()
+        for order in orders:
             match order:
                 case RunStage():
                     # Not there any more if its worker was lost in this turn.
@@ -371,10 +360,7 @@ class DaskRunner:
 
     def _say_what_is_safe(self) -> None:
         """Pass on outcomes that are durable; user code may be called by that."""
-        outcomes, self._outcomes = self._outcomes, []
-        if self._recorder.is_broken:
-            return
-        for outcome in outcomes:
+        for outcome in self._orders.take_safe():
             for report in outcome.reports:
                 self._meter.see(report.metrics)
             if self._on_safe is not None and self._callback_error is None:
@@ -514,7 +500,7 @@ class DaskRunner:
         deadline = self._now() + DRAIN_SECONDS
         if self._recorder.is_broken:
             # What was decided since cannot be recorded, so it must not be done either.
-            self._orders.clear()
+            self._orders.drop()
         self._take(self._engine.drain(self._now()))
         self._carry_out()
         while self._attempts and not self._engine.view.is_idle and self._now() < deadline:
@@ -533,7 +519,7 @@ class DaskRunner:
     def _close(self) -> None:
         try:
             self._attempts.close()
-            self._recorder.flush()
+            self._orders.flush()
             self._say_what_is_safe()
             self._count()
         finally:

@@ -157,6 +157,8 @@ class CheckpointStore:
         that can create an object on the condition that it is absent, such as ``s3://``.
     patience
         How operations are retried, for stores that are not local; for two minutes if None.
+    files
+        The files of the store; by default those at the URL.
 
     Examples
     --------
@@ -167,9 +169,11 @@ class CheckpointStore:
     {'weight': 1.5}
     """
 
-    def __init__(self, url: str, patience: Patience | None = None) -> None:
+    def __init__(
+        self, url: str, patience: Patience | None = None, *, files: Files | None = None
+    ) -> None:
         self.url = url
-        self._files = open_files(url) if patience is None else open_files(url, patience=patience)
+        self._files = files or open_files(url, patience=patience)
 
     @property
     def files(self) -> Files:

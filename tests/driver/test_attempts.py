@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Callable
 
 import pytest
 
 from dasktune.algos import Grid
 from dasktune.engine.timeouts import DURABLE_SECONDS
-from dasktune.errors import CorruptCheckpointError, StorageError
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.save_policy import SavePolicy
 from dasktune.space import Space
-from dasktune.storage.checkpoints import Commit, NewerFormatError
 from dasktune.worker.messages import StageProgress, StateSaved
 from tests.torture.driver import Driver, World
 from tests.torture.parts import PARTS
 from tests.torture.ways import State
 from tests.torture.workers import Worker
-from tests.torture.world import Store
 
 STEPS = 4
 
@@ -28,37 +26,15 @@ def nowhere(state: State) -> bool:
     return False
 
 
-class UnreadableStore(Store):
-    """A store whose commits cannot be read, as those of a later version of dasktune."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__()
-        self.error = error
-
-    def commit_of(self, key: str) -> Commit | None:
-        raise self.error
-
-    def commits(self, keys: Iterable[str]) -> dict[str, Commit]:
-        """Raise what a store that is away raises; leave unreadable commits out, as stores do."""
-        unreadable = isinstance(self.error, CorruptCheckpointError | NewerFormatError)
-        if unreadable or not list(keys):
-            return {}
-        raise self.error
-
-
-def trained(
-    steps: int = STEPS, save_every: int | None = 2, store: Store | None = None
-) -> tuple[Driver, Worker]:
+def trained(steps: int = STEPS, save_every: int | None = 2) -> tuple[Driver, Worker]:
     """Return a driver that has heard nothing yet of the only stage, and its worker."""
     options = DispatchOptions(saves=SavePolicy(every=save_every))
     world = World(
         lambda: Grid(Space(lr=[0.5]), max_steps=STEPS), options, snapshot_every=1000, parts=PARTS
     )
-    world.store = store or world.store
     worker = world.workers["w0"] = Worker("w0", world.store, nowhere, nowhere, 1)
     driver = Driver(world, lambda order: False)
     driver.begin()
-    driver.flush()
     driver.carry_out()
     worker.take(0, lambda order: world.ways.of(order.node))
     for _ in range(1 + steps):
@@ -87,24 +63,39 @@ def test_all_states_are_looked_up_whose_messages_do_not_come() -> None:
     assert driver.is_done
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        CorruptCheckpointError("commit is altered"),
-        NewerFormatError("commit must be of version 1, got 2"),
-        StorageError("cannot read from the store"),
-    ],
-    ids=lambda error: type(error).__name__,
-)
-def test_unreadable_metrics_of_a_state_do_not_end_the_run(error: Exception) -> None:
-    driver, worker = trained(store=UnreadableStore(error))
+def damage_commits(driver: Driver) -> None:
+    files = driver.world.store.files
+    for entry in list(files.entries("checkpoints")):
+        if entry.path.endswith("/commit"):
+            files.replace(entry.path, b"{}")
+
+
+def write_newer_commits(driver: Driver) -> None:
+    files = driver.world.store.files
+    for entry in list(files.entries("checkpoints")):
+        if entry.path.endswith("/commit"):
+            (content,) = files.read("", [entry.path])
+            assert content is not None
+            document = json.loads(content.tobytes())
+            files.replace(entry.path, json.dumps({**document, "version": 99}).encode())
+
+
+def lose_store(driver: Driver) -> None:
+    driver.own_files.failures = 1_000_000
+
+
+@pytest.mark.parametrize("trouble", [damage_commits, write_newer_commits, lose_store])
+def test_unreadable_metrics_of_a_state_do_not_end_the_run(
+    trouble: Callable[[Driver], None],
+) -> None:
+    driver, worker = trained()
+    trouble(driver)
     for message in worker.outbox:
         if not isinstance(message, StageProgress):  # these had the metrics
             driver.hear(message)
     worker.outbox.clear()
     worker.receipts.clear()
     assert known(driver) == ({2, 4}, set())
-    driver.flush()
     driver.carry_out()
     worker.take(0, lambda order: driver.world.ways.of(order.node))
     worker.work()

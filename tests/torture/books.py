@@ -88,6 +88,7 @@ class Books:
         self._measured: set[State] = set()
         self._trained: set[State] = set()
         self._seen: dict[str, Step] = {}
+        self._saves: dict[str, Step] = {}
         self._again: dict[str, int] = {}
         self._orders: dict[str, tuple[RunStage, Way]] = {}
         self._open: dict[str, set[str]] = {}
@@ -163,6 +164,7 @@ class Books:
             check(state in self._committed, f"{event} tells of a state that was never committed")
             self._arrived(state)
             self._measured.update(way.state(step) for step, _ in event.reports)
+            self._saves[event.attempt] = max(self._saves.get(event.attempt, -1), event.step)
 
     def _arrived(self, state: State) -> None:
         self.durable.add(state)
@@ -225,6 +227,9 @@ class Books:
             state = self._ways.of(path.leaf).state(report.step)
             if report.metrics != metrics_of(state) or state not in self._measured:
                 check(False, f"{report} is not what was measured, {metrics_of(state)}")
+        for name, attempt in view.attempts.items():
+            if attempt.saved != self._saves.get(name, -1):
+                check(False, f"the last state of {name} is not that at step {attempt.saved}")
         aside = sum(1 for _ in view.aside)
         check(not aside or aside < len(view.slots), "all workers are put aside")
         wanted = view.wanted

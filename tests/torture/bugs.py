@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from dasktune.algos.base import Tuner
 from dasktune.driver.attempts import AttemptLost, Attempts, Following
+from dasktune.driver.history import History
+from dasktune.driver.orders import PendingOrders
+from dasktune.driver.recorder import Recorder
 from dasktune.driver.reuse import KnownStates
 from dasktune.engine.engine import Engine
 from dasktune.engine.event_log import Record
-from dasktune.engine.outcome import Outcome
-from dasktune.engine.session import Session, after_last_snapshot
+from dasktune.engine.outcome import Order, Outcome, with_save_points
+from dasktune.engine.session import Session
 from dasktune.graph.attempts import Attempt
 from dasktune.graph.dispatch import Dispatcher
-from dasktune.graph.events import WorkerLost
+from dasktune.graph.events import Saved, WorkerLost
 from dasktune.graph.frontier import Frontier
 from dasktune.graph.placement import Placing
 from dasktune.graph.plan import Node, Place, SearchPlan
@@ -74,13 +76,11 @@ class CountsLostWorkers(Attempts):
         return super().receive(message, now)
 
 
-class ResumesFromFirstSnapshot(Engine):
-    def resume(self, tuner: Tuner, *, records: Iterable[Record], **options: Any) -> Outcome:
-        records = list(records)
-        last = after_last_snapshot(records)
-        snapshot = next((record for record in records if record["kind"] == "snapshot"), None)
-        given = last if snapshot is None else [snapshot, *last[1:]]
-        return super().resume(tuner, records=given, **options)
+class ResumesFromFirstSnapshot(History):
+    def _last_records(self, place: int) -> list[Record]:
+        records = super()._last_records(place)
+        snapshots = self.database.tuner_events(self.study_id, "snapshot")
+        return [snapshots[0].payload, *records[1:]] if snapshots else records
 
 
 class ProtectsNoStarts(Dispatcher):
@@ -152,6 +152,43 @@ class BlamesNobody(Dispatcher):
         return
 
 
+class CountsSaveOneTooFar(Dispatcher):
+    def _saved(self, event: Saved) -> None:
+        super()._saved(event)
+        attempt = self.attempts.get(event.attempt)
+        if attempt is not None and event.step < attempt.stop:
+            attempt.saved += 1
+
+
+class HoldsNoDecisions(Recorder):
+    def outcome(self, outcome: Outcome) -> None:
+        super().outcome(outcome)
+        self.holds_decisions = False
+
+
+class WritesTooLate(Recorder):
+    """Leaves the last event of each batch for the next one."""
+
+    def flush(self) -> None:
+        held = self._batch.events[-1:]
+        del self._batch.events[-1:]
+        super().flush()
+        self._batch.events += held
+
+
+class GivesOrdersUnwritten(PendingOrders):
+    def take(self, now: float) -> list[Order]:
+        orders, self._orders = self._orders, []
+        if not orders:
+            super().take(now)
+        return with_save_points(orders)
+
+
+class CountsStepTooMany(Recorder):
+    def ended(self, attempt: str, at: float, *, step: int, **options: Any) -> None:
+        super().ended(attempt, at, step=step + 1, **options)
+
+
 BUGS: dict[str, Parts] = {
     parts.bug: parts
     for parts in (
@@ -161,7 +198,7 @@ BUGS: dict[str, Parts] = {
         Parts(bug="repeated-steps-not-counted", dispatcher=CountsNoRepeatedSteps),
         Parts(bug="checkpoints-lost-in-splits", dispatcher=LosesCheckpointsInSplits),
         Parts(bug="lost-workers-counted", attempts=CountsLostWorkers),
-        Parts(bug="first-snapshot-taken", engine=ResumesFromFirstSnapshot),
+        Parts(bug="first-snapshot-taken", history=ResumesFromFirstSnapshot),
         Parts(bug="starts-evicted", dispatcher=ProtectsNoStarts),
         Parts(bug="dispatcher-stays-drained", dispatcher=StaysDrained),
         Parts(bug="children-not-told", dispatcher=TellsNoChildren),
@@ -170,6 +207,11 @@ BUGS: dict[str, Parts] = {
         Parts(bug="three-stages-queued", dispatcher=QueuesThreeStages),
         Parts(bug="queue-of-lost-worker-kept", dispatcher=KeepsQueueOfLostWorker),
         Parts(bug="nobody-blamed", dispatcher=BlamesNobody),
+        Parts(bug="save-counted-too-far", dispatcher=CountsSaveOneTooFar),
+        Parts(bug="no-decision-held", recorder=HoldsNoDecisions),
+        Parts(bug="last-event-unwritten", recorder=WritesTooLate),
+        Parts(bug="orders-unwritten", orders=GivesOrdersUnwritten),
+        Parts(bug="stage-one-step-longer", recorder=CountsStepTooMany),
     )
 }
 """Parts by the name of the bug that is planted in one of them."""

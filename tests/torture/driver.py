@@ -1,4 +1,4 @@
-"""A driver: the real engine, dispatcher, tuner, attempts and known states, in a modelled world.
+"""A driver made of dasktune's own parts: all but Dask, and the threads, which the world replaces.
 
 It does what `dasktune.driver.runner.DaskRunner` does in a turn: takes in messages, makes records
 durable, carries out orders. It can be cut short between any two of these.
@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, cast
+from functools import cache
 
 from dasktune.algos.base import Tuner
 from dasktune.driver.attempts import AttemptLost, Following, Reached, StateDurable
-from dasktune.driver.recorder import Recorder
-from dasktune.engine.event_log import replay
-from dasktune.engine.outcome import Order, Outcome, RunPrediction, with_save_points
+from dasktune.driver.history import History
+from dasktune.driver.run import begin_tuner
+from dasktune.engine.event_log import Record, replay
+from dasktune.engine.outcome import Outcome, RunPrediction
+from dasktune.engine.trials import TrialRecord
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
@@ -32,26 +34,53 @@ from dasktune.graph.events import (
 from dasktune.graph.plan import Node
 from dasktune.graph.view import RunView
 from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.database import schema
 from dasktune.storage.database.database import Database
 from dasktune.types import Objective, Step
 from dasktune.worker.messages import StageEnded, StageMessage
 from tests.torture.books import Books, Told, check
+from tests.torture.files import FailingFiles, MemoryFiles
 from tests.torture.parts import Parts
 from tests.torture.ways import ROOT, Ways
 from tests.torture.workers import Worker
-from tests.torture.world import Ledger, Notes, Store
+from tests.torture.world import Store
 
 OBJECTIVE = Objective.single("loss", "minimize")
+
+BEGAN = 1e9
+"""Epoch seconds at which a study begins."""
+
+FLUSH_SECONDS = 5.0
+"""Longest delay of records without decisions: many events, so that kills lose some of them."""
+
+
+@cache
+def _database() -> Database:
+    return Database("sqlite://")
+
+
+def empty_database() -> Database:
+    """Return the database of this process, emptied: opening one takes as long as a study."""
+    database = _database()
+    with database.connections.engine.begin() as connection:
+        for table in schema.metadata.sorted_tables:
+            connection.execute(table.delete())
+    return database
 
 
 @dataclass(slots=True)
 class World:
     """The parts that all drivers of one study share.
 
+    Store and database are dasktune's own, in memory: what a driver has not written when it is
+    killed, the next one does not find.
+
     Attributes
     ----------
     now
         Seconds, by the clock of the driver.
+    epoch
+        Epoch seconds.
     story
         What went wrong, what the engine was told, and what it ordered.
     """
@@ -60,14 +89,32 @@ class World:
     options: DispatchOptions
     snapshot_every: int
     parts: Parts
-    store: Store = field(default_factory=Store)
-    ledger: Ledger = field(default_factory=Ledger)
+    store: Store = field(init=False)
+    database: Database = field(init=False)
+    study_id: int = field(init=False)
     ways: Ways = field(default_factory=Ways)
     told: Told = field(default_factory=Told)
     workers: dict[str, Worker] = field(default_factory=dict)
     now: float = 0.0
+    epoch: float = BEGAN
     drivers: int = 0
     story: list[object] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.store = Store(MemoryFiles(lambda: self.epoch))
+        self.database = empty_database()
+        study = self.database.create_study("torture", root=ROOT, spec={}, created=BEGAN)
+        assert study is not None
+        self.study_id = study.id
+
+    def pass_time(self, seconds: float) -> None:
+        """Move all clocks on."""
+        self.now += seconds
+        self.epoch += seconds
+
+    def records(self) -> list[Record]:
+        """Return all durable events of the tuner."""
+        return list(History(self.database, self.study_id).records_of(0))
 
 
 @dataclass(slots=True)
@@ -97,15 +144,15 @@ class Driver:
         self._receipts: set[str] = set()
         self._refused: set[str] = set()
         self._submitted: dict[str, RunStage] = {}
-        self._orders: list[Order] = []
+        self._seconds: dict[str, float] = {}
         world.drivers += 1
         self._open()
 
     def _open(self) -> None:
         world = self.world
-        known_states = world.parts.known_states.open(
-            cast(Database, world.ledger), cast(CheckpointStore, world.store), ROOT
-        )
+        self._history = world.parts.history(world.database, world.study_id)
+        self._history.read_on()
+        known_states = world.parts.known_states.open(world.database, world.store.checkpoints, ROOT)
 
         def fill(node: Node) -> None:
             known_states.read(dispatcher.plan.root_key_of(node))
@@ -116,37 +163,47 @@ class Driver:
         dispatcher = world.parts.dispatcher(ROOT, options, on_new=fill)
         self._known_states, self._dispatcher = known_states, dispatcher
         self.books = Books(RunView(dispatcher), world.ways, world.store.committed)
-        trials = world.ledger.copy_of_trials()
+        trials = self._history.trials()
         for trial in trials.values():
             dispatcher.register(trial.number, trial.sequences, trial.max_steps, seed=trial.seed)
-        self.books.compare_with_store(set(world.store.states.values()))
+        self.books.compare_with_store({state for _, state in world.store.states()})
         self._attach(dispatcher, trials)
 
-    def _attach(self, dispatcher: Dispatcher, trials: dict[int, Any]) -> None:
+    def _attach(self, dispatcher: Dispatcher, trials: dict[int, TrialRecord]) -> None:
         """Make all that a run has of its own."""
         world = self.world
+        world.drivers += 1
+        self._run = f"run-{world.drivers}"
         self.engine = world.parts.engine(
             dispatcher, objective=OBJECTIVE, trials=trials, snapshot_every=world.snapshot_every
         )
-        self._seconds: dict[str, float] = {}
-        self.notes = Notes(world.ledger, dispatcher.plan.root_key_of, self._known_states.take_found)
-        self.attempts = world.parts.attempts(
-            self.engine.view, cast(Recorder, self.notes), cast(CheckpointStore, world.store)
+        self._untold: list[Record] = []
+        self._events = self._decided = 0
+        self.recorder = world.parts.recorder(
+            self._history,
+            dispatcher.plan,
+            self._known_states,
+            self._run,
+            used_seconds=0.0,
+            clock=lambda: world.epoch,
         )
+        self._orders = world.parts.orders(self.recorder, FLUSH_SECONDS)
+        self.own_files = FailingFiles(world.store.files)
+        lookups = CheckpointStore("memory://torture", files=self.own_files)
+        self.attempts = world.parts.attempts(self.engine.view, self.recorder, lookups)
 
     def begin(self) -> None:
         """Start the tuner, or go on with it where the log ends."""
         world = self.world
-        records = world.ledger.records
-        tuner = world.make()
+        records = world.records()
         if records:
             found = replay(world.make(), records, OBJECTIVE)
             check(found.identical, f"replay of the log: {found}")
-            outcome = self.engine.resume(tuner, place=0, records=records, now=world.now)
             world.told.compare(self.engine)
-        else:
-            outcome = self.engine.begin(tuner, place=0, capacity=len(world.workers), now=world.now)
-        self._take(outcome)
+        place = self._history.place_of(world.make())
+        check(self._history.begin(self._run, place.number), "another driver has begun")
+        self._events = self._history.next_number
+        self._take(begin_tuner(self.engine, place, {}, world.now, len(world.workers)))
         for worker in world.workers.values():
             self.tell(WorkerJoined(worker=worker.name))
 
@@ -200,14 +257,18 @@ class Driver:
         self._take(self.engine.handle(event, self.world.now))
 
     def _take(self, outcome: Outcome) -> None:
-        self.notes.outcome(outcome)
+        self._orders.add(outcome)
+        for record in outcome.records:
+            self._events += 1
+            self._untold.append(record)
+            if record.get("decisions", True):
+                self._decided = self._events
         self.world.story.extend(outcome.orders)
         self.world.story.extend(outcome.reports)
         for order in outcome.orders:
             if isinstance(order, RunStage):
                 self.books.launched(order)
         self.books.compare(self.engine, outcome)
-        self._orders.extend(outcome.orders)
 
     # ----------------------------------------------------------------------- a turn
 
@@ -228,19 +289,30 @@ class Driver:
                 "the tuner has not ended, asks for nothing, and nothing is running",
             )
 
-    def flush(self) -> None:
-        """Make durable what decisions rest on."""
-        if self.notes.holds_decisions:
-            self.flush_all()
-
     def flush_all(self) -> None:
         """Make all durable that was gathered."""
-        self.world.told.take(self.notes.flush().records)
+        self._orders.flush()
+        self.note_told()
+
+    def note_told(self) -> int:
+        """Note what has become durable: the database is asked. Return the number of events."""
+        if not self._untold:
+            return self._events
+        there = self.world.database.next_event(self.world.study_id)
+        told = len(self._untold) - (self._events - there)
+        self.world.told.take(self._untold[:told])
+        del self._untold[:told]
+        return there
 
     def carry_out(self, most: int | None = None) -> None:
         """Send orders to workers, `most` of them if it is to die then."""
-        orders, self._orders = self._orders, []
-        for order in with_save_points(orders)[:most]:
+        orders = self._orders.take(self.world.now)
+        if orders:
+            check(
+                self.note_told() >= self._decided,
+                f"{orders[0]} is carried out before its decision is durable",
+            )
+        for order in orders[:most]:
             if isinstance(order, RunPrediction):
                 self.questions.append(order)
                 continue
@@ -278,15 +350,12 @@ class Driver:
     def hear_of_other(self, attempt: str, step: Step) -> None:
         """Receive a state that another driver saved."""
         order = self.others[attempt].order
-        commit = self.world.store.commit_of(order.node.key_at(step))
+        commit = self.world.store.checkpoints.commit_of(order.node.key_at(step))
         if commit is None or attempt not in self.engine.view.attempts:
             return
-        node = order.node
-        reports = [(at, node.key_at(at), metrics) for at, metrics in commit.reports]
-        self.notes.metrics(node, reports)
-        self.notes.checkpoint(node, commit)
+        self.recorder.found(order.node, commit)
         self.tell(Progress(attempt=attempt, step=step))
-        self.tell(Found(node=node, step=step, reports=commit.reports))
+        self.tell(Found(node=order.node, step=step, reports=commit.reports))
 
     def other_ended(self, attempt: str) -> None:
         """Receive the end of another driver's stage, or of that driver."""
@@ -310,8 +379,8 @@ class Driver:
         """Evict a state and tell the engine."""
         self.flush_all()  # its metrics outlive it
         key = node.key_at(step)
-        self.world.store.lose(key)
-        self.notes.forget(key)
+        self.world.store.checkpoints.discard(key)
+        self.recorder.forget(key)
         self.tell(Evicted(node=node, step=step))
 
     def drain(self) -> None:
@@ -325,7 +394,7 @@ class Driver:
         self.flush_all()
         self.books.dismissed()
         self.engine.dismiss()
-        self._orders, self._submitted, self._refused, self.others = [], {}, set(), {}
+        self._submitted, self._refused, self.others = {}, set(), {}
         self.questions = []
         self._attach(self._dispatcher, trials)
         self.begin()

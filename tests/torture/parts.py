@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dasktune.driver.attempts import Attempts
+from dasktune.driver.history import History
+from dasktune.driver.orders import PendingOrders
+from dasktune.driver.recorder import Recorder
 from dasktune.driver.reuse import KnownStates
 from dasktune.engine.engine import Engine
 from dasktune.graph.dispatch import Dispatcher
@@ -25,6 +28,9 @@ class Parts:
     engine: type[Engine] = Engine
     attempts: type[Attempts] = Attempts
     known_states: type[KnownStates] = KnownStates
+    history: type[History] = History
+    recorder: type[Recorder] = Recorder
+    orders: type[PendingOrders] = PendingOrders
 
 
 PARTS = Parts()

@@ -89,7 +89,7 @@ class Torture:
     def _one(self) -> None:
         """Make one random thing happen."""
         self.events += 1
-        self.world.now += 0.25
+        self.world.pass_time(0.25)
         rng = self._rng
         is_due = self._may and len(self.faults) < self.scenario.most_faults
         if is_due and self._luck.random() < FAULT_SHARE:
@@ -106,7 +106,7 @@ class Torture:
         for _ in range(MOST_TURNS):
             if self.driver.is_done:
                 return
-            self.world.now += 5.0
+            self.world.pass_time(5.0)
             self._round()
         check(False, f"the study does not end: {self._what_is_left()}")
 
@@ -137,7 +137,6 @@ class Torture:
             driver.answer(0)
         driver.tick()
         driver.ask()
-        driver.flush()
         driver.carry_out()
 
     def _what_is_left(self) -> str:
@@ -148,7 +147,8 @@ class Torture:
         driver, world = self.driver, self.world
         driver.flush_all()
         driver.books.compare_all()
-        found = replay(world.make(), world.ledger.records, OBJECTIVE)
+        self._check_stages(driver)
+        found = replay(world.make(), world.records(), OBJECTIVE)
         check(found.identical, f"replay of the log: {found}")
         for trial in driver.engine.trials.values():
             check(trial.state.is_finished, f"trial {trial.number} ends {trial.state.value}")
@@ -165,6 +165,18 @@ class Torture:
         if "lose" not in self.faults:
             # What no driver heard of is found in the store by whoever opens the study next.
             self._check_metrics(self._start())
+
+    def _check_stages(self, driver: Driver) -> None:
+        """Check that the rows of stages add up to the steps that the engine has counted.
+
+        A driver that ends before its stages do cannot count them all.
+        """
+        if {"kill", "drain"}.isdisjoint(self.faults):
+            figures = self.world.database.figures(self.world.study_id)
+            rows = figures.steps_executed, figures.steps_repeated
+            view = driver.engine.view
+            counted = view.steps_executed, view.steps_repeated
+            check(rows == counted, f"stages have (executed, repeated) {rows} steps, not {counted}")
 
     def _check_metrics(self, driver: Driver) -> None:
         """Check that all metrics are there of the steps that trials have reported."""
@@ -249,7 +261,6 @@ class Torture:
         driver = self.driver
         driver.tick()
         driver.ask()
-        driver.flush()
         driver.carry_out()
 
     def _predict(self) -> None:
@@ -291,7 +302,7 @@ class Torture:
         if not may or len(self.faults) >= self.scenario.most_faults:
             return False
         # Others train from a state that they have made, or found.
-        there = not order.start or order.node.key_at(order.start) in self.world.store.states
+        there = not order.start or self.world.store.has(order.node.key_at(order.start))
         taken = there and self._luck.random() < 0.15
         if taken:
             self.faults.append("lease")
@@ -412,9 +423,8 @@ class Torture:
         """Kill the driver in its turn, and start another."""
         driver, luck = self.driver, self._luck.random()
         if luck < 0.7:
-            driver.flush()
-        if luck < 0.4:
-            driver.carry_out(int(self._luck.random() * 3))
+            driver.carry_out(int(self._luck.random() * 3) if luck < 0.4 else 0)
+        driver.note_told()
         self._let_go_of_all()
         self.world.now = 0.0
         self.driver = self._start()
@@ -423,7 +433,6 @@ class Torture:
     def _drain(self) -> None:
         driver = self.driver
         driver.drain()
-        driver.flush()
         driver.carry_out()
         for _ in range(int(self._luck.random() * 60)):
             if driver.engine.view.is_idle:
@@ -442,7 +451,7 @@ class Torture:
             self._join()
 
     def _clock(self) -> None:
-        self.world.now += (100.0, -50.0, 1e6)[int(self._luck.random() * 3)]
+        self.world.pass_time((100.0, -50.0, 1e6)[int(self._luck.random() * 3)])
 
     def _evict(self) -> None:
         found = self.driver.evictable()
@@ -452,10 +461,10 @@ class Torture:
     def _lose(self) -> None:
         # Only what the driver knows of: a state whose message is lost, and then the state, too,
         # is waited for until the worker goes.
-        known = self.driver.books.durable
-        keys = [key for key, state in self.world.store.states.items() if state in known]
+        store, known = self.world.store, self.driver.books.durable
+        keys = [key for key, state in store.states() if state in known]
         if keys:
-            self.world.store.lose(keys[int(self._luck.random() * len(keys))])
+            store.checkpoints.discard(keys[int(self._luck.random() * len(keys))])
 
     def _break(self) -> None:
         worker = self._victim()

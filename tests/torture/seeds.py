@@ -15,6 +15,9 @@ from tests.torture.parts import PARTS, Parts
 from tests.torture.run import Torture
 from tests.torture.scenario import Scenario
 
+QUIET = ("driver.attempts", "driver.recorder", "driver.leases", "driver.retention.evict")
+"""Parts that log injected faults."""
+
 CHUNK = 200
 """Seeds that a process is given at a time."""
 
@@ -60,7 +63,7 @@ class Finding:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence the log lines of injected faults."""
-    loggers = [logging.getLogger(f"dasktune.{name}") for name in ("driver.attempts",)]
+    loggers = [logging.getLogger(f"dasktune.{name}") for name in QUIET]
     before = [one.disabled for one in loggers]
     try:
         for one in loggers:

@@ -15,7 +15,7 @@ from .parts import Parts
 
 pytestmark = pytest.mark.slow
 
-SEEDS = 2000
+SEEDS = 500
 """Within so many seeds a bug must be found."""
 
 SAMPLE = 300

@@ -209,7 +209,7 @@ class Worker:
             while self.writes:
                 self.write()
             key = order.node.key_at(order.start)
-            found = self._store.states.get(key)
+            found = self._store.load(key)
             if found is None:
                 self._warm = None
                 self._end(job, "missing")
