@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -63,7 +64,9 @@ class OptunaSource(Source):
 
     The sampler is copied, and sees one study in which all trials are minimised, each with its
     loss at the step at which trials are compared (see `dasktune.algos.observations`). Trials
-    under way are ``RUNNING``, which TPE and GP take into account themselves.
+    that are paused, or under way, are ``RUNNING``: TPE (with `constant_liar`, its default) and GP
+    keep away from their points. Their losses so far are their intermediate values, as are those
+    of other trials up to the step of comparison; with several objectives Optuna has none.
 
     The next proposal depends only on the proposals and reports so far: a source that was
     restored or replayed continues as the first one would have. For this its generators are
@@ -270,6 +273,7 @@ class _View:
         self._id = self._storage.get_study_id_from_name(_NAME)
         self._level, self._objectives = level, objectives
         self._shown: list[TrialOutcome] = []
+        self._reports: list[int] = []
 
     def differs(
         self, level: Step | None, outcomes: Iterable[TrialOutcome], objectives: int
@@ -281,14 +285,32 @@ class _View:
         )
 
     def update(self, trials: Sequence[Observed], outcomes: Iterable[TrialOutcome]) -> None:
-        """Add new trials, and end those that have ended."""
+        """Add new trials and new reports, and end the trials that have ended."""
         for observed in trials[len(self._shown) :]:
             self._add(observed)
-        for number, outcome in enumerate(outcomes):
+        for number, (observed, outcome) in enumerate(zip(trials, outcomes, strict=True)):
+            if self._shown[number] is RUNNING:
+                self._add_reports(number, observed)
             if self._shown[number] != outcome:
                 self._shown[number] = outcome
                 state = TrialState[outcome.state.name]
                 self.study.tell(number, list(outcome.losses) or None, state)
+
+    def _add_reports(self, number: int, observed: Observed) -> None:
+        """Add the new reports of a trial that is running here.
+
+        Of a trial that has reported at the level they are those up to it: it is complete here
+        then, and Optuna takes no later ones. Without this limit a view that was built anew would
+        show more than the first one.
+        """
+        if self._objectives > 1:
+            return
+        trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
+        is_there = observed.trial is not None and self._level in observed.losses
+        for step, (loss,) in islice(observed.losses.items(), self._reports[number], None):
+            if not is_there or step <= (self._level or 0):
+                self._storage.set_trial_intermediate_value(trial_id, step, loss)
+        self._reports[number] = len(observed.losses)
 
     def _add(self, observed: Observed) -> None:
         """Add a trial as running, with the notes that the sampler made when it proposed it.
@@ -305,6 +327,7 @@ class _View:
         )
         self.study.add_trial(trial)
         self._shown.append(RUNNING)
+        self._reports.append(0)
         if observed.notes.get("level") == self._level:
             for name, value in observed.notes.get("study", {}).items():
                 self._storage.set_study_system_attr(self._id, name, value)
@@ -318,6 +341,7 @@ class _View:
         trial: FrozenTrial = self.study.get_trials(deepcopy=False)[-1]
         after = self._storage.get_study_system_attrs(self._id)
         self._shown.append(RUNNING)
+        self._reports.append(0)
         notes: dict[str, Any] = {
             # Optuna sums up steps with rounding errors; samplers continue from its own values.
             "values": {name: value for name, value in trial.params.items() if value != point[name]},

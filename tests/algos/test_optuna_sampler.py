@@ -249,6 +249,82 @@ def test_sampler_sees_trials_below_the_level_running() -> None:
     ]
 
 
+def intermediate(sampler: Watching) -> list[dict[int, float]]:
+    return [trial.intermediate_values for trial in sampler.shown[-1]]
+
+
+def halved() -> tuple[Watching, OptunaSource]:
+    """Return a source after a rung of five trials, of which three went on to step 3."""
+    sampler = Watching()
+    source = OptunaSource(Space(x=Float(0, 1)), sampler, seed=0)
+    begun(source, 6)
+    for trial in range(5):
+        source.observe(trial, 1, (trial + 1.0,))
+    begun(source, 1, first=6)
+    for trial in range(3):
+        source.observe(trial, 3, (trial + 0.5,))
+    begun(source, 1, first=7)
+    return sampler, source
+
+
+def test_sampler_sees_the_losses_of_paused_trials() -> None:
+    sampler, source = halved()
+    assert [trial.state.name for trial in sampler.shown[-1][3:5]] == ["RUNNING"] * 2
+    rung = [{1: 1.0, 3: 0.5}, {1: 2.0, 3: 1.5}, {1: 3.0, 3: 2.5}, {1: 4.0}, {1: 5.0}, {}, {}]
+    assert intermediate(sampler) == rung
+    source.observe(0, 9, (0.25,))
+    source.observe(5, 1, (6.0,))
+    begun(source, 1, first=8)
+    assert intermediate(sampler) == [*rung[:5], {1: 6.0}, {}, {}], "0 is compared at step 3"
+
+
+def test_restored_sampler_sees_the_same_losses() -> None:
+    sampler, source = halved()
+    source.observe(0, 9, (0.25,))
+    source.observe(3, 2, (math.inf,))
+    before = saved(source)
+    source.propose(8)
+    again = Watching()
+    other = OptunaSource(Space(x=Float(0, 1)), again, seed=0)
+    other.restore(before)
+    other.propose(8)
+    assert intermediate(again) == intermediate(sampler)
+    assert states(again) == states(sampler)
+    assert intermediate(again)[3] == {1: 4.0, 2: math.inf}
+
+
+def test_two_objectives_have_no_intermediate_values() -> None:
+    sampler = Watching()
+    source = OptunaSource(FLAT, sampler, seed=0)
+    source.expect(2)
+    begun(source, 2)
+    source.observe(0, 1, (1.0, 2.0))
+    begun(source, 1, first=2)
+    assert intermediate(sampler) == [{}, {}]
+
+
+@pytest.mark.parametrize("multivariate", [False, True])
+def test_constant_liar_counts_paused_trials_as_bad(multivariate: bool) -> None:
+    """Whether it is on changes the proposals: TPE counts the points of paused trials as bad."""
+    proposals = {}
+    for lies in (True, False):
+        sampler = TPESampler(n_startup_trials=4, multivariate=multivariate, constant_liar=lies)
+        source = OptunaSource(Space(x=Float(0, 1)), sampler, seed=0)
+        for trial in range(30):
+            is_paused = trial % 2
+            source.accept(trial, {"point": {"x": 0.9 if is_paused else 0.02 * trial + 0.1}})
+            source.observe(trial, 1, (5.0 if is_paused else 1.0,))
+            if not is_paused:
+                source.observe(trial, 3, (abs(trial - 22) / 10,))
+        proposals[lies] = [source.propose(trial)["point"] for trial in range(30, 40)]
+        view = source._view
+        assert view is not None
+        paused = [trial for trial in view.study.trials[:30] if trial.number % 2]
+        assert {trial.state for trial in paused} == {TrialState.RUNNING}
+        assert [trial.intermediate_values for trial in paused] == [{1: 5.0}] * 15
+    assert proposals[True] != proposals[False]
+
+
 def test_level_has_the_startup_trials_of_the_sampler() -> None:
     source = OptunaSource(Space(x=Float(0, 1)), TPESampler(n_startup_trials=5), seed=0)
     for trial in range(6):
