@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import repeat
-from operator import itemgetter
-from typing import cast
+from operator import itemgetter, ne
+from typing import NamedTuple
 
 from dasktune.errors import InternalError
+from dasktune.graph.curves import Curves, unpack
 from dasktune.types import Sequences, Step, Value
 
 DIGEST_NBYTES = 16
@@ -26,6 +27,9 @@ _PACK_LENGTH = struct.Struct(">Q").pack
 
 BLOCK_STEPS = 1024
 """Most steps that are evaluated together where values change at every step."""
+
+_NOT_KEPT = Curves(0)  # it keeps nothing, so threads may share it
+_ONE_STEP = _PACK_LENGTH(1)
 
 
 def root_key(fingerprint: str, seed: int) -> str:
@@ -73,7 +77,7 @@ def runs(sequences: Sequences, start: Step, stop: Step) -> Iterator[tuple[Step, 
     Neighbouring spans may hold equal values: `Chain.extend` joins them.
     """
     step = start
-    for until, rows in _blocks(sequences, start, stop):
+    for until, rows in _blocks(sequences, start, stop, _NOT_KEPT):
         if len(rows) == 1:
             yield until, rows[0]
         else:
@@ -81,8 +85,15 @@ def runs(sequences: Sequences, start: Step, stop: Step) -> Iterator[tuple[Step, 
         step = until
 
 
-def _blocks(sequences: Sequences, start: Step, stop: Step) -> Iterator[tuple[Step, list[bytes]]]:
-    """Yield ``(until, rows)``: the values at each step of a block, or the values of all of it."""
+def _blocks(
+    sequences: Sequences, start: Step, stop: Step, curves: Curves, lead: bytes = b""
+) -> Iterator[tuple[Step, list[bytes]]]:
+    """Yield ``(until, rows)``: the values at each step of a block, or the values of all of it.
+
+    Blocks of values that change end at multiples of `BLOCK_STEPS`, or where a part ends: so trials
+    that share a curve have most of their blocks in common. `lead` is put before the values of a
+    single step.
+    """
     ordered = sorted(sequences.items())
     names = [encode_value(name) for name, _ in ordered]
     functions = [function for _, function in ordered]
@@ -97,25 +108,43 @@ def _blocks(sequences: Sequences, start: Step, stop: Step) -> Iterator[tuple[Ste
                 ends[index] = stop if until is None else until
         until = min(*ends, stop) if ends else stop
         if step + 1 < until or until == stop:
-            yield until, [b"".join(parts)]
+            yield until, [b"".join(parts) if step + 1 < until else lead + b"".join(parts)]
         else:
-            until = min(stop, step + BLOCK_STEPS, *(end for end in ends if end > step + 1))
-            columns = [
-                repeat(part) if end > step + 1 else _encoded(name, function.values(step, until))
-                for part, end, name, function in zip(parts, ends, names, functions, strict=True)
-            ]
-            # One of them is no `repeat`, and ends.
-            yield until, list(map(b"".join, zip(*columns, strict=False)))
+            most = (step // BLOCK_STEPS + 1) * BLOCK_STEPS
+            until = min(stop, most, *(end for end in ends if end > step + 1))
+            columns: dict[int, Iterable[bytes]] = {}
+            for index, end in enumerate(ends):
+                if end <= step + 1:
+                    values = curves.values(functions[index], step, until)
+                    parts[index], columns[index] = _encoded(names[index], values)
+            yield until, _rows(lead, parts, columns)
             ends = [max(end, until) for end in ends]
         step = until
 
 
-def _encoded(name: bytes, values: list[Value]) -> list[bytes]:
-    """Return the canonical bytes of a name and each of its values."""
-    if {*map(type, values)} == {float}:  # in half of the time
-        name += b"f"
-        return [name + _PACK_FLOAT(cast(float, value) + 0.0) for value in values]
-    return [name + encode_value(value) for value in values]
+def _encoded(name: bytes, values: bytes | list[Value]) -> tuple[bytes, Iterable[bytes]]:
+    """Return the canonical bytes with which all values of a name begin, and the rest of each."""
+    if isinstance(values, bytes):
+        return name + b"f", unpack(values)
+    return name, map(encode_value, values)
+
+
+def _rows(lead: bytes, parts: list[bytes], columns: Mapping[int, Iterable[bytes]]) -> list[bytes]:
+    """Return the parts joined, with a value of each column after the part of its number."""
+    if len(columns) == 1:
+        [(index, column)] = columns.items()
+        before, after = lead + b"".join(parts[: index + 1]), b"".join(parts[index + 1 :])
+        return (
+            [before + value + after for value in column]
+            if after
+            else [before + value for value in column]
+        )
+    pieces = [
+        map(part.__add__, columns[index]) if index in columns else repeat(part)
+        for index, part in enumerate(parts)
+    ]
+    # A `repeat` has no end.
+    return list(map(b"".join, zip(repeat(lead), *pieces, strict=False)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,42 +192,82 @@ class Chain:
             body = base + _PACK_LENGTH(before + steps) + values
             yield blake2b(body, digest_size=DIGEST_NBYTES).hexdigest()
 
-    def advance(self, sequences: Sequences, start: Step, stop: Step) -> Chain:
+    def advance(
+        self, sequences: Sequences, start: Step, stop: Step, curves: Curves = _NOT_KEPT
+    ) -> Chain:
         """Return the position at `stop`, this one being the position at `start`."""
         end = self
-        for _, position in self.positions(sequences, start, stop):
-            end = position
+        for mark in self.marks(sequences, start, stop, curves):
+            end = mark.chain
         return end
 
-    def positions(
-        self, sequences: Sequences, start: Step, stop: Step
-    ) -> Iterator[tuple[Step, Chain]]:
-        """Yield ``(step, position)`` on the way from `start` to `stop`, and there.
+    def marks(
+        self, sequences: Sequences, start: Step, stop: Step, curves: Curves = _NOT_KEPT
+    ) -> Iterator[Mark]:
+        """Yield the positions on the way from `start` to `stop`, and there.
 
         Values change at most `BLOCK_STEPS` times from one to the next.
+
+        Parameters
+        ----------
+        sequences
+            The values at each step.
+        start, stop
+            The step of this position, and the last one.
+        curves
+            Keeps the values for other trials.
         """
         chain, step = self, start
-        for until, rows in _blocks(sequences, start, stop):
-            chain = chain.extend(rows[0], until - step) if len(rows) == 1 else chain._through(rows)
-            yield until, chain
+        for until, rows in _blocks(sequences, start, stop, curves, _ONE_STEP):
+            if len(rows) == 1 and step + 1 < until:
+                chain = chain.extend(rows[0], until - step)
+            else:
+                chain = chain._through(rows)
+            yield Mark(until, chain, len(rows))
             step = until
 
-    def _through(self, rows: Iterable[bytes]) -> Chain:
+    def _through(self, rows: list[bytes]) -> Chain:
         """Return the position after one step with each of these values.
 
         That is `extend` for each, in a third of the time.
+
+        Parameters
+        ----------
+        rows
+            The length 1, packed, and the canonical bytes of the values of each step.
         """
-        base, values, length = bytes.fromhex(self.base), self.values, self.length
-        single = _PACK_LENGTH(1)
-        for row in rows:
-            if row == values:
-                length += 1
-                continue
-            if length:
-                body = base + (single if length == 1 else _PACK_LENGTH(length)) + values
-                base = blake2b(body, digest_size=DIGEST_NBYTES).digest()
-            values, length = row, 1
-        return Chain(base.hex(), values, length)
+        first = self.extend(rows[0][len(_ONE_STEP) :], 1)
+        if not all(map(ne, rows, rows[1:])):
+            for row in rows[1:]:
+                first = first.extend(row[len(_ONE_STEP) :], 1)
+            return first
+        # The copy of an empty hash has no arguments that must be read.
+        base, new = bytes.fromhex(first.base), blake2b(digest_size=DIGEST_NBYTES).copy
+        before = _PACK_LENGTH(first.length) + first.values
+        for row in rows[1:]:
+            run = new()
+            run.update(base)
+            run.update(before)
+            base, before = run.digest(), row
+        return Chain(base.hex(), before[len(_ONE_STEP) :], first.length if len(rows) == 1 else 1)
+
+
+class Mark(NamedTuple):
+    """A known position in the chain of keys.
+
+    Parameters
+    ----------
+    step
+        Its step.
+    chain
+        The position.
+    changes
+        Number of changes of values, at most, since the mark before: each costs one hash.
+    """
+
+    step: Step
+    chain: Chain
+    changes: int = 0
 
 
 class Positions:
@@ -212,41 +281,31 @@ class Positions:
     start
         The first step of the edge.
     marks
-        Known steps with their positions, ascending.
+        Known positions, ascending.
     """
 
     __slots__ = ("_last", "_marks", "_start")
 
-    def __init__(self, start: Step, marks: Iterable[tuple[Step, Chain]] = ()) -> None:
+    def __init__(self, start: Step, marks: Iterable[Mark] = ()) -> None:
         self._start = start
         self._marks = list(marks)
         """Ascending, at least `BLOCK_STEPS` steps apart."""
-        self._last: tuple[Step, Chain] | None = None
+        self._last: Mark | None = None
 
-    def nearest(self, step: Step) -> tuple[Step, Chain] | None:
-        """Return the last known step up to `step`, and its position."""
+    def nearest(self, step: Step) -> Mark | None:
+        """Return the last known position up to `step`."""
         index = bisect_right(self._marks, step, key=itemgetter(0))
         mark, last = self._marks[index - 1] if index else None, self._last
-        if last is None or last[0] > step or (mark is not None and mark[0] > last[0]):
+        if last is None or last.step > step or (mark is not None and mark.step > last.step):
             return mark
         return last
 
-    def advance(self, chain: Chain, sequences: Sequences, start: Step, stop: Step) -> Chain:
-        """Return the position at `stop`, and keep it and some on the way.
-
-        Parameters
-        ----------
-        chain, start
-            The nearest known position, and its step.
-        """
-        after = (self._marks[-1][0] if self._marks else self._start) + BLOCK_STEPS
-        end = chain
-        for step, end in chain.positions(sequences, start, stop):
-            if step >= after:
-                self._marks.append((step, end))
-                after = step + BLOCK_STEPS
-        self._last = stop, end
-        return end
+    def add(self, mark: Mark) -> None:
+        """Keep a position: for good if it lies far enough behind all others."""
+        before = self._marks[-1].step if self._marks else self._start
+        if mark.step >= before + BLOCK_STEPS:
+            self._marks.append(mark)
+        self._last = mark
 
     def split(self, step: Step) -> tuple[Positions, Positions]:
         """Return the positions up to a step, and those after it."""

@@ -7,11 +7,12 @@ part or were asked to stop [Hippo 3.2]. The plan says what is wanted and what ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from dasktune.errors import InternalError
-from dasktune.graph.keys import BLOCK_STEPS, Chain, Positions, encode_at, root_key
+from dasktune.graph.curves import Curves
+from dasktune.graph.keys import BLOCK_STEPS, Chain, Mark, Positions, encode_at, root_key
 from dasktune.sequences import first_difference
 from dasktune.types import Metrics, Sequences, Step
 
@@ -38,6 +39,8 @@ class Node:
         Priority by trial, for trials that want training up to `stop` and its metrics.
     passing
         How many registered trials pass through, those that end here included.
+    curves
+        Keeps the values of all curves of the plan.
     """
 
     __slots__ = (
@@ -45,6 +48,7 @@ class Node:
         "_inside",
         "checkpoints",
         "children",
+        "curves",
         "metrics",
         "number",
         "parent",
@@ -67,6 +71,7 @@ class Node:
         self.metrics: dict[Step, Metrics] = {}
         self.requests: dict[int, float] = {}
         self.passing = 0
+        self.curves: Curves = Curves() if parent is None else parent.curves
         self._end: Chain | None = None
         self._inside: Positions | None = None
 
@@ -97,16 +102,52 @@ class Node:
 
     def _advance_to(self, step: Step) -> Chain:
         """Return the position at a step, from the nearest one that is known."""
-        if self.parent is None or self.parent._end is None:
+        nearest = self._nearest(step)
+        if nearest is None:
             raise InternalError(f"{self!r} has no position to start from")
-        at, chain = self.start, self.parent._end
-        if self._inside is not None:
-            at, chain = self._inside.nearest(step) or (at, chain)
-        elif step < self.stop or step - at > BLOCK_STEPS:
-            self._inside = Positions(at)
+        chain = nearest.chain
+        keeps = step < self.stop or step - nearest.step > BLOCK_STEPS
+        for mark in chain.marks(self.sequences, nearest.step, step, self.curves):
+            chain = mark.chain
+            if keeps:
+                self._keep(mark)
+        return chain
+
+    def _keep(self, mark: Mark) -> None:
         if self._inside is None:
-            return chain.advance(self.sequences, at, step)
-        return self._inside.advance(chain, self.sequences, at, step)
+            self._inside = Positions(self.start)
+        self._inside.add(mark)
+
+    def _nearest(self, step: Step) -> Mark | None:
+        """Return the last known position up to a step > `start`, if there is any."""
+        if step == self.stop and self._end is not None:
+            return Mark(step, self._end)
+        inside = None if self._inside is None else self._inside.nearest(step)
+        if inside is not None:
+            return inside
+        above = self.parent
+        return None if above is None or above._end is None else Mark(self.start, above._end)
+
+    def known_position(self, step: Step) -> Mark:
+        """Return the last known position on the way to this node, up to `step`."""
+        node = self.holder(step)
+        while (above := node.parent) is not None:
+            mark = node._nearest(step)
+            if mark is not None:
+                return mark
+            node, step = above, above.stop
+        if node._end is None:
+            raise InternalError("the root's position must be set when the plan is made")
+        return Mark(node.stop, node._end)
+
+    def learn_positions(self, marks: Iterable[Mark]) -> None:
+        """Keep positions on the way to this node, ascending, that were computed elsewhere."""
+        for mark in marks:
+            node = self.holder(mark.step)
+            if mark.step < node.stop:
+                node._keep(mark)
+            elif node._end is None:
+                node._end = mark.chain
 
     def key_at(self, step: Step) -> str:
         """Return the state key (hex) after `step` steps of this path, up to `stop`."""
@@ -181,6 +222,8 @@ class SearchPlan:
         self.root_key = key
         self.merge = merge
         self.paths: dict[int, Path] = {}
+        self.curves = Curves()
+        """The values of the curves of all trials."""
         self._roots: dict[tuple[int | None, int], Node] = {}
         self._seeds: dict[Node, int] = {}
         self._seeded_key = seeded_key or (lambda seed: root_key(key, seed))
@@ -283,6 +326,7 @@ class SearchPlan:
         if root is None:
             root = self._roots[owner, seed] = Node(self._count, None, (0, 0), {})
             self._seeds[root] = seed
+            root.curves = self.curves
             self._count += 1
             root.checkpoints[0] = None
             key = self._seeded_key(seed) if seed else self.root_key

@@ -224,6 +224,23 @@ def test_keys_after_a_split_stay_the_same() -> None:
     assert _hashes(lambda: leaf.key_at(cut - 2)) <= BLOCK_STEPS + 1
 
 
+def test_positions_computed_elsewhere_need_no_hashing_again() -> None:
+    expected = SearchPlan(ROOT).register(0, CURVE, LONG)
+    plan = SearchPlan(ROOT)
+    leaf = plan.register(0, CURVE, LONG)
+    start = leaf.known_position(LONG)
+    assert start.step == 0
+    marks = list(start.chain.marks(CURVE, 0, LONG))
+    top = plan.register(1, CURVE, BLOCK_STEPS + 7)
+    leaf.learn_positions(marks)
+    assert leaf.known_position(LONG).step == LONG
+    assert top.known_position(BLOCK_STEPS + 7).step == BLOCK_STEPS
+    assert _hashes(lambda: leaf.key_at(LONG)) <= 1
+    assert _hashes(lambda: top.key_at(top.stop)) <= 8
+    for step in (1, top.stop, top.stop + 1, LONG - 1, LONG):
+        assert leaf.key_at(step) == expected.key_at(step)
+
+
 @given(TRIALS)
 def test_without_merging_nothing_is_shared(trials: Trials) -> None:
     plan = planned(trials, merge=False)
