@@ -25,14 +25,14 @@ from dasktune.driver import shared_stages as sharing
 from dasktune.driver.attempts import AttemptLost, Attempts, Reached, StateDurable
 from dasktune.driver.connection import AttemptFinished, ClusterMessage, Connection
 from dasktune.driver.heartbeat import Heartbeat, NoHeartbeat
-from dasktune.driver.leases import (
+from dasktune.driver.lease_messages import (
     CommitsFound,
     LeaseAnswered,
     LeaseChanged,
     LeaseMessage,
-    Leasing,
     SavesRequested,
 )
+from dasktune.driver.leases import Leasing
 from dasktune.driver.orders import PendingOrders
 from dasktune.driver.predictions import Predictions
 from dasktune.driver.recorder import Recorder

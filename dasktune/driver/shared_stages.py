@@ -15,14 +15,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
-from dasktune.driver.leases import (
+from dasktune.driver.lease_messages import (
     CommitsFound,
     LeaseAnswered,
     LeaseChanged,
     LeaseMessage,
-    Leasing,
     SavesRequested,
 )
+from dasktune.driver.leases import Leasing
 from dasktune.driver.recorder import Recorder
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError

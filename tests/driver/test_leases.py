@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dasktune.driver.leases import (
-    PATIENCE,
+from dasktune.driver.lease_messages import (
     CommitsFound,
     LeaseAnswered,
     LeaseChanged,
     LeaseMessage,
-    Leasing,
 )
+from dasktune.driver.lease_threads import PATIENCE as STORE_PATIENCE
+from dasktune.driver.lease_threads import LeaseThreads
+from dasktune.driver.leases import Leasing
 from dasktune.engine.timeouts import LEASE_SECONDS, RENEW_SECONDS
 from dasktune.sequences import Constant
 from dasktune.storage import layout
@@ -25,6 +27,7 @@ from dasktune.storage.buffers import Buffer
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.files.local import LocalFiles
 from dasktune.storage.leases import HeldLeases, Lease, Leases, SaveRequest
+from tests.holding import PATIENCE
 
 ROOT, KEY = "aa" * 16, "b1" * 16
 
@@ -49,16 +52,84 @@ class CountedFiles(LocalFiles):
         return super().read(folder, names)
 
 
+class HeldFiles(CountedFiles):
+    """Files whose requests wait, once they are held, until the test lets them through."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.holds = False
+        self._waiting: list[tuple[str, str]] = []
+        self._changed = threading.Condition()
+
+    def create(self, path: str, content: bytes, *, durable: bool = True) -> bool:
+        self._wait("create", path)
+        return super().create(path, content, durable=durable)
+
+    def replace(self, path: str, content: bytes) -> None:
+        self._wait("replace", path)
+        super().replace(path, content)
+
+    def read(self, folder: str, names: Sequence[str]) -> list[Buffer | None]:
+        self._wait("read", *names)
+        return super().read(folder, names)
+
+    def _wait(self, *request: str) -> None:
+        with self._changed:
+            if self.holds:
+                self._waiting.append(request)
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: request not in self._waiting or not self.holds)
+
+    def expect(self, *requests: tuple[str, str]) -> None:
+        """Wait until these requests wait, and no others."""
+        with self._changed:
+            there = self._changed.wait_for(
+                lambda: sorted(self._waiting) == sorted(requests), timeout=PATIENCE
+            )
+            assert there, self._waiting
+
+    def let_through(self, *requests: tuple[str, str]) -> None:
+        """Carry these requests out together as soon as they wait, and no others."""
+        self.expect(*requests)
+        with self._changed:
+            self._waiting.clear()
+            self._changed.notify_all()
+
+    def release(self) -> None:
+        """Hold no request any longer."""
+        with self._changed:
+            self.holds = False
+            self._changed.notify_all()
+
+
+class Unrepeated(LeaseThreads):
+    """Threads in which nothing is repeated: leases are looked after when a test says so."""
+
+    def repeat(self, work: Callable[[], float]) -> None:
+        """Do nothing."""
+
+
 class Driver:
     """A driver's leasing with a clock that is set by hand."""
 
-    def __init__(self, folder: Path, study: str = "study") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        study: str = "study",
+        files: CountedFiles | None = None,
+        threads: LeaseThreads | None = None,
+    ) -> None:
         self.folder, self.now = folder, 1000.0
         self.inbox: queue.SimpleQueue[LeaseMessage] = queue.SimpleQueue()
         store = CheckpointStore(str(folder))
-        self.leases, self.files = Leases(store.files), CountedFiles(folder)
+        self.leases, self.files = Leases(store.files), files or CountedFiles(folder)
         self.leasing = Leasing(
-            store, study, self.inbox.put, clock=lambda: self.now, files=self.files
+            store,
+            study,
+            self.inbox.put,
+            clock=lambda: self.now,
+            files=self.files,
+            threads=threads,
         )
 
     def lease(self, key: str = KEY, start: int = 0, stop: int = 10) -> Lease:
@@ -182,13 +253,61 @@ def test_renewal_of_many_leases_is_one_request(driver: Driver) -> None:
     )
 
 
-def test_start_takes_few_requests_beside_another_driver(driver: Driver) -> None:
-    driver.meet_another()
-    assert driver.ask("first", driver.lease("cc" * 16)) is None
-    driver.files.requests.clear()
-    assert driver.ask("second") is None
-    own = [request for request in driver.files.requests if request[1].startswith("leases")]
-    assert own == [("create", layout.lease_path(ROOT, KEY))]
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[Driver]:
+    made = Driver(tmp_path, files=HeldFiles(tmp_path), threads=Unrepeated())
+    made.meet_another()
+    assert made.ask("first", made.lease("cc" * 16)) is None
+    assert isinstance(made.files, HeldFiles)
+    yield made
+    made.files.release()
+    made.leasing.close()
+
+
+def test_start_makes_three_requests_beside_others(held: Driver) -> None:
+    held.files.requests.clear()
+    assert held.ask("second") is None
+    create = ("create", layout.lease_path(ROOT, KEY))
+    announce = ("replace", layout.driver_path(held.leasing.holder))
+    assert sorted(held.files.requests) == sorted([create, announce, ("read", "")])
+
+
+def test_start_waits_for_three_requests_in_a_row(held: Driver) -> None:
+    """A renewal is under way: the lease is created meanwhile, and announced after it."""
+    files = held.files
+    assert isinstance(files, HeldFiles)
+    announce = ("replace", layout.driver_path(held.leasing.holder))
+    read = ("read", layout.driver_path("h2"))
+    files.holds = True
+    held.now += RENEW_SECONDS
+    held.meet_another()
+    held.leasing.beat()
+    renewing = threading.Thread(target=held.settle)
+    renewing.start()
+    files.let_through(read)
+    files.expect(announce)
+    held.leasing.ask("second", held.lease())
+    files.let_through(announce, ("create", layout.lease_path(ROOT, KEY)))
+    files.let_through(announce)
+    files.let_through(read)
+    assert held.receive() == LeaseAnswered(attempt="second", other=None)
+    renewing.join()
+
+
+def test_starts_at_once_share_their_announcements(held: Driver) -> None:
+    files = held.files
+    assert isinstance(files, HeldFiles)
+    announce = ("replace", layout.driver_path(held.leasing.holder))
+    keys = [f"{number}a" * 16 for number in range(9)]
+    files.holds = True
+    held.leasing.ask(keys[0], held.lease(keys[0]))
+    files.expect(announce, ("create", layout.lease_path(ROOT, keys[0])))
+    for key in keys[1:]:
+        held.leasing.ask(key, held.lease(key))
+    files.let_through(announce, *(("create", layout.lease_path(ROOT, key)) for key in keys))
+    files.expect(announce, ("read", layout.driver_path("h2")))
+    files.release()
+    assert {held.receive().attempt for _ in keys} == set(keys)  # type: ignore[union-attr]
 
 
 def test_the_next_attempt_at_the_same_steps_keeps_the_lease(driver: Driver) -> None:
@@ -254,7 +373,7 @@ def test_failed_store_is_not_tried_again_within_patience(driver: Driver) -> None
     driver.meet_another()
     assert driver.ask("second") is None
     assert driver.there() is None, "many that ask would each wait as long"
-    driver.now += PATIENCE.seconds
+    driver.now += STORE_PATIENCE.seconds
     driver.meet_another()
     assert driver.ask("third") is None
     assert driver.there() is not None

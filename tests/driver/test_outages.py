@@ -22,6 +22,7 @@ from distributed import Client
 
 import dasktune as dt
 from dasktune.driver import leases as leasing
+from dasktune.driver.lease_threads import PATIENCE as LEASE_PATIENCE
 from dasktune.engine.timeouts import DATABASE_SILENT_SECONDS, DRAIN_SECONDS, STORE_SECONDS
 from dasktune.errors import StorageError
 from dasktune.sequences import Constant, Piecewise
@@ -476,7 +477,7 @@ def test_failures_page_names_existing_tests_and_true_times() -> None:
         assert f"`{name}` ({getattr(timeouts, name):g} s)" in page
     for seconds in (
         STORE_SECONDS,
-        leasing.PATIENCE.seconds,
+        LEASE_PATIENCE.seconds,
         DATABASE_SILENT_SECONDS,
         DRAIN_SECONDS,
     ):

@@ -14,7 +14,8 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
-from dasktune.driver.leases import LeaseAnswered, LeaseMessage, Leasing
+from dasktune.driver.lease_messages import LeaseAnswered, LeaseMessage
+from dasktune.driver.leases import Leasing
 from dasktune.engine.timeouts import Waits
 from dasktune.graph.plan import SearchPlan
 from dasktune.sequences import Constant, Exponential, Linear, MultiStep, Sequence

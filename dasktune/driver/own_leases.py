@@ -1,0 +1,345 @@
+"""The leases that a driver holds: in memory, in its object in the store, and in their files.
+
+As long as no other driver is seen, a lease has no file. The object announces all leases to other
+drivers, and renews them with one request. Announcements that are asked for while one is under way
+share the next one, so that a stage waits for two of them at most.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
+from uuid import uuid4
+
+from dasktune.driver.lease_threads import StorePresence, Threads
+from dasktune.engine.timeouts import LEASE_MEET_SECONDS, LEASE_POLL_SECONDS, WAITS, Waits
+from dasktune.storage import layout
+from dasktune.storage.leases import HeldLeases, Lease, Leases
+from dasktune.types import Step
+
+
+@dataclass(slots=True)
+class _Held:
+    """A lease of this driver, and what has happened since its file was written."""
+
+    lease: Lease
+    following: str = ""
+    is_dirty: bool = False
+    is_lost: bool = False
+
+
+class OwnLeases:
+    """The leases that one driver holds or takes.
+
+    Parameters
+    ----------
+    leases
+        The leases in the store.
+    study
+        Names the study among all.
+    threads
+        Where requests are made that nobody waits for.
+    presence
+        Knows whether the store answers.
+    clock
+        Gives epoch seconds.
+    waits
+        How long a lease lasts, and how often it is renewed.
+
+    Attributes
+    ----------
+    holder
+        The driver's name.
+    """
+
+    def __init__(
+        self,
+        leases: Leases,
+        study: str,
+        *,
+        threads: Threads,
+        presence: StorePresence,
+        clock: Callable[[], float],
+        waits: Waits = WAITS,
+    ) -> None:
+        self.holder = _own_name()
+        self._study = study
+        self._leases = leases
+        self._threads = threads
+        self._presence = presence
+        self._clock = clock
+        self._waits = waits
+        # Guards all that several threads change; never held during a request.
+        self._lock = threading.Lock()
+        self._held: dict[str, _Held] = {}
+        self._taking: dict[str, Lease] = {}
+        self._finished: list[Lease] = []
+        self._others: tuple[str, ...] = ()
+        self._is_shared = False
+        self._next: Future[None] | None = None
+        self._announced: Mapping[str, Lease] = {}
+        self._announced_to: tuple[str, ...] = ()
+        self._expires = clock() + waits.lease_seconds
+        self._renewed = clock()
+        self._paths: set[str] = set()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether another driver was seen: only then leases have files."""
+        return self._is_shared
+
+    # ------------------------------------------------------------ taking leases
+
+    def hold_alone(self, attempt: str, lease: Lease) -> bool:
+        """Hold a lease without a file if no other driver was seen yet; return whether it is."""
+        with self._lock:
+            if not self._is_shared:
+                self._held[attempt] = _Held(lease)
+            return not self._is_shared
+
+    def begin(self, attempt: str, lease: Lease) -> Callable[[], list[HeldLeases]]:
+        """Announce a lease that is being taken, and give what returns the others' leases then.
+
+        Of two drivers that take leases at the same time, the one that reads last sees the other.
+        """
+        with self._lock:
+            self._taking[attempt] = lease
+            others = self._others
+        announcement = self.announce() if others else None
+
+        def read() -> list[HeldLeases]:
+            if announcement is None:
+                return []
+            self._threads.wait(announcement)
+            return self._running(others)
+
+        return read
+
+    def settle(self, attempt: str, lease: Lease, *, is_granted: bool) -> None:
+        """Hold a lease that was being taken, if it is granted."""
+        with self._lock:
+            self._taking.pop(attempt, None)
+            if is_granted and attempt not in self._held:
+                self._held[attempt] = _Held(lease)
+                self._paths.add(layout.lease_path(lease.root, lease.key))
+
+    # ------------------------------------------------------------ what happens to them
+
+    def change(self, attempt: str, change: Callable[[Lease], Lease]) -> None:
+        """Change a lease in memory; others learn of it by the next announcement."""
+        with self._lock:
+            held = self._held.get(attempt)
+            if held is not None:
+                held.lease = change(held.lease)
+
+    def saved(self, attempt: str, step: Step, following: str | None) -> None:
+        """Record a state that is saved, and write it into the file of its lease.
+
+        The step after it, which makes the key `following`, is leased first.
+        """
+        with self._lock:
+            held = self._held.get(attempt)
+            if held is None:
+                return
+            lease = held.lease
+            states = tuple(sorted({*lease.saved, step}))
+            held.lease = replace(lease, saved=states, step=max(lease.step, step))
+            held.following, held.is_dirty = following or "", True
+        if self._is_shared:
+            self._write_later(held)
+
+    def release(self, attempt: str, step: Step) -> None:
+        """Release the lease of an attempt that came to a step."""
+        with self._lock:
+            held = self._held.pop(attempt, None)
+            if held is None or self._holds(held.lease.key):
+                return  # the next attempt at the same steps has taken it over
+            held.lease = replace(held.lease, is_done=True, step=max(held.lease.step, step))
+            if not self._is_shared:
+                self._finished.append(held.lease)
+                return
+        self._presence.check()
+        if not self._is_lost(held):
+            self._leases.write(held.lease)
+
+    def release_all(self) -> None:
+        """Release every lease."""
+        for attempt, held in list(self._held.items()):
+            self.release(attempt, held.lease.step)
+
+    def leave(self, roots: Iterable[str]) -> None:
+        """Remove the object, and all files below these roots if no other driver has any there."""
+        for root in roots if self._is_shared else ():
+            there = {path for path, _ in self._leases.all(root)}
+            if there <= self._paths:
+                self._leases.remove(sorted(there))
+        self._leases.leave(self.holder)
+
+    def note_path(self, path: str) -> None:
+        """Record a further file of this driver."""
+        with self._lock:
+            self._paths.add(path)
+
+    def _holds(self, key: str) -> bool:
+        return any(held.lease.key == key for held in self._held.values())
+
+    def _is_lost(self, held: _Held) -> bool:
+        """Return whether a lease expired, as after a suspension, and is another driver's now."""
+        now, lease = self._clock(), held.lease
+        if held.is_lost or now < self._expires:
+            return held.is_lost
+        stored = self._leases.read(lease.root, [lease.key])[0]
+        return stored is not None and stored.holder != self.holder and stored.is_held(now)
+
+    # ------------------------------------------------------------ files
+
+    def write_first_files(self) -> None:
+        """Write the files that were not needed before another driver was seen."""
+        with self._lock:
+            if not self._is_shared:
+                return
+            finished, self._finished = self._finished, []
+            done = [lease for lease in finished if not self._holds(lease.key)]
+            dirty = [held for held in self._held.values() if held.is_dirty]
+        jobs = [
+            self._threads.do(lease.key, self._guarded(self._leases.write, lease), is_question=False)
+            for lease in done
+        ]
+        for job in [*jobs, *map(self._write_later, dirty)]:
+            self._threads.wait(job)
+
+    def _write_later(self, held: _Held) -> Future[None]:
+        work = self._guarded(self._write, held)
+        return self._threads.do(held.lease.key, work, is_question=False)
+
+    def _guarded(self, work: Callable[..., None], *arguments: object) -> Callable[[], None]:
+        return partial(self._presence.safely, partial(work, *arguments))
+
+    def _write(self, held: _Held) -> None:
+        """Write which states were saved: the step after the last one is leased first."""
+        self._presence.check()
+        with self._lock:
+            if not held.is_dirty or held.lease.is_done:
+                return
+            held.is_dirty, lease, following = False, held.lease, held.following
+        try:
+            if self._is_lost(held):
+                return
+            if following:
+                self._take_part(lease.part(following))
+            self._leases.write(replace(lease, expires=self._expires))
+            self.note_path(layout.lease_path(lease.root, lease.key))
+        except BaseException:
+            held.is_dirty = True  # it is written with the next look
+            raise
+
+    def _take_part(self, part: Lease) -> None:
+        if self._leases.take(part, self._clock(), heed_saved=False) is None:
+            self.note_path(layout.lease_path(part.root, part.key))
+
+    # ------------------------------------------------------------ the object
+
+    def announce(self) -> Future[None]:
+        """Write, and so renew, all leases that are held or being taken now: one request."""
+        with self._lock:
+            announcement, is_under_way = self._next, self._next is not None
+            if announcement is None:
+                announcement = self._next = Future()
+        if not is_under_way:
+            self._threads.in_turn(self._announce)
+        return announcement
+
+    def _announce(self) -> None:
+        now = self._clock()
+        with self._lock:
+            announcement, self._next = self._next, None
+            held = {attempt: held.lease for attempt, held in self._held.items() if not held.is_lost}
+            leases, others = {**held, **self._taking}, self._others
+        if announcement is None:
+            return
+        expires = now + self._waits.lease_seconds
+        try:
+            self._presence.check()
+            self._leases.hold(
+                HeldLeases(
+                    holder=self.holder,
+                    study=self._study,
+                    expires=expires,
+                    leases=(*leases.values(),),
+                    sees=others,
+                )
+            )
+        # It is raised where the announcement is waited for.
+        except Exception as error:  # noqa: BLE001
+            announcement.set_exception(error)
+            return
+        with self._lock:
+            self._announced = leases
+            self._announced_to, self._expires, self._renewed = others, expires, now
+        announcement.set_result(None)
+
+    def renew(self) -> None:
+        """Renew all leases when it is time, or if other drivers would see how far they are."""
+        now = self._clock()
+        with self._lock:
+            held = list(self._held.values())
+            leases = {
+                attempt: each.lease for attempt, each in self._held.items() if not each.is_lost
+            }
+            is_new = leases != self._announced or self._others != self._announced_to
+            shows = self._is_shared and is_new
+        if not shows and 0 <= now - self._renewed < self._waits.renew_seconds:
+            return
+        self._presence.check()
+        if now >= self._expires:
+            for each in held:
+                each.is_lost = self._is_lost(each)
+        self._threads.wait(self.announce())
+
+    # ------------------------------------------------------------ other drivers
+
+    def meet_others(self) -> None:
+        """Write the object, and wait until the others see it, or do not answer for too long."""
+        self._threads.wait(self.announce())
+        end = self._threads.monotonic() + LEASE_MEET_SECONDS
+        while not self._is_seen() and self._threads.monotonic() < end:
+            self._threads.pause(LEASE_POLL_SECONDS[0])
+
+    def _is_seen(self) -> bool:
+        """Return whether all other drivers see this one; say in turn which ones it sees."""
+        others = self.find_others()
+        if self._others != self._announced_to:
+            self._threads.wait(self.announce())
+        return all(self.holder in driver.sees for driver in others)
+
+    def find_others(self) -> list[HeldLeases]:
+        """Return the leases of each other driver that runs.
+
+        The first time that there is one, the files that were not needed before are due.
+        """
+        others = self._running(sorted(set(self._leases.holders()) - {self.holder}))
+        with self._lock:
+            self._others = tuple(driver.holder for driver in others)
+            if others and not self._is_shared:
+                self._is_shared = True
+                for held in self._held.values():
+                    held.is_dirty = True
+        return others
+
+    def _running(self, names: Iterable[str]) -> list[HeldLeases]:
+        now = self._clock()
+        return [
+            driver
+            for driver in self._leases.drivers([*names])
+            if driver.is_live(now) and driver.study != self._study
+        ]
+
+
+def _own_name() -> str:
+    """Return a name that no other driver has; it contains the process and the host."""
+    return f"{uuid4().hex}-{os.getpid()}-{layout.slug(socket.gethostname())}"
