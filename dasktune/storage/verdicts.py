@@ -82,7 +82,7 @@ class Verdicts:
             return
         try:
             path = layout.verdict_path(verdict.fingerprint, _name(verdict))
-            self._files.replace(path, to_bytes(verdict))
+            self._files.replace(path, to_bytes(verdict), durable=True)
         except OSError as error:
             raise StorageError(f"cannot record a verdict: {reason_of(error)}") from showable(error)
 

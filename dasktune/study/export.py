@@ -26,6 +26,7 @@ from dasktune.graph.plan import Node
 from dasktune.results.results import StudyResults
 from dasktune.results.rules import other_rule
 from dasktune.storage.checkpoints import Commit
+from dasktune.storage.files.local import new_above, sync_folders
 from dasktune.study.additions import recorder_of
 from dasktune.study.config import StudyConfig
 from dasktune.study.trial_state import Training, TrialStates, chosen_step
@@ -236,6 +237,7 @@ def _whole(path: Path) -> Iterator[BinaryIO]:
     """Give a temporary file, which gets the name of `path` once it is complete."""
     aside = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
+        above = new_above(path.absolute().parent)
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with aside.open("wb") as file:
@@ -243,6 +245,7 @@ def _whole(path: Path) -> Iterator[BinaryIO]:
                 file.flush()
                 os.fsync(file.fileno())
             aside.replace(path)
+            sync_folders([path.absolute().parent, *above])
         finally:
             aside.unlink(missing_ok=True)
     except OSError as error:

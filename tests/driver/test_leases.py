@@ -43,9 +43,9 @@ class CountedFiles(LocalFiles):
         self.requests.append(("create", path))
         return super().create(path, content, durable=durable)
 
-    def replace(self, path: str, content: bytes) -> None:
+    def replace(self, path: str, content: bytes, *, durable: bool = False) -> None:
         self.requests.append(("replace", path))
-        super().replace(path, content)
+        super().replace(path, content, durable=durable)
 
     def read(self, folder: str, names: Sequence[str]) -> list[Buffer | None]:
         self.requests.append(("read", folder))

@@ -548,12 +548,12 @@ def test_create_makes_a_removed_folder_again(tmp_path, monkeypatch, way):
 
 def test_create_of_a_file_removed_before_sync_returns_true(tmp_path, monkeypatch):
     files = open_files(str(tmp_path))
-    sync = local_files._sync_folders
+    sync = local_files.sync_folders
 
     def sync_too_late(paths):
         files.remove("key/commit")  # and the folder with it
         sync(paths)
 
-    monkeypatch.setattr(local_files, "_sync_folders", sync_too_late)
+    monkeypatch.setattr(local_files, "sync_folders", sync_too_late)
     assert files.create("key/commit", b"first")
     assert files_below(tmp_path) == set()

@@ -35,7 +35,7 @@ class MemoryFiles:
         self.replace(path, content)
         return True
 
-    def replace(self, path: str, content: bytes) -> None:
+    def replace(self, path: str, content: bytes, *, durable: bool = False) -> None:
         """Write a file over an older one."""
         self._files[path] = (content, self._clock())
 

@@ -52,8 +52,11 @@ class Files(Protocol):
         Unless it is `durable`, a power cut may lose it.
         """
 
-    def replace(self, path: str, content: bytes) -> None:
-        """Write a small file atomically over an older one; a power cut may lose it."""
+    def replace(self, path: str, content: bytes, *, durable: bool = False) -> None:
+        """Write a small file atomically over an older one.
+
+        Unless it is `durable`, a power cut may lose both.
+        """
 
     def read(self, folder: str, names: Sequence[str]) -> list[Buffer | None]:
         """Return the content of files below one folder; None for a missing file."""

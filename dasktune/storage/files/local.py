@@ -38,14 +38,11 @@ class LocalFiles:
         return self._threads
 
     def write(self, folder: str, files: Mapping[str, Parts]) -> None:
-        """Write files into one folder, several at a time, and sync every folder that is new."""
+        """Write files into one folder, several at a time, and sync all folders above it."""
         where = self._root / folder
-        fresh = [*itertools.takewhile(lambda above: not above.exists(), where.parents)]
+        above = dict.fromkeys([*new_above(where), *self._inside(where)])
         _make_folder(where)
-        # Folders that exist are synced by their makers; the parent of the topmost new folder
-        # holds its name.
-        above = [*fresh, (fresh[-1] if fresh else where).parent]
-        synced = self._pool.submit(_sync_folders, above)
+        synced = self._pool.submit(sync_folders, above)
 
         def write(name: str) -> None:
             _write_file(where / name, files[name])
@@ -59,7 +56,7 @@ class LocalFiles:
                 wait(begun)  # after a failure, too, nothing may be written after the return
             for future in begun:
                 future.result()
-            _sync_folders([where])
+            sync_folders([where])
         except OSError:
             _remove_files([where / name for name in files])  # makes room on a full disk
             raise
@@ -67,6 +64,7 @@ class LocalFiles:
     def create(self, path: str, content: bytes, *, durable: bool = True) -> bool:
         """Write a temporary file and link it to the name, so that the file appears whole."""
         target = self._root / path
+        above = new_above(target.parent) if durable else []
         aside = self._temporary(target, content, durable)
         try:
             os.link(aside, target)
@@ -76,13 +74,24 @@ class LocalFiles:
             aside.unlink()
         if durable:
             with suppress(FileNotFoundError):  # removed since, with its folder
-                _sync_folders([target.parent])
+                sync_folders([target.parent, *above])
         return True
 
-    def replace(self, path: str, content: bytes) -> None:
+    def replace(self, path: str, content: bytes, *, durable: bool = False) -> None:
         """Write a temporary file and move it over the name."""
         target = self._root / path
-        self._temporary(target, content, durable=False).replace(target)
+        above = new_above(target.parent) if durable else []
+        self._temporary(target, content, durable).replace(target)
+        if durable:
+            with suppress(FileNotFoundError):  # removed since, with its folder
+                sync_folders([target.parent, *above])
+
+    def _inside(self, folder: Path) -> list[Path]:
+        """Return the folders of the store above a folder.
+
+        Those that exist, too: the process that has just made one may not have synced its name yet.
+        """
+        return [above for above in folder.parents if above.is_relative_to(self._root)]
 
     def _temporary(self, target: Path, content: bytes, durable: bool) -> Path:
         aside, parts = _aside(target), [np.frombuffer(content, np.uint8)]
@@ -148,6 +157,15 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_THREADS, thread_name_prefix="dasktune-files")
 
 
+def new_above(folder: Path) -> list[Path]:
+    """Return the folders above a folder that are missing, and the parent of the topmost of them.
+
+    Whoever makes them must sync all of these: each of them holds the name of the next one.
+    """
+    missing = [*itertools.takewhile(lambda above: not above.exists(), (folder, *folder.parents))]
+    return [above.parent for above in missing]
+
+
 def _aside(path: Path) -> Path:
     """Return a unique name next to a file."""
     return path.with_name(f"{path.name}.{uuid.uuid4().hex}")
@@ -186,7 +204,7 @@ def _write_file(path: Path, parts: Parts, durable: bool = True) -> None:
             os.fsync(file.fileno())
 
 
-def _sync_folders(paths: Iterable[Path]) -> None:
+def sync_folders(paths: Iterable[Path]) -> None:
     """Sync folders: syncing a file does not sync its name."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)

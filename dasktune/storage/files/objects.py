@@ -214,8 +214,8 @@ class ObjectFiles:
 
         return self._call(create)
 
-    def replace(self, path: str, content: bytes) -> None:
-        """Write a small object over an older one."""
+    def replace(self, path: str, content: bytes, *, durable: bool = False) -> None:
+        """Write a small object over an older one; it is durable on return."""
         self._call(lambda: self._put(path, content))
 
     def read(self, folder: str, names: Sequence[str]) -> list[Buffer | None]:
