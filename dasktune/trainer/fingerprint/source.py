@@ -14,8 +14,9 @@ import linecache
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -116,7 +117,7 @@ class Sources:
         piece, running = _piece(node, file), code_content(thing.__code__)
         return replace(
             piece,
-            is_running=any(code_content(code) == running for code in file.codes[_place(node)]),
+            is_running=any(code_content(code) == running for code in file.codes_at(node)),
         )
 
     def module(self, module: ModuleType) -> Piece | None:
@@ -156,12 +157,12 @@ class Sources:
         if name not in self._files:
             linecache.checkcache(name)
             lines = linecache.getlines(name, namespace)
-            self._files[name] = _File("".join(lines), name) if lines else None
+            self._files[name] = _parsed("".join(lines), name) if lines else None
         return self._files[name]
 
 
 class _File:
-    """The syntax tree of a file, and the code objects of its definitions."""
+    """The syntax tree of a file, and the code objects of its definitions; they do not change."""
 
     def __init__(self, text: str, name: str) -> None:
         with _PARSING:
@@ -173,9 +174,13 @@ class _File:
             if isinstance(node, _Callable):
                 self.functions[_place(node)].append(node)
         self.settings = tuple(sorted(set(_settings(self.tree))))
-        self.codes: dict[_Place, list[CodeType]] = defaultdict(list)
+        self._codes: dict[_Place, list[CodeType]] = defaultdict(list)
         for code in _codes(compiled):
-            self.codes[code.co_name, code.co_firstlineno].append(code)
+            self._codes[code.co_name, code.co_firstlineno].append(code)
+
+    def codes_at(self, node: _Definition) -> Sequence[CodeType]:
+        """Return the code objects that were compiled from a definition."""
+        return self._codes.get(_place(node), ())
 
     def class_node(self, thing: type, line: int | None) -> ast.ClassDef | None:
         """Return the last class of a name; with a line, the last one around that line."""
@@ -183,6 +188,12 @@ class _File:
         if line is not None:
             nodes = [node for node in nodes if node.lineno <= line <= (node.end_lineno or line)]
         return nodes[-1] if nodes else None
+
+
+@lru_cache(maxsize=16)
+def _parsed(text: str, name: str) -> _File:
+    """Return the file of this text: the studies of a process mostly share few files."""
+    return _File(text, name)
 
 
 def code_content(code: CodeType) -> list[Any]:
@@ -290,7 +301,7 @@ def _classes(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.ClassDef]]:
             yield from _classes(child, f"{prefix}{child.name}.")
         elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield from _classes(child, f"{prefix}{child.name}.<locals>.")
-        else:
+        elif not isinstance(child, ast.expr):
             yield from _classes(child, prefix)
 
 
@@ -323,7 +334,7 @@ def _place(node: _Definition) -> _Place:
 def _piece(node: ast.AST, file: _File) -> Piece:
     if isinstance(node, ast.ClassDef):
         return _class_source(node, file)
-    codes = file.codes[_place(node)] if isinstance(node, _Definition) else []
+    codes = file.codes_at(node) if isinstance(node, _Definition) else ()
     decorators = [item for item in getattr(node, "decorator_list", []) if not _is_kind(item)]
     piece = _read(node, codes)
     return replace(piece, settings=file.settings, decorators=len(decorators))
@@ -334,7 +345,7 @@ def _class_source(node: ast.ClassDef, file: _File) -> Piece:
     body = [item for item in node.body if not isinstance(item, _Statement)]
     functions = {item.name: item for item in node.body if isinstance(item, _Function)}
     inner = {_place(item) for item in node.body if isinstance(item, _Statement)}
-    codes = [code for code in file.codes[_place(node)] if code.co_name == node.name]
+    codes = [code for code in file.codes_at(node) if code.co_name == node.name]
     kept = [part for code in codes for part in _codes(code, without=inner)]
     rest = ast.ClassDef(**{**dict(ast.iter_fields(node)), "body": body})
     methods = {name: _piece(function, file) for name, function in functions.items()}

@@ -11,6 +11,7 @@ import torch
 
 from dasktune.errors import ConfigurationError
 from dasktune.trainer.fingerprint.fingerprint import fingerprint
+from dasktune.trainer.fingerprint.source import Sources
 
 STUDY = """
 import math
@@ -291,6 +292,16 @@ def test_config_of_other_values_is_refused_with_all_paths():
         "config['c'] must be a JSON value, got nan (float)",
         "config['d'] must have names as keys, got 3",
     )
+
+
+def test_file_is_parsed_again_only_after_a_change(tmp_path):
+    path = tmp_path / "studied.py"
+    path.write_text(STUDY)
+    first = Sources()._file(str(path))
+    assert first is not None
+    assert Sources()._file(str(path)) is first
+    path.write_text(STUDY + "\nLATER = 1\n")
+    assert Sources()._file(str(path)) is not first
 
 
 def test_class_without_source_is_refused():
