@@ -8,6 +8,7 @@ a skip of any kind is a failure, except for want of hardware that no installatio
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import shutil
@@ -121,6 +122,21 @@ def tier_of(markers: Collection[str], fixtures: Collection[str]) -> str:
     if shares_processes or not PROCESSES.isdisjoint(markers):
         return "processes"
     return "fast"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector from reading thousands of tests and libraries again and again.
+
+    What the collection of the tests makes lives to the end of the run.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
