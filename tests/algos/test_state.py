@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from enum import Enum
@@ -20,6 +18,7 @@ from dasktune.algos.sampled import SampledTuner
 from dasktune.algos.state import from_json, set_state, state_to_json, to_json
 from dasktune.errors import ConfigurationError
 from dasktune.space import Float, Space
+from tests.call_counter import python_calls
 
 SPACE = Space(lr=Float(0.1, 0.2))
 
@@ -100,19 +99,6 @@ def test_documents_of_another_type_are_refused(kind: Any, document: object) -> N
         from_json(kind, document, {})
 
 
-def _calls(function: Callable[[], object]) -> int:
-    """Return how many Python functions a call runs, itself included."""
-    events: list[str] = []
-    gc.disable()  # it calls Python functions of its own
-    sys.setprofile(lambda frame, event, argument: events.append(event))
-    try:
-        function()
-    finally:
-        sys.setprofile(None)
-        gc.enable()
-    return events.count("call")
-
-
 @pytest.mark.parametrize(
     ("kind", "of"),
     [
@@ -121,12 +107,12 @@ def _calls(function: Callable[[], object]) -> int:
         (dict[tuple[int, int], float], lambda n: ((n, n), n / 2)),
     ],
 )
-def test_more_entries_take_no_more_python_calls(kind: Any, of: Callable[[int], Any]) -> None:
+def test_more_entries_take_no_more_pythonpython_calls(kind: Any, of: Callable[[int], Any]) -> None:
     few, many = dict(map(of, range(2))), dict(map(of, range(200)))
     documents = [to_json(kind, value) for value in (few, many)]
     from_json(kind, documents[0], {})  # compiles the reader
-    assert _calls(lambda: to_json(kind, many)) == _calls(lambda: to_json(kind, few))
-    reading = [_calls(lambda d=document: from_json(kind, d, {})) for document in documents]
+    assert python_calls(lambda: to_json(kind, many)) == python_calls(lambda: to_json(kind, few))
+    reading = [python_calls(lambda d=document: from_json(kind, d, {})) for document in documents]
     assert reading[1] == reading[0]
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import math
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast, get_args
 
@@ -30,6 +27,7 @@ from dasktune.worker.messages import (
     receipt_from_wire,
     to_wire,
 )
+from tests.call_counter import python_calls
 
 STAGE_MESSAGES: list[StageMessage] = [
     StageStarted(attempt="a1", at=1.5),
@@ -77,19 +75,6 @@ def test_receipt_sent_and_received_is_equal() -> None:
         receipt_from_wire(to_wire(LeaveAnnounced(worker="w")))
 
 
-def _calls(function: Callable[[], object]) -> int:
-    """Return how many Python functions a call runs, itself included."""
-    events: list[str] = []
-    gc.disable()  # it calls Python functions of its own
-    sys.setprofile(lambda frame, event, argument: events.append(event))
-    try:
-        function()
-    finally:
-        sys.setprofile(None)
-        gc.enable()
-    return events.count("call")
-
-
 def _contents_of(steps: int) -> tuple[dict[str, Any], ...]:
     """Return the messages about so many steps as Dask delivers them: lists are tuples."""
     numbers = tuple(range(steps))
@@ -101,9 +86,9 @@ def _contents_of(steps: int) -> tuple[dict[str, Any], ...]:
     return tuple(msgpack.unpackb(msgpack.packb(to_wire(one)), use_list=False) for one in messages)
 
 
-def test_more_reports_take_no_more_python_calls() -> None:
+def test_more_reports_take_no_more_pythonpython_calls() -> None:
     for few, many in zip(_contents_of(2), _contents_of(200), strict=True):
-        assert _calls(lambda c=many: from_wire(c)) == _calls(lambda c=few: from_wire(c))
+        assert python_calls(lambda c=many: from_wire(c)) == python_calls(lambda c=few: from_wire(c))
 
 
 STARTED = to_wire(StageStarted(attempt="a1", at=1.5))

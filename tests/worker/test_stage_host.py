@@ -3,39 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import dasktune as dt
 from dasktune.graph.keys import Chain, encode_at
 from dasktune.sequences import Constant
 from dasktune.worker.host import StageHost
 from dasktune.worker.job import Job, StageSpec
 from dasktune.worker.messages import StageEnded, StageMessage, StageStarted, StateSaved
+from tests.toy_trainers import Adding
 from tests.worker.held_store import PATIENCE, HeldStore
 
 SEQUENCES = {"lr": Constant(0.1)}
-
-
-class Adding(dt.Trainer):
-    def build(self, hp: Mapping[str, Any]) -> None:
-        self.total = 0.0
-
-    def setup(self, hp: Mapping[str, Any]) -> None:
-        self.lr = hp["lr"]
-
-    def train(self) -> None:
-        self.total += self.lr
-
-    def evaluate(self) -> dict[str, float]:
-        return {"total": self.total}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"total": self.total}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.total = state["total"]
 
 
 def stage(attempt: str, start: int, stop: int, root: str = "aa" * 16) -> StageSpec:

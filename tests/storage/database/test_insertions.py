@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-import gc
-import sys
-from collections.abc import Callable
-
 import pytest
 
 from dasktune.storage.database.insertions import insertions
 from dasktune.storage.database.schema import MetricRow
 from dasktune.storage.metrics import metrics_to_text
+from tests.call_counter import python_calls
 
 METRICS = {"loss": 0.5}
-
-
-def _calls(function: Callable[[], object]) -> int:
-    """Return how many Python functions a call runs, itself included."""
-    events: list[str] = []
-    gc.disable()  # it calls Python functions of its own
-    sys.setprofile(lambda frame, event, argument: events.append(event))
-    try:
-        function()
-    finally:
-        sys.setprofile(None)
-        gc.enable()
-    return events.count("call")
 
 
 def _rows(count: int) -> list[MetricRow]:
@@ -39,8 +23,8 @@ def test_values_of_more_reports_call_only_their_encoder() -> None:
     values_of = insertions("sqlite")["metrics"].values
     few, many = _rows(2), _rows(200)
     values_of(few)  # quotes the names of metrics, once
-    calls = [_calls(lambda r=rows: values_of(r)) for rows in (few, many)]
-    own = _calls(lambda: metrics_to_text(METRICS)) - 1  # the lambda
+    calls = [python_calls(lambda r=rows: values_of(r)) for rows in (few, many)]
+    own = python_calls(lambda: metrics_to_text(METRICS)) - 1  # the lambda
     assert calls[1] - calls[0] == (len(many) - len(few)) * own
 
 
