@@ -8,6 +8,7 @@ TOOLS := $(VENV)/installed-for-tests
 
 SEEDS ?= 5000
 RUNS ?= 8
+MUTANTS ?= 8
 PROCESSES ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
 
@@ -20,7 +21,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help set-up demo lint test-fast test test-services torture chaos format bench clean
+.PHONY: help set-up demo lint test-fast test test-services torture chaos mutation format bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -54,6 +55,10 @@ torture: $(TOOLS) ## run SEEDS simulated studies in which everything goes wrong
 
 chaos: $(TOOLS) ## run RUNS real studies whose processes are killed
 	@$(BIN)/python -m tests.chaos --runs $(RUNS)
+
+mutation: $(TOOLS) ## change MUTANTS lines of each part, and see which tests notice
+	@.ci/install $(VENV) -e '.[mutation]'
+	@$(BIN)/python -m tests.mutation --mutants $(MUTANTS)
 
 format: $(TOOLS) ## apply formatting and safe fixes
 	@$(BIN)/ruff check --fix

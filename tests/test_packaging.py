@@ -122,7 +122,7 @@ def test_conda_users_get_what_pyproject_asks_for() -> None:
     pip = environment()[1]
     assert pip[-1] == "--editable ."
     listed = requirements(pip[:-1])
-    extras = set(PROJECT["optional-dependencies"]) - {"test"}
+    extras = set(PROJECT["optional-dependencies"]) - {"mutation", "test"}
     assert listed.keys() >= NAMED
     assert {name: lower_bound(one) for name, one in listed.items()} == {
         name: lower_bound(one) for name, one in declared(*extras).items()
