@@ -10,9 +10,10 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
+from dasktune.engine.limits import Used
 from dasktune.engine.timeouts import Waits
 from dasktune.errors import ConfigurationError
-from dasktune.types import Report
+from dasktune.types import Objective, Report
 
 
 class Descend(dt.Trainer):
@@ -210,3 +211,23 @@ def test_what_fails_counts_with_its_time(tmp_path: Path, client: Client) -> None
     study.optimize(dt.algos.Grid(dt.Space(lr=[0.1]), max_steps=3), client=client)
     (note,) = [note for note in study.database.notes(1) if note.payload["kind"] == "run"]
     assert note.payload["worker_seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("limits", "used"),
+    [
+        ({"steps": 100}, {"steps": 100}),
+        ({"seconds": 9.0}, {"seconds": 9.0}),
+        ({"worker_seconds": 9.0}, {"worker_seconds": 9.0}),
+        ({"target": 0.5}, {"best_loss": 0.5}),
+    ],
+)
+def test_limit_is_reached_by_its_amount_and_no_less(
+    limits: dict[str, Any], used: dict[str, Any]
+) -> None:
+    objective = Objective.single("loss", "minimize")
+    asked = dt.Limits(**limits)
+    (name, amount), *_ = used.items()
+    less = amount + 0.25 if name == "best_loss" else amount - 1
+    assert asked.reached(Used(**{name: less}), objective) is None
+    assert asked.reached(Used(**used), objective)

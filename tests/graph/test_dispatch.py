@@ -659,3 +659,27 @@ def test_taken_stage_without_requests_is_not_waited_for() -> None:
     assert table.stop(0) == [("stop", 0, None)]
     assert table.tell(Taken(attempt="0-a")) == []
     assert table.dispatcher.is_idle
+
+
+def test_shortened_stage_still_trains_the_steps_before_its_end() -> None:
+    table = Table()
+    table.trial(Constant(0.5), 9)
+    table.extend(0, 9)
+    assert table.join("w0") == [("run", 0, "w0", 0, 9, None)]
+    table.trial(Constant(0.5), 5)
+    table.extend(1, 5)
+    table.trial(turn(2), 4)
+    assert table.stop(0) == [("stop", 0, 5)]
+    # The branch at 2 waits for the stage under way; nothing of it is trained a second time.
+    assert table.join("w1") == table.extend(2, 4) == []
+    assert table.saved(0, 2, at=()) == [("run", 1, "w1", 2, 4, None)]
+
+
+def test_trials_have_no_speed_before_the_first_measurement() -> None:
+    table = Table()
+    table.trial(Constant(0.5), 4)
+    assert table.dispatcher.seconds_per_step(0) == 0.0
+    table.extend(0, 4)
+    table.join("w0")
+    table.tell(TrainingEnded(attempt="0-a", step=4, status="trained", seconds=2.0))
+    assert table.dispatcher.seconds_per_step(0) == 0.5

@@ -29,17 +29,14 @@ def bush() -> list[Sequence]:
     ]
 
 
-def order_of(deepest_first: bool) -> tuple[list[tuple[Step, Step]], int]:
+def order_of(dispatcher: Dispatcher, *events: StoreCrowded) -> tuple[list[tuple[Step, Step]], int]:
     """Return the stages in the order they ran on one worker, and the most states that waited."""
-    dispatcher = Dispatcher(
-        root_key("order", 0),
-        DispatchOptions(attempt_prefix="a", saves=SavePolicy(at_changes=False)),
-    )
     for number, one in enumerate(bush()):
         dispatcher.register(number, {"lr": one}, 40)
     for number, _ in enumerate(bush()):
         dispatcher.extend(number, 40, 0.0, 0.0)
-    dispatcher.handle(StoreCrowded(is_crowded=deepest_first), 0.0)
+    for event in events:
+        dispatcher.handle(event, 0.0)
     waiting: list[Instruction] = dispatcher.handle(WorkerJoined(worker="w"), 0.0)
     ran, most = [], 0
     while waiting:
@@ -60,7 +57,9 @@ def order_of(deepest_first: bool) -> tuple[list[tuple[Step, Step]], int]:
 
 
 def test_deepest_start_first_trains_the_same_with_fewer_states() -> None:
-    (longest, many), (deepest, few) = order_of(False), order_of(True)
+    longest, many = order_of(Dispatcher(root_key("order", 0), PLAIN))
+    crowded = StoreCrowded(is_crowded=True)
+    deepest, few = order_of(Dispatcher(root_key("order", 0), PLAIN), crowded)
     assert sorted(longest) == sorted(deepest)
     assert longest != deepest
     assert few < many
@@ -81,14 +80,4 @@ def test_dismiss_ends_the_order_of_a_crowded_store() -> None:
     dispatcher = Dispatcher(root_key("order", 0), PLAIN)
     dispatcher.handle(StoreCrowded(is_crowded=True), 0.0)
     dispatcher.dismiss()
-    dispatcher.register(0, {"lr": bush()[0]}, 40)
-    fresh = Dispatcher(root_key("order", 0), PLAIN)
-    fresh.register(0, {"lr": bush()[0]}, 40)
-    for number, one in enumerate(bush()):
-        for machine in (dispatcher, fresh):
-            machine.register(number, {"lr": one}, 40)
-            machine.extend(number, 40 - number, 0.0, 0.0)
-    assert [node.number for node in dispatcher.frontier.ready()] == [
-        node.number for node in fresh.frontier.ready()
-    ]
-    assert str(dispatcher.frontier.best_ready()) == str(fresh.frontier.best_ready())
+    assert order_of(dispatcher) == order_of(Dispatcher(root_key("order", 0), PLAIN))
