@@ -93,10 +93,9 @@ def _trial(tuner: Tuner, number: int | None) -> Register:
 
 
 def _first_change(trial: Register) -> Step:
-    from dasktune.trainer.check_resume.plan import first_change
+    from dasktune.trainer.check_resume.plan import change_or_end
 
-    change = first_change(trial.sequences, trial.max_steps)
-    return trial.max_steps if change is None else change
+    return change_or_end(trial.sequences, trial.max_steps)
 
 
 def _check_horizon(total: Step | None, max_steps: Step) -> None:

@@ -58,7 +58,8 @@ def run(
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no report.")] = False,
     limits: LimitFlags,
     check: Annotated[
-        bool, typer.Option("--check/--no-check", help="Warn if the trainer was never checked.")
+        bool,
+        typer.Option("--check/--no-check", help="Check that the trainer resumes, if it never was."),
     ] = True,
     allow_failed_check: Annotated[
         bool, typer.Option("--allow-failed-check", help="Merge although the check failed.")

@@ -209,6 +209,23 @@ LATE_SECONDS = 30.0
 SLOW_STORE_SECONDS = 10.0
 """Time of the store to answer after which the status names the store."""
 
+# --------------------------------------------------------------- the resume check of a study
+
+FIRST_CHECK_SECONDS = 30.0
+"""Longest training time of the check by itself, unless 1% of the steps take longer."""
+
+FIRST_CHECK_LAST_SECONDS = 20.0
+"""Time after which this check begins no step: the last one has time to end, and to be compared."""
+
+FIRST_CHECK_STEP_SECONDS = 120.0
+"""Longest time of one of the steps that belong to the 1%; a longer one seems to hang."""
+
+FIRST_CHECK_LOOK_SECONDS = 0.1
+"""Time between two looks at the process of this check, and whether it is to end."""
+
+PARENT_LOOK_SECONDS = 1.0
+"""Time between two looks of this process whether the one that started it is gone."""
+
 # --------------------------------------------------------------------------- checks by doctor
 
 CHECK_SECONDS = 30.0

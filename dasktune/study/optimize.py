@@ -34,12 +34,11 @@ from dasktune.results.keep import kept_elsewhere
 from dasktune.results.results import StudyResults
 from dasktune.results.rules import refuse_other_rule
 from dasktune.results.summary import savings_line
-from dasktune.storage.verdicts import Verdicts
 from dasktune.study.additions import StudyAdditions, recorder_of
 from dasktune.study.ask_tell import Opened
 from dasktune.study.callbacks import Announcer, Callback, Mirroring
 from dasktune.study.config import StudyConfig
-from dasktune.trainer.check_resume.verdict import binding_here, device_of
+from dasktune.study.first_check import KnownTrials, TrainerChecks, known_trials
 from dasktune.trainer.check_switch import checks_are_on
 from dasktune.trainer.code import pack
 from dasktune.trainer.metrics import metric_names
@@ -89,7 +88,7 @@ class Optimizer:
         self._owner = f"{results.row.root}:{results.row.created}"
         self._lock = threading.Lock()
         self._is_stopping: bool | None = None  # None while nothing runs
-        self._warned = False
+        self._checks = TrainerChecks(results, config, lambda: bool(self._is_stopping))
         self._retries: frozenset[int] = frozenset()
         self.limit: str | None = None
         self.ending = ""
@@ -136,11 +135,11 @@ class Optimizer:
         last_line
             Print the savings by merging to standard error, at the end.
         check
-            Whether to warn if no check has shown that this trainer resumes exactly. A failed
-            check counts in any case.
+            Whether to check that this trainer resumes exactly, unless that is known from an
+            earlier check. The check runs while the cluster starts, for 30 seconds or 1% of the
+            steps at most. A recorded failure counts in any case.
         allow_failed_check
-            Merge trials although `dasktune check` found that this trainer does not resume
-            exactly.
+            Merge trials although a check found that this trainer does not resume exactly.
         timeouts
             How long workers, their steps, the scheduler and the database may be silent;
             the defaults of `dasktune.Timeouts` if None.
@@ -148,7 +147,8 @@ class Optimizer:
         Raises
         ------
         ConfigurationError
-            If arguments are invalid, or the study is running already.
+            If arguments are invalid, the study is running already, or the trainer does not
+            resume exactly.
         ClusterError
             If the workers cannot run it.
         StorageError
@@ -182,17 +182,21 @@ class Optimizer:
             meter = Meter(limits, results.objective, used, save, save_seconds=save_seconds)
             if meter.reached() is None:
                 refuse_other_rule(results.row)
-                self._check_resumable(check, allow_failed_check)
+                is_unchecked = self._checks.refuse_failed(allow_failed_check)
                 place = self._with_retries(self._take_over(tuner, place, run))
                 self._retries = frozenset()
                 gpus = gpus_per_local_worker(client, gpus_per_worker, results.options.needs)
+                is_checked = is_unchecked and check and checks_are_on()
+                known = self._known_trials(place.tuner, limits) if is_checked else None
                 try:
                     with (
                         self._mirroring,
                         self._stoppable(meter, save),
                         interruptible(self.stop),
+                        self._checks.running(known, timeouts.step_seconds),
                         cluster_of(client, workers, gpus) as connected,
                     ):
+                        self._checks.finish(allow_failed_check)
                         results.is_current = False  # until all decisions have been written
                         self._run(run, place, connected, progress, meter, announcer, timeouts)
                         results.is_current = True
@@ -423,6 +427,9 @@ class Optimizer:
         records = results.records.values()
         return inputs_of(tuner, results.objective, records, self._additions.queued)
 
+    def _known_trials(self, tuner: Tuner, limits: Limits) -> Callable[[], KnownTrials]:
+        return known_trials(self._results, tuner, self._inputs(tuner), limits)
+
     def _plan(self, run: str, timeouts: Timeouts) -> JobPlan:
         options = self._results.options
         return JobPlan(
@@ -455,41 +462,6 @@ class Optimizer:
         self._mirroring.open()
         begin = partial(begin_tuner, engine, place, self._inputs(place.tuner))
         return Opened(engine=engine, recorder=recorder_of(self._results), begin=begin)
-
-    def _check_resumable(self, check: bool, allow_failed_check: bool) -> None:
-        """Refuse to merge if the last check failed; warn if there was no check."""
-        if not self._results.options.merge:
-            return
-        name = self._config.known_trainer.__qualname__
-        failure = self._failed_check(warns=check and checks_are_on())
-        if failure is not None and not allow_failed_check:
-            raise ConfigurationError(
-                f"{name} must resume exactly for its trials to be merged: mend it, or use "
-                f"merge=False, or allow_failed_check=True. 'dasktune check' found: {failure}"
-            )
-
-    def _failed_check(self, *, warns: bool) -> str | None:
-        """Return the report of the check that forbids merging; None without one."""
-        results = self._results
-        fingerprint = results.row.spec["fingerprint"]
-        device = device_of(results.options.needs)
-        verdicts = Verdicts(results.database, results.store.files)
-        binding = binding_here(verdicts.shared(fingerprint), device)
-        if binding is not None:
-            return None if binding.ok else binding.text
-        notes = results.history.notes("check")
-        earlier = [note for note in notes if note["fingerprint"] == fingerprint]
-        if earlier and not earlier[-1]["ok"]:
-            return str(earlier[-1]["text"])
-        if warns and not self._warned:
-            self._warned = True
-            logger.warning(
-                "%s has not been checked%s: 'dasktune check' shows whether it resumes exactly, "
-                "which merging rests on",
-                self._config.known_trainer.__qualname__,
-                f" by the present rules, on {device} and with these versions" if earlier else "",
-            )
-        return None
 
 
 def _run_problems(

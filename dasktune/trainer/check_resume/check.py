@@ -65,6 +65,8 @@ class ResumeReport:
         Number of steps trained for the check, in all processes together.
     unchecked
         What the check did not reach, one sentence each.
+    is_cut_short
+        Whether something is among them for want of time.
     """
 
     differences: tuple[Difference, ...]
@@ -74,6 +76,7 @@ class ResumeReport:
     splits: tuple[Step, ...] = ()
     steps: Step = 0
     unchecked: tuple[str, ...] = ()
+    is_cut_short: bool = False
 
     @property
     def ok(self) -> bool:
@@ -203,6 +206,7 @@ def check_resume(
         splits=tuple(sorted({span["split"] for span in spans})),
         steps=whole["trained"] + rest["trained"],
         unchecked=tuple(_unchecked(plan, whole, rest)),
+        is_cut_short="quiet" not in rest or bool(_missing(plan, rest)),
     )
     if (storage is not None or database is not None) and not report.is_empty:
         # Workers import this module, and have no use for SQLAlchemy.
@@ -295,7 +299,8 @@ def _findings(
         is_limited = limit.seconds is not None
         # A limited check keeps half of its time for resuming.
         first = seconds / 2 if is_limited else seconds
-        whole = findings("whole", plan.spans, min(free, plan.total), first)
+        free_first = _free_in_one_go(free, plan) if is_limited else plan.total
+        whole = findings("whole", plan.spans, free_first, first)
         reached = whole["reached"]
         spans = [
             Span(split=split, stop=min(stop, reached))
@@ -310,9 +315,8 @@ def _findings(
 
 def _unchecked(plan: CheckPlan, whole: Mapping[str, Any], rest: Mapping[str, Any]) -> Iterator[str]:
     """Yield what a check did not reach."""
-    done = {span["split"] for span in rest["spans"]}
-    if missing := [str(span.split) for span in plan.spans if span.split not in done]:
-        yield f"resuming after step {' and '.join(missing)}, for want of time"
+    if missing := _missing(plan, rest):
+        yield f"resuming after step {' and '.join(map(str, missing))}, for want of time"
     if "quiet" not in rest:
         yield "training without evaluating, for want of time"
     if plan.change is None or plan.change > whole["reached"]:
@@ -320,6 +324,25 @@ def _unchecked(plan: CheckPlan, whole: Mapping[str, Any], rest: Mapping[str, Any
     later = whole["later"]
     if later is not None:
         yield f"the end of an epoch, which would come after step {later}"
+
+
+def _missing(plan: CheckPlan, rest: Mapping[str, Any]) -> list[Step]:
+    """Return the steps after which a check did not resume, for want of time."""
+    done = {span["split"] for span in rest["spans"]}
+    return [span.split for span in plan.spans if span.split not in done]
+
+
+def _free_in_one_go(free: Step, plan: CheckPlan) -> Step:
+    """Return how many of the free steps are trained in one go, so that the rest resume there.
+
+    Examples
+    --------
+    >>> plan = plan_check({}, 7, reach=7)
+    >>> [_free_in_one_go(free, plan) for free in (4, 5, 7, 8, 90)]
+    [0, 3, 3, 4, 7]
+    """
+    total = total_for(free, plan.total)
+    return total if total > plan.spans[0].split else 0
 
 
 def _tolerance(trainer_class: type, device: str) -> float:

@@ -7,9 +7,11 @@ failure ends the process with a traceback and an exit code.
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dasktune.engine.timeouts import PARENT_LOOK_SECONDS
 from dasktune.errors import TrainerError
 from dasktune.storage.codec import decode, encode
 from dasktune.trainer.check_resume.differences import leaf_digest, leaves
@@ -54,6 +57,9 @@ class CheckJob:
         Steps that may be trained however long they take.
     seconds
         The time after which no step above `free` begins; None for no limit.
+    parent
+        The process that watches this one: it is shown each step, and when it is gone this one
+        ends. None if nothing does.
     """
 
     part: Literal["whole", "rest"]
@@ -67,6 +73,12 @@ class CheckJob:
     folder: str
     free: Step = 0
     seconds: float | None = None
+    parent: int | None = None
+
+    @property
+    def steps_path(self) -> Path:
+        """The file that grows by 1 byte with each step; it exists once training begins."""
+        return Path(self.folder, f"{self.part}.steps")
 
 
 def run_in_new_process(
@@ -110,14 +122,26 @@ def load(folder: str, name: str) -> Any:
 def main(clock: Callable[[], float] = time.monotonic) -> None:
     """Run the job on standard input; only the parent process writes there."""
     job: CheckJob = pickle.load(sys.stdin.buffer)
+    if job.parent is not None:
+        threading.Thread(target=_end_with, args=(job.parent,), daemon=True).start()
     meter = StepMeter(job, clock)
     trainer_class = unpack(job.code)
     part = _whole if job.part == "whole" else _rest
     save(part(job, trainer_class, meter), job.folder, job.part)
 
 
+def _end_with(parent: int) -> None:
+    """End this process when the one that watches it is gone: nobody else ends a trainer that hangs.
+
+    A parent that dies leaves its children to another process.
+    """
+    while os.getppid() == parent:
+        time.sleep(PARENT_LOOK_SECONDS)
+    os._exit(1)
+
+
 class StepMeter:
-    """Counts the steps of a job, and says when its time is over.
+    """Counts the steps of a job, shows them, and says when its time is over.
 
     Attributes
     ----------
@@ -128,6 +152,7 @@ class StepMeter:
     def __init__(self, job: CheckJob, clock: Callable[[], float]) -> None:
         self._job, self._clock, self._start = job, clock, clock()
         self.trained = 0
+        self._show(b"")
 
     @property
     def seconds(self) -> float:
@@ -146,6 +171,12 @@ class StepMeter:
         """Train one step."""
         run.advance(values)
         self.trained += 1
+        self._show(b".")
+
+    def _show(self, steps: bytes) -> None:
+        if self._job.parent is not None:
+            with self._job.steps_path.open("ab") as file:
+                file.write(steps)
 
 
 def _whole(job: CheckJob, trainer_class: type, meter: StepMeter) -> dict[str, Any]:

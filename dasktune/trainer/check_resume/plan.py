@@ -163,6 +163,12 @@ def first_change(hp: Mapping[str, object], stop: Step) -> Step | None:
     return next(_changes({name: until(each, stop) for name, each in hp.items()}, 1, stop), None)
 
 
+def change_or_end(hp: Mapping[str, object], stop: Step) -> Step:
+    """Return the first step before `stop` at which a value changes; `stop` if none does."""
+    change = first_change(hp, stop)
+    return stop if change is None else change
+
+
 def end_of(functions: Mapping[str, ValueFunction]) -> Step | None:
     """Return the step at which the first of the hyper-parameters ends; None if all are endless."""
     ends = [function.end for function in functions.values() if function.end is not None]

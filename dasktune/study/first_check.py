@@ -1,0 +1,366 @@
+"""The check of a trainer before its trials are merged for the first time.
+
+A trainer without a verdict is checked while the cluster starts, in processes of its own. A
+failure stops the run before anything is trained. What the check does not reach in its time is left
+to the audits of the run.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import assert_never
+
+from dasktune.algos.base import Tuner
+from dasktune.engine.limits import Limits
+from dasktune.engine.timeouts import (
+    FIRST_CHECK_LAST_SECONDS,
+    FIRST_CHECK_SECONDS,
+    FIRST_CHECK_STEP_SECONDS,
+)
+from dasktune.engine.trials import TrialRecord
+from dasktune.errors import ConfigurationError, DasktuneError
+from dasktune.results.results import StudyResults
+from dasktune.results.summary import steps_asked
+from dasktune.storage.verdicts import Verdicts
+from dasktune.study.config import StudyConfig
+from dasktune.trainer.check_resume.check import CheckLimit, ResumeReport, check_resume
+from dasktune.trainer.check_resume.limited import CheckEndedError, CheckTimes, LimitedProcesses
+from dasktune.trainer.check_resume.plan import SHORTEST, change_or_end, until
+from dasktune.trainer.check_resume.verdict import binding_here, device_of, verdict
+from dasktune.types import Extend, Register, Sequences, Step
+from dasktune.worker.gpus import visible_gpus
+
+logger = logging.getLogger(__name__)
+
+FREE_SHARE = 100
+"""One of so many requested steps may be trained for the check, however long it takes."""
+
+_MOST_TRIALS = 100
+"""Trials among which the check looks for the one whose values change first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedTrial:
+    """A trial that a check may train: its hyper-parameters by name, and its last step."""
+
+    sequences: Sequences
+    max_steps: Step
+
+    @property
+    def change(self) -> Step:
+        """The first step at which a value changes; `max_steps` if none does."""
+        return change_or_end(self.sequences, self.max_steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownTrials:
+    """The trials of a run as far as they are known before it begins.
+
+    Parameters
+    ----------
+    trials
+        The first of them.
+    requested
+        Number of steps that the run requests, at least.
+    """
+
+    trials: tuple[CheckedTrial, ...]
+    requested: Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotChecked:
+    """A check without a result, and the reason."""
+
+    reason: str
+
+
+Outcome = ResumeReport | NotChecked
+
+
+class FirstCheck:
+    """A check in a thread.
+
+    Parameters
+    ----------
+    config
+        Of the study.
+    seed, device
+        Given to the trainer.
+    known
+        Returns the trials; called in the thread.
+    step_seconds
+        Longest time of a step.
+    is_stopping
+        Returns whether the run is to stop; asked every `FIRST_CHECK_LOOK_SECONDS`.
+    """
+
+    def __init__(
+        self,
+        config: StudyConfig,
+        *,
+        seed: int,
+        device: str,
+        known: Callable[[], KnownTrials],
+        step_seconds: float,
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        self._config, self._known = config, known
+        self._seed, self._device, self._step_seconds = seed, device, step_seconds
+        self._is_stopping, self._is_closed = is_stopping, False
+        self._processes: LimitedProcesses | None = None
+        self._outcome: Outcome | BaseException = NotChecked(reason="it was interrupted")
+        self._thread = threading.Thread(target=self._work, name="first check", daemon=True)
+        self._thread.start()
+
+    @property
+    def steps(self) -> Step:
+        """Number of steps that it has trained."""
+        return 0 if self._processes is None else self._processes.steps
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it is to end without a result."""
+        return self._is_closed or self._is_stopping()
+
+    def close(self) -> None:
+        """End it, and wait until its process is gone."""
+        self._is_closed = True
+        self._thread.join()
+
+    def result(self) -> Outcome:
+        """Wait for the end of the check, and return its outcome."""
+        self._thread.join()
+        if isinstance(self._outcome, BaseException):
+            raise self._outcome
+        return self._outcome
+
+    def _work(self) -> None:
+        try:
+            self._outcome = self._checked()
+        except BaseException as error:  # noqa: BLE001 - raised again where the result is read
+            self._outcome = error
+
+    def _checked(self) -> Outcome:
+        if self._device == "cuda" and not visible_gpus():
+            return NotChecked(reason="its stages need a GPU, and this machine has none")
+        known = self._known()
+        trials = [trial for trial in known.trials if trial.max_steps >= SHORTEST]
+        if not trials:
+            return NotChecked(reason=f"no trial with {SHORTEST} steps or more is known yet")
+        trial, free = min(trials, key=lambda each: each.change), known.requested // FREE_SHARE
+        self._processes = LimitedProcesses(
+            CheckTimes(seconds=FIRST_CHECK_SECONDS, free=free, step_seconds=self._step_seconds),
+            is_cancelled=lambda: self.is_cancelled,
+        )
+        try:
+            report = check_resume(
+                self._config.known_trainer,
+                {name: until(each, trial.max_steps) for name, each in trial.sequences.items()},
+                config=self._config.config,
+                seed=self._seed,
+                device=self._device,
+                limit=CheckLimit(seconds=FIRST_CHECK_LAST_SECONDS, free=free),
+                run=self._processes.run,
+            )
+        except (DasktuneError, CheckEndedError) as error:
+            return NotChecked(reason=str(error))
+        return NotChecked(reason="; ".join(report.unchecked)) if report.is_empty else report
+
+
+class TrainerChecks:
+    """The verdict on the trainer of a study, and the check that finds one.
+
+    Parameters
+    ----------
+    results
+        Reads the study.
+    config
+        How it was created.
+    is_stopping
+        Returns whether the run of the study is to stop.
+    """
+
+    def __init__(
+        self, results: StudyResults, config: StudyConfig, is_stopping: Callable[[], bool]
+    ) -> None:
+        self._results, self._config, self._is_stopping = results, config, is_stopping
+        self._device = device_of(results.options.needs)
+        self._running: FirstCheck | None = None
+        self._was_tried = False
+
+    @property
+    def _name(self) -> str:
+        return self._config.known_trainer.__qualname__
+
+    @property
+    def _verdicts(self) -> Verdicts:
+        return Verdicts(self._results.database, self._results.store.files)
+
+    def refuse_failed(self, allow_failed_check: bool) -> bool:
+        """Refuse to merge trials of a trainer that has failed; return whether it is unchecked.
+
+        Raises
+        ------
+        ConfigurationError
+            If the verdict that decides is a failure, unless that is allowed.
+        """
+        results = self._results
+        if not results.options.merge:
+            return False
+        fingerprint = results.row.spec["fingerprint"]
+        binding = binding_here(self._verdicts.shared(fingerprint), self._device)
+        if binding is not None:
+            if not binding.ok:
+                self._refuse(binding.text, allow_failed_check)
+            return False
+        notes = results.history.notes("check")
+        earlier = [note for note in notes if note["fingerprint"] == fingerprint]
+        if earlier and not earlier[-1]["ok"]:
+            self._refuse(str(earlier[-1]["text"]), allow_failed_check)
+            return False
+        return not self._was_tried
+
+    @contextmanager
+    def running(
+        self, known: Callable[[], KnownTrials] | None, step_seconds: float | None
+    ) -> Iterator[None]:
+        """Check the trainer meanwhile; the check has ended when the context has.
+
+        Parameters
+        ----------
+        known
+            Returns the trials; None to check nothing.
+        step_seconds
+            Longest time of a step that the user allows; None for no limit.
+        """
+        if known is None:
+            yield
+            return
+        longest = FIRST_CHECK_STEP_SECONDS
+        self._running = check = FirstCheck(
+            self._config,
+            seed=self._results.seed,
+            device=self._device,
+            known=known,
+            step_seconds=longest if step_seconds is None else min(step_seconds, longest),
+            is_stopping=self._is_stopping,
+        )
+        try:
+            yield
+        finally:
+            self._running = None
+            check.close()
+
+    def finish(self, allow_failed_check: bool) -> None:
+        """Wait for the check that runs, if any, and record its verdict.
+
+        Raises
+        ------
+        ConfigurationError
+            If the trainer has failed, unless that is allowed.
+        StorageError
+            If the verdict cannot be recorded.
+        """
+        check = self._running
+        if check is None:
+            return
+        outcome = check.result()
+        self._results.history.note_audited(check.steps)
+        if check.is_cancelled:
+            return
+        self._was_tried = True
+        match outcome:
+            case NotChecked(reason=reason):
+                self._warn(f"was not checked before this run: {reason}")
+            case ResumeReport():
+                self._record(outcome)
+                if not outcome.ok:
+                    self._refuse(str(outcome), allow_failed_check)
+                elif outcome.is_cut_short:
+                    self._warn(f"was checked in part: {'; '.join(outcome.unchecked)}")
+                else:
+                    logger.info("%s: %s", self._name, outcome)
+            case _:
+                assert_never(outcome)
+
+    def _record(self, report: ResumeReport) -> None:
+        self._verdicts.record(
+            verdict(
+                self._results.row.spec["fingerprint"],
+                self._device,
+                ok=report.ok,
+                text=str(report),
+                splits=report.splits,
+                steps=report.steps,
+            )
+        )
+
+    def _refuse(self, failure: str, allow_failed_check: bool) -> None:
+        if not allow_failed_check:
+            raise ConfigurationError(
+                f"{self._name} must resume exactly for its trials to be merged: mend it, or use "
+                f"merge=False, or allow_failed_check=True. The check found: {failure}"
+            )
+
+    def _warn(self, text: str) -> None:
+        logger.warning(
+            "%s %s. The rest is left to the audits; 'dasktune check' checks the whole",
+            self._name,
+            text,
+        )
+
+
+def known_trials(
+    results: StudyResults, tuner: Tuner, inputs: Mapping[str, object], limits: Limits
+) -> Callable[[], KnownTrials]:
+    """Return the function that returns the trials of a run, for another thread.
+
+    They are those that the study has, or those that its tuner would register first.
+
+    Parameters
+    ----------
+    results
+        Reads the study.
+    tuner
+        The tuner as it begins; it stays as it is.
+    inputs
+        What it begins with.
+    limits
+        Of the run.
+    """
+    records = {number: each for number, each in results.records.items() if each.was_trained_here}
+    if records:
+        known = KnownTrials(
+            trials=_first(records.values()), requested=sum(steps_asked(records).values())
+        )
+        return lambda: known
+    fresh, given = copy.deepcopy(tuner), dict(inputs)
+    if tuner.timed:
+        given["directions"] = [each.value for each in results.objective.directions]
+
+    def ask() -> KnownTrials:
+        fresh.prepare(given)
+        decisions = fresh.ask(1)
+        ends = [each.until for each in decisions if isinstance(each, Extend)]
+        # Trials that begin later request as many steps as the first ones, at least.
+        requested = sum(ends) + (fresh.to_begin or 0) * min(ends, default=0)
+        return KnownTrials(
+            trials=_first(each for each in decisions if isinstance(each, Register)),
+            requested=requested if limits.steps is None else min(requested, limits.steps),
+        )
+
+    return ask
+
+
+def _first(trials: Iterable[Register | TrialRecord]) -> tuple[CheckedTrial, ...]:
+    return tuple(
+        CheckedTrial(sequences=trial.sequences, max_steps=trial.max_steps)
+        for trial in islice(trials, _MOST_TRIALS)
+    )

@@ -1,0 +1,223 @@
+"""The processes of a check that a study starts by itself: they are watched, and ended in time.
+
+A trainer that hangs, or that crashes its interpreter, ends its process and nothing else. The
+process shows its parent each step that it trains, in a file that grows by 1 byte a step. It ends
+by itself when its parent is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dasktune.engine.timeouts import FIRST_CHECK_LOOK_SECONDS, IMPORT_SECONDS
+from dasktune.trainer.check_resume.new_process import CheckJob, run_in_new_process
+from dasktune.types import Step
+
+
+class CheckEndedError(Exception):
+    """A check was ended before it had a result; the text is the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckTimes:
+    """How long the processes of one check may take.
+
+    Parameters
+    ----------
+    seconds
+        Training time of all of them together, with the building of trainers.
+    free
+        Number of steps that may be trained however long they take together; 0 for none.
+    step_seconds
+        Longest silence after `seconds`, if there are free steps: of one step, or of building.
+    start_seconds
+        Longest time from the start of a process until its training begins.
+    """
+
+    seconds: float
+    free: Step = 0
+    step_seconds: float = 0.0
+    start_seconds: float = IMPORT_SECONDS
+
+
+class Watch:
+    """Decides from looks at a process whether it is to be ended.
+
+    Parameters
+    ----------
+    times
+        How long the processes of the check may take.
+    spent
+        Training time of the processes before this one, in seconds.
+    now
+        When this one was started, in seconds of the clock of the looks.
+
+    Examples
+    --------
+    >>> watch = Watch(CheckTimes(seconds=30.0), spent=20.0, now=0.0)
+    >>> watch.look(4.0, 0), watch.look(13.0, 2)
+    (None, None)
+    >>> watch.look(14.5, 2)
+    'it was not done after 30 s, at step 3 of its process'
+    """
+
+    def __init__(self, times: CheckTimes, *, spent: float, now: float) -> None:
+        self._times, self._spent = times, spent
+        self._begun = self._last = now
+        self._steps: Step | None = None
+
+    @property
+    def steps(self) -> Step:
+        """Number of steps that the process had trained at the last look."""
+        return self._steps or 0
+
+    def look(self, now: float, steps: Step | None) -> str | None:
+        """Return the reason to end the process, or None.
+
+        Parameters
+        ----------
+        now
+            The time.
+        steps
+            Number of steps that it has trained; None before its training has begun.
+        """
+        times = self._times
+        if steps is None:
+            waited = now - self._begun
+            is_late = waited > times.start_seconds
+            return f"its process did not start within {waited:.0f} s" if is_late else None
+        if self._steps is None:
+            self._begun = now
+        if steps != self._steps:
+            self._steps, self._last = steps, now
+        silence = now - self._last
+        if self.spent(now) <= times.seconds:
+            return None
+        if times.free and silence <= times.step_seconds:
+            return None
+        if times.free:
+            return f"step {steps + 1} of its process took longer than {silence:.0f} s"
+        return f"it was not done after {times.seconds:.0f} s, at step {steps + 1} of its process"
+
+    def spent(self, now: float) -> float:
+        """Return the training time of this and the earlier processes at a time, in seconds."""
+        return self._spent + (0.0 if self._steps is None else now - self._begun)
+
+
+class LimitedProcesses:
+    """Runs the jobs of one check, one after another, each in a process that is watched.
+
+    Parameters
+    ----------
+    times
+        How long they may take.
+    is_cancelled
+        Returns whether the check is to end; asked every `FIRST_CHECK_LOOK_SECONDS`.
+    clock
+        Returns the time in seconds.
+
+    Attributes
+    ----------
+    steps
+        Number of steps that they have trained, those of ended processes too.
+    """
+
+    def __init__(
+        self,
+        times: CheckTimes,
+        *,
+        is_cancelled: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._times, self._is_cancelled, self._clock = times, is_cancelled, clock
+        self._spent = 0.0
+        self.steps: Step = 0
+
+    def run(self, job: CheckJob) -> dict[str, Any]:
+        """Run a job and return its findings, as `run_in_new_process` does.
+
+        Raises
+        ------
+        CheckEndedError
+            If it took too long, or was cancelled.
+        TrainerError
+            If the trainer failed; the error holds the traceback of the process.
+        """
+        shown = replace(job, parent=os.getpid())
+
+        def execute(
+            command: Sequence[str], *, input: bytes, **_: object
+        ) -> subprocess.CompletedProcess[bytes]:
+            return self._execute(command, input, shown.steps_path)
+
+        return run_in_new_process(shown, execute=execute)
+
+    def _execute(
+        self, command: Sequence[str], job: bytes, steps_path: Path
+    ) -> subprocess.CompletedProcess[bytes]:
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as errors:
+            given.write(job)
+            given.seek(0)
+            # In a session of its own: a terminal's ctrl-C goes to the driver alone, and the
+            # processes that the trainer starts are killed with it.
+            with subprocess.Popen(
+                command,
+                stdin=given,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,
+            ) as process:
+                try:
+                    self._watch(process, steps_path)
+                finally:
+                    _kill(process)
+            errors.seek(0)
+            return subprocess.CompletedProcess(
+                command, process.returncode, stdout=b"", stderr=errors.read()
+            )
+
+    def _watch(self, process: subprocess.Popen[bytes], steps_path: Path) -> None:
+        """Wait until the process ends; raise if it must not go on."""
+        watch = Watch(self._times, spent=self._spent, now=self._clock())
+        is_running = True
+        try:
+            while is_running:
+                if self._is_cancelled():
+                    raise CheckEndedError("it was interrupted")
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(FIRST_CHECK_LOOK_SECONDS)
+                    is_running = False
+                reason = watch.look(self._clock(), _steps_in(steps_path))
+                if is_running and reason is not None:
+                    raise CheckEndedError(reason)
+        finally:
+            self._spent = watch.spent(self._clock())
+            self.steps += watch.steps
+
+
+def _steps_in(path: Path) -> Step | None:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process that runs, and what it has started."""
+    if process.poll() is not None:
+        return
+    if hasattr(os, "killpg"):
+        # It leads its group, so the group has its number as long as it has not been waited for.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()

@@ -1,0 +1,362 @@
+"""The check of a trainer by the first `optimize` of a study, in processes of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from distributed import Client
+
+import dasktune as dt
+from dasktune.engine.limits import Limits
+from dasktune.errors import ConfigurationError
+from dasktune.study import first_check
+from dasktune.study.first_check import CheckedTrial, FirstCheck, NotChecked, known_trials
+from dasktune.study.study import Study
+from dasktune.trainer.check_switch import SWITCH
+from tests.forked import run_forked
+from tests.holding import wait_until
+from tests.toy_trainers import Adding
+
+STEPS = 7
+SPACE = dt.Space(lr=[0.1, dt.sequences.Piecewise([0.1, 0.2], boundaries=[4])])
+UNIQUE = 7 + 3
+CHECKED = 18
+"""Steps of a whole check."""
+
+
+class Logged(Adding):
+    """Writes the process of every step that it trains into a file."""
+
+    ignored_config = ("log", "driver")
+
+    def train(self) -> None:
+        with open(self.config["log"], "a") as file:
+            file.write(f"{os.getpid()}\n")
+        super().train()
+
+    @property
+    def is_in_check(self) -> bool:
+        """Whether this process was started by the driver; these tests' workers are threads."""
+        return os.getppid() == self.config["driver"]
+
+
+class Forgetful(Logged):
+    """Leaves out of its state a counter that decides every later step."""
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        super().build(hp)
+        self.calls = 0
+
+    def train(self) -> None:
+        super().train()
+        self.calls += 1
+        self.total += self.calls
+
+
+class Hanging(Logged):
+    """Never ends its first step, in a check."""
+
+    def train(self) -> None:
+        super().train()
+        if self.is_in_check:
+            threading.Event().wait()
+
+
+class Crashing(Logged):
+    """Ends its interpreter when a state is loaded, in a check."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if self.is_in_check:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        super().load_state_dict(state)
+
+
+class Failing(Logged):
+    """Needs a file that the driver's machine lacks, in a check."""
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        super().build(hp)
+        if self.is_in_check:
+            raise FileNotFoundError("/data is not mounted")
+
+
+@pytest.fixture(autouse=True)
+def checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turn the checks on, which are off in this suite."""
+    monkeypatch.setenv(SWITCH, "on")
+
+
+@contextmanager
+def made(folder: Path, trainer: type, **options: Any) -> Iterator[Study]:
+    named = {"name": "first", "metric": "loss", "storage": folder / "store", **options}
+    config = {"log": str(folder / "log"), "driver": os.getpid()}
+    with closing(dt.create_study(trainer, config=config, **named)) as study:
+        yield study
+
+
+def run(study: Study, client: Client, **options: Any) -> None:
+    tuner = dt.algos.Grid(SPACE, max_steps=STEPS)
+    study.optimize(tuner, client=client, progress=False, last_line=False, **options)
+
+
+def checked_steps(folder: Path) -> int:
+    """Return the number of steps that other processes than this one have begun."""
+    lines = (folder / "log").read_text().split() if (folder / "log").exists() else []
+    return sum(int(line) != os.getpid() for line in lines)
+
+
+def recorded(study: Study) -> tuple[list[bool], int]:
+    """Return the verdicts in the database, and their number in the store."""
+    fingerprint = study.results.row.spec["fingerprint"]
+    stored = Path(study.store.url, "verdicts", fingerprint)
+    verdicts = study.database.verdicts(fingerprint)
+    return [each.ok for each in verdicts], len(list(stored.iterdir())) if stored.exists() else 0
+
+
+@pytest.mark.process
+def test_a_wrong_trainer_is_stopped_before_it_trains(tmp_path: Path, two_threads: Client) -> None:
+    with made(tmp_path, Forgetful) as study:
+        with pytest.raises(
+            ConfigurationError, match=r"(?s)Forgetful must resume exactly.*trainer\.calls"
+        ):
+            run(study, two_threads)
+        summary = study.summary()
+        assert (study.trials, study.stages(), study.tuners) == ([], [], [])
+        assert list(study.store.keys()) == []
+        assert (summary["steps_executed"], summary["steps_audited"]) == (0, checked_steps(tmp_path))
+        assert summary["steps_audited"] > 0
+        assert recorded(study) == ([False], 1)
+    before = checked_steps(tmp_path)
+    with made(tmp_path, Forgetful, name="second", database=str(tmp_path / "other.db")) as second:
+        with pytest.raises(ConfigurationError, match=r"(?s)must resume exactly.*trainer\.calls"):
+            run(second, two_threads)
+        assert second.summary()["steps_audited"] == 0
+        run(second, two_threads, allow_failed_check=True)
+        assert recorded(second) == ([False], 1)
+    assert checked_steps(tmp_path) == before
+
+
+@pytest.mark.process
+def test_a_passed_check_is_recorded_once_for_all_studies(
+    tmp_path: Path, two_threads: Client
+) -> None:
+    with made(tmp_path, Logged) as study:
+        run(study, two_threads)
+        summary = study.summary()
+        assert (summary["steps_executed"], summary["steps_audited"]) == (UNIQUE, CHECKED)
+        assert summary["merge_rate"] == 2 * STEPS / UNIQUE
+        assert recorded(study) == ([True], 1)
+        (found,) = study.database.verdicts(study.results.row.spec["fingerprint"])
+        assert (found.splits, found.steps) == ([2, 3, 5], CHECKED)
+        study.optimize(dt.algos.Grid(SPACE, max_steps=STEPS + 1), client=two_threads)
+    for database in ("store/studies.db", "other.db"):
+        place = {"database": str(tmp_path / database), "name": "second"}
+        with made(tmp_path, Logged, **place) as second:
+            run(second, two_threads)
+            assert second.summary()["steps_audited"] == 0
+            assert recorded(second) == ([True], 1)
+    assert checked_steps(tmp_path) == CHECKED
+
+
+@pytest.mark.process
+def test_a_check_that_an_older_version_passed_is_made_again(
+    tmp_path: Path, two_threads: Client
+) -> None:
+    with made(tmp_path, Logged) as study:
+        fingerprint = study.results.row.spec["fingerprint"]
+        study.results.history.note("check", fingerprint=fingerprint, ok=True, text="passed")
+        run(study, two_threads)
+        assert study.summary()["steps_audited"] == CHECKED
+
+
+@pytest.mark.parametrize("reason", ["check", "merge", "switch"])
+def test_a_study_that_wants_no_check_starts_none(
+    tmp_path: Path, two_threads: Client, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    monkeypatch.setenv(SWITCH, "off" if reason == "switch" else "on")
+    with made(tmp_path, Forgetful, merge=reason != "merge") as study:
+        run(study, two_threads, check=reason != "check")
+        assert (checked_steps(tmp_path), recorded(study)) == (0, ([], 0))
+        assert study.summary()["steps_audited"] == 0
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("trainer", "reason"),
+    [
+        (Crashing, "Crashing failed in check_resume"),
+        (Failing, "FileNotFoundError: /data is not mounted"),
+    ],
+)
+def test_a_trainer_that_fails_in_the_check_is_trained(
+    tmp_path: Path,
+    two_threads: Client,
+    caplog: pytest.LogCaptureFixture,
+    trainer: type,
+    reason: str,
+) -> None:
+    with made(tmp_path, trainer) as study:
+        run(study, two_threads)
+        assert f"{trainer.__name__} was not checked before this run: " in caplog.text
+        assert reason in caplog.text
+        assert (study.summary()["steps_executed"], recorded(study)) == (UNIQUE, ([], 0))
+        begun = checked_steps(tmp_path)
+        assert study.summary()["steps_audited"] == begun
+        study.optimize(dt.algos.Grid(SPACE, max_steps=STEPS + 1), client=two_threads)
+        assert checked_steps(tmp_path) == begun, "one attempt is enough"
+
+
+@pytest.mark.process
+def test_a_trainer_that_hangs_in_the_check_is_trained(
+    tmp_path: Path,
+    two_threads: Client,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(first_check, "FIRST_CHECK_SECONDS", 0.0)
+    with made(tmp_path, Hanging) as study:
+        run(study, two_threads)
+        assert "Hanging was not checked before this run: it was not done after 0 s" in caplog.text
+        assert "left to the audits" in caplog.text
+        assert (study.summary()["steps_executed"], recorded(study)) == (UNIQUE, ([], 0))
+    assert no_child_trains(tmp_path)
+
+
+def no_child_trains(folder: Path) -> bool:
+    """Return whether all processes of checks are gone."""
+    pids = {int(line) for line in (folder / "log").read_text().split()} - {os.getpid()}
+    return not any(map(psutil.pid_exists, pids))
+
+
+@pytest.mark.process
+def test_stop_ends_a_check_and_nothing_is_trained(tmp_path: Path, two_threads: Client) -> None:
+    with made(tmp_path, Hanging) as study:
+
+        def stop_in_the_check() -> None:
+            wait_until(lambda: checked_steps(tmp_path) > 0)
+            assert study.stop()
+
+        stopping = threading.Thread(target=stop_in_the_check)
+        stopping.start()
+        run(study, two_threads)
+        stopping.join()
+        assert (study.stages(), recorded(study)) == ([], ([], 0))
+    assert no_child_trains(tmp_path)
+
+
+PROGRAM = """
+import sys
+import dasktune as dt
+from dasktune.errors import ConfigurationError
+
+class Walk(dt.Trainer):
+    def build(self, hp):
+        self.total, self.calls = 0.0, 0
+    def setup(self, hp):
+        self.lr = hp["lr"]
+    def train(self):
+        self.calls += 1
+        self.total += self.lr * self.calls
+    def evaluate(self):
+        return {"loss": self.total}
+    def state_dict(self):
+        return {"total": self.total, **({"calls": self.calls} if WHOLE else {})}
+    def load_state_dict(self, state):
+        self.total = state["total"]
+        self.calls = state.get("calls", 0)
+
+WHOLE = sys.argv[1] == "whole"
+
+if __name__ == "__main__":
+    study = dt.create_study(Walk, name="walk", storage=sys.argv[2], metric="loss")
+    try:
+        study.optimize(dt.algos.Grid(dt.Space(lr=[0.1, 0.2]), max_steps=4), workers=1)
+    except ConfigurationError as error:
+        print(error)
+    print(len(study.trials), study.summary()["steps_executed"])
+"""
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(("kind", "end"), [("whole", "2 8"), ("partial", "0 0")])
+def test_a_trainer_of_a_script_is_checked(tmp_path: Path, kind: str, end: str) -> None:
+    script = tmp_path / "walk.py"
+    script.write_text(PROGRAM)
+    done = run_forked(["python", script, kind, tmp_path / "store"], text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == end
+    assert ("Walk must resume exactly" in done.stdout) == (kind == "partial")
+
+
+def check_of(study: Study, device: str, known: Callable[[], Any]) -> FirstCheck:
+    return FirstCheck(
+        study.study_config,
+        seed=0,
+        device=device,
+        known=known,
+        step_seconds=1.0,
+        is_stopping=lambda: False,
+    )
+
+
+def test_a_gpu_that_is_not_here_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with made(tmp_path, Logged) as study:
+        outcome = check_of(study, "cuda", lambda: pytest.fail("not asked")).result()
+    assert outcome == NotChecked(reason="its stages need a GPU, and this machine has none")
+
+
+def test_an_error_of_the_tuner_is_raised_again(tmp_path: Path) -> None:
+    def known() -> Any:
+        raise ZeroDivisionError("of the tuner")
+
+    with made(tmp_path, Logged) as study, pytest.raises(ZeroDivisionError, match="of the tuner"):
+        check_of(study, "cpu", known).result()
+
+
+def test_a_trial_of_one_step_cannot_be_checked(tmp_path: Path) -> None:
+    with made(tmp_path, Logged) as study:
+        tuner = dt.algos.Grid(SPACE, max_steps=1)
+        known = known_trials(study.results, tuner, {"objectives": 1}, Limits())
+        outcome = check_of(study, "cpu", known).result()
+    assert outcome == NotChecked(reason="no trial with 2 steps or more is known yet")
+
+
+@pytest.mark.parametrize(
+    ("tuner", "limit", "requested"),
+    [
+        (dt.algos.Grid(SPACE, max_steps=STEPS), None, 2 * STEPS),
+        (dt.algos.Grid(SPACE, max_steps=STEPS), 5, 5),
+        (dt.algos.ASHA(SPACE, trials=40, max_steps=16, min_steps=2, brackets=[0]), None, 80),
+    ],
+)
+def test_known_trials_count_the_requested_steps(
+    tmp_path: Path, tuner: dt.algos.Tuner, limit: int | None, requested: int
+) -> None:
+    with made(tmp_path, Logged) as study:
+        known = known_trials(study.results, tuner, {"objectives": 1}, Limits(steps=limit))()
+    assert known.requested == requested
+    assert tuner.ask(1), "the tuner itself was not asked"
+    assert all(trial.max_steps == tuner.max_steps for trial in known.trials)
+
+
+def test_known_trials_of_a_study_are_its_own(tmp_path: Path, two_threads: Client) -> None:
+    with made(tmp_path, Logged) as study:
+        run(study, two_threads, check=False)
+        known = known_trials(study.results, dt.algos.Grid(SPACE, max_steps=9), {}, Limits())()
+    assert known.requested == 2 * STEPS
+    assert [trial.max_steps for trial in known.trials] == [STEPS, STEPS]
+    assert sorted(trial.change for trial in known.trials) == [4, STEPS]
+
+
+def test_checked_trial_without_a_change_has_its_end() -> None:
+    lr = dt.sequences.Constant(0.1)
+    assert CheckedTrial(sequences={"lr": lr}, max_steps=5).change == 5

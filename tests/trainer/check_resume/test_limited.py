@@ -1,0 +1,143 @@
+"""The processes of a check that a study starts: when they are ended, and what that leaves."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dasktune.errors import TrainerError
+from dasktune.trainer.check_resume.check import CheckLimit, ResumeReport, check_resume
+from dasktune.trainer.check_resume.limited import (
+    CheckEndedError,
+    CheckTimes,
+    LimitedProcesses,
+    Watch,
+)
+from tests.holding import PATIENCE, wait_until
+from tests.toy_trainers import Adding
+
+AT_LENGTH = CheckTimes(seconds=1e9)
+
+
+class Waiting(Adding):
+    """Waits for ever in its third step, once it has written its process and that of a child."""
+
+    def train(self) -> None:
+        super().train()
+        if self.total > 2.5:
+            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1e9)"])
+            path = Path(self.config["pids"])
+            path.with_suffix(".new").write_text(f"{os.getpid()} {child.pid}")
+            path.with_suffix(".new").rename(path)
+            threading.Event().wait()
+
+
+class Aborting(Adding):
+    def train(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def check(
+    trainer: type, processes: LimitedProcesses, config: dict[str, object] | None = None
+) -> ResumeReport:
+    limit = CheckLimit(seconds=1e9)
+    return check_resume(trainer, {"lr": 1.0}, config=config, limit=limit, run=processes.run)
+
+
+def all_gone(pids: Path) -> bool:
+    """Return whether the processes in a file are gone; one that nobody has waited for is, too."""
+    left = [pid for pid in map(int, pids.read_text().split()) if psutil.pid_exists(pid)]
+    return all(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE for pid in left)
+
+
+@pytest.mark.process
+def test_a_check_that_ends_in_time_has_its_report() -> None:
+    processes = LimitedProcesses(AT_LENGTH)
+    report = check(Adding, processes)
+    assert report.ok, str(report)
+    assert (report.splits, report.steps, processes.steps) == ((2, 3, 5), 18, 18)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("ends_by", ["time", "cancel"])
+def test_a_trainer_that_hangs_is_killed_with_its_children(tmp_path: Path, ends_by: str) -> None:
+    pids, hours = tmp_path / "pids", itertools.count()
+
+    def clock() -> float:
+        """Return the time: it stands still until the trainer hangs, then hours pass."""
+        return 3600.0 * next(hours) if ends_by == "time" and pids.exists() else 0.0
+
+    def is_cancelled() -> bool:
+        return ends_by == "cancel" and pids.exists()
+
+    processes = LimitedProcesses(CheckTimes(seconds=30.0), is_cancelled=is_cancelled, clock=clock)
+    reason = "not done after 30 s, at step 3" if ends_by == "time" else "it was interrupted"
+    with pytest.raises(CheckEndedError, match=reason):
+        check(Waiting, processes, {"pids": str(pids)})
+    assert processes.steps == 2
+    wait_until(lambda: all_gone(pids))
+
+
+@pytest.mark.process
+def test_a_trainer_that_kills_its_process_is_an_error() -> None:
+    with pytest.raises(TrainerError, match=r"Aborting failed in check_resume: .* code -9"):
+        check(Aborting, LimitedProcesses(AT_LENGTH))
+
+
+PARENT = """
+import sys
+from dasktune.trainer.check_resume.limited import LimitedProcesses, CheckTimes
+from tests.trainer.check_resume.test_limited import AT_LENGTH, Waiting, check
+check(Waiting, LimitedProcesses(AT_LENGTH), {"pids": sys.argv[1]})
+"""
+
+
+@pytest.mark.process
+def test_a_check_ends_when_its_driver_was_killed(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    with subprocess.Popen([sys.executable, "-c", PARENT, str(pids)]) as driver:
+        wait_until(pids.exists, driver)
+        driver.kill()
+    checked, child = map(int, pids.read_text().split())
+    wait_until(lambda: not psutil.pid_exists(checked), seconds=PATIENCE)
+    os.kill(child, signal.SIGKILL)
+
+
+LOOKS: list[tuple[CheckTimes, list[tuple[float, int | None]], list[str | None]]] = [
+    (CheckTimes(seconds=30.0), [(59.0, None), (61.0, None)], [None, "its process did not start"]),
+    (
+        CheckTimes(seconds=30.0),
+        [(59.0, 0), (88.0, 0), (90.0, 0)],
+        [None, None, "after 30 s"],
+    ),
+    (
+        CheckTimes(seconds=30.0, free=5, step_seconds=100.0),
+        [(1.0, 0), (100.0, 0), (101.0, 1), (200.0, 1), (201.5, 1)],
+        [None, None, None, None, "step 2 of its process took longer than 100 s"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("times", "looks", "reasons"), LOOKS)
+def test_watch_decides_by_times_and_steps(
+    times: CheckTimes, looks: list[tuple[float, int | None]], reasons: list[str | None]
+) -> None:
+    watch = Watch(times, spent=0.0, now=0.0)
+    for look, reason in zip(looks, reasons, strict=True):
+        text = watch.look(*look)
+        assert text is None if reason is None else text is not None and reason in text, look
+
+
+def test_watch_counts_the_time_of_earlier_processes() -> None:
+    watch = Watch(CheckTimes(seconds=30.0), spent=25.0, now=100.0)
+    assert (watch.look(104.0, 0), watch.look(109.0, 3)) == (None, None)
+    assert (watch.spent(109.0), watch.steps) == (30.0, 3)
+    assert watch.look(109.5, 3) is not None
