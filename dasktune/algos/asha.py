@@ -58,10 +58,19 @@ class ASHA(BracketTuner):
         del self.open[report.trial]
         if level < len(bracket.rungs):
             best = bracket.rungs[level].record(report.loss, report.trial)
-            if best is not None and best not in self._failed:
-                self.open[best] = (place, level + 1)
-                return [Extend(trial=best, until=bracket.steps[level + 1], priority=level + 1)]
+            is_top = level + 1 == len(bracket.steps)
+            if best is not None and best not in self._failed and not is_top:
+                return [self._promote(best, place, level + 1)]
         return self.ending()
+
+    def go_on(self, place: int, level: int) -> list[Decision]:
+        """Return the promotions from a rung that was the top: of all that were among its best."""
+        entered = self.brackets[place].rungs[level].entered()
+        return [self._promote(trial, place, level + 1) for trial in entered]
+
+    def _promote(self, trial: int, place: int, level: int) -> Extend:
+        self.open[trial] = (place, level)
+        return Extend(trial=trial, until=self.brackets[place].steps[level], priority=level)
 
     def again(self, trial: int, level: int, bracket: OpenBracket) -> Extend:
         """Extend a failed trial to the rung that it was promoted to."""

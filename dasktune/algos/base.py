@@ -236,7 +236,11 @@ class Tuner(ABC):
         return None
 
     def widen(self, trials: int) -> list[Decision]:
-        """Return the decisions that raise the number of trials to `trials`."""
+        """Return the decisions that raise the number of trials to `trials`.
+
+        It may raise `max_steps`. Trials that were registered up to the old one may go on to the
+        new one then, also from these decisions on.
+        """
         raise ConfigurationError(f"{type(self).__name__} cannot be given more trials")
 
 

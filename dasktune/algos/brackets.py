@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from dasktune.algos.rung import Rung
 from dasktune.algos.rungs import Bracket, Halving
@@ -30,7 +31,8 @@ class OpenBracket:
     filled
         The number of trials that have begun in it.
     rungs
-        The reports at each rung but the top one, which promotes no trial.
+        The reports at each rung but the top one, which promotes no trial. If the horizon grows,
+        also those at the top one.
     """
 
     steps: tuple[Step, ...]
@@ -53,7 +55,7 @@ class BracketTuner(SampledTuner):
     max_steps
         R: the step that the best are trained to. None, with `min_steps`, lets them go as far
         as `trials` can reach, ``min_steps * eta**floor(log_eta(trials))``: the infinite
-        horizon. That stays the limit when trials are added.
+        horizon. It grows when trials are added: the best at the rung that was the top go on.
     min_steps
         r: the step that every trial is trained to at least. If None, `max_steps` is divided by
         `eta` to at most five rungs, and the lowest are left out while a bracket has too few
@@ -112,6 +114,13 @@ class BracketTuner(SampledTuner):
         """Return how far a new trial is trained, and the steps of its reports."""
 
     @abstractmethod
+    def go_on(self, place: int, level: int) -> list[Decision]:
+        """Return the decisions about a bracket's trials after rungs were added above `level`.
+
+        They are those that the longer bracket would have made at this level.
+        """
+
+    @abstractmethod
     def again(self, trial: int, level: int, bracket: OpenBracket) -> Extend:
         """Return how far a failed trial is trained that goes on to a rung."""
 
@@ -134,11 +143,16 @@ class BracketTuner(SampledTuner):
                 steps=bracket.steps,
                 width=bracket.width,
                 filled=0,
-                rungs=tuple(Rung(self.options.eta) for _ in bracket.steps[:-1]),
+                rungs=self._rungs(len(bracket.steps)),
             )
             for bracket in self.layout()
         )
         self.open = {}
+
+    def _rungs(self, count: int) -> tuple[Rung, ...]:
+        """Return the empty rungs of a bracket with `count` of them."""
+        kept = count if self.options.horizon else count - 1
+        return tuple(Rung(self.options.eta) for _ in range(kept))
 
     def derive(self) -> None:
         """Set `max_steps`, which depends on the trials at the infinite horizon."""
@@ -189,9 +203,41 @@ class BracketTuner(SampledTuner):
         """Return `Finish` if all trials have begun and ended."""
         return [] if self.open or self.left else [Finish()]
 
+    def widened_from(self, identity: Mapping[str, object]) -> Self | None:
+        """Return this tuner with the number of trials in `identity`, and with its rule.
+
+        An identity without ``horizon`` was recorded when the infinite horizon did not grow.
+        """
+        if self.options.horizon is None or "horizon" in identity:
+            return super().widened_from(identity)
+        before = copy.deepcopy(self)
+        before.options = replace(self.options, horizon=None)
+        return super(BracketTuner, before).widened_from(identity)
+
     def grow(self, trials: int) -> list[Decision]:
         """Widen the brackets, by the formula that split the first trials, and fill them."""
+        if self.options.horizon is not None:
+            return [*self._lengthen(), *self.ask(0)]
         now = [Bracket(steps=each.steps, width=each.width) for each in self.brackets]
         for bracket, wider in zip(self.brackets, self.options.more(now, trials), strict=True):
             bracket.width = wider.width
         return self.ask(0)
+
+    def _lengthen(self) -> list[Decision]:
+        """Give the brackets the rungs and widths for all trials; return what the old ones do."""
+        decisions: list[Decision] = []
+        wider = self.layout()
+        added = tuple(
+            OpenBracket(steps=each.steps, width=0, filled=0, rungs=self._rungs(len(each.steps)))
+            for each in wider[len(self.brackets) :]
+        )
+        self.brackets += added
+        for place, (bracket, each) in enumerate(zip(self.brackets, wider, strict=True)):
+            bracket.width = each.width
+            last = len(bracket.steps) - 1
+            if len(each.steps) > len(bracket.steps):
+                bracket.steps = each.steps
+                bracket.rungs += self._rungs(len(each.steps) - last - 1)
+                decisions += self.go_on(place, last)
+        self.derive()
+        return decisions

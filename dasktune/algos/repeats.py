@@ -174,6 +174,7 @@ class Repeats(Tuner):
         match snapshot:
             case {"tuner": dict(inner), "waiting": list(waiting), "ended": list(ended)}:
                 self.tuner.restore(inner)
+                self.max_steps = self.tuner.max_steps
                 self._ended = set(ended)
                 self._waiting = {}
                 for trial, step, repeat, losses, metrics, *now in waiting:
@@ -260,7 +261,9 @@ class Repeats(Tuner):
 
     def widen(self, trials: int) -> list[Decision]:
         """Return the decisions that raise the number of the other tuner's trials."""
-        return self._for_all(self.tuner.widen(trials))
+        decisions = self._for_all(self.tuner.widen(trials))
+        self.max_steps = self.tuner.max_steps
+        return decisions
 
     # --------------------------------------------------------------- a trial and its repeats
 

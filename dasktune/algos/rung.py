@@ -81,11 +81,21 @@ class Rung:
                 entered, loss = following, loss_of_next
         return entered if loss < math.inf else None
 
-    def to_json(self) -> list[list[object]]:
-        """Return trial and loss in the order of arrival, None for an infinite loss."""
+    def arrivals(self) -> list[tuple[int, float]]:
+        """Return trial and loss in the order of arrival."""
         top = [(-arrival, trial, -loss) for loss, arrival, trial in self._top]
         rest = [(arrival, trial, loss) for loss, arrival, trial, _ in self._rest]
-        return [[trial, loss if loss < math.inf else None] for _, trial, loss in sorted(top + rest)]
+        return [(trial, loss) for _, trial, loss in sorted(top + rest)]
+
+    def entered(self) -> list[int]:
+        """Return the trials that `record` has named so far, in this order; in O(n log n)."""
+        again = Rung(self._eta)
+        named = [again.record(loss, trial) for trial, loss in self.arrivals()]
+        return [trial for trial in named if trial is not None]
+
+    def to_json(self) -> list[list[object]]:
+        """Return trial and loss in the order of arrival, None for an infinite loss."""
+        return [[trial, loss if loss < math.inf else None] for trial, loss in self.arrivals()]
 
     @classmethod
     def from_json(cls, eta: int, arrivals: Iterable[tuple[int, float | None]]) -> Rung:

@@ -7,12 +7,12 @@ powers, such as 243 at eta 3 and 1000 at eta 10.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil
 from typing import Final
 
-from dasktune.algos.sampled import Options
+from dasktune.algos.sampled import ADDED_LATER, Options
 from dasktune.errors import ConfigurationError, unknown
 from dasktune.sequences.values import Arguments
 from dasktune.types import Step
@@ -173,12 +173,15 @@ class Halving(Options):
     brackets
         The numbers of the brackets that trials are split over; missing ones are left out.
         None for all.
+    horizon
+        ``"grows"`` if rungs are added on top when enough trials are; None if the rungs stay.
     """
 
     max_steps: Step | None
     min_steps: Step | None
     eta: int
     brackets: tuple[int, ...] | None = (0,)
+    horizon: str | None = field(default=None, metadata=ADDED_LATER)
 
     @classmethod
     def checked(
@@ -202,7 +205,13 @@ class Halving(Options):
         trials = check.whole("trials", trials)
         eta = check.whole("eta", eta, at_least=2)
         numbers = _numbers(check, brackets)
-        halving = cls(max_steps=highest, min_steps=lowest, eta=eta, brackets=numbers)
+        halving = cls(
+            max_steps=highest,
+            min_steps=lowest,
+            eta=eta,
+            brackets=numbers,
+            horizon="grows" if max_steps is None else None,
+        )
         if not check.problems:
             try:
                 halving.layout(trials)

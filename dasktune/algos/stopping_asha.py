@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from dasktune.algos.brackets import BracketTuner, OpenBracket
+from dasktune.algos.rung import Rung
+from dasktune.algos.sampled import rest_of
 from dasktune.types import Decision, Extend, Rank, Report, Stop
 
 
@@ -47,6 +50,26 @@ class StoppingASHA(BracketTuner):
     def again(self, trial: int, level: int, bracket: OpenBracket) -> Extend:
         """Extend a failed trial to the end, with a report at each rung that is left."""
         return self.launch(trial, bracket)
+
+    def go_on(self, place: int, level: int) -> list[Decision]:
+        """Judge the trials that have ended at the old top rung; extend the others, too."""
+        bracket = self.brackets[place]
+        decisions: list[Decision] = []
+        for trial, (at, reached) in sorted(self.open.items()):
+            if at == place:
+                passed = bracket.steps[reached - 1] if reached else 0
+                request = replace(self.launch(trial, bracket), priority=reached or -trial)
+                decisions.append(rest_of(request, passed))
+        rung = Rung(self.options.eta)
+        for trial, loss in bracket.rungs[level].arrivals():
+            rung.record(loss, trial)
+            if loss < math.inf and loss <= rung.cutoff:
+                self.open[trial] = (place, level + 1)
+                request = replace(self.launch(trial, bracket), priority=level + 1)
+                decisions.append(rest_of(request, bracket.steps[level]))
+            else:
+                decisions.append(Stop(trial=trial))
+        return decisions
 
     def on_report(self, report: Report) -> list[Decision]:
         """Return `Stop` if the trial is not among the best at the last rung it has passed."""

@@ -420,7 +420,10 @@ class Engine:
 
     def _widen(self, session: Session, trials: int, now: float) -> None:
         self._reopen(session)
+        before = session.tuner.max_steps
         decisions = session.tuner.widen(trials)
+        for trial in self._lengthened(session, before):
+            self._make_known(trial)
         self._note({"kind": "widen", "trials": trials}, decisions)
         self._apply(session, decisions, now)
 
@@ -456,6 +459,18 @@ class Engine:
             if trial.state is TrialState.PRUNED and local not in session.stopped:
                 trial.state = TrialState.PAUSED
                 self._changed[number] = None
+
+    def _lengthened(self, session: Session, before: Step) -> list[TrialRecord]:
+        """Raise `max_steps` of the trials if their tuner's has grown; return those trials."""
+        longest = session.tuner.max_steps
+        trials = [self.trials[number] for number in session.numbers.values()]
+        longer = [trial for trial in trials if before == trial.max_steps < longest]
+        for trial in longer:
+            trial.max_steps = longest
+            if trial.state is TrialState.COMPLETE:
+                trial.state = TrialState.PAUSED
+            self._changed[trial.number] = None
+        return longer
 
     def _note(self, cause: Mapping[str, object], decisions: Iterable[Decision]) -> None:
         session = self._session
@@ -500,7 +515,10 @@ class Engine:
             case _:
                 pass
         session.seconds = max(session.seconds, seconds_of(record))
+        before = session.tuner.max_steps
         decisions = call(session.tuner, record, self.objective)
+        if record["kind"] == "widen":
+            self._lengthened(session, before)
         session.tuner.take_proposals()
         difference = difference_of(record, decisions)
         if difference is not None:

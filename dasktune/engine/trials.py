@@ -90,6 +90,7 @@ class TrialRecord:
             "traceback": self.traceback,
             "user_attrs": self.user_attrs,
             "values": None if self.values is None else list(self.values),
+            "max_steps": self.max_steps,
         }
 
     def lasting_json(self) -> dict[str, object]:
@@ -99,7 +100,6 @@ class TrialRecord:
             "local": self.local,
             "params": dict(self.params),
             "sequences": {name: sequence.to_json() for name, sequence in self.sequences.items()},
-            "max_steps": self.max_steps,
             "point": dict(self.point),
             "domains": dict(self.domains),
             "seed": self.seed,

@@ -254,7 +254,10 @@ class Game:
 
     def _call(self, cause: Cause) -> Call:
         self._nothing_to_ask = False
+        before = self.tuner.max_steps
         decisions = perform(self.tuner, cause, self.calls)
+        if isinstance(cause, WidenCall):
+            self._lengthen(before)
         call = Call(cause=cause, decisions=decisions, proposals=tuple(self.tuner.take_proposals()))
         self.calls.append(call)
         for decision in decisions:
@@ -264,6 +267,13 @@ class Game:
         questions = tuple(open_questions[trial] for trial in asked if trial in open_questions)
         self.calls[-1] = replace(call, questions=questions)
         return call
+
+    def _lengthen(self, before: Step) -> None:
+        """Raise `max_steps` of the trials if that of their tuner has grown."""
+        longest = self.tuner.max_steps
+        for trial in self.trials:
+            if before == trial.registered.max_steps < longest:
+                trial.registered = replace(trial.registered, max_steps=longest)
 
     def _apply(self, decision: Decision) -> None:
         problem = self._problem(decision)

@@ -354,12 +354,86 @@ def test_an_infinite_horizon_goes_as_far_as_the_trials_reach() -> None:
     assert tuner.brackets[0].steps == (2, 8, 32, 128)
     assert tuner.identity()["max_steps"] is None
     narrow = ASHA(SPACE, trials=16, min_steps=2, brackets="aggressive")
-    widened = tuner.widened_from(narrow.identity())
-    assert widened is not None
-    assert (widened.max_steps, narrow.max_steps) == (32, 32)
-    widened.widen(70)
-    tuner.restore(widened.snapshot())
+    assert narrow.max_steps == 32
+    assert narrow.identity()["horizon"] == "grows"
+
+
+def reported(tuner: ASHA, trial: int, step: int, loss: float) -> list[Decision]:
+    return tuner.tell(Report(trial=trial, step=step, metrics={"loss": loss}, losses=(loss,)))
+
+
+def after_four(tuner: ASHA) -> None:
+    """Report trials 0 to 3 at step 2; the best goes on to step 8, the top for four trials."""
+    tuner.ask(1)
+    for trial, loss in enumerate([0.4, 0.1, 0.3, 0.2]):
+        reported(tuner, trial, 2, loss)
+    assert reported(tuner, 1, 8, 0.1) == [Finish()]
+
+
+def test_an_infinite_horizon_grows_with_the_trials() -> None:
+    wide = ASHA(SPACE, trials=16, min_steps=2, brackets="aggressive")
+    narrow = ASHA(SPACE, trials=4, min_steps=2, brackets="aggressive")
+    tuner = wide.widened_from(json.loads(json.dumps(narrow.identity())))
+    assert tuner is not None
+    after_four(tuner)
+    decisions = tuner.widen(16)
     assert tuner.max_steps == 32
+    assert tuner.brackets[0].steps == (2, 8, 32)
+    assert sum(isinstance(each, Register) for each in decisions) == 12
+    assert tuner.identity() == wide.identity()
+    for trial in range(4, 16):
+        reported(tuner, trial, 2, 0.5 + trial)
+    promoted = [reported(tuner, trial, 8, 0.2 + trial) for trial in (3, 2, 0)]
+    assert promoted[-1] == [Extend(trial=1, until=32, priority=2)]
+
+
+def test_the_best_at_the_old_top_go_on_when_the_horizon_grows() -> None:
+    tuner = ASHA(SPACE, trials=2, min_steps=2, eta=2, brackets="aggressive")
+    tuner.ask(1)
+    for trial, loss in enumerate([0.2, 0.1]):
+        reported(tuner, trial, 2, loss)
+    reported(tuner, 1, 4, 0.1)
+    assert tuner.widen(3)[0].trial == 2, "three trials reach no further"  # type: ignore[union-attr]
+    reported(tuner, 2, 2, 0.05)
+    reported(tuner, 2, 4, 0.3)
+    snapshot = json.loads(json.dumps(tuner.snapshot()))
+    decisions = tuner.widen(4)
+    assert decisions[0] == Extend(trial=1, until=8, priority=2)
+    again = ASHA(SPACE, trials=3, min_steps=2, eta=2, brackets="aggressive")
+    again.restore(snapshot)
+    assert again.widen(4) == decisions
+    assert again.snapshot() == tuner.snapshot()
+
+
+def test_brackets_are_added_when_the_horizon_grows() -> None:
+    tuner = ASHA(SPACE, trials=4, min_steps=2)
+    assert [bracket.steps for bracket in tuner.brackets] == [(2, 8), (8,)]
+    tuner.ask(1)
+    tuner.widen(64)
+    assert [bracket.steps for bracket in tuner.brackets] == [
+        (2, 8, 32, 128),
+        (8, 32, 128),
+        (32, 128),
+    ]
+    assert [bracket.filled for bracket in tuner.brackets] == [
+        bracket.width for bracket in tuner.brackets
+    ]
+
+
+def test_a_log_of_the_rule_before_keeps_its_horizon() -> None:
+    """The identity as it was written before the horizon grew."""
+    wide = ASHA(SPACE, trials=16, min_steps=2, brackets="aggressive")
+    narrow = ASHA(SPACE, trials=4, min_steps=2, brackets="aggressive")
+    identity = json.loads(json.dumps(narrow.identity()))
+    assert identity.pop("horizon") == "grows"
+    for same in (narrow, wide):
+        tuner = same.widened_from(identity)
+        assert tuner is not None
+        assert json.loads(json.dumps(tuner.identity())) == identity
+    after_four(tuner)
+    assert [len(bracket["rungs"]) for bracket in tuner.snapshot()["state"]["brackets"]] == [1]  # type: ignore[index]
+    tuner.widen(16)
+    assert tuner.max_steps == 8
 
 
 def test_all_that_is_wrong_is_refused_at_once() -> None:

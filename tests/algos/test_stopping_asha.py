@@ -142,6 +142,25 @@ def test_more_trials_compete_with_the_earlier_ones() -> None:
     assert tuner.tell(arrived(5, 1, 1.0)) == on(5)
 
 
+def test_trials_are_judged_at_the_old_top_when_the_horizon_grows() -> None:
+    tuner = StoppingASHA(SPACE, trials=4, min_steps=1, brackets=[0])
+    tuner.ask(1)
+    for trial, loss in enumerate([0.3, 0.2]):
+        assert goes_on(tuner.tell(arrived(trial, 1, loss)))
+        tuner.tell(arrived(trial, 4, loss))
+    assert goes_on(tuner.tell(arrived(2, 1, 0.1)))
+    decisions = tuner.widen(16)
+    assert tuner.max_steps == 16
+    assert decisions[:4] == [
+        Extend(trial=2, until=16, reports=(4,), priority=1),
+        Extend(trial=3, until=16, reports=(1, 4), priority=-3),
+        Extend(trial=0, until=16, priority=2),
+        Extend(trial=1, until=16, priority=2),
+    ], "each was the best so far when it arrived"
+    assert tuner.tell(arrived(2, 4, 0.4)) == [Stop(trial=2)]
+    assert tuner.tell(arrived(0, 16, 0.4)) == []
+
+
 def test_too_few_trials_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="StoppingASHA: trials must be >= 4"):
         make(trials=3)

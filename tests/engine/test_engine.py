@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dasktune.algos import Grid, Random, Tuner
+from dasktune.algos import ASHA, Grid, Random, Tuner
 from dasktune.algos.base import Inputs, Proposal
 from dasktune.algos.curves import Curve, Persistence, Prediction, Question
 from dasktune.algos.samplers import Source
@@ -1061,3 +1061,76 @@ def test_what_a_step_takes_is_not_known_before_it_was_measured() -> None:
         "workers": 3,
         "between": [],
     }
+
+
+# --------------------------------------------------------------------- a horizon that grows
+
+
+def endless(trials: int) -> ASHA:
+    return ASHA(Space(lr=Float(0.1, 1.0)), trials=trials, min_steps=1, eta=2, brackets=[0])
+
+
+def widened(wide: ASHA, few: Bench, *, horizon: bool = True) -> tuple[ASHA, Bench]:
+    """Return the tuner of a log and a bench that goes on with the trials of a wider one."""
+    identity = dict(few.log[0]["identity"])  # type: ignore[call-overload]
+    assert ("horizon" in identity) is horizon
+    tuner = wide.widened_from(identity)
+    assert tuner is not None
+    more = Bench(loss, few.trials)
+    more.take(more.engine.resume(tuner, place=0, records=few.log, now=0.0, widen=wide.trials))
+    return tuner, more
+
+
+def test_trials_go_on_when_the_horizon_of_their_tuner_grows() -> None:
+    few = Bench(loss)
+    few.begin(endless(2))
+    few.run()
+    assert [trial.max_steps for trial in few.trials.values()] == [2, 2]
+    assert sorted(state for state, _, _ in summary(few.trials)) == ["COMPLETE", "PRUNED"]
+    tuner, more = widened(endless(8), few)
+    more.run()
+    assert tuner.max_steps == 8
+    assert {trial.max_steps for trial in more.trials.values()} == {8}
+    best = min(more.trials.values(), key=lambda trial: trial.sequences["lr"](0))
+    assert (best.state, best.steps) == (TrialState.COMPLETE, 8)
+
+    log = [*few.log, *more.log]
+    ended = summary(more.trials)
+    records = {
+        n: TrialRecord.from_json(
+            json.loads(json.dumps(trial.to_json())),
+            number=n,
+            state=trial.state.value,
+            steps=trial.steps,
+        )
+        for n, trial in more.trials.items()
+    }
+    assert [trial.max_steps for trial in records.values()] == [8] * 8
+    for trials in (
+        records,
+        {n: replace(trial, max_steps=2) if n < 2 else trial for n, trial in records.items()},
+    ):
+        again = Bench(loss, dict(trials))
+        same = endless(8).widened_from(log[0]["identity"])  # type: ignore[arg-type]
+        assert same is not None
+        again.take(again.engine.resume(same, place=0, records=log, now=0.0))
+        assert again.engine.finished
+        assert summary(again.trials) == ended
+        assert {trial.max_steps for trial in again.trials.values()} == {8}
+
+
+def test_log_of_a_horizon_that_stayed_is_replayed_and_stays() -> None:
+    before = endless(2)
+    before.options = replace(before.options, horizon=None)
+    before.begin()
+    few = Bench(loss)
+    few.begin(before)
+    few.run()
+    for wide in (endless(2), endless(8)):
+        tuner = wide.widened_from(few.log[0]["identity"])  # type: ignore[arg-type]
+        assert tuner is not None
+        assert replay(tuner, few.log, few.engine.objective).identical
+    tuner, more = widened(endless(8), few, horizon=False)
+    more.run()
+    assert tuner.max_steps == 2
+    assert {trial.max_steps for trial in more.trials.values()} == {2}

@@ -112,7 +112,20 @@ class TestASHAWithoutAHorizon(Conformance):
     promotes = True
 
     def make(self, seed: int) -> Tuner:
-        return ASHA(Space(lr=Float(0.01, 1.0)), trials=13, min_steps=1, eta=3, seed=seed)
+        return ASHA(Space(lr=Float(0.01, 1.0)), trials=8, min_steps=1, eta=3, seed=seed)
+
+    def make_wider(self, seed: int) -> Tuner:
+        return ASHA(Space(lr=Float(0.01, 1.0)), trials=30, min_steps=1, eta=3, seed=seed)
+
+
+class TestStoppingASHAWithoutAHorizon(Conformance):
+    promotes = True
+
+    def make(self, seed: int) -> Tuner:
+        return StoppingASHA(Space(lr=Float(0.01, 1.0)), trials=8, min_steps=1, eta=3, seed=seed)
+
+    def make_wider(self, seed: int) -> Tuner:
+        return StoppingASHA(Space(lr=Float(0.01, 1.0)), trials=30, min_steps=1, eta=3, seed=seed)
 
 
 class TestStoppingASHA(Conformance):
