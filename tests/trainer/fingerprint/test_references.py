@@ -16,6 +16,7 @@ from types import ModuleType
 
 import pytest
 
+import dasktune as dt
 from dasktune.errors import ConfigurationError
 from dasktune.trainer import Fingerprint, fingerprint
 
@@ -540,6 +541,17 @@ Whole.s.extra = Color.RED | Color.BLUE
 Whole.late = property(lambda self: Point(x=2))
 """,
 }
+
+
+def test_a_study_counts_by_its_public_name(cover: Cover, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module of `Study` has moved once; the trainers that refer to one must not notice."""
+    head = "import dasktune as dt\nSTUDY = object.__new__(dt.Study)\nKIND = dt.Study"
+    files = {"net.py": training("return STUDY, KIND", head)}
+    before = cover(files)
+    monkeypatch.setattr(dt.Study, "__module__", "dasktune.elsewhere.study")
+    after = cover(files)
+    assert after.digest == before.digest
+    assert set(after.gaps) == set(before.gaps) == {"dasktune.Study", "data"}
 
 
 def test_the_digest_is_the_same_in_every_version_of_python(cover: Cover) -> None:
