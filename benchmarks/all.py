@@ -70,7 +70,10 @@ def main() -> int:
     for name in failed:
         sys.stderr.write(f"benchmark {name} failed\n")
     missed = [
-        one for document in documents for one in document["figures"] if one["reached"] is False
+        figure
+        for document in documents
+        for figure in document["figures"]
+        if figure["reached"] is False
     ]
     return int(bool(missed or failed))
 
@@ -88,8 +91,8 @@ def markdown(documents: Iterable[Mapping[str, Any]]) -> str:
     """Return all figures as one table."""
     lines = ["| benchmark | figure | value | bound | reached | note |", "|---|---|--:|--:|---|---|"]
     for document in documents:
-        for one in document["figures"]:
-            parts = {name: value for name, value in one.items() if name != "reached"}
+        for figure in document["figures"]:
+            parts = {name: value for name, value in figure.items() if name != "reached"}
             cells = (document["benchmark"], *row(Figure(**parts)))
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

@@ -72,7 +72,7 @@ def _grid(client: Client, steps: int) -> list[Figure]:
 
     free = _run(client, tuner, budget=None)
     tight = _run(client, tuner, budget=free.last // 20)
-    differing = sum(one != other for one, other in zip(free.results, tight.results, strict=True))
+    differing = sum(each != other for each, other in zip(free.results, tight.results, strict=True))
     what = "144 trials"
     return [
         *_figures(what, tight, free.steps, free.last, 20),
@@ -149,7 +149,7 @@ def _run(
             repeated=int(study.summary()["steps_repeated"]),
             largest=largest,
             last=_size(store / "checkpoints"),
-            results=[(one.state, one.metrics) for one in study.trials],
+            results=[(trial.state, trial.metrics) for trial in study.trials],
         )
         study.close()
     return ran

@@ -27,13 +27,13 @@ def measure(short: bool) -> list[Figure]:
     cases = [Case.builtin(name, *(SHORT if short else ())) for name in TUNERS]
     terms = Terms(kills=kills, gap=0.5) if short else Terms(kills=kills)
     used = cases[:runs]
-    calm = {one.name: chaos(one, FIRST_SEED, Terms(kills=0), open_left) for one in used}
-    found = []
+    calm = {each.name: chaos(each, FIRST_SEED, Terms(kills=0), open_left) for each in used}
+    results = []
     for number in range(runs):
-        found.append(chaos(cases[number % len(cases)], FIRST_SEED + number, terms, open_left))
-        _say(found[-1])
-    Console().print(_table(found, calm))
-    return _figures(found, calm, kills)
+        results.append(chaos(cases[number % len(cases)], FIRST_SEED + number, terms, open_left))
+        _say(results[-1])
+    Console().print(_table(results, calm))
+    return _figures(results, calm, kills)
 
 
 def _say(one: Result) -> None:
@@ -46,19 +46,19 @@ def _say(one: Result) -> None:
 
 def _figures(found: list[Result], calm: dict[str, Result], kills: int) -> list[Figure]:
     results = [*found, *calm.values()]
-    good = sum(not one.problems for one in found)
+    good = sum(not each.problems for each in found)
     total = Counter[str]()
-    for one in found:
-        total.update(one.kills)
+    for result in found:
+        total.update(result.kills)
     parts = ", ".join(f"{total[kind]} of {kind}s" for kind in KINDS)
-    fewest = min(one.course.kills for one in found)
-    compared = [one.findings for one in results if one.findings is not None]
-    per_kill = [_repeated(one) / max(1, one.course.kills) for one in found]
-    after = [steps for one in compared for steps in one.per_loss]
-    late = sum(one.late for one in compared)
-    longest = max((one.longest for one in compared), default=0)
-    slower = [one.course.seconds / calm[one.case.name].course.seconds for one in found]
-    states = sum(one.states for one in compared)
+    fewest = min(each.course.kills for each in found)
+    compared = [each.findings for each in results if each.findings is not None]
+    per_kill = [_repeated(each) / max(1, each.course.kills) for each in found]
+    after = [steps for each in compared for steps in each.per_loss]
+    late = sum(each.late for each in compared)
+    longest = max((each.longest for each in compared), default=0)
+    slower = [each.course.seconds / calm[each.case.name].course.seconds for each in found]
+    states = sum(each.states for each in compared)
     return [
         Figure(
             name="runs that did not end as undisturbed ones",
@@ -77,8 +77,8 @@ def _figures(found: list[Result], calm: dict[str, Result], kills: int) -> list[F
             value=fmean(per_kill),
             unit="steps",
             at_most=longest,
-            note=f"of {sum(one.steps for one in compared):,} that were trained; {late:,} had been "
-            "saved, by workers that were given up",
+            note=f"of {sum(each.steps for each in compared):,} that were trained; {late:,} had "
+            "been saved, by workers that were given up",
         ),
         Figure(
             name="steps repeated of one worker after one fault, most",
@@ -105,20 +105,20 @@ def _table(found: list[Result], calm: dict[str, Result]) -> Table:
     made = Table(title="runs", title_justify="left")
     for column in ("seed", "tuner", "kills", "other", "steps", "again", "most", "s", "calm", "so"):
         made.add_column(column, justify="right")
-    for one in found:
-        looked = one.findings
+    for result in found:
+        looked = result.findings
         steps = ("", "", "")
         if looked is not None:
             most = max(looked.per_loss, default=0)
             steps = (f"{looked.steps:,}", str(looked.repeated), str(most))
         made.add_row(
-            *(str(one.seed), one.case.name),
-            " + ".join(str(one.kills[kind]) for kind in KINDS),
-            str(len(one.course.done) - one.course.kills),
+            *(str(result.seed), result.case.name),
+            " + ".join(str(result.kills[kind]) for kind in KINDS),
+            str(len(result.course.done) - result.course.kills),
             *steps,
-            f"{one.course.seconds:.0f}",
-            f"{calm[one.case.name].course.seconds:.0f}",
-            "NO" if one.problems else "yes",
+            f"{result.course.seconds:.0f}",
+            f"{calm[result.case.name].course.seconds:.0f}",
+            "NO" if result.problems else "yes",
         )
     return made
 

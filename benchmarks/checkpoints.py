@@ -115,7 +115,9 @@ def tensors_of(value: Any, path: str = "state") -> dict[str, torch.Tensor]:
         return {path: value}
     if not isinstance(value, dict):
         return {}
-    return {k: v for key, one in value.items() for k, v in tensors_of(one, f"{path}.{key}").items()}
+    return {
+        k: v for key, item in value.items() for k, v in tensors_of(item, f"{path}.{key}").items()
+    }
 
 
 # ---------------------------------------------------------------------- places
@@ -178,11 +180,11 @@ def place(url: Path | None) -> Iterator[Place]:
         # A path has made one slash of two.
         parts = str(url).partition(":/") if url is not None else ()
         if parts:
-            found = Place(f"{parts[0]}://{parts[2].lstrip('/')}/{uuid4().hex}")
+            own = Place(f"{parts[0]}://{parts[2].lstrip('/')}/{uuid4().hex}")
         else:
-            found = Place(stack.enter_context(tempfile.TemporaryDirectory()))
-        yield found
-        found.clear()
+            own = Place(stack.enter_context(tempfile.TemporaryDirectory()))
+        yield own
+        own.clear()
 
 
 # ---------------------------------------------------------------------- throughput
@@ -217,18 +219,18 @@ def throughput(files: Place, name: str, state: State, rounds: int) -> list[Figur
             written[way].append(seconds(writes[way], keys[way]))
     keys["torch.load"] = keys["torch.save"]
     objects = files.objects() / (2 * rounds)
-    found = {"write": written}
+    times_of = {"write": written}
     for temperature in ("read", "read, not in memory")[: 1 + files.is_local]:
-        found[temperature] = {way: [] for way in reads}
+        times_of[temperature] = {way: [] for way in reads}
         for number in range(rounds):
             for way in rotated(reads, number):
                 if temperature != "read":
                     files.forget()
-                found[temperature][way].append(seconds(reads[way], keys[way]))
+                times_of[temperature][way].append(seconds(reads[way], keys[way]))
     files.clear()
     figures = [
         figure(f"{name}, {what}, {way}", times["raw"], times[way], len(raw))
-        for what, times in found.items()
+        for what, times in times_of.items()
         for way in times
         if way != "raw"
     ]
@@ -250,7 +252,7 @@ def settle(files: Place) -> None:
 
 def figure(name: str, raw: list[float], ours: list[float], nbytes: int) -> Figure:
     """Return how many times as long as a raw object something takes."""
-    ratio = median(one / two for one, two in zip(ours, raw, strict=True))
+    ratio = median(own / plain for own, plain in zip(ours, raw, strict=True))
     speeds = [nbytes / median(times) / 1e6 for times in (ours, raw)]
     return Figure(
         name=f"{name}, over one raw object",
@@ -345,13 +347,13 @@ class Sleeping(dt.Trainer):
 def steps_with_checkpoints(short: bool) -> Figure:
     """Return how much longer training takes with a checkpoint at every step."""
     steps = SHORT_STEPS if short else STEPS
-    every, one = (trained(steps, saves) for saves in (tuple(range(1, steps)), ()))
+    every, single = (trained(steps, saves) for saves in (tuple(range(1, steps)), ()))
     return Figure(
         name=f"{steps} steps of {STEP_SECONDS * 1e3:.0f} ms, 1 MB, a checkpoint at each over one",
-        value=every / one,
+        value=every / single,
         unit="x",
         at_most=1.05,
-        note=f"{every:.2f} s and {one:.2f} s, until the last is durable",
+        note=f"{every:.2f} s and {single:.2f} s, until the last is durable",
     )
 
 
@@ -364,7 +366,7 @@ def trained(steps: int, saves: tuple[int, ...]) -> float:
         start=0,
         stop=steps,
         saves=saves,
-        sequences={name: one.to_json() for name, one in sequences.items()},
+        sequences={name: sequence.to_json() for name, sequence in sequences.items()},
         chain=(chain.base, chain.values.hex(), chain.length),
         seed=0,
     )

@@ -52,8 +52,8 @@ class Classifier(dt.Trainer):
 
     def evaluate(self) -> dict[str, float]:
         """Return the share of the second half that is told apart, and when it was."""
-        found = self._forward(self.points[POINTS:])[1].argmax(axis=1)
-        return {"accuracy": float((found == self.labels[POINTS:]).mean()), "clock": time.time()}
+        predicted = self._forward(self.points[POINTS:])[1].argmax(axis=1)
+        return {"accuracy": float((predicted == self.labels[POINTS:]).mean()), "clock": time.time()}
 
     def state_dict(self) -> dict[str, Any]:
         """Return weights and random state."""

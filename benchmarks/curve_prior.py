@@ -129,15 +129,15 @@ def _schedules(rng: Random, count: int, many: int) -> list[Array]:
     if rng.random() < 0.25:  # warm-up
         length = max(int(rng.uniform(0.01, 0.15) * count), 1)
         first[:length] *= (np.arange(length) + 1.0) / (length + 1)
-    found = [first]
+    schedules = [first]
     for _ in range(many):
-        other = found[int(rng.integers(len(found)))].copy()
+        other = schedules[int(rng.integers(len(schedules)))].copy()
         at = int(rng.uniform(0.0, 0.9) * count)
         if rng.random() < 0.85:
             tail = (_stepwise, _stepwise, _kept)[int(rng.integers(3))](rng, count)
             other[at:] = other[max(at - 1, 0)] * tail[at:] / tail[max(at - 1, 0)]
-        found.append(other)
-    return found
+        schedules.append(other)
+    return schedules
 
 
 def _kept(rng: Random, count: int) -> Array:
@@ -192,7 +192,7 @@ def _scheduled(rng: Random, count: int) -> Record:
                 -np.maximum(np.arange(count) - death, 0) / fall
             )
         records.append((at, _record(scores, rates=_compressed(rates * peak))))
-    siblings = [(at, one) for at, one in records[1:] if at > 0]
+    siblings = [(at, record) for at, record in records[1:] if at > 0]
     known = rng.random() < 0.6
     first = records[0][1]
     return replace(first, siblings=tuple(siblings), rates=first.rates if known else ())
@@ -239,8 +239,8 @@ class _Law:
         excess = np.empty_like(target)
         current = float(target[0])
         keep = math.exp(-1 / self.settle)
-        for place, one in enumerate(target):
-            current = one + (current - one) * keep
+        for place, wanted in enumerate(target):
+            current = wanted + (current - wanted) * keep
             excess[place] = current
         fine = rates < self.unstable if self.unstable else np.ones(len(rates), bool)
         low = np.where(fine, 1.0, 0.05)
@@ -316,13 +316,13 @@ def _crashes(rng: Random, scores: Array) -> Array:
     """Return the scores, some of them with falls that recover at once, slowly or never."""
     if rng.random() < 0.8:
         return scores
-    count, found = len(scores), scores.copy()
+    count, fallen = len(scores), scores.copy()
     for _ in range(int(rng.integers(1, 5))):
         at = int(rng.integers(count))
         depth = rng.uniform(0.1, 1.2) * max(float(np.ptp(scores)), 1e-3)
         lasting = 10 ** rng.uniform(-2.5, 1) * count
-        found[at:] -= depth * np.exp(-np.arange(count - at) / lasting)
-    return found
+        fallen[at:] -= depth * np.exp(-np.arange(count - at) / lasting)
+    return fallen
 
 
 # Units.
@@ -330,7 +330,7 @@ def _crashes(rng: Random, scores: Array) -> Array:
 
 def _metric(rng: Random, record: Record) -> Record:
     """Return the record, its siblings with it, in the unit of some metric."""
-    family = [record, *(one for _, one in record.siblings)]
+    family = [record, *(sibling for _, sibling in record.siblings)]
     size = max(float(np.percentile(np.abs(record.scores - record.scores.mean()), 98)), 1e-9)
     changed: list[Array]
     low: float | None
@@ -340,28 +340,28 @@ def _metric(rng: Random, record: Record) -> Record:
             bottom = rng.choice([0.0, 0.1, 0.5, float(rng.uniform(0, 0.9))])
             width = (1 - bottom) * rng.uniform(0.05, 1.0) / (2 * size)
             start = record.scores[: max(len(record.scores) // 20, 1)].mean()
-            changed = [np.clip(bottom + width * (one.scores - start), 0, 1) for one in family]
+            changed = [np.clip(bottom + width * (each.scores - start), 0, 1) for each in family]
             if rng.random() < 0.3:
                 grains = float(rng.choice([100, 500, 1000, 5000]))
-                changed = [np.round(one * grains) / grains for one in changed]
+                changed = [np.round(each * grains) / grains for each in changed]
             low, high = 0.0, 1.0
         case 2:  # a loss that falls
             depth = rng.uniform(0.1, 4.0) / (2 * size)
             top = 10 ** rng.uniform(-1.5, 1)
-            exponents = [depth * (record.scores[0] - one.scores) for one in family]
-            changed = [-top * np.exp(np.clip(one, -12, 12)) for one in exponents]
+            exponents = [depth * (record.scores[0] - each.scores) for each in family]
+            changed = [-top * np.exp(np.clip(exponent, -12, 12)) for exponent in exponents]
             low, high = None, 0.0
         case _:
             width = 10 ** rng.uniform(-1, 4) / size
             shift = rng.normal() * width * size * 3
-            changed = [shift + width * one.scores for one in family]
+            changed = [shift + width * each.scores for each in family]
             low, high = None, None
     done = [
-        replace(one, scores=new, low=low, high=high)
-        for one, new in zip(family, changed, strict=True)
+        replace(each, scores=new, low=low, high=high)
+        for each, new in zip(family, changed, strict=True)
     ]
     kin: Sequence[tuple[int, Record]] = [
-        (at, one) for (at, _), one in zip(record.siblings, done[1:], strict=True)
+        (at, each) for (at, _), each in zip(record.siblings, done[1:], strict=True)
     ]
     spread = max(float(np.ptp(done[0].scores)) * 0.3, 1e-3 * float(np.abs(done[0].scores).max()))
     return replace(done[0], siblings=tuple(kin), spread=max(spread, 1e-9))

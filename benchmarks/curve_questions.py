@@ -37,16 +37,19 @@ PARTS = {
 
 def records_of(sets: Iterable[RecordedSet]) -> list[Record]:
     """Return the runs of recorded sets; siblings are records, too."""
-    found = []
+    records = []
     for of in sets:
-        runs = [_record(of, one.steps, one.scores, one.max_steps, one.rates) for one in of.curves]
-        for run, one in zip(runs, of.curves, strict=True):
+        runs = [
+            _record(of, curve.steps, curve.scores, curve.max_steps, curve.rates)
+            for curve in of.curves
+        ]
+        for run, source_curve in zip(runs, of.curves, strict=True):
             kin = tuple(
                 (branch.at, _record(of, branch.steps, branch.scores, run.max_steps, branch.rates))
-                for branch in one.siblings
+                for branch in source_curve.siblings
             )
-            found.append(replace(run, siblings=kin))
-    return found
+            records.append(replace(run, siblings=kin))
+    return records
 
 
 def _record(
@@ -147,7 +150,7 @@ def _another_unit(rng: Random, record: Record) -> Record:
 
 def _thinned(record: Record, every: int) -> Record:
     """Return every so manieth measurement of a record and its siblings."""
-    kin = tuple((at, _thinned(one, every)) for at, one in record.siblings)
+    kin = tuple((at, _thinned(sibling, every)) for at, sibling in record.siblings)
     part = slice(every - 1, None, every)
     return replace(record, steps=record.steps[part], scores=record.scores[part], siblings=kin)
 
@@ -162,7 +165,7 @@ def _straight(record: Record, factor: float, shift: float) -> Record:
         low=low,
         high=high,
         spread=abs(factor) * record.spread,
-        siblings=tuple((at, _straight(one, factor, shift)) for at, one in record.siblings),
+        siblings=tuple((at, _straight(sibling, factor, shift)) for at, sibling in record.siblings),
     )
 
 
@@ -177,24 +180,24 @@ def _bent(record: Record, power: float, size: float) -> Record:
         low=-size,
         high=0.0,
         spread=size,
-        siblings=tuple((at, _bent(one, power, size)) for at, one in record.siblings),
+        siblings=tuple((at, _bent(sibling, power, size)) for at, sibling in record.siblings),
     )
 
 
 def _branches(rng: Random, record: Record, last: int, every: int) -> tuple[Branch, ...]:
     """Return some siblings, each trained as far as it may have been by then."""
-    kin = [(at, one) for at, one in record.siblings if at > 0 and len(one.steps)]
+    kin = [(at, sibling) for at, sibling in record.siblings if at > 0 and len(sibling.steps)]
     if rng.random() < 0.5:  # only those that branched off before
-        kin = [(at, one) for at, one in kin if at <= last]
+        kin = [(at, each) for at, each in kin if at <= last]
     if not kin or rng.random() < 0.3:
         return ()
     many = len(kin) if rng.random() < 0.3 else min(int(rng.integers(1, 9)), len(kin))
-    found = []
+    branches = []
     for place in rng.choice(len(kin), min(many, 16), replace=False):
         at, other = kin[place]
         count = len(other.scores)
         length = count if rng.random() < 0.6 else int(rng.integers(1, count + 1))
-        found.append(
+        branches.append(
             Branch(
                 at=at * every,
                 steps=tuple((other.steps[:length] * every).tolist()),
@@ -202,7 +205,7 @@ def _branches(rng: Random, record: Record, last: int, every: int) -> tuple[Branc
                 rates=tuple((step * every, rate) for step, rate in other.rates),
             )
         )
-    return tuple(found)
+    return tuple(branches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,11 +225,11 @@ class Examples:
         parts: list[Features] = []
         truths, spreads, places = [], [], []
         for question in questions:
-            found = describe(question.curve, question.steps)
-            parts.append(found)
-            truths.append((np.array(question.truths) - found.origin) / found.scale)
+            description = describe(question.curve, question.steps)
+            parts.append(description)
+            truths.append((np.array(question.truths) - description.origin) / description.scale)
             places.append(folds.get(question.group, -1))
-            spreads.append(np.full(len(question.steps), question.spread / found.scale))
+            spreads.append(np.full(len(question.steps), question.spread / description.scale))
         sizes = [len(part.rows) for part in parts]
         return cls(
             torch.tensor(np.concatenate([part.rows for part in parts]), dtype=torch.float32),

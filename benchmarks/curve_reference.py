@@ -74,7 +74,7 @@ class PlainEnsemble:
         state = emcee.State(target.start + ball, random_state=random.get_state())
         sampler.run_mcmc(state, self.samples, skip_initial_state_check=True)
         chain = sampler.get_chain(discard=self.samples // 2, flat=True)
-        expected = np.array([target.curve(one, ahead) for one in chain])
+        expected = np.array([target.curve(each, ahead) for each in chain])
         noise = random.standard_normal(expected.shape)
         return expected, expected + chain[:, -1:] * noise
 
@@ -97,14 +97,14 @@ class Target:
         for family in FAMILIES:
             try:
                 with warnings.catch_warnings(action="ignore", category=OptimizeWarning):
-                    found, _ = curve_fit(
+                    fitted, _ = curve_fit(
                         lambda _, *values, of=family.of: of(at, *values), at.x, y, family.starts
                     )
             except (RuntimeError, TypeError, ValueError):
                 continue
-            if fits(family.of(ends, *found)) and np.isfinite(family.of(at, *found)).all():
+            if fits(family.of(ends, *fitted)) and np.isfinite(family.of(at, *fitted)).all():
                 families.append(family)
-                start += found.tolist()
+                start += fitted.tolist()
         if not families:
             return None
         weights = [10.0] * len(families)
@@ -115,17 +115,17 @@ class Target:
 
     def parts(self, coordinates: Array, at: Abscissae) -> list[Array]:
         """Return the values of each family."""
-        found, place = [], 0
+        values, place = [], 0
         for family in self.families:
-            found.append(family.of(at, *coordinates[place : place + family.size]))
+            values.append(family.of(at, *coordinates[place : place + family.size]))
             place += family.size
-        return found
+        return values
 
     def curve(self, coordinates: Array, at: Abscissae) -> Array:
         """Return the weighted mean of the families."""
         weights = coordinates[-1 - len(self.families) : -1]
-        found: Array = weights @ np.array(self.parts(coordinates, at)) / weights.sum()
-        return found
+        average: Array = weights @ np.array(self.parts(coordinates, at)) / weights.sum()
+        return average
 
     def log_probability(self, coordinates: Array) -> float:
         """Return it for one walker."""
@@ -136,8 +136,8 @@ class Target:
         size = len(self.y)
         counts = 10 ** (np.arange(1, size + 1) / size) if self.recency else np.ones(size)
         residuals = (self.curve(coordinates, self.at) - self.y) / coordinates[-1]
-        found = -float(counts @ (0.5 * residuals**2 + np.log(coordinates[-1])))
-        return found if np.isfinite(found) else -np.inf
+        probability = -float(counts @ (0.5 * residuals**2 + np.log(coordinates[-1])))
+        return probability if np.isfinite(probability) else -np.inf
 
 
 def fits(ends: Array) -> bool:

@@ -75,7 +75,7 @@ def measure(short: bool, postgresql: Path | None = None) -> list[Figure]:
 def _of_server(url: str, name: str, short: bool) -> list[Figure]:
     """Return how fast reports are written, next to the driver's ``executemany``."""
     reports = SHORT_REPORTS if short else REPORTS
-    found = []
+    figures = []
     for together in TOGETHER:
         batches = _outcomes(reports, together)
         rows = _rows_of(url, batches)
@@ -83,13 +83,13 @@ def _of_server(url: str, name: str, short: bool) -> list[Figure]:
         for _ in range(SHORT_ROUNDS if short else ROUNDS):
             ours.append(_write(url, batches))
             raw.append(_write_raw(url, rows))
-        ratios = [mine / theirs for mine, theirs in zip(ours, raw, strict=True)]
-        value, each = statistics.median(ratios), ", ".join(f"{one:.2f}" for one in ratios)
+        ratios = [own / plain for own, plain in zip(ours, raw, strict=True)]
+        value, each = statistics.median(ratios), ", ".join(f"{ratio:.2f}" for ratio in ratios)
         note = (
             f"{reports / min(ours):,.0f} reports per second, {reports / min(raw):,.0f} by the "
             f"driver alone; each {each}"
         )
-        found.append(
+        figures.append(
             Figure(
                 name=f"time to write reports over the driver's, {name}, {together} together",
                 value=value,
@@ -98,16 +98,16 @@ def _of_server(url: str, name: str, short: bool) -> list[Figure]:
                 note=note,
             )
         )
-    return found
+    return figures
 
 
 def _outcomes(reports: int, together: int) -> list[list[tuple[Outcome, str]]]:
     """Return an engine's outcomes of reports by transaction, with their state keys."""
     trials = [_trial(number, reports) for number in range(100)]
-    found: list[list[tuple[Outcome, str]]] = []
+    transactions: list[list[tuple[Outcome, str]]] = []
     for number in range(reports):
         if number % together == 0:
-            found.append([])
+            transactions.append([])
         trial, step = trials[number % len(trials)], number // len(trials) + 1
         record = {
             "kind": "tell",
@@ -117,8 +117,8 @@ def _outcomes(reports: int, together: int) -> list[list[tuple[Outcome, str]]]:
             "place": 0,
             "decisions": [{"do": "extend", "trial": trial.local, "until": step + 1, "priority": 0}],
         }
-        found[-1].append((Outcome((), (record,), (trial,)), f"{number:064x}"))
-    return found
+        transactions[-1].append((Outcome((), (record,), (trial,)), f"{number:064x}"))
+    return transactions
 
 
 def _record(database: Database, batches: list[list[tuple[Outcome, str]]]) -> None:
@@ -331,18 +331,18 @@ def _fill_trial(database: Database, study_id: int, number: int, reports: int) ->
 
 
 def _trial(number: int, steps: int) -> TrialRecord:
-    found = SPACE.sample(np.random.default_rng(number))
+    configuration = SPACE.sample(np.random.default_rng(number))
     return TrialRecord(
         number=number,
         tuner=0,
         local=number,
-        params=found.params,
-        sequences=found.sequences,
+        params=configuration.params,
+        sequences=configuration.sequences,
         max_steps=steps,
         state=TrialState.RUNNING,
         until=steps,
-        point=found.point,
-        domains=found.domains,
+        point=configuration.point,
+        domains=configuration.domains,
     )
 
 
@@ -356,8 +356,10 @@ def _postgresql(given: Path | None) -> Iterator[str | None]:
         yield given.read_text().strip()
         return
     places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    found = shutil.which("initdb", path=os.pathsep.join([*map(str, places), *os.get_exec_path()]))
-    if found is None:
+    program_path = shutil.which(
+        "initdb", path=os.pathsep.join([*map(str, places), *os.get_exec_path()])
+    )
+    if program_path is None:
         yield None
         return
     folder = Path(tempfile.mkdtemp(prefix="postgresql-"))
@@ -368,7 +370,7 @@ def _postgresql(given: Path | None) -> Iterator[str | None]:
         shutil.chown(folder, "postgres", "postgres")
 
     def call(program: str, *options: str) -> None:
-        command = [Path(found).parent / program, "-D", folder / "data", *options]
+        command = [Path(program_path).parent / program, "-D", folder / "data", *options]
         quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
         subprocess.run(command, check=True, cwd=folder, timeout=60, **quiet, **owner)
 

@@ -95,19 +95,19 @@ def _per_report(trials: int, studies: int, seed: int) -> float:
 def report_all(jobs: list[Extend], tell: Tell, *, seed: tuple[int, ...]) -> int:
     """Report jobs in random order until none follows; return how many there were."""
     rng = np.random.default_rng(seed)
-    told = 0
+    reported = 0
     while jobs:
         at = int(rng.integers(len(jobs)))
         jobs[at], jobs[-1] = jobs[-1], jobs[at]
         job, loss = jobs.pop(), float(rng.random())
         report = Report(trial=job.trial, step=job.until, metrics={"loss": loss}, losses=(loss,))
         jobs += _extends(tell(report))
-        told += 1
-    return told
+        reported += 1
+    return reported
 
 
 def _extends(decisions: list[Decision]) -> list[Extend]:
-    return [one for one in decisions if isinstance(one, Extend)]
+    return [decision for decision in decisions if isinstance(decision, Extend)]
 
 
 def _memory(trials: int) -> Figure:
@@ -116,16 +116,16 @@ def _memory(trials: int) -> Figure:
     jobs = _extends(tuner.ask(1))
     gc.collect()
     tracemalloc.start()
-    told = report_all(jobs, tuner.tell, seed=(0,))
+    reported = report_all(jobs, tuner.tell, seed=(0,))
     gc.collect()
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return Figure(
         name=f"memory kept of a report, {trials:,} trials",
-        value=kept / told,
+        value=kept / reported,
         unit="bytes",
         at_most=MEMORY,
-        note=f"{told:,} reports",
+        note=f"{reported:,} reports",
     )
 
 

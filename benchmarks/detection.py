@@ -124,7 +124,7 @@ def _after(disturb: Callable[[int], float], trials: int, timeouts: dt.Timeouts) 
     # What is done to workers is warned of.
     logging.getLogger("dasktune").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder, local_client(trials + 1) as client:
-        log, found = Path(folder) / "log", list[float]()
+        log, delays = Path(folder) / "log", list[float]()
         study = dt.create_study(
             Marking,
             name="detection",
@@ -138,7 +138,7 @@ def _after(disturb: Callable[[int], float], trials: int, timeouts: dt.Timeouts) 
                 victim = _wait_for(log, lambda one: one.trial == 0 and one.step >= BEFORE)
                 since = disturb(victim.process) or victim.at
                 again = _wait_for(log, lambda one: one.trial == 0 and _is_other(one, victim))
-                found.append(again.at - since)
+                delays.append(again.at - since)
                 if disturb is _pause:
                     os.kill(victim.process, signal.SIGCONT)
             finally:
@@ -150,9 +150,9 @@ def _after(disturb: Callable[[int], float], trials: int, timeouts: dt.Timeouts) 
         study.optimize(tuner, client=client, timeouts=timeouts, progress=False, last_line=False)
         watcher.join()
         study.close()
-    if not found:
+    if not delays:
         raise RuntimeError(f"the stage must run elsewhere within {PATIENCE_SECONDS:.0f} s")
-    return found[0]
+    return delays[0]
 
 
 def _is_other(one: Mark, victim: Mark) -> bool:
@@ -162,9 +162,9 @@ def _is_other(one: Mark, victim: Mark) -> bool:
 def _wait_for(log: Path, wanted: Callable[[Mark], bool]) -> Mark:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
-        found = next(filter(wanted, marks(log)), None)
-        if found is not None:
-            return found
+        mark = next(filter(wanted, marks(log)), None)
+        if mark is not None:
+            return mark
         time.sleep(POLL_SECONDS)
     raise TimeoutError(f"nothing of that kind was trained within {PATIENCE_SECONDS:.0f} s")
 

@@ -183,7 +183,7 @@ def _on_host(sequences: Mapping[str, Sequence], steps: int) -> float:
             start=0,
             stop=steps,
             saves=(),
-            sequences={name: one.to_json() for name, one in sequences.items()},
+            sequences={name: sequence.to_json() for name, sequence in sequences.items()},
             chain=(chain.base, chain.values.hex(), chain.length),
             seed=0,
         )
@@ -211,8 +211,8 @@ def _by_hand(sequences: Mapping[str, Sequence], steps: int) -> float:
 
 def _changes(sequences: Mapping[str, Sequence], steps: int) -> Iterator[dict[str, object]]:
     """Yield at each step the values that are new."""
-    varying = [name for name, one in sequences.items() if one.constant_until(0) is not None]
-    yield {name: one(0) for name, one in sequences.items()}
+    varying = [name for name, each in sequences.items() if each.constant_until(0) is not None]
+    yield {name: sequence(0) for name, sequence in sequences.items()}
     for step in range(1, steps):
         yield {name: sequences[name](step) for name in varying}
 

@@ -65,9 +65,11 @@ def measure(short: bool) -> list[Figure]:
     """Run two drivers with a common database, and two that have only the store in common."""
     steps = SHORT_STEPS if short else STEPS
     everything = [
-        (one.sequences, steps)
+        (configuration.sequences, steps)
         for gammas in GAMMAS
-        for one in known_configurations(dt.algos.Grid(space(gammas, steps), max_steps=steps))
+        for configuration in known_configurations(
+            dt.algos.Grid(space(gammas, steps), max_steps=steps)
+        )
     ]
     cost = cost_of(everything, workers=2 * WORKERS)
     return [
@@ -91,15 +93,15 @@ def _figures(name: str, steps: int, unique: int, *, apart: bool) -> list[Figure]
             )
             for number in (0, 1)
         ]
-        for one in drivers:
-            one.start()
-        for one in drivers:
-            one.join()
+        for driver in drivers:
+            driver.start()
+        for driver in drivers:
+            driver.join()
         summaries = [json.loads((Path(folder) / f"{at}.json").read_text()) for at in (0, 1)]
         trained = sum(len((Path(folder) / f"{at}.log").read_text().splitlines()) for at in (0, 1))
-    reported = sum(one["steps_repeated"] for one in summaries)
-    shares = ", ".join(f"{one['steps_executed']:,}" for one in summaries)
-    seconds = " and ".join(f"{one['seconds']:.1f} s" for one in summaries)
+    reported = sum(each["steps_repeated"] for each in summaries)
+    shares = ", ".join(f"{each['steps_executed']:,}" for each in summaries)
+    seconds = " and ".join(f"{summary['seconds']:.1f} s" for summary in summaries)
     return [
         Figure(
             name=f"steps trained by two drivers, {name}, less the repeated ones they report",

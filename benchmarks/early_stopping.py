@@ -130,7 +130,7 @@ def _saved(name: str, make: Callable[[], Tuner]) -> list[Figure]:
     asked = sum(trial.steps for trial in merged.trials)
     unique = unique_steps(merged.trials)
     differ = sum(
-        one.steps != other.steps for one, other in zip(merged.trials, alone.trials, strict=True)
+        each.steps != other.steps for each, other in zip(merged.trials, alone.trials, strict=True)
     )
     rungs = ", ".join(
         f"{sum(trial.steps >= step for trial in merged.trials)} to {step}"
@@ -176,8 +176,8 @@ def unique_steps(trials: Sequence[Trial]) -> int:
         for step in range(trial.steps):
             values = (
                 (name, type(value), value)
-                for name, one in sorted(trial.sequences.items())
-                for value in [one(step)]
+                for name, item in sorted(trial.sequences.items())
+                for value in [item(step)]
             )
             node = nodes.setdefault((node, *values), len(nodes) + 1)
     return len(nodes)

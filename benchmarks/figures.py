@@ -123,8 +123,8 @@ def publish(
         figures = [replace(figure, at_most=None) for figure in figures]
     Console().print(table(name, figures))
     if path is not None:
-        found = [figure.to_json() for figure in figures]
-        document = {"benchmark": name, "short": short, "figures": found, **more}
+        documents = [figure.to_json() for figure in figures]
+        document = {"benchmark": name, "short": short, "figures": documents, **more}
         path.write_text(json.dumps(document, indent=2) + "\n")
     return int(any(figure.reached is False for figure in figures))
 
@@ -136,7 +136,7 @@ def machine() -> dict[str, object]:
         "load": os.getloadavg()[0],
         "platform": platform.platform(),
         "python": platform.python_version(),
-        "versions": {name: found for name in PACKAGES if (found := _version(name))},
+        "versions": {name: known for name in PACKAGES if (known := _version(name))},
     }
 
 

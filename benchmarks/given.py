@@ -19,20 +19,20 @@ SPACE = Space({LOSS: 0.0})
 
 def shuffled(space: Space, seed: int) -> GivenSource:
     """Return every point of a grid in random order: the same for all tuners with this seed."""
-    found = list(space.configurations())
-    order = np.random.default_rng(seed).permutation(len(found))
-    return GivenSource((found[at] for at in order), "shuffled")
+    configurations = list(space.configurations())
+    order = np.random.default_rng(seed).permutation(len(configurations))
+    return GivenSource((configurations[at] for at in order), "shuffled")
 
 
 def with_losses(losses: Iterable[float]) -> GivenSource:
     """Return trials of `SPACE` that have these losses at every step."""
-    found = (
+    configurations = (
         Configuration(params={LOSS: loss}, sequences={LOSS: Constant(loss)}) for loss in losses
     )
-    return GivenSource(found, "losses")
+    return GivenSource(configurations, "losses")
 
 
 def random_losses(trials: int, seed: int) -> list[float]:
     """Return losses that are all different, and say nothing of each other."""
-    found: list[float] = np.random.default_rng(seed).random(trials).tolist()
-    return found
+    losses: list[float] = np.random.default_rng(seed).random(trials).tolist()
+    return losses

@@ -98,7 +98,9 @@ class _Recorded:
 
     def _saved(self, event: Saved) -> None:
         node = self.engine.view.attempts[event.attempt].leaf
-        self._recorder.metrics(node, [(at, node.key_at(at), one) for at, one in event.reports])
+        self._recorder.metrics(
+            node, [(at, node.key_at(at), report) for at, report in event.reports]
+        )
         self.reports += len(event.reports)
         key = node.key_at(event.step)
         commit = self._store.save(
@@ -160,21 +162,21 @@ def write_study(
     )
     with suppress(_KilledError):
         runner.run(tuner)
-    found = next_records(recorded.engine, following)
+    following_records = next_records(recorded.engine, following)
     study.close()
-    return recorded.reports, found
+    return recorded.reports, following_records
 
 
 def next_records(engine: Engine, count: int) -> list[Record]:
     """Return an engine's records of the next ends of trials that wait for one."""
-    found: list[Record] = []
+    records: list[Record] = []
     for number in sorted(engine.view.wanted)[:count]:
         node = engine.view.wanted[number][0]
-        values = {name: one(0) for name, one in engine.trials[number].sequences.items()}
+        values = {name: item(0) for name, item in engine.trials[number].sequences.items()}
         metrics = {METRIC: loss_of(values, node.stop)}
         outcome = engine.measured(number, node.stop, metrics, 0.0, seconds=1.0)
-        found += [one for one in outcome.records if one["kind"] != "snapshot"]
-    return found
+        records += [record for record in outcome.records if record["kind"] != "snapshot"]
+    return records
 
 
 def space(trials: int) -> dt.Space:

@@ -78,11 +78,11 @@ class Took:
     @classmethod
     def live(cls, study: Study, target: float) -> Took:
         """Return the seconds of a live run, by its workers' clocks."""
-        began = min(one.started for one in study.stages() if one.started)
-        measured = [one for trial in study.trials for one in trial.metrics.values()]
-        reached = [one["clock"] for one in measured if one[METRIC] >= target]
+        began = min(stage.started for stage in study.stages() if stage.started)
+        measured = [metric for trial in study.trials for metric in trial.metrics.values()]
+        reached = [each["clock"] for each in measured if each[METRIC] >= target]
         return cls(
-            total=max(one["clock"] for one in measured) - began,
+            total=max(each["clock"] for each in measured) - began,
             to_target=min(reached) - began if reached else None,
             steps=study.summary()["steps_executed"],
         )
@@ -90,10 +90,10 @@ class Took:
     @classmethod
     def simulated(cls, found: Simulation, target: float) -> Took:
         """Return the seconds of a simulated run."""
-        began = min(one.at for one in found.events)
+        began = min(each.at for each in found.events)
         reached = found.time_to(target)
         return cls(
-            total=max(one.at for one in found.events) - began,
+            total=max(event.at for event in found.events) - began,
             to_target=None if reached is None else reached - began,
             steps=found.steps_executed,
         )
@@ -187,11 +187,11 @@ class Bench:
 def _compared(name: str, pairs: Sequence[tuple[Took, Took]]) -> Iterator[Figure]:
     """Yield how far the means over the repeats are apart, and each repeat's difference."""
     lives, others = zip(*pairs, strict=True)
-    yield from _errors(f"{name}: total time", [(one.total, other.total) for one, other in pairs])
+    yield from _errors(f"{name}: total time", [(pair.total, other.total) for pair, other in pairs])
     reached = [(a.to_target, b.to_target) for a, b in pairs if a.to_target and b.to_target]
     if reached:
         yield from _errors(f"{name}: time to target", reached)
-    steps = sum(one.steps for one in others) / sum(one.steps for one in lives)
+    steps = sum(each.steps for each in others) / sum(live.steps for live in lives)
     yield Figure(
         name=f"{name}: steps, simulated over live",
         value=steps,
@@ -202,7 +202,7 @@ def _compared(name: str, pairs: Sequence[tuple[Took, Took]]) -> Iterator[Figure]
 
 def _errors(name: str, pairs: Sequence[tuple[float, float]]) -> Iterator[Figure]:
     live, simulated = (statistics.fmean(times) for times in zip(*pairs, strict=True))
-    each = [other / one - 1 for one, other in pairs]
+    each = [other / pair - 1 for pair, other in pairs]
     yield Figure(
         name=f"{name}, means off by",
         value=abs(simulated / live - 1),

@@ -93,7 +93,7 @@ def unique_steps(space: dt.Space, steps: int) -> int:
         sequences = sorted(configuration.sequences.items())
         beginning: tuple[object, ...] = ()
         for step in range(steps):
-            seen = ((value := one(step), type(value)) for _, one in sequences)
+            seen = ((value := sequence(step), type(value)) for _, sequence in sequences)
             beginning = (*beginning, *seen)
             beginnings.add(beginning)
     return len(beginnings)

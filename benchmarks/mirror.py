@@ -60,7 +60,7 @@ def measure(short: bool) -> list[Figure]:
     rounds = [_round(trials, reports, loops) for _ in range(1 if short else ROUNDS)]
     before, last, after = rounds[-1]
     size = f"{trials:,} trials x {reports} reports"
-    walls = [[ran.seconds for ran in one] for one in rounds]
+    walls = [[ran.seconds for ran in each] for each in rounds]
     return [
         _ratio(
             f"wall time with a mirror over that without, {size}",
@@ -71,12 +71,12 @@ def measure(short: bool) -> list[Figure]:
         ),
         _ratio(
             "CPU time of driver and workers, the same",
-            [[ran.cpu + ran.worker_cpu for ran in one] for one in rounds],
+            [[ran.cpu + ran.worker_cpu for ran in each] for each in rounds],
             f"the driver's {last.cpu:.2f} s between {before.cpu:.2f} and {after.cpu:.2f} s",
         ),
         Figure(
             name="wall time of two runs without a mirror, one over the other",
-            value=max(max(one[0], one[2]) / min(one[0], one[2]) for one in walls),
+            value=max(max(wall[0], wall[2]) / min(wall[0], wall[2]) for wall in walls),
             unit="x",
             note="what other programs on this machine do: the ratios above are no finer",
         ),
@@ -121,9 +121,9 @@ def _run(trials: int, reports: int, loops: int, *, is_mirrored: bool = True) -> 
     start = context.Barrier(WORKERS + 1)
     workers = [
         context.Process(
-            target=_work, args=(messages, start, range(one, trials, WORKERS), reports, loops)
+            target=_work, args=(messages, start, range(each, trials, WORKERS), reports, loops)
         )
-        for one in range(WORKERS)
+        for each in range(WORKERS)
     ]
     records = [_record(number, reports) for number in range(trials)]
     for worker in workers:
@@ -181,8 +181,8 @@ def _work(messages: SimpleQueue[Any], start: Any, trials: range, reports: int, l
 
 def _compute(loops: int) -> int:
     total = 0
-    for one in range(loops):
-        total += one
+    for number in range(loops):
+        total += number
     return total
 
 
@@ -198,18 +198,18 @@ def _loops_per_step() -> int:
 
 
 def _record(number: int, reports: int) -> TrialRecord:
-    found = SPACE.sample(np.random.default_rng(number))
+    configuration = SPACE.sample(np.random.default_rng(number))
     return TrialRecord(
         number=number,
         tuner=0,
         local=number,
-        params=found.params,
-        sequences=found.sequences,
+        params=configuration.params,
+        sequences=configuration.sequences,
         max_steps=reports,
         state=TrialState.RUNNING,
         until=reports,
-        point=found.point,
-        domains=found.domains,
+        point=configuration.point,
+        domains=configuration.domains,
     )
 
 

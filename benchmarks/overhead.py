@@ -32,7 +32,7 @@ def measure(short: bool) -> list[Figure]:
         for _ in range(1 if short else ROUNDS)
     ]
     ratios = [ours / plain for plain, ours in rounds]
-    plain, ours = (median(found) for found in zip(*rounds, strict=True))
+    plain, ours = (median(each) for each in zip(*rounds, strict=True))
     every = ", ".join(f"{ratio:.2f}" for ratio in ratios)
     others = {name: _seconds(name, trials) for name in OTHERS if _is_installed(name)}
     return [

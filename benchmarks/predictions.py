@@ -115,46 +115,50 @@ def challenges(sets: Iterable[RecordedSet], count: int, seed: int = 0) -> list[C
 
 def answers(name: str, predictor: Predictor, asked: Iterable[Challenge]) -> Iterator[Answer]:
     """Ask a predictor about runs, at each of `PARTS`."""
-    for one in asked:
+    for question_of in asked:
         for part in PARTS:
-            known = one.of.asked(one.run, part)
+            known = question_of.of.asked(question_of.run, part)
             if known is None:
                 continue
             steps = future_steps(known.curve.last_step, known.step)
             question = Question(
-                predictor=predictor, curve=known.curve, steps=steps, seed=one.number
+                predictor=predictor, curve=known.curve, steps=steps, seed=question_of.number
             )
             before = time.process_time()
-            found = question.answer()
+            prediction = question.answer()
             yield Answer(
-                source=one.of.source,
+                source=question_of.of.source,
                 part=part,
                 predictor=name,
-                score=Score.of(found, known.score, scale=one.of.scale),
+                score=Score.of(prediction, known.score, scale=question_of.of.scale),
                 seconds=time.process_time() - before,
             )
 
 
 def lines(found: Sequence[Answer], *, beside_plain: bool) -> list[Line]:
     """Return the scores of answers: by source and part, by source, and all together."""
-    sources = list(dict.fromkeys(one.source for one in found))
-    names = list(dict.fromkeys(one.predictor for one in found))
-    noisy = [one for one in found if one.source not in SMOOTH]
+    sources = list(dict.fromkeys(each.source for each in found))
+    names = list(dict.fromkeys(each.predictor for each in found))
+    noisy = [each for each in found if each.source not in SMOOTH]
     groups = [
-        (source, part, [one for one in found if one.source == source and part in (one.part, None)])
+        (
+            source,
+            part,
+            [each for each in found if each.source == source and part in (each.part, None)],
+        )
         for source in sources
         for part in (*PARTS, None)
     ]
     groups.append(("all", None, noisy))
     every = []
     for source, part, of_group in groups:
-        by_name = {name: [one for one in of_group if one.predictor == name] for name in names}
+        by_name = {name: [each for each in of_group if each.predictor == name] for name in names}
         plainest = by_name.get(PERSISTENCE) or by_name[names[0]]
         if not plainest:
             continue
-        baseline = Scores.of(one.score for one in plainest)
+        baseline = Scores.of(each.score for each in plainest)
         for name, of_one in by_name.items():
-            scores = Scores.of(one.score for one in of_one)
+            scores = Scores.of(each.score for each in of_one)
             every.append(
                 Line(
                     source=source,
@@ -163,7 +167,7 @@ def lines(found: Sequence[Answer], *, beside_plain: bool) -> list[Line]:
                     predictions=len(of_one),
                     scores=scores,
                     skill=scores.skill(baseline),
-                    seconds=sum(one.seconds for one in of_one) / len(of_one),
+                    seconds=sum(each.seconds for each in of_one) / len(of_one),
                     beside_plain=beside_plain,
                 )
             )
@@ -191,13 +195,15 @@ def measure(
     """Return the lines of all predictors on `count` runs of each source, and beside the plain."""
     predictors = {name: made(name) for name in names}
     asked = challenges(sets, count)
-    found = [one for name, each in predictors.items() for one in answers(name, each, asked)]
-    every = lines(found, beside_plain=False)
+    answered = [item for name, each in predictors.items() for item in answers(name, each, asked)]
+    every = lines(answered, beside_plain=False)
     if plain:
         few = challenges(sets, plain)
         predictors[PLAIN] = made(PLAIN)
-        found = [one for name, each in predictors.items() for one in answers(name, each, few)]
-        every += lines(found, beside_plain=True)
+        answered = [
+            answer for name, each in predictors.items() for answer in answers(name, each, few)
+        ]
+        every += lines(answered, beside_plain=True)
     return every
 
 
@@ -207,7 +213,9 @@ def measure(
 def figures(found: Iterable[Line]) -> list[Figure]:
     """Return the figures that have bounds."""
     by_place = {
-        (one.beside_plain, one.source, one.predictor): one for one in found if one.part is None
+        (each.beside_plain, each.source, each.predictor): each
+        for each in found
+        if each.part is None
     }
     every: list[Figure] = []
     for (beside, source, name), line in by_place.items():
@@ -288,19 +296,19 @@ def table(found: Iterable[Line]) -> Table:
         made.add_column(name, no_wrap=True)
     for name in ("n", "NLL", "CRPS", "skill", "in 80%", "median error", "mean", "ms"):
         made.add_column(name, justify="right", no_wrap=True)
-    for one in found:
+    for line in found:
         made.add_row(
-            one.source + (" (few)" if one.beside_plain else ""),
-            "" if one.part is None else f"{one.part:.0%}",
-            one.predictor,
-            str(one.predictions),
-            f"{one.scores.nll:.3f}",
-            f"{one.scores.crps:.4f}",
-            f"{one.skill:.3f}",
-            f"{one.scores.coverage:.1%}",
-            f"{one.scores.median_error:.4f}",
-            f"{one.scores.mean_error:.4f}",
-            f"{1000 * one.seconds:.3g}",
+            line.source + (" (few)" if line.beside_plain else ""),
+            "" if line.part is None else f"{line.part:.0%}",
+            line.predictor,
+            str(line.predictions),
+            f"{line.scores.nll:.3f}",
+            f"{line.scores.crps:.4f}",
+            f"{line.skill:.3f}",
+            f"{line.scores.coverage:.1%}",
+            f"{line.scores.median_error:.4f}",
+            f"{line.scores.mean_error:.4f}",
+            f"{1000 * line.seconds:.3g}",
         )
     return made
 
@@ -319,13 +327,15 @@ def main() -> int:
     count = options.curves or (SHORT_CURVES if options.short else CURVES)
     try:
         sets = recorded.load(options.data, options.sources)
-        found = measure(sets, options.predictors, count, options.plain)
+        measured = measure(sets, options.predictors, count, options.plain)
     except ConfigurationError as error:
         sys.stderr.write(f"predictions.py: {error}\n")
         return 2
-    Console(width=WIDTH).print(table(found))
-    more = {"machine": machine(), "lines": [asdict(one) for one in found]}
-    return publish("predictions", figures(found), short=options.short, path=options.json, more=more)
+    Console(width=WIDTH).print(table(measured))
+    more = {"machine": machine(), "lines": [asdict(each) for each in measured]}
+    return publish(
+        "predictions", figures(measured), short=options.short, path=options.json, more=more
+    )
 
 
 if __name__ == "__main__":

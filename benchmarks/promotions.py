@@ -133,10 +133,10 @@ def regretted(sizes: Sequence[int], seed: int) -> list[int]:
     counts = []
     for trial, loss in enumerate(losses):
         report = Report(trial=trial, step=1, metrics={LOSS: loss}, losses=(loss,))
-        promoted += [losses[one.trial] for one in tuner.tell(report) if isinstance(one, Extend)]
+        promoted += [losses[each.trial] for each in tuner.tell(report) if isinstance(each, Extend)]
         if trial + 1 in sizes:
             worst = sorted(losses[: trial + 1])[(trial + 1) // ETA - 1]
-            counts.append(sum(one > worst for one in promoted))
+            counts.append(sum(each > worst for each in promoted))
     return counts
 
 

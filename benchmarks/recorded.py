@@ -167,7 +167,7 @@ class RecordedSet:
             low=self.low,
             high=self.high,
             rates=recorded.rates,
-            siblings=tuple(one for one in recorded.siblings if one.at <= steps[-1]),
+            siblings=tuple(sibling for sibling in recorded.siblings if sibling.at <= steps[-1]),
         )
         return Asked(curve=curve, step=end, score=recorded.scores[-1])
 
@@ -187,29 +187,29 @@ def load(folder: Path, sources: Iterable[str] = ()) -> list[RecordedSet]:
     ConfigurationError
         If the folder has no such file.
     """
-    every = (one for kind, path in files(folder, sources) for one in READERS[kind](path))
-    found = (
-        replace(one, curves=tuple(run for run in one.curves if len(run.steps) >= FEWEST))
-        for one in every
+    every = (each for kind, path in files(folder, sources) for each in READERS[kind](path))
+    sets = (
+        replace(each, curves=tuple(run for run in each.curves if len(run.steps) >= FEWEST))
+        for each in every
     )
-    return [one for one in found if one.curves]
+    return [each for each in sets if each.curves]
 
 
 def files(folder: Path, sources: Iterable[str] = ()) -> list[tuple[str, Path]]:
     """Return the files that `load` reads, each after its key in `READERS`."""
     wanted = tuple(sources) or tuple(READERS)
-    found = [
+    paths = [
         (kind, path)
         for path in sorted(folder.glob("*.npz"))
         for kind in READERS
         if path.name.startswith(kind) and path.name.startswith(wanted)
     ]
-    if not found:
+    if not paths:
         raise ConfigurationError(
             f"a folder of recorded curves must have .npz files that begin with "
             f"{' or '.join(wanted)}, got {str(folder)!r}"
         )
-    return found
+    return paths
 
 
 # ------------------------------------------------------------------------- their formats
@@ -314,7 +314,7 @@ def _own(path: Path) -> Iterator[RecordedSet]:
         replace(curve, configuration=configuration)
         for curve, configuration in zip(curves, trace.configurations, strict=True)
     )
-    if all(isinstance(one.get("lr"), list) for one in trace.configurations):
+    if all(isinstance(each.get("lr"), list) for each in trace.configurations):
         curves = tuple(_with_siblings(curves, trace.configurations))
     yield _accuracies(f"{kind} {task}", kind, task, curves)
 
@@ -336,8 +336,8 @@ def _scores(
     if maximize:
         low, high = RANGES.get(metric) or _span(values)
         return list(values), low, high
-    worst = WORST * float(np.nanmedian([one[0] for one in values]))
-    return [-np.minimum(one, worst) for one in values], -worst, 0.0
+    worst = WORST * float(np.nanmedian([value[0] for value in values]))
+    return [-np.minimum(each, worst) for each in values], -worst, 0.0
 
 
 def _span(values: Sequence[Array]) -> tuple[float, float]:
@@ -378,8 +378,8 @@ def _with_siblings(
     curves: Sequence[RecordedCurve], configurations: Sequence[Mapping[str, Any]]
 ) -> Iterator[RecordedCurve]:
     """Give every curve its learning rates, and the curves that begin like it."""
-    values = [_by_step(one, len(curves[0].steps)) for one in configurations]
-    rates = [_changes(one["lr"]) for one in configurations]
+    values = [_by_step(each, len(curves[0].steps)) for each in configurations]
+    rates = [_changes(configuration["lr"]) for configuration in configurations]
     for place, curve in enumerate(curves):
         shared = [_shared(values[place], other) for other in values]
         siblings = tuple(
@@ -392,13 +392,13 @@ def _with_siblings(
 
 def shared_steps(configurations: Sequence[Mapping[str, object]], steps: Step) -> tuple[Shared, ...]:
     """Return with which earlier configuration each begins alike for longest, as in `Trace`."""
-    values = [_by_step(one, steps) for one in configurations]
-    found = []
-    for number, mine in enumerate(values):
-        alike = [_shared(mine, other) for other in values[:number]]
+    values = [_by_step(configuration, steps) for configuration in configurations]
+    shared = []
+    for number, own in enumerate(values):
+        alike = [_shared(own, other) for other in values[:number]]
         most = max(alike, default=0)
-        found.append((alike.index(most) if most else 0, most))
-    return tuple(found)
+        shared.append((alike.index(most) if most else 0, most))
+    return tuple(shared)
 
 
 def _by_step(configuration: Mapping[str, Any], steps: int) -> list[tuple[object, ...]]:
@@ -415,10 +415,10 @@ def _shared(one: Sequence[object], other: Sequence[object]) -> int:
 
 def _changes(values: Sequence[float]) -> tuple[tuple[Step, float], ...]:
     """Return the values and where each of them begins."""
-    found = []
+    changes = []
     for rate, steps in groupby(enumerate(values), key=lambda pair: pair[1]):
-        found.append((next(iter(steps))[0], rate))
-    return tuple(found)
+        changes.append((next(iter(steps))[0], rate))
+    return tuple(changes)
 
 
 def _metric(trace: Trace, name: str) -> Array:
@@ -431,10 +431,10 @@ def _grouped(
     about: Sequence[Mapping[str, Any]], *names: str
 ) -> list[tuple[tuple[str, ...], list[int]]]:
     """Return where documents have the same values under some names."""
-    found: dict[tuple[str, ...], list[int]] = {}
-    for place, one in enumerate(about):
-        found.setdefault(tuple(one[name] for name in names), []).append(place)
-    return sorted(found.items())
+    places: dict[tuple[str, ...], list[int]] = {}
+    for place, document in enumerate(about):
+        places.setdefault(tuple(document[name] for name in names), []).append(place)
+    return sorted(places.items())
 
 
 def _documents(packed: Array) -> list[dict[str, Any]]:

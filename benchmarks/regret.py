@@ -61,9 +61,9 @@ class Table:
         """Return the table of two metrics of a trace."""
         sign = -1.0 if direction is Direction.MAXIMIZE else 1.0
         losses, test_losses = (
-            np.where(np.isfinite(found), sign * found, np.inf)
+            np.where(np.isfinite(each), sign * each, np.inf)
             for name in (metric, test)
-            for found in [trace.values[:, :, trace.metrics.index(name)].astype(float)]
+            for each in [trace.values[:, :, trace.metrics.index(name)].astype(float)]
         )
         return cls(
             trace=trace,
@@ -117,7 +117,7 @@ class Run:
     def steps_to(self, loss: float, otherwise: int) -> int:
         """Return the steps until a loss as small was known."""
         reached = zip(self.steps, self.losses, strict=True)
-        return next((steps for steps, found in reached if found <= loss), otherwise)
+        return next((steps for steps, each in reached if each <= loss), otherwise)
 
 
 def _asha(trace: Trace, sampler: GivenSource) -> Tuner:
@@ -161,11 +161,11 @@ def measure(short: bool, data: Path | None = None) -> list[Figure]:
     names = table_names(folder)
     tasks = [(folder, name, seed) for name in names for seed in range(repeats)]
     with multiprocessing.get_context("spawn").Pool(len(os.sched_getaffinity(0))) as pool:
-        found = pool.starmap(play, tasks, chunksize=repeats)
+        played = pool.starmap(play, tasks, chunksize=repeats)
     every: dict[str, Runs] = {}
     for place, name in enumerate(names):
-        some = found[place * repeats : (place + 1) * repeats]
-        every[name] = {kind: [one[kind] for one in some] for kind in TUNERS}
+        some = played[place * repeats : (place + 1) * repeats]
+        every[name] = {kind: [each[kind] for each in some] for kind in TUNERS}
     budgets = {name: table(folder, name).budget for name in names}
     return [
         *(_of_table(name, every[name], budgets[name]) for name in names),
@@ -204,11 +204,11 @@ def table(folder: Path, name: str) -> Table:
     kind, _, task = name.partition(" ")
     match kind:
         case "taskset":
-            found = traces.taskset(folder, int(task))
-            return Table.of(found, "valid_loss", "test_loss", Direction.MINIMIZE)
+            recorded = traces.taskset(folder, int(task))
+            return Table.of(recorded, "valid_loss", "test_loss", Direction.MINIMIZE)
         case "lcbench":
-            found = traces.lcbench(folder, int(task))
-            return Table.of(found, "val_accuracy", "test_balanced_accuracy", Direction.MAXIMIZE)
+            recorded = traces.lcbench(folder, int(task))
+            return Table.of(recorded, "val_accuracy", "test_balanced_accuracy", Direction.MAXIMIZE)
     return Table.of(traces.own_mlp(folder), "val_accuracy", "test_accuracy", Direction.MAXIMIZE)
 
 
@@ -233,8 +233,8 @@ def _run(asked: Table, make: Callable[[Trace, GivenSource], Tuner], seed: int) -
     return Run(
         regret=asked.regret(asked.losses[configuration, step]),
         test_regret=asked.test_regret(configuration, step),
-        steps=tuple(one.steps for one in ran.incumbents),
-        losses=tuple(sign * one.value for one in ran.incumbents),
+        steps=tuple(each.steps for each in ran.incumbents),
+        losses=tuple(sign * incumbent.value for incumbent in ran.incumbents),
     )
 
 
@@ -263,8 +263,8 @@ def _share(kind: str, runs: Runs, budget: int, picked: Sequence[int]) -> float:
 def _of_table(name: str, runs: Runs, budget: int) -> Figure:
     whole = range(len(runs["ASHA"]))
     notes = [
-        f"{kind} {statistics.mean(one.regret for one in of_kind):.3f} "
-        f"({statistics.mean(one.test_regret for one in of_kind):.3f})"
+        f"{kind} {statistics.mean(each.regret for each in of_kind):.3f} "
+        f"({statistics.mean(each.test_regret for each in of_kind):.3f})"
         for kind, of_kind in runs.items()
     ]
     return Figure(
@@ -307,7 +307,7 @@ def _regrets(kind: str, every: Mapping[str, Runs], resamples: int) -> Figure:
         return own / randoms
 
     tests = [
-        statistics.mean(one.test_regret for runs in every.values() for one in runs[who])
+        statistics.mean(run.test_regret for runs in every.values() for run in runs[who])
         for who in (kind, "Random")
     ]
     whole, low, high = _bootstrapped(ratio, every, resamples)

@@ -86,8 +86,8 @@ def measure(short: bool, postgresql: Path | None = None) -> list[Figure]:
     small = (SHORT_TRIALS, SHORT_REPORTS) if short else (SMALL_TRIALS, SMALL_REPORTS)
     kinds = ("Grid", "ASHA") if short else ("Grid", "Random", "ASHA", "Hyperband")
     others = () if short else ("ASHA with TPE", "MedianStopping")
-    figures = [one for kind in kinds for one in _figures(kind, *large)]
-    figures += [one for kind in others for one in _figures(kind, *small)]
+    figures = [each for kind in kinds for each in _figures(kind, *large)]
+    figures += [figure for kind in others for figure in _figures(kind, *small)]
     if short:
         return figures
     with postgresql_server(postgresql) as url:
@@ -102,26 +102,26 @@ def _figures(kind: str, trials: int, reports: int, database: str | None = None) 
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
         options = {"kind": kind, "trials": trials, "reports": reports, "database": database}
         written = _in_process("write", folder, options)
-        found = _in_process("restart", folder, options)
+        measured = _in_process("restart", folder, options)
     of = f"{kind}, {trials:,} trials, {where}"
-    phases = ", ".join(f"{name} {seconds:.1f}" for name, seconds in found["phases"].items())
+    phases = ", ".join(f"{name} {seconds:.1f}" for name, seconds in measured["phases"].items())
     return [
         Figure(
             name=f"from opening to the first step, {of}",
-            value=found["seconds"],
+            value=measured["seconds"],
             unit="s",
             at_most=SECONDS,
-            note=f"{written['reports']:,} reports; CPU {found['cpu']:.1f} s; {phases}",
+            note=f"{written['reports']:,} reports; CPU {measured['cpu']:.1f} s; {phases}",
         ),
         Figure(
             name=f"memory of the restarted driver, {of}",
-            value=found["mebibytes"],
+            value=measured["mebibytes"],
             unit="MiB",
             note="at the first step; its cluster of two threads included",
         ),
         Figure(
             name=f"reports after which it decides otherwise than a driver that lives, {of}",
-            value=found["different"],
+            value=measured["different"],
             equals=0,
             note=f"of {len(written['following'])}",
         ),
@@ -153,29 +153,29 @@ def restart(folder: Path, kind: str, trials: int, reports: int, database: str | 
     logging.getLogger("dasktune").setLevel(logging.ERROR)
     tuner, phases = tuner_of(kind, trials, reports), dict.fromkeys(PHASES, 0.0)
     with _timed(phases):
-        found = _go_on(folder, tuner, database)
+        measured = _go_on(folder, tuner, database)
     phases["rebuild the plan"] -= phases["look up states and metrics"] + phases["read trials"]
     expected = json.loads((folder / "write.json").read_text())["following"]
     decided = _following(folder, tuner, database)
     pairs = zip(expected, decided, strict=False)
-    different = abs(len(expected) - len(decided)) + sum(one != other for one, other in pairs)
-    return {**found, "phases": phases, "different": different}
+    different = abs(len(expected) - len(decided)) + sum(pair != other for pair, other in pairs)
+    return {**measured, "phases": phases, "different": different}
 
 
 def _go_on(folder: Path, tuner: Tuner, database: str | None) -> dict[str, float]:
     """Run the study until it trains; return how long that took by the clock, and of the CPU."""
     from distributed import Client, LocalCluster
 
-    first, found = folder / "first", {}
+    first, measured = folder / "first", {}
     began, cpu = time.time(), time.process_time()
     study = open_study(folder, database, began=first)
 
     def watch() -> None:
         while not first.exists() or not first.read_text():
             time.sleep(POLL_SECONDS)
-        found["seconds"] = float(first.read_text()) - began
-        found["cpu"] = time.process_time() - cpu
-        found["mebibytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        measured["seconds"] = float(first.read_text()) - began
+        measured["cpu"] = time.process_time() - cpu
+        measured["mebibytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         study.stop()
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -195,7 +195,7 @@ def _go_on(folder: Path, tuner: Tuner, database: str | None) -> dict[str, float]
         study.optimize(tuner, client=client, progress=False, last_line=False)
     watcher.join(timeout=60)
     study.close()
-    return found
+    return measured
 
 
 def _following(folder: Path, tuner: Tuner, database: str | None) -> list[Any]:
@@ -203,9 +203,9 @@ def _following(folder: Path, tuner: Tuner, database: str | None) -> list[Any]:
     study = open_study(folder, database)
     engine = study._optimizer.engine()
     begin_tuner(engine, study.results.history.place_of(tuner), {}, 0.0, 0)
-    found: list[Any] = json.loads(json.dumps(next_records(engine, COMPARED)))
+    records: list[Any] = json.loads(json.dumps(next_records(engine, COMPARED)))
     study.close()
-    return found
+    return records
 
 
 @contextmanager

@@ -128,11 +128,11 @@ def _again(steps: int, repeat: int) -> list[Figure]:
             for label, database in zip(again, ("first.db", f"new-{number}.db"), strict=True):
                 again[label].append(here.run(space, steps, database=database))
         for label, runs in again.items():
-            seconds = [one.seconds for one in runs]
+            seconds = [each.seconds for each in runs]
             figures += [
                 Figure(
                     name=f"steps trained again, {label}",
-                    value=sum(one.trained for one in runs),
+                    value=sum(run.trained for run in runs),
                     unit="steps",
                     equals=0,
                     note=f"of {runs[0].summary['steps_requested']:,}; reused "
@@ -189,7 +189,7 @@ def _overlapping(client: Client, steps: int) -> list[Figure]:
             value=second.merge_rate,
             equals=together.merge_rate,
             note="the bound is the preview; p = "
-            + ", ".join(f"{one.merge_rate:.3f}" for one in together.studies),
+            + ", ".join(f"{study.merge_rate:.3f}" for study in together.studies),
         ),
     ]
 

@@ -85,8 +85,11 @@ class Scores:
     @classmethod
     def of(cls, scores: Iterable[Score]) -> Scores:
         """Return the summary of at least one score."""
-        found = list(scores)
-        columns = {one.name: [getattr(score, one.name) for score in found] for one in fields(Score)}
+        all_scores = list(scores)
+        columns = {
+            field.name: [getattr(score, field.name) for score in all_scores]
+            for field in fields(Score)
+        }
         return cls(
             nll=fmean(columns["nll"]),
             crps=fmean(columns["crps"]),

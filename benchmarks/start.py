@@ -25,7 +25,7 @@ def measure(short: bool) -> list[Figure]:
     for _ in range(3 if short else REPEAT):
         for name, arguments in COMMANDS.items():
             seconds[name].append(_seconds(arguments))
-    middle = {name: median(found) for name, found in seconds.items()}
+    middle = {name: median(item) for name, item in seconds.items()}
     numpy = middle["import numpy"]
     figures = [
         Figure(
@@ -48,7 +48,7 @@ def _seconds(arguments: tuple[str, ...]) -> float:
 
 def _heavy_imports() -> list[Figure]:
     """Count the heavy packages that are loaded by an import, and by the help."""
-    found = []
+    figures = []
     for module in ("dasktune", "dasktune.cli"):
         code = f"import sys, {module}; print(*(n for n in {HEAVY!r} if n in sys.modules))"
         command = [sys.executable, "-c", code]
@@ -56,8 +56,8 @@ def _heavy_imports() -> list[Figure]:
         loaded = done.stdout.split()
         name = f"heavy packages that import {module} loads"
         note = ", ".join(loaded) or f"none of {', '.join(HEAVY)}"
-        found.append(Figure(name=name, value=len(loaded), equals=0, note=note))
-    return found
+        figures.append(Figure(name=name, value=len(loaded), equals=0, note=note))
+    return figures
 
 
 if __name__ == "__main__":

@@ -113,11 +113,13 @@ def measure(short: bool, plot: Path | None = None) -> list[Figure]:
         for seed in range(repeats)
     ]
     with multiprocessing.get_context("spawn").Pool(len(os.sched_getaffinity(0))) as pool:
-        found = pool.map(completions, settings, chunksize=repeats)
-        checked = [one for one in settings if one.seed == 0 and _is_corner(one, conditions)]
+        counts = pool.map(completions, settings, chunksize=repeats)
+        checked = [
+            setting for setting in settings if setting.seed == 0 and _is_corner(setting, conditions)
+        ]
         repeated = pool.map(_is_repeated, checked, chunksize=1)
     cells = [
-        Cell.of(settings[at], found[at : at + repeats]) for at in range(0, len(settings), repeats)
+        Cell.of(settings[at], counts[at : at + repeats]) for at in range(0, len(settings), repeats)
     ]
     pairs = list(zip(cells[::2], cells[1::2], strict=True))
     if plot is not None:
@@ -162,13 +164,15 @@ def _checks(runs: Iterable[tuple[Setting, bool]]) -> list[Figure]:
     It orders jobs of one priority by how long they seem to take, and stragglers move its
     estimates: then two that wait may change places, and all that comes later is another draw.
     """
-    found = list(runs)
+    compared = list(runs)
     return [
         Figure(
             name=f"runs {how} stragglers that dasktune.simulate does not repeat to the last bit",
-            value=[same for setting, same in found if bool(setting.deviation) is slow].count(False),
+            value=[same for setting, same in compared if bool(setting.deviation) is slow].count(
+                False
+            ),
             equals=None if slow else 0,
-            note=f"of {sum(bool(setting.deviation) is slow for setting, _ in found)}",
+            note=f"of {sum(bool(setting.deviation) is slow for setting, _ in compared)}",
         )
         for how, slow in (("without", False), ("with", True))
     ]
@@ -209,9 +213,9 @@ def _summary(pairs: Sequence[Pair], seconds: float, repeats: int) -> Figure:
 
 def draw(pairs: Sequence[Pair]) -> Svg:
     """Return both panels over the drop probability: ASHA in full lines, SHA in broken ones."""
-    counts = _panel(pairs, [[one.completed for one in pair] for pair in pairs], "trained to R")
+    counts = _panel(pairs, [[each.completed for each in pair] for pair in pairs], "trained to R")
     times = _panel(
-        pairs, [[one.first for one in pair] for pair in pairs], "time until the first (mean)"
+        pairs, [[each.first for each in pair] for pair in pairs], "time until the first (mean)"
     )
     return Svg(
         marks=_legend(pairs) + counts + tag("g", times, transform=f"translate({PANEL:.0f} 0)"),

@@ -63,18 +63,18 @@ def measure(short: bool) -> list[Figure]:
 
 def _figures(name: str, study: Study, trained: int) -> list[Figure]:
     summary = study.summary()
-    found = summary["suspensions"]
-    if found is None:
+    suspensions = summary["suspensions"]
+    if suspensions is None:
         raise RuntimeError(f"{name} must have suspended its trials")
-    parts = Counter(number for one in study.stages() for number in one.trials)
+    parts = Counter(number for stage in study.stages() for number in stage.trials)
     resumed = sum(count > 1 for count in parts.values())
-    seconds, nbytes = found["seconds"], found["nbytes"]
+    seconds, nbytes = suspensions["seconds"], suspensions["nbytes"]
     spread = f"standard deviation {1e3 * seconds['deviation']:.1f} ms"
     sizes = f"standard deviation {nbytes['deviation'] / 1e3:.1f} KB"
     return [
         Figure(
             name=f"suspensions, {name}",
-            value=found["count"],
+            value=suspensions["count"],
             note=f"{resumed} of {len(study.trials)} trials were resumed",
         ),
         Figure(

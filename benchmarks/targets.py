@@ -89,8 +89,8 @@ class NamedTrace:
 
 def load(folder: Path, sources: Iterable[str] = (), share: float = SHARE) -> list[NamedTrace]:
     """Return the traces in a folder; the rest is as in `recorded.load`."""
-    found = (named(one, share) for one in recorded.load(folder, sources))
-    return [one for one in found if one is not None]
+    named_traces = (named(each, share) for each in recorded.load(folder, sources))
+    return [trace for trace in named_traces if trace is not None]
 
 
 def named(of: RecordedSet, share: float = SHARE) -> NamedTrace | None:
@@ -116,14 +116,14 @@ def named(of: RecordedSet, share: float = SHARE) -> NamedTrace | None:
         target=sign * target,
         soonest=tuple(np.where(reaches, steps * seconds, np.inf).tolist()),
         durations=tuple((scores.shape[1] * seconds).tolist()),
-        kill=next((one for name, one in KILL.items() if of.source.startswith(name)), None),
+        kill=next((item for name, item in KILL.items() if of.source.startswith(name)), None),
     )
 
 
 def _trace(values: Array, seconds: Array, configurations: Configurations) -> Trace:
     """Return the trace; configurations that change and begin alike share what they can."""
     trace = Trace.from_arrays({METRIC: values}, seconds=seconds, configurations=configurations)
-    if not any(isinstance(one, list) for each in configurations for one in each.values()):
+    if not any(isinstance(item, list) for each in configurations for item in each.values()):
         return trace
     return replace(trace, shared=shared_steps(configurations, trace.steps))
 
@@ -134,11 +134,11 @@ def _stepped(of: RecordedSet) -> tuple[Array, Array, Configurations]:
     They are as many as nine in ten runs have; shorter runs are left out, and what was measured
     before the first step.
     """
-    rows = [_after_the_start(one) for one in of.curves]
+    rows = [_after_the_start(each) for each in of.curves]
     length = int(np.quantile([len(row) for row in rows], 0.1, method="lower"))
     kept = [place for place, row in enumerate(rows) if len(row) >= length]
     seconds = np.ones(len(kept))
-    if all(one.seconds for one in of.curves):
+    if all(curve.seconds for curve in of.curves):
         seconds = np.array([of.curves[place].seconds[length - 1] / length for place in kept])
     configurations = [of.curves[place].configuration for place in kept]
     return np.array([rows[place][:length] for place in kept]), seconds, configurations
@@ -155,7 +155,11 @@ def _timed(of: RecordedSet) -> tuple[Array, Array, Configurations]:
     """
     times = (of.within or 0.0) * np.arange(1, EVALUATIONS + 1) / EVALUATIONS
     rows = []
-    for one in of.curves:
-        known = np.searchsorted(one.seconds, times, side="right") - 1
-        rows.append(np.where(known >= 0, np.array(one.scores)[known], np.nan))
-    return np.array(rows), np.full(len(rows), times[0]), [one.configuration for one in of.curves]
+    for known_curve in of.curves:
+        known = np.searchsorted(known_curve.seconds, times, side="right") - 1
+        rows.append(np.where(known >= 0, np.array(known_curve.scores)[known], np.nan))
+    return (
+        np.array(rows),
+        np.full(len(rows), times[0]),
+        [curve.configuration for curve in of.curves],
+    )

@@ -117,7 +117,7 @@ class Conditions:
         """The configurations that are tried."""
         known = self.source.known(self.trials)
         end = self.of.trace.steps
-        return [int(one.sequences[CONFIGURATION](end) or 0) for one in known]
+        return [int(each.sequences[CONFIGURATION](end) or 0) for each in known]
 
     @property
     def soonest(self) -> float:
@@ -236,10 +236,10 @@ class Plan:
     def _line(self, of: NamedTrace, slots: int, policy: str, answer: Predictions) -> Line:
         times, reached = [], 0
         drawn = (Conditions.drawn(of, order, self.trials, slots) for order in count())
-        for given in islice((one for one in drawn if one.soonest < math.inf), self.orders):
-            found = time_to(policy, given, answer)
-            reached += found is not None
-            times.append(1.0 if found is None else found / given.within)
+        for given in islice((each for each in drawn if each.soonest < math.inf), self.orders):
+            seconds = time_to(policy, given, answer)
+            reached += seconds is not None
+            times.append(1.0 if seconds is None else seconds / given.within)
         return Line(
             task=of.name,
             kind=of.kind,
@@ -276,8 +276,8 @@ def time_to(policy: str, given: Conditions, answer: Predictions) -> float | None
 def few(every: Iterable[NamedTrace], most: int | None) -> list[NamedTrace]:
     """Return at most so many tasks of each source, drawn at random but always the same."""
     by_source: dict[str, list[NamedTrace]] = {}
-    for one in every:
-        by_source.setdefault(one.name.split()[0], []).append(one)
+    for task in every:
+        by_source.setdefault(task.name.split()[0], []).append(task)
     rng = np.random.default_rng(0)
     return [
         tasks[place]
@@ -288,14 +288,14 @@ def few(every: Iterable[NamedTrace], most: int | None) -> list[NamedTrace]:
 
 def measure(tasks: Sequence[NamedTrace], plan: Plan, processes: int) -> list[Line]:
     """Return the lines of all tasks; says on the way how many are done."""
-    found: list[Line] = []
+    measured: list[Line] = []
     before = time.monotonic()
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         for number, lines in enumerate(pool.imap(plan.lines, tasks), 1):
-            found += lines
+            measured += lines
             minutes = (time.monotonic() - before) / 60
             sys.stderr.write(f"{number} of {len(tasks)} tasks, {minutes:.1f} min\n")
-    return found
+    return measured
 
 
 # -------------------------------------------------------------------------- the figures
@@ -350,10 +350,10 @@ def _over(one: float, other: float) -> float:
 
 def ratios(lines: Iterable[Line]) -> list[Ratio]:
     """Return the ratios of POP to every other policy."""
-    by_place = {(one.task, one.slots, one.policy): one for one in lines}
+    by_place = {(line.task, line.slots, line.policy): line for line in lines}
     return [
-        Ratio.of(by_place[task, slots, "POP"], one)
-        for (task, slots, policy), one in by_place.items()
+        Ratio.of(by_place[task, slots, "POP"], item)
+        for (task, slots, policy), item in by_place.items()
         if policy != "POP" and (task, slots, "POP") in by_place
     ]
 
@@ -361,12 +361,12 @@ def ratios(lines: Iterable[Line]) -> list[Ratio]:
 def figures(found: Sequence[Ratio]) -> list[Figure]:
     """Return the figures, some with bounds; means over tasks and slots are geometric."""
     every: list[Figure] = []
-    for kind in dict.fromkeys(one.kind for one in found):
-        for policy in dict.fromkeys(one.policy for one in found):
-            some = [one for one in found if (one.kind, one.policy) == (kind, policy)]
+    for kind in dict.fromkeys(each.kind for each in found):
+        for policy in dict.fromkeys(each.policy for each in found):
+            some = [each for each in found if (each.kind, each.policy) == (kind, policy)]
             every += _times(kind, policy, some)
             every += _spreads(kind, policy, some) if policy in POLICIES else ()
-    default = [one for one in found if one.policy == "Default"]
+    default = [each for each in found if each.policy == "Default"]
     if default:
         worst = max(default, key=lambda one: one.median)
         every.append(
@@ -383,7 +383,7 @@ def figures(found: Sequence[Ratio]) -> list[Figure]:
 
 def _times(kind: str, policy: str, some: Sequence[Ratio]) -> Iterator[Figure]:
     for of in ("mean", "median"):
-        values = [getattr(one, of) for one in some]
+        values = [getattr(each, of) for each in some]
         value = statistics.geometric_mean(values)
         yield Figure(
             name=f"{kind}: POP's {of} time to target over {policy}'s",
@@ -399,7 +399,7 @@ def _spreads(kind: str, policy: str, some: Sequence[Ratio]) -> Iterator[Figure]:
     for of, words in (("spread", "range"), ("quartiles", "interquartile range")):
         yield Figure(
             name=f"{kind}: {words} of POP's times over orders, over {policy}'s",
-            value=statistics.median(getattr(one, of) for one in some),
+            value=statistics.median(getattr(each, of) for each in some),
             unit="x",
             at_most=1.0 if of == "spread" else None,
             note=f"median of {len(some)} pairs of task and slots",
@@ -414,16 +414,16 @@ def table(lines: Iterable[Line]) -> Table:
         made.add_column(name, max_width=40, no_wrap=True)
     for name in ("mean", "median", "range", "IQR", "reached"):
         made.add_column(name, justify="right", no_wrap=True)
-    for one in lines:
+    for line in lines:
         made.add_row(
-            one.task,
-            str(one.slots),
-            one.policy,
-            f"{statistics.fmean(one.times):.3f}",
-            f"{statistics.median(one.times):.3f}",
-            f"{one.spread:.3f}",
-            f"{one.quartiles:.3f}",
-            f"{one.reached}/{len(one.times)}",
+            line.task,
+            str(line.slots),
+            line.policy,
+            f"{statistics.fmean(line.times):.3f}",
+            f"{statistics.median(line.times):.3f}",
+            f"{line.spread:.3f}",
+            f"{line.quartiles:.3f}",
+            f"{line.reached}/{len(line.times)}",
         )
     return made
 
@@ -445,16 +445,16 @@ def main() -> int:
         return 2
     tasks = few(every, options.tasks or (SHORT_TASKS if options.short else None))
     lines = measure(tasks, plan, options.processes)
-    found = ratios(lines)
+    summary = ratios(lines)
     Console(width=WIDTH).print(table(lines))
     more = {
         "machine": machine(),
         "plan": {"share": options.share, **asdict(plan)},
-        "lines": [asdict(one) for one in lines],
-        "ratios": [asdict(one) for one in found],
+        "lines": [asdict(line) for line in lines],
+        "ratios": [asdict(each) for each in summary],
     }
     return publish(
-        "time_to_target", figures(found), short=options.short, path=options.json, more=more
+        "time_to_target", figures(summary), short=options.short, path=options.json, more=more
     )
 
 

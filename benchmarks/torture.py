@@ -17,14 +17,14 @@ def measure(short: bool) -> list[Figure]:
     """Run seeds in one process."""
     seeds = SHORT_SEEDS if short else SEEDS
     began = time.process_time()
-    findings = [one for some in many(0, seeds) for one in some]
+    findings = [each for some in many(0, seeds) for each in some]
     seconds = time.process_time() - began
-    events = sum(one.events for one in findings)
-    faults = sum(len(one.faults) for one in findings)
+    events = sum(each.events for each in findings)
+    faults = sum(len(each.faults) for each in findings)
     return [
         Figure(
             name="seeds with a violation",
-            value=sum(one.problem is not None for one in findings),
+            value=sum(finding.problem is not None for finding in findings),
             equals=0,
             note=f"of {seeds:,}; {events / seeds:.0f} events and {faults / seeds:.1f} faults each",
         ),

@@ -65,9 +65,9 @@ def algoperf(folder: Path, workload: str, variant: str = "") -> Trace:
     with np.load(folder / "algoperf_dev.npz", allow_pickle=False) as held:
         offsets = held["offsets"]
         about = _documents(held["meta_jsonl"])
-        names = [(one["workload"], one["variant"]) for one in about]
+        names = [(each["workload"], each["variant"]) for each in about]
         runs = [(about[at], slice(*offsets[at : at + 2])) for at in _where(names, chosen)]
-        holds = [bool(one["hit_target"]) for one, _ in runs]
+        holds = [bool(each["hit_target"]) for each, _ in runs]
         arrays = {name: held[name] for name in columns}
         times = held["sub_time"]
         return Trace.from_arrays(
@@ -76,7 +76,7 @@ def algoperf(folder: Path, workload: str, variant: str = "") -> Trace:
                 for name, array in arrays.items()
             },
             seconds=[times[where][-1] / (where.stop - where.start) for _, where in runs],
-            configurations=[one for one, _ in runs],
+            configurations=[run for run, _ in runs],
         )
 
 
@@ -85,31 +85,31 @@ def rl(folder: Path, game: str) -> Trace:
     with np.load(folder / "rl_dopamine_dev.npz", allow_pickle=False) as held:
         offsets, returns = held["offsets"], held["ret"]
         about = _documents(held["meta_jsonl"])
-        games = [one["game"] for one in about]
+        games = [each["game"] for each in about]
         runs = [(about[at], returns[slice(*offsets[at : at + 2])]) for at in _where(games, game)]
     return Trace.from_arrays(
         {"return": _padded([run for _, run in runs], [False] * len(runs))},
-        configurations=[one for one, _ in runs],
+        configurations=[each for each, _ in runs],
     )
 
 
 def _where(names: Sequence[object], chosen: object) -> list[int]:
     """Return where a name is among others; it must be somewhere."""
-    found = [at for at, name in enumerate(names) if name == chosen]
-    if not found:
+    places = [at for at, name in enumerate(names) if name == chosen]
+    if not places:
         raise ConfigurationError(unknown("record", chosen, sorted({str(name) for name in names})))
-    return found
+    return places
 
 
 def _padded(runs: Sequence[Array], holds: Sequence[bool]) -> Array:
     """Return runs of different lengths as one array; what `holds` keeps its last value."""
     longest = max(map(len, runs), default=0)
-    found = np.full((len(runs), longest), np.nan)
-    for row, run, hold in zip(found, runs, holds, strict=True):
+    padded = np.full((len(runs), longest), np.nan)
+    for row, run, hold in zip(padded, runs, holds, strict=True):
         row[: len(run)] = run
         if hold:
             row[len(run) :] = run[-1]
-    return found
+    return padded
 
 
 def _named(names: Array, values: Array) -> list[Mapping[str, object]]:

@@ -95,10 +95,10 @@ class Network(nn.Module):
 
 def levels(middle: Tensor, away: Tensor, batch: Examples) -> Tensor:
     """Return the scores at `LEVELS`, in the curve's own unit."""
-    found = (middle + away).clamp(-FARTHEST, FARTHEST)
-    found = torch.where(found > 0, _within(found, batch.above), found)
-    found = torch.where(found < 0, -_within(-found, batch.below), found)
-    return torch.sinh(found)
+    scores = (middle + away).clamp(-FARTHEST, FARTHEST)
+    scores = torch.where(scores > 0, _within(scores, batch.above), scores)
+    scores = torch.where(scores < 0, -_within(-scores, batch.below), scores)
+    return torch.sinh(scores)
 
 
 def _within(distances: Tensor, room: Tensor) -> Tensor:
@@ -180,7 +180,7 @@ def train(batch: Examples, seed: int, epochs: int) -> Network:
 
 def weights(networks: Sequence[Network], stretch: Tensor) -> dict[str, Array]:
     """Return the arrays that `Weights.from_arrays` takes."""
-    found: dict[str, Array] = {
+    arrays: dict[str, Array] = {
         "form": np.array(FORM),
         "stretch": stretch.numpy(),
         "mean": np.stack([network.mean.numpy()[None] for network in networks]),
@@ -190,9 +190,9 @@ def weights(networks: Sequence[Network], stretch: Tensor) -> dict[str, Array]:
         layers = [network.layers[place] for network in networks]
         matrices = [layer.weight.detach().numpy().T for layer in layers]
         offsets = [layer.bias.detach().numpy()[None] for layer in layers]
-        found[f"matrices{place}"] = np.stack(matrices).astype(np.float16)
-        found[f"offsets{place}"] = np.stack(offsets).astype(np.float32)
-    return found
+        arrays[f"matrices{place}"] = np.stack(matrices).astype(np.float16)
+        arrays[f"offsets{place}"] = np.stack(offsets).astype(np.float32)
+    return arrays
 
 
 # ----------------------------------------------------------------- calibrating, measuring
@@ -209,16 +209,16 @@ def stretches(networks: Sequence[Network], batch: Examples) -> Tensor:
         for fold, network in enumerate(networks):
             part = batch[torch.nonzero(batch.folds == fold)[:, 0]]
             parts.append((part, regime(network, part), *network(part.rows)))
-    found = torch.zeros((3, 2), requires_grad=True)
-    optimizer = torch.optim.Adam([found], lr=0.02)
+    factors = torch.zeros((3, 2), requires_grad=True)
+    optimizer = torch.optim.Adam([factors], lr=0.02)
     for _ in range(150):
         value = torch.zeros(())
-        for part, told, middle, away in parts:
-            value = value + loss(levels(middle, away * stretched(told, found), part), part)
+        for part, known, middle, away in parts:
+            value = value + loss(levels(middle, away * stretched(known, factors), part), part)
         optimizer.zero_grad()
         value.backward()
         optimizer.step()
-    return found.detach()
+    return factors.detach()
 
 
 def regime(network: Network, batch: Examples) -> Tensor:
@@ -241,28 +241,32 @@ def measured(
     kinds = defaultdict(list)
     for of in sets:
         kinds[of.source] += [(of, run) for run in of.curves]
-    found = {}
+    scores = {}
     for kind, group in kinds.items():
         chosen = rng.choice(len(group), min(most, len(group)), replace=False)
         for fraction in FRACTIONS:
             questions = [
                 (group[at][0], group[at][0].asked(group[at][1], fraction)) for at in chosen
             ]
-            found[kind, fraction] = Scores.of(
-                Score.of(predictor.predict(one.curve, (one.step,)), one.score, scale=of.scale)
-                for of, one in questions
-                if one is not None
+            scores[kind, fraction] = Scores.of(
+                Score.of(
+                    predictor.predict(question.curve, (question.step,)),
+                    question.score,
+                    scale=of.scale,
+                )
+                for of, question in questions
+                if question is not None
             )
-    return found
+    return scores
 
 
 def show(name: str, found: dict[tuple[str, float], Scores]) -> None:
     """Print the figures of a predictor."""
     print(f"{name:24} seen    NLL    CRPS  in 80%  median|e|  mean|e|")
-    for (kind, fraction), one in sorted(found.items()):
+    for (kind, fraction), shown in sorted(found.items()):
         print(
-            f"{kind:24} {fraction:4} {one.nll:7.3f} {one.crps:7.4f} {one.coverage:6.1%} "
-            f"{one.median_error:9.4f} {one.mean_error:9.4f}"
+            f"{kind:24} {fraction:4} {shown.nll:7.3f} {shown.crps:7.4f} {shown.coverage:6.1%} "
+            f"{shown.median_error:9.4f} {shown.mean_error:9.4f}"
         )
 
 
@@ -271,12 +275,12 @@ def folds_of(sets: Sequence[RecordedSet], rng: Random) -> dict[str, int]:
     sources = defaultdict(set)
     for of in sets:
         sources[of.source].add(group_of(of))
-    found: dict[str, int] = {}
+    folds: dict[str, int] = {}
     for source in sorted(sources):
         first = int(rng.integers(FOLDS))
         for place, group in enumerate(rng.permutation(sorted(sources[source]))):
-            found.setdefault(str(group), (first + place) % FOLDS)
-    return found
+            folds.setdefault(str(group), (first + place) % FOLDS)
+    return folds
 
 
 def main() -> None:

@@ -196,11 +196,14 @@ def _in_process_client(workers: int) -> Iterator[Any]:
 
 def _of_dask(client: Any, workers: int, seconds: float) -> float:
     """Return the idle share of tasks that sleep as long as the stages."""
-    paces = [abs(one.sequences["pace"](0)) for one in space(BEGINNINGS * workers).configurations()]
+    paces = [
+        abs(configuration.sequences["pace"](0))
+        for configuration in space(BEGINNINGS * workers).configurations()
+    ]
     # A quarter of the trials are as many as there are beginnings; of each there are 7 stages.
     lengths = [pace * seconds * STEPS for pace in paces[::4] for _ in range(7)]
-    found = client.gather(client.map(sleep, lengths, pure=False))
-    return 1 - _busy(found, sorted(began for began, _ in found), workers)
+    times = client.gather(client.map(sleep, lengths, pure=False))
+    return 1 - _busy(times, sorted(began for began, _ in times), workers)
 
 
 def _busy(spans: Iterable[tuple[float, ...]], begins: list[float], workers: int) -> float:
@@ -303,7 +306,7 @@ class _World:
     def _save_at(self, point: SavePoint) -> None:
         """Give a slot a save-point now, which may be too late."""
         slot = self._slots[point.worker]
-        waits = any(one.attempt == point.attempt for one in slot.queue)
+        waits = any(each.attempt == point.attempt for each in slot.queue)
         runs = slot.order is not None and slot.order.attempt == point.attempt
         if waits or (runs and slot.step < point.step):
             self._saves[point.attempt].add(point.step)

@@ -29,16 +29,16 @@ def measure(short: bool) -> list[Figure]:
 
 
 def _simulated() -> list[Figure]:
-    found = []
+    figures = []
     for workers, bound in BOUNDS.items():
         tuner = dt.algos.Grid(hippo_144(), max_steps=STEPS)
         ran = dt.simulate(tuner, lambda values, step: 1 / step, workers=workers)
         note = f"{ran.seconds:g} of {bound:g} steps"
         name = f"simulated, {workers} workers, over the tree bound"
-        found.append(
+        figures.append(
             Figure(name=name, value=ran.seconds / bound, unit="x", at_most=1.05, note=note)
         )
-    return found
+    return figures
 
 
 def _real(steps: int, repeat: int) -> list[Figure]:
