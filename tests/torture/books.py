@@ -85,6 +85,8 @@ class Books:
         self._ways = ways
         self._committed = committed
         self._evicted: set[State] = set()
+        self._ever_evicted: set[State] = set()
+        self._gone: set[State] = set()
         self._measured: set[State] = set()
         self._trained: set[State] = set()
         self._seen: dict[str, Step] = {}
@@ -134,6 +136,10 @@ class Books:
                 state = self._ways.of(event.node).state(event.step)
                 self.durable.discard(state)
                 self._evicted.add(state)
+                if state in self._ever_evicted:
+                    # It was trained again while its removal was under way, which took it again.
+                    self._gone.add(state)
+                self._ever_evicted.add(state)
             case Taken():
                 self._close(event.attempt)
             case WorkerLost():
@@ -177,7 +183,10 @@ class Books:
         if isinstance(event, TrainingEnded) and event.status == "missing":
             order, way = self._orders[event.attempt]
             state = way.state(order.start)
-            check(state not in self._evicted, f"the start of {order} was evicted")
+            was_evicted = state in self._evicted and state not in self._gone
+            check(not was_evicted, f"the start of {order} was evicted")
+            may_miss = state in self._gone or state in self._ever_evicted
+            check(may_miss, f"the start of {order} is missing, and was not told to be evicted")
             attempt = self._view.attempts[event.attempt]
             if not attempt.ended and not attempt.uprooted:
                 self.durable.discard(state)
@@ -189,6 +198,14 @@ class Books:
             self.executed += self._seen[attempt] - order.start
             self.repeated += self._again.pop(attempt)
             self._open.get(order.worker, set()).discard(attempt)
+
+    def lost(self, state: State) -> None:
+        """Record that a state is gone from the store, and the driver does not know."""
+        self._gone.add(state)
+
+    def is_lost(self, event: Evicted) -> bool:
+        """Whether the state of an eviction was gone before."""
+        return self._ways.of(event.node).state(event.step) in self._gone
 
     def dismissed(self) -> None:
         """Record that the driver gave up all running attempts."""

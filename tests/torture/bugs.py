@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dasktune.driver.attempts import AttemptLost, Attempts, Following
 from dasktune.driver.history import History
 from dasktune.driver.orders import PendingOrders
 from dasktune.driver.recorder import Recorder
+from dasktune.driver.retention.evict import Evictor
 from dasktune.driver.reuse import KnownStates
 from dasktune.engine.engine import Engine
 from dasktune.engine.event_log import Record
@@ -16,7 +17,7 @@ from dasktune.engine.outcome import Order, Outcome, with_save_points
 from dasktune.engine.session import Session
 from dasktune.graph.attempts import Attempt
 from dasktune.graph.dispatch import Dispatcher
-from dasktune.graph.events import Saved, WorkerLost
+from dasktune.graph.events import Evicted, Saved, StoreCrowded, WorkerLost
 from dasktune.graph.frontier import Frontier
 from dasktune.graph.placement import Placing
 from dasktune.graph.plan import Node, Place, SearchPlan
@@ -189,6 +190,23 @@ class CountsStepTooMany(Recorder):
         super().ended(attempt, at, step=step + 1, **options)
 
 
+class EvictsNeededStates(Evictor):
+    def _needed(self) -> Iterable[Place]:
+        return ()
+
+
+class EvictsUntold(Evictor):
+    def turn(self) -> list[Evicted | StoreCrowded]:
+        return [event for event in super().turn() if isinstance(event, StoreCrowded)]
+
+
+class EvictsUnwritten(Evictor):
+    """Evicts states whose metrics are not durable yet."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **{**options, "write_down": lambda: None})
+
+
 BUGS: dict[str, Parts] = {
     parts.bug: parts
     for parts in (
@@ -212,6 +230,9 @@ BUGS: dict[str, Parts] = {
         Parts(bug="last-event-unwritten", recorder=WritesTooLate),
         Parts(bug="orders-unwritten", orders=GivesOrdersUnwritten),
         Parts(bug="stage-one-step-longer", recorder=CountsStepTooMany),
+        Parts(bug="needed-states-evicted", evictor=EvictsNeededStates),
+        Parts(bug="evictions-untold", evictor=EvictsUntold),
+        Parts(bug="evicted-unwritten", evictor=EvictsUnwritten),
     )
 }
 """Parts by the name of the bug that is planted in one of them."""

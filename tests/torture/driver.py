@@ -7,12 +7,13 @@ durable, carries out orders. It can be cut short between any two of these.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from dasktune.algos.base import Tuner
 from dasktune.driver.attempts import AttemptLost, Following, Reached, StateDurable
 from dasktune.driver.history import History
+from dasktune.driver.retention.evict import Evictor
 from dasktune.driver.run import begin_tuner
 from dasktune.engine.event_log import Record, replay
 from dasktune.engine.outcome import Outcome, RunPrediction
@@ -36,11 +37,13 @@ from dasktune.graph.view import RunView
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database import schema
 from dasktune.storage.database.database import Database
+from dasktune.storage.retention import MOST_BYTES, Keep, Retention
 from dasktune.types import Objective, Step
 from dasktune.worker.messages import StageEnded, StageMessage
 from tests.torture.books import Books, Told, check
 from tests.torture.files import FailingFiles, MemoryFiles
 from tests.torture.parts import Parts
+from tests.torture.threads import QueuedJobs
 from tests.torture.ways import ROOT, Ways
 from tests.torture.workers import Worker
 from tests.torture.world import Store
@@ -81,6 +84,10 @@ class World:
         Seconds, by the clock of the driver.
     epoch
         Epoch seconds.
+    budget
+        Bytes that the store may have.
+    evicts
+        Whether drivers keep the store under its budget.
     story
         What went wrong, what the engine was told, and what it ordered.
     """
@@ -98,6 +105,8 @@ class World:
     now: float = 0.0
     epoch: float = BEGAN
     drivers: int = 0
+    budget: int = MOST_BYTES
+    evicts: bool = False
     story: list[object] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -191,6 +200,22 @@ class Driver:
         self.own_files = FailingFiles(world.store.files)
         lookups = CheckpointStore("memory://torture", files=self.own_files)
         self.attempts = world.parts.attempts(self.engine.view, self.recorder, lookups)
+        self.removals = QueuedJobs()
+        self.evictor = self._evictor() if world.evicts else None
+
+    def _evictor(self) -> Evictor:
+        world = self.world
+        return world.parts.evictor(
+            world.store.checkpoints,
+            world.database,
+            Retention(budget=world.budget, keep=Keep(best=1)),
+            view=self.engine.view,
+            trials=self.engine.trials,
+            objective=OBJECTIVE,
+            write_down=self.flush_all,
+            clock=lambda: world.epoch,
+            pool=self.removals,
+        )
 
     def begin(self) -> None:
         """Start the tuner, or go on with it where the log ends."""
@@ -203,6 +228,8 @@ class Driver:
         place = self._history.place_of(world.make())
         check(self._history.begin(self._run, place.number), "another driver has begun")
         self._events = self._history.next_number
+        if self.evictor is not None:
+            self.evictor.open()
         self._take(begin_tuner(self.engine, place, {}, world.now, len(world.workers)))
         for worker in world.workers.values():
             self.tell(WorkerJoined(worker=worker.name))
@@ -241,8 +268,11 @@ class Driver:
         """Pass on what follows from a message, as the runner does."""
         for item in following:
             match item:
-                case Reached() | StateDurable():
+                case Reached():
                     pass
+                case StateDurable():
+                    if self.evictor is not None:
+                        self.evictor.saved(item.node, item.commit)
                 case AttemptLost():
                     self._submitted.pop(item.attempt, None)
                 case _:
@@ -288,6 +318,31 @@ class Driver:
                 self.engine.finished or view.is_under_way or self.engine.predicting,
                 "the tuner has not ended, asks for nothing, and nothing is running",
             )
+
+    def make_room(self) -> None:
+        """Evict states that the store has no room for."""
+        if self.evictor is not None:
+            for event in self.evictor.turn():
+                if isinstance(event, Evicted) and not self.books.is_lost(event):
+                    self._check_metrics_of(event)
+                self.tell(event)
+
+    def _check_metrics_of(self, event: Evicted) -> None:
+        """Check that the metrics of an evicted state are durable: they were in its commit, too."""
+        node, database = event.node, self.world.database
+        rows = database.known_metrics(self.engine.view.plan.root_key_of(node))
+        there = event.step not in node.metrics or node.key_at(event.step) in {
+            key for key, _, _ in rows
+        }
+        check(there, f"{event} comes before its metrics are durable")
+
+    def tighten(self, share: float) -> None:
+        """Take room from the store, so that states must go."""
+        if self.evictor is not None:
+            self.world.budget = max(1, int(share * self.evictor.nbytes))
+            room = replace(self.evictor.retention, budget=self.world.budget)
+            self.evictor.retention = room
+            self.make_room()
 
     def flush_all(self) -> None:
         """Make all durable that was gathered."""
@@ -364,25 +419,6 @@ class Driver:
             self.tell(Progress(attempt=attempt, step=other.position))
             self.tell(TrainingEnded(attempt=attempt, step=other.order.start, status="lost"))
 
-    def evictable(self) -> list[tuple[Node, Step]]:
-        """Return the states that may be evicted from a full store."""
-        view = self.engine.view
-        needed = {(node.number, step) for node, step in view.needed_states()}
-        return [
-            (node, step)
-            for node in view.plan
-            for step in node.checkpoints
-            if (node.number, step) not in needed
-        ]
-
-    def evict(self, node: Node, step: Step) -> None:
-        """Evict a state and tell the engine."""
-        self.flush_all()  # its metrics outlive it
-        key = node.key_at(step)
-        self.world.store.checkpoints.discard(key)
-        self.recorder.forget(key)
-        self.tell(Evicted(node=node, step=step))
-
     def drain(self) -> None:
         """Stop every stage at its next step, as a limit does."""
         self._take(self.engine.drain(self.world.now))
@@ -392,6 +428,11 @@ class Driver:
         trials = self.engine.trials
         self.attempts.close()
         self.flush_all()
+        if self.evictor is not None:
+            evicted = self.evictor.close()
+            for event in evicted:
+                self.books.expect(event)
+            self.engine.evicted(evicted)
         self.books.dismissed()
         self.engine.dismiss()
         self._submitted, self._refused, self.others = {}, set(), {}

@@ -8,6 +8,7 @@ from dasktune.driver.attempts import Attempts
 from dasktune.driver.history import History
 from dasktune.driver.orders import PendingOrders
 from dasktune.driver.recorder import Recorder
+from dasktune.driver.retention.evict import Evictor
 from dasktune.driver.reuse import KnownStates
 from dasktune.engine.engine import Engine
 from dasktune.graph.dispatch import Dispatcher
@@ -31,6 +32,7 @@ class Parts:
     history: type[History] = History
     recorder: type[Recorder] = Recorder
     orders: type[PendingOrders] = PendingOrders
+    evictor: type[Evictor] = Evictor
 
 
 PARTS = Parts()

@@ -48,6 +48,7 @@ class Torture:
         # other reasons, and once because it ended just before the next one killed them.
         options = replace(scenario.options, losses_allowed=scenario.most_faults + 1)
         self.world = World(scenario.make, options, scenario.snapshot_every, scenario.parts)
+        self.world.evicts = "evict" in scenario.faults
         for _ in range(scenario.workers):
             self._join()
         self.driver = self._start()
@@ -61,6 +62,7 @@ class Torture:
             self._others_act,
             self._speak,
             self._predict,
+            self._remove,
         )
         self._may = [
             getattr(self, f"_{name}")
@@ -135,8 +137,10 @@ class Torture:
                 driver.hear_receipt(worker.receipts.popleft())
         while driver.questions:
             driver.answer(0)
+        driver.removals.shutdown()
         driver.tick()
         driver.ask()
+        driver.make_room()
         driver.carry_out()
 
     def _what_is_left(self) -> str:
@@ -261,7 +265,14 @@ class Torture:
         driver = self.driver
         driver.tick()
         driver.ask()
+        driver.make_room()
         driver.carry_out()
+
+    def _remove(self) -> None:
+        """Do one of the listings and removals of the driver."""
+        jobs = self.driver.removals
+        if jobs.jobs:
+            jobs.do(int(self._rng.random() * len(jobs.jobs)))
 
     def _predict(self) -> None:
         """Deliver one of the pending predictions."""
@@ -454,9 +465,9 @@ class Torture:
         self.world.pass_time((100.0, -50.0, 1e6)[int(self._luck.random() * 3)])
 
     def _evict(self) -> None:
-        found = self.driver.evictable()
-        if found:
-            self.driver.evict(*found[int(self._luck.random() * len(found))])
+        self.driver.tighten(self._luck.random())
+        if self._luck.random() < 0.5:
+            self.driver.removals.shutdown()
 
     def _lose(self) -> None:
         # Only what the driver knows of: a state whose message is lost, and then the state, too,
@@ -464,7 +475,9 @@ class Torture:
         store, known = self.world.store, self.driver.books.durable
         keys = [key for key, state in store.states() if state in known]
         if keys:
-            store.checkpoints.discard(keys[int(self._luck.random() * len(keys))])
+            key = keys[int(self._luck.random() * len(keys))]
+            self.driver.books.lost(dict(store.states())[key])
+            store.checkpoints.discard(key)
 
     def _break(self) -> None:
         worker = self._victim()

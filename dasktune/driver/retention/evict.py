@@ -13,7 +13,7 @@ import logging
 import queue
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from dasktune.driver.retention.listing import (
@@ -138,6 +138,8 @@ class Evictor:
         them must outlive them.
     clock
         Gives epoch seconds.
+    pool
+        Lists and removes; by default in threads of this process.
     """
 
     def __init__(
@@ -152,6 +154,7 @@ class Evictor:
         kept_elsewhere: Callable[[], frozenset[str]] = frozenset,
         write_down: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
+        pool: Executor | None = None,
     ) -> None:
         self.retention = retention
         self.evicted = 0
@@ -175,7 +178,7 @@ class Evictor:
         self._saved_again: set[str] = set()
         self._forget: dict[str, float] = {}
         self._done: queue.SimpleQueue[tuple[str, str | None, bool]] = queue.SimpleQueue()
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="dasktune-evictor")
+        self._pool = pool or ThreadPoolExecutor(THREADS, thread_name_prefix="dasktune-evictor")
         self._listing: Future[tuple[StoreListing, frozenset[str]]] | None = None
         self._since_listing = _Changes()
         self._listed_at = 0.0
