@@ -79,7 +79,7 @@ PLANTED = (
     ),
     Planted(
         name="a lease that was lost to another driver is renewed",
-        path="dasktune/driver/leases.py",
+        path="dasktune/driver/own_leases.py",
         before="each.is_lost = self._is_lost(each)",
         after="each.is_lost = False",
     ),
