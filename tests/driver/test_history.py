@@ -15,6 +15,7 @@ from dasktune.errors import StorageError
 from dasktune.space import Float, Space
 from dasktune.storage.database.database import Batch, Database
 from dasktune.storage.database.schema import EventRow
+from dasktune.types import Direction
 from tests.storage.full_disk import FullDisk
 
 FIRST, SECOND = (Grid(Space(lr=[0.1]), max_steps=steps) for steps in (3, 4))
@@ -119,3 +120,7 @@ def test_a_tuner_with_more_trials_is_the_known_one_widened(database: Database) -
     assert (between.number, between.widen) == (0, None), "it has more already"
     other_seed = Random(space, trials=9, max_steps=3, seed=1)
     assert history.place_of(other_seed).number == 1
+
+
+def test_study_without_a_value_has_no_best_trial(database: Database) -> None:
+    assert History(database, 1).best_trial(Direction.MINIMIZE) is None

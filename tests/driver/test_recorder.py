@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import RunStage, WorkerJoined
 from dasktune.graph.keys import root_key
 from dasktune.sequences import Constant
-from dasktune.storage.database.database import Database
+from dasktune.storage.database.database import Batch, Database
+from dasktune.storage.database.schema import CheckpointRow
 
 ASKED = {"kind": "ask", "place": 0, "capacity": 1, "decisions": [{"do": "finish"}]}
 
@@ -62,3 +64,31 @@ def test_fenced_recorder_still_writes_which_stages_ended(database: Database) -> 
     assert written == {first.attempt: (9, 0, "fenced"), second.attempt: (4, 1, "fenced")}
     kinds = [row.payload["kind"] for row in database.events(1)]
     assert kinds == ["begun", "begun"], "no event of the fenced driver"
+
+
+def test_state_that_a_stage_loads_counts_as_used(database: Database) -> None:
+    dispatcher, orders = stages(3)
+    loads, continues, begins = (
+        replace(orders[0], start=3),
+        replace(orders[1], start=3, after=orders[0].attempt),
+        orders[2],
+    )
+    rows = [
+        CheckpointRow(
+            key=order.node.key_at(3),
+            root="r",
+            step=3,
+            attempt="1-aa",
+            digest="d",
+            nbytes=1,
+            seconds=1,
+        )
+        for order in orders
+    ]
+    database.write(Batch(checkpoints=rows))
+    recorder = Recorder(History(database, 1), dispatcher.plan, run="r", used_seconds=0.0)
+    for order in (loads, continues, begins):
+        recorder.launched(order, order.node.key_at(order.stop))
+    recorder.flush()
+    used = {row.key for row in database.storage_rows() if row.used > 0}
+    assert used == {loads.node.key_at(3)}, "not what a worker holds in memory"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dasktune.driver.waiting import MOST_TRIALS, Surroundings, trials_of, waits_of
-from dasktune.engine.timeouts import LATE_SECONDS
+from dasktune.engine.timeouts import LATE_SECONDS, SLOW_STORE_SECONDS
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
@@ -91,12 +91,13 @@ def test_a_store_that_does_not_answer_is_spoken_of_after_a_while() -> None:
     machine = dispatcher(1)
     machine.handle(WorkerJoined(worker="w"), 0.0)
     assert texts(machine, unanswered=95.0, unsaved={"0-a": 91.0}) == []
+    since = 100.0 - SLOW_STORE_SECONDS
     found = waits_of(
         RunView(machine),
-        Surroundings(now=100.0, unanswered=80.0, unsaved={"0-a": 70.0, "1-a": 60.0}),
+        Surroundings(now=100.0, unanswered=since, unsaved={"0-a": since, "1-a": 60.0}),
     )
     assert [(wait.text, wait.since) for wait in found] == [
-        ("the store has not answered", 80.0),
+        ("the store has not answered", since),
         ("the store has not got the states of 2 stages that ended", 60.0),
     ]
 

@@ -587,3 +587,23 @@ def test_tuner_events_use_an_index(tmp_path):
     assert ["dasktune_events_landmarks" in plan for plan in plans] == [True, True, False]
     assert all("SEARCH" in plan and "TEMP B-TREE" not in plan for plan in plans)
     database.close()
+
+
+def test_best_trial_follows_the_direction_and_did_not_fail(database):
+    values = [2.0, 1.0, 9.0, 0.1, math.nan, 1.0, None]
+    failed = {2, 3}
+    rows = [
+        TrialRow(
+            study_id=1,
+            number=number,
+            state="FAIL" if number in failed else "COMPLETE",
+            steps=1,
+            value=value,
+            record={},
+        )
+        for number, value in enumerate(values)
+    ]
+    database.write(Batch(trials=rows))
+    assert database.best_trial(1, is_maximized=True).number == 0
+    assert database.best_trial(1, is_maximized=False).number == 1, "the first of equal ones"
+    assert database.best_trial(2, is_maximized=False) is None
