@@ -162,12 +162,19 @@ class Sources:
 
 
 class _File:
-    """The syntax tree of a file, and the code objects of its definitions; they do not change."""
+    """The syntax tree of a file, and the code objects of its definitions; they do not change.
+
+    Attributes
+    ----------
+    pieces
+        The pieces that were read, by their node.
+    """
 
     def __init__(self, text: str, name: str) -> None:
         with _PARSING:
             self.tree = ast.parse(text)
             compiled = compile(self.tree, name, "exec", dont_inherit=True)
+        self.pieces: dict[ast.AST, Piece] = {}
         self.classes = list(_classes(self.tree, ""))
         self.functions: dict[_Place, list[_Callable]] = defaultdict(list)
         for node in ast.walk(self.tree):
@@ -332,6 +339,12 @@ def _place(node: _Definition) -> _Place:
 
 
 def _piece(node: ast.AST, file: _File) -> Piece:
+    if node not in file.pieces:
+        file.pieces[node] = _read_piece(node, file)
+    return file.pieces[node]
+
+
+def _read_piece(node: ast.AST, file: _File) -> Piece:
     if isinstance(node, ast.ClassDef):
         return _class_source(node, file)
     codes = file.codes_at(node) if isinstance(node, _Definition) else ()
