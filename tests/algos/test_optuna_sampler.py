@@ -8,6 +8,7 @@ import logging
 import math
 import warnings
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import optuna
@@ -113,12 +114,17 @@ def played(space: AnySpace, name: str, objectives: int = 1) -> list[tuple[Propos
     return found
 
 
+@cache
+def played_flat(name: str) -> list[tuple[Proposal, Any]]:
+    return played(FLAT, name)
+
+
 # ------------------------------------------------------------------- going on after a stop
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_restored_source_proposes_like_an_uninterrupted_one(name: str) -> None:
-    for trial, (proposal, before) in enumerate(played(FLAT, name)):
+    for trial, (proposal, before) in enumerate(played_flat(name)):
         assert restored(FLAT, name, before).propose(trial) == proposal
 
 
@@ -130,7 +136,7 @@ def test_a_source_of_two_objectives_is_restored_as_well(name: str) -> None:
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_replayed_source_proposes_like_the_first_one(name: str) -> None:
-    proposals = [proposal for proposal, _ in played(FLAT, name)]
+    proposals = [proposal for proposal, _ in played_flat(name)]
     source = OptunaSource(FLAT, made(name), seed=3)
     source.expect(1)
     for trial, proposal in enumerate(proposals[:-1]):

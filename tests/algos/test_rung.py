@@ -91,9 +91,9 @@ def test_an_infinite_loss_takes_its_place_but_is_never_promoted() -> None:
 @pytest.mark.parametrize("eta", [2, 4])
 def test_wrong_promotions_grow_as_the_square_root(eta: int) -> None:
     """Section 3.3 of the paper: promoted, but at last not in the top, are about sqrt(n)."""
-    for number in (100, 300, 1000, 3000, 10_000):
+    for number in (100, 1000, 10_000):
         wrong = []
-        for seed in range(20):
+        for seed in range(10):
             losses = list(np.random.default_rng((seed, number)).random(number))
             rung = Rung(eta)
             found = {rung.record(loss, trial) for trial, loss in enumerate(losses)} - {None}

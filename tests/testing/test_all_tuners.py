@@ -36,6 +36,12 @@ class Conformance(TunerConformance):
     seeds = range(4)  # all capacities; with and without inputs, restored tuners prepared and not
 
 
+class CostlyConformance(TunerConformance):
+    """The same in fewer games, for tuners whose parts are in other classes here, too."""
+
+    seeds = (0, 3)  # with and without inputs, restored tuners prepared and not
+
+
 def tpe(seed: int) -> OptunaSource:
     return OptunaSource(SPACE, TPESampler(n_startup_trials=3), seed)
 
@@ -222,7 +228,7 @@ class TestPBTWithPopulations(Conformance):
         return members[trial][0]
 
 
-class TestRandomByTPE(Conformance):
+class TestRandomByTPE(CostlyConformance):
     def make(self, seed: int) -> Tuner:
         return Random(SPACE, trials=8, max_steps=9, sampler=tpe(seed))
 
@@ -230,7 +236,7 @@ class TestRandomByTPE(Conformance):
         return Random(SPACE, trials=11, max_steps=9, sampler=tpe(seed))
 
 
-class TestASHAByTPE(Conformance):
+class TestASHAByTPE(CostlyConformance):
     promotes = True
 
     def make(self, seed: int) -> Tuner:
@@ -240,7 +246,7 @@ class TestASHAByTPE(Conformance):
         return ASHA(SPACE, trials=24, max_steps=9, min_steps=1, eta=3, sampler=tpe(seed))
 
 
-class TestHyperbandByTPE(Conformance):
+class TestHyperbandByTPE(CostlyConformance):
     promotes = True
 
     def make(self, seed: int) -> Tuner:
@@ -250,7 +256,7 @@ class TestHyperbandByTPE(Conformance):
         return bisect([9, 14], trial)
 
 
-class TestPBTByTPE(Conformance):
+class TestPBTByTPE(CostlyConformance):
     def make(self, seed: int) -> Tuner:
         return PBT(SPACE, population=5, max_steps=12, every=4, seed=seed, sampler=tpe(seed))
 
@@ -307,7 +313,7 @@ class TestRepeatsOfEarlyTerm(Conformance):
         return Repeats(early_term(seed, trials=7), seeds=2)
 
 
-class TestEarlyTermByTPE(Conformance):
+class TestEarlyTermByTPE(CostlyConformance):
     ranks = False
 
     def make(self, seed: int) -> Tuner:
@@ -330,7 +336,7 @@ class TestPOP(Conformance):
         return pop(seed, target=-0.05, within=40.0)
 
 
-class TestPOPWithoutATarget(Conformance):
+class TestPOPWithoutATarget(CostlyConformance):
     ranks = False
 
     def make(self, seed: int) -> Tuner:
@@ -340,14 +346,14 @@ class TestPOPWithoutATarget(Conformance):
         return pop(seed, ends_poor=False, window=2, trials=12)
 
 
-class TestPOPWithBarriers(Conformance):
+class TestPOPWithBarriers(CostlyConformance):
     ranks = False
 
     def make(self, seed: int) -> Tuner:
         return pop(seed, barrier=True)
 
 
-class TestRepeatsOfPOP(Conformance):
+class TestRepeatsOfPOP(CostlyConformance):
     ranks = False
 
     def make(self, seed: int) -> Tuner:

@@ -56,8 +56,7 @@ def fits(places: Abscissae, y: Array) -> tuple[Fit, ...]:
     y
         The measurements.
     """
-    with np.errstate(all="ignore"):
-        fitted = [_fit(family, places, y) for family in FAMILIES]
+    fitted = (fit_of(family, places, y) for family in FAMILIES)
     return tuple(fit for fit in fitted if fit is not None)
 
 
@@ -74,7 +73,9 @@ def admitted(values: Array) -> npt.NDArray[np.bool_]:
     return rises
 
 
-def _fit(family: CurveFamily, places: Abscissae, y: Array) -> Fit | None:
+@np.errstate(all="ignore")
+def fit_of(family: CurveFamily, places: Abscissae, y: Array) -> Fit | None:
+    """Return the fit of one family to a curve, or None if it has failed; see `fits`."""
     known = len(y)
     # The algorithm needs as many residuals as parameters; the pulls are three of them.
     size = max(known + 3, family.size)
