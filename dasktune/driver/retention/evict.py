@@ -50,7 +50,8 @@ MUCH = 0.25
 SLACK = 0.05
 """Share of the room that is freed beyond the excess, so that rounds come less often.
 
-Each round computes the values of all states. The steps trained are the same without it.
+Each round computes the values of all states. Without it there are twice as many rounds, and the
+steps trained are the same (``benchmarks/eviction.py``).
 """
 
 CROWDED = (0.5, 0.2)
@@ -65,7 +66,8 @@ the room, and SHA 7% more (``benchmarks/eviction.py``).
 FADE = 0.998
 """Factor by which the largest burst falls with each removal.
 
-A burst is what was written during one removal.
+A burst is what was written during one removal. If the store did not answer for a minute, that is
+far more than usual, and without this factor the room would stay small until the run ends.
 """
 
 REACTION_SECONDS = 0.5
@@ -75,7 +77,8 @@ CAUTION = 0.15
 """Largest share of the budget that is left free for such a time.
 
 `FADE`, `REACTION_SECONDS` and `CAUTION` matter on real clocks only, so ``benchmarks/eviction.py``
-cannot test them. Their values rest on no experiment yet.
+cannot test them. The grid of ``benchmarks/budget.py`` shows no effect: its store has at most 92% of
+the budget also without fading, or without time for a reaction.
 """
 
 THREADS = 8

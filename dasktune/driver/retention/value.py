@@ -4,8 +4,8 @@ A state is asked for by stages that start from it: stages that are wanted now, a
 of trials that are paused or were never asked for. The chance of that comes from where each trial
 stands, never from the age of the state. Live eviction and ``dasktune gc`` use the same values.
 
-``benchmarks/eviction.py`` changes each constant in turn and counts the steps that are trained in
-a small store.
+``benchmarks/eviction.py`` compares this order with least recently used, changes each constant in
+turn, and counts the steps that are trained again in a small store.
 """
 
 from __future__ import annotations
@@ -35,13 +35,24 @@ a twentieth; with a chance that falls linearly, 3% and 5% more.
 """
 
 END = 0.02
-"""Chance that a stage starts where trials end or part: with more steps, in another study."""
+"""Chance that a stage starts where trials end or part: with more steps, in another study.
+
+With the chance of `INSIDE` here, ASHA trains as many steps. But if all its trials went on after it,
+with room for 40 of 108 states, 45% of its steps would be trained again instead of 34%.
+"""
 
 INSIDE = 0.002
-"""Chance that a stage starts in the middle of another: less than at its end."""
+"""Chance that a stage starts in the middle of another: less than at its end.
+
+Without both chances PBT trains 9% of its steps again instead of 5%, with room for 40 of 126 states.
+"""
 
 LIKELY = 0.1
-"""States with at least this chance are not evicted for `SLACK` alone."""
+"""States with at least this chance are not evicted for `SLACK` alone.
+
+Without it a third fewer rounds choose states, SHA trains 0.7% of its steps again instead of 0.2%
+with room for 20 of 88 states, and ASHA 1.8% instead of 2.0%: the seeds differ by as much.
+"""
 
 ENOUGH = 0.99
 """A chance so high that a higher one makes no difference."""
