@@ -295,7 +295,7 @@ def _steps_to_go_on(engine: Engine) -> int:
     """Return the steps between the ends of all trials and the nearest states that are stored."""
     plan = engine.view.plan
     missing: set[tuple[Node, Step]] = set()
-    for trial in engine.trials.values():
+    for trial in filter(lambda trial: trial.steps, engine.trials.values()):
         node, step = plan.node_at(trial.number, trial.steps), trial.steps
         while node.parent is not None and step not in node.checkpoints:
             missing.add((node, step))
