@@ -18,6 +18,7 @@ NAMES = (
     "merging",
     "wall_time",
     "driver_cost",
+    "long_curves",
     "overhead",
     "mirror",
     "budget",

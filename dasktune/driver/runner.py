@@ -39,6 +39,7 @@ from dasktune.driver.recorder import Recorder
 from dasktune.driver.retention.evict import Evictor, NoEvictor
 from dasktune.driver.scaling import slowest_step, usable_slots
 from dasktune.driver.shared_stages import NoSharing, SharedStages
+from dasktune.driver.stage_keys import KeysHashed, StageKeys
 from dasktune.driver.waiting import aside_text
 from dasktune.engine.engine import Engine
 from dasktune.engine.limits import Meter
@@ -79,7 +80,7 @@ LOOK_UP = Patience(seconds=LOOK_UP_SECONDS, request=LOOK_UP_SECONDS)
 
 Result = TypeVar("Result")
 
-InboxMessage = ClusterMessage | LeaseMessage | Tick
+InboxMessage = ClusterMessage | LeaseMessage | KeysHashed | Tick
 """All that the driver's loop receives from other threads and processes."""
 
 
@@ -161,6 +162,7 @@ class DaskRunner:
         self._cluster = Connection(client, plan, self._inbox.put, timeouts)
         self._study = study
         self._predictions = Predictions()
+        self._keys = StageKeys(engine.view.attempts.__contains__, self._inbox.put)
         self._sharing: SharedStages | NoSharing = NoSharing()
         self._began = time.monotonic()
         # The loop must not wait long for a store that is away: it is asked again later.
@@ -289,6 +291,9 @@ class DaskRunner:
                 self._tell(WorkerLeaving(worker=worker))
             case LeaseAnswered() | LeaseChanged() | CommitsFound() | SavesRequested():
                 self._follow(self._sharing.receive(message))
+            case KeysHashed():
+                for order in self._keys.receive(message):
+                    self._follow(self._sharing.start(order))
             case _:
                 assert_never(message)
 
@@ -331,13 +336,15 @@ class DaskRunner:
         """Carry out what was decided, once it is durable."""
         now = self._now()
         orders = self._orders.take(now)
+        self._keys.turn()
         self._say_what_is_safe()
         for order in orders:
             match order:
                 case RunStage():
                     # Not there any more if its worker was lost in this turn.
                     if order.attempt in self._engine.view.attempts:
-                        self._follow(self._sharing.start(order))
+                        for known in self._keys.start(order):
+                            self._follow(self._sharing.start(known))
                 case SavePoint():
                     self._cluster.messages.control(order.worker, order.attempt, save_at=order.step)
                 case StopStage():
@@ -444,7 +451,7 @@ class DaskRunner:
             while True:
                 received.append(self._inbox.get_nowait())
         for message in received:
-            if isinstance(message, LeaseMessage):
+            if isinstance(message, LeaseMessage | KeysHashed):
                 self._inbox.put(message)
 
     def _open(self, patience: float | None = None) -> list[WorkerJoined]:
@@ -503,6 +510,8 @@ class DaskRunner:
             self._orders.drop()
         self._take(self._engine.drain(self._now()))
         self._carry_out()
+        for event in self._keys.give_up():
+            self._tell(event)
         while self._attempts and not self._engine.view.is_idle and self._now() < deadline:
             if not self._cluster.is_open:
                 return
@@ -527,6 +536,7 @@ class DaskRunner:
                 last.callback(self._close_evictor)
                 last.callback(self._engine.dismiss)
                 last.callback(self._sharing.close)
+                last.callback(self._keys.close)
                 last.callback(self._cluster.close)
 
     def _close_evictor(self) -> None:

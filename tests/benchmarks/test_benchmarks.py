@@ -80,6 +80,12 @@ def test_wall_time_is_a_multiple_of_the_bound(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
+def test_long_curves_hold_up_the_loop_little(tmp_path: Path) -> None:
+    figures = run("long_curves", tmp_path)
+    assert len(figures) == 4
+
+
+@pytest.mark.process
 def test_driver_cost_has_every_part(tmp_path: Path) -> None:
     figures = run("driver_cost", tmp_path)
     assert {figure["unit"] for figure in figures.values()} == {"ms", "us", "x", "MiB"}
