@@ -185,7 +185,7 @@ class Books:
             state = way.state(order.start)
             was_evicted = state in self._evicted and state not in self._gone
             check(not was_evicted, f"the start of {order} was evicted")
-            may_miss = state in self._gone or state in self._ever_evicted
+            may_miss = state not in self.durable or state in self._gone | self._ever_evicted
             check(may_miss, f"the start of {order} is missing, and was not told to be evicted")
             attempt = self._view.attempts[event.attempt]
             if not attempt.ended and not attempt.uprooted:

@@ -26,6 +26,7 @@ from dasktune.graph.events import (
     Found,
     Progress,
     RunStage,
+    Saved,
     SaveMissed,
     Taken,
     Tick,
@@ -284,7 +285,22 @@ class Driver:
         if not isinstance(event, Tick):
             self.world.story.append(event)
         self.books.expect(event)
+        if isinstance(event, Saved):
+            self._note_if_gone(event)
         self._take(self.engine.handle(event, self.world.now))
+
+    def _note_if_gone(self, event: Saved) -> None:
+        """Note a state that goes, or is gone, since it was evicted before its message came.
+
+        The evictor took it for a state of no known plan, which is old since a clock has jumped.
+        """
+        attempt = self.engine.view.attempts.get(event.attempt)
+        if attempt is not None:
+            node = attempt.node_at(event.step)
+            key = node.key_at(event.step)
+            removing = {} if self.evictor is None else self.evictor._removals
+            if not self.world.store.has(key) or any(key == going for going, _ in removing):
+                self.books.lost(self.world.ways.of(node).state(event.step))
 
     def _take(self, outcome: Outcome) -> None:
         self._orders.add(outcome)
