@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -26,7 +26,7 @@ from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.files.base import Files
 from dasktune.storage.files.objects import open_files
-from dasktune.storage.leases import Lease, Leases, SaveRequest
+from dasktune.storage.leases import Lease, LeaseMark, LeaseName, Leases, SaveRequest
 from dasktune.types import Sequences, Step
 
 
@@ -130,10 +130,22 @@ class Leasing:
             expires=self._clock() + self._lease_seconds,
         )
 
-    def ask(self, attempt: str, lease: Lease, *, heed_saved: bool = True) -> None:
-        """Ask for a lease; the answer is a message."""
+    def ask(
+        self, attempt: str, lease: Lease, *, heeded: Collection[LeaseMark | LeaseName] = ()
+    ) -> None:
+        """Ask for a lease; the answer is a message.
+
+        Parameters
+        ----------
+        attempt
+            The attempt that it is for.
+        lease
+            The lease.
+        heeded
+            Marks of ended leases whose states are known, and names of leases that are past.
+        """
         self._keys[attempt] = lease.key
-        self._do(attempt, partial(self._take, attempt, lease, heed_saved))
+        self._do(attempt, partial(self._take, attempt, lease, heeded))
 
     def is_over(self, lease: Lease) -> bool:
         """Whether nobody trains the steps of a lease any more."""
@@ -208,13 +220,14 @@ class Leasing:
         key = self._keys.get(attempt, attempt)
         self._threads.do(key, partial(self._presence.safely, work))
 
-    def _take(self, attempt: str, lease: Lease, heed_saved: bool) -> None:
+    def _take(self, attempt: str, lease: Lease, heeded: Collection[LeaseMark | LeaseName]) -> None:
         other, is_inside = None, False
         try:
             self._presence.check()
             self._know(lease.root)
-            if not self._own.hold_alone(attempt, lease):
-                other, is_inside = self._take_beside_others(attempt, lease, heed_saved)
+            other = _around(lease, self._own.departed, heeded)
+            if other is None and not self._own.hold_alone(attempt, lease):
+                other, is_inside = self._take_beside_others(attempt, lease, heeded)
         finally:
             self._own.settle(attempt, lease, is_granted=other is None)
             self._put(LeaseAnswered(attempt=attempt, other=other))
@@ -222,21 +235,18 @@ class Leasing:
             self._leases.remove([layout.lease_path(lease.root, lease.key)])
 
     def _take_beside_others(
-        self, attempt: str, lease: Lease, heed_saved: bool
+        self, attempt: str, lease: Lease, heeded: Collection[LeaseMark | LeaseName]
     ) -> tuple[Lease | None, bool]:
         """Take a lease; return the other one that prevents it, and whether it begins inside that.
 
         The lease is announced while its file is created: three requests in a row at most.
         """
         announced = self._own.begin(attempt, lease)
-        other = self._leases.take(lease, self._clock(), heed_saved=heed_saved)
+        other = self._leases.take(lease, self._clock(), heeded=heeded)
         if other is not None:
             return other, False
-        for driver in announced():
-            for other in driver.of_root(lease.root):
-                if _begins_inside(lease, other):
-                    return other, True
-        return None, False
+        around = _around(lease, announced(), heeded)
+        return around, around is not None
 
     def _know(self, root: str) -> None:
         """Read the files of other drivers below a root, before the first lease there is taken."""
@@ -272,15 +282,36 @@ class Leasing:
             self._own.leave(self._roots)
 
 
-def _begins_inside(lease: Lease, other: Lease) -> bool:
-    """Return whether a lease begins inside the steps of another lease."""
-    if other.is_done or not other.start <= lease.start < other.stop or other.misses(lease.stop):
+def _around(
+    lease: Lease, others: Iterable[Lease], heeded: Collection[LeaseMark | LeaseName]
+) -> Lease | None:
+    """Return the lease of others in whose steps a lease begins, else the next that it runs into."""
+    news = [
+        other
+        for other in others
+        if not (other.is_done and other.mark in heeded)
+        and (other.holder, other.key) not in heeded
+        and _overlap(lease, other)
+    ]
+    return min(news, key=lambda other: max(other.start - lease.start, 0), default=None)
+
+
+def _overlap(lease: Lease, other: Lease) -> bool:
+    """Return whether one of two leases begins on the path of the other, inside its steps.
+
+    An ended lease has the steps that it came to.
+    """
+    end = other.step if other.is_done else other.stop
+    first = max(lease.start, other.start)
+    if lease.root != other.root or not first < min(lease.stop, end):
         return False
     try:
         own_path, other_path = (
             {name: sequence_from_json(document) for name, document in each.sequences.items()}
             for each in (lease, other)
         )
-        return shared_until(own_path, other_path, 0, lease.start + 1) > lease.start
+        common = shared_until(own_path, other_path, 0, first + 1)
     except (ConfigurationError, LookupError, RecursionError, TypeError, ValueError):
         return False  # anyone may have written it
+    # Where the other one begins later, its first state alone saves steps.
+    return common > lease.start and common >= other.start

@@ -10,14 +10,20 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from uuid import uuid4
 
 from dasktune.driver.lease_threads import StorePresence, Threads
-from dasktune.engine.timeouts import LEASE_MEET_SECONDS, LEASE_POLL_SECONDS, WAITS, Waits
+from dasktune.engine.timeouts import (
+    LEASE_LIMIT_SECONDS,
+    LEASE_MEET_SECONDS,
+    LEASE_POLL_SECONDS,
+    WAITS,
+    Waits,
+)
 from dasktune.storage import layout
 from dasktune.storage.leases import HeldLeases, Lease, Leases
 from dasktune.types import Step
@@ -79,6 +85,8 @@ class OwnLeases:
         self._held: dict[str, _Held] = {}
         self._taking: dict[str, Lease] = {}
         self._finished: list[Lease] = []
+        self._recent: dict[str, tuple[float, Lease]] = {}
+        self._departed: tuple[Lease, ...] = ()
         self._others: tuple[str, ...] = ()
         self._is_shared = False
         self._next: Future[None] | None = None
@@ -102,7 +110,7 @@ class OwnLeases:
                 self._held[attempt] = _Held(lease)
             return not self._is_shared
 
-    def begin(self, attempt: str, lease: Lease) -> Callable[[], list[HeldLeases]]:
+    def begin(self, attempt: str, lease: Lease) -> Callable[[], list[Lease]]:
         """Announce a lease that is being taken, and give what returns the others' leases then.
 
         Of two drivers that take leases at the same time, the one that reads last sees the other.
@@ -112,11 +120,12 @@ class OwnLeases:
             others = self._others
         announcement = self.announce() if others else None
 
-        def read() -> list[HeldLeases]:
+        def read() -> list[Lease]:
             if announcement is None:
                 return []
             self._threads.wait(announcement)
-            return self._running(others)
+            drivers, now = self._leases.drivers(others), self._clock()
+            return [lease for driver in drivers for lease in _leases_of(driver, now)]
 
         return read
 
@@ -160,6 +169,7 @@ class OwnLeases:
             if held is None or self._holds(held.lease.key):
                 return  # the next attempt at the same steps has taken it over
             held.lease = replace(held.lease, is_done=True, step=max(held.lease.step, step))
+            self._recent[held.lease.key] = self._clock(), held.lease
             if not self._is_shared:
                 self._finished.append(held.lease)
                 return
@@ -173,12 +183,36 @@ class OwnLeases:
             self.release(attempt, held.lease.step)
 
     def leave(self, roots: Iterable[str]) -> None:
-        """Remove the object, and all files below these roots if no other driver has any there."""
-        for root in roots if self._is_shared else ():
+        """Remove all files below these roots if no other driver runs or has any, and the object.
+
+        An object with leases that ended lately stays: another driver may have looked into the
+        store before their last states were there.
+        """
+        for root in roots if self._is_shared and not self._others else ():
             there = {path for path, _ in self._leases.all(root)}
             if there <= self._paths:
                 self._leases.remove(sorted(there))
-        self._leases.leave(self.holder)
+        now = self._clock()
+        recent = self._ended_lately(now)
+        if recent:
+            self._leases.hold(self._object(now, recent, ()))
+        else:
+            self._leases.leave(self.holder)
+
+    def _ended_lately(self, now: float) -> tuple[Lease, ...]:
+        """Return the leases that have ended, as long as others may not know of their states."""
+        since = now - self._waits.lease_seconds
+        self._recent = {key: ended for key, ended in self._recent.items() if ended[0] >= since}
+        return tuple(lease for _, lease in self._recent.values() if not self._holds(lease.key))
+
+    def _object(self, expires: float, leases: Iterable[Lease], sees: tuple[str, ...]) -> HeldLeases:
+        return HeldLeases(
+            holder=self.holder,
+            study=self._study,
+            expires=expires,
+            leases=tuple(leases),
+            sees=sees,
+        )
 
     def note_path(self, path: str) -> None:
         """Record a further file of this driver."""
@@ -239,7 +273,7 @@ class OwnLeases:
             raise
 
     def _take_part(self, part: Lease) -> None:
-        if self._leases.take(part, self._clock(), heed_saved=False) is None:
+        if self._leases.take(part, self._clock(), heeded=None) is None:
             self.note_path(layout.lease_path(part.root, part.key))
 
     # ------------------------------------------------------------ the object
@@ -260,20 +294,13 @@ class OwnLeases:
             announcement, self._next = self._next, None
             held = {attempt: held.lease for attempt, held in self._held.items() if not held.is_lost}
             leases, others = {**held, **self._taking}, self._others
+            written = (*leases.values(), *self._ended_lately(now))
         if announcement is None:
             return
         expires = now + self._waits.lease_seconds
         try:
             self._presence.check()
-            self._leases.hold(
-                HeldLeases(
-                    holder=self.holder,
-                    study=self._study,
-                    expires=expires,
-                    leases=(*leases.values(),),
-                    sees=others,
-                )
-            )
+            self._leases.hold(self._object(expires, written, others))
         # It is raised where the announcement is waited for.
         except Exception as error:  # noqa: BLE001
             announcement.set_exception(error)
@@ -317,12 +344,29 @@ class OwnLeases:
             self._threads.wait(self.announce())
         return all(self.holder in driver.sees for driver in others)
 
+    @property
+    def departed(self) -> tuple[Lease, ...]:
+        """The leases that other drivers left when they ended, or died, not long ago."""
+        return self._departed
+
     def find_others(self) -> list[HeldLeases]:
         """Return the leases of each other driver that runs.
 
         The first time that there is one, the files that were not needed before are due.
         """
-        others = self._running(sorted(set(self._leases.holders()) - {self.holder}))
+        now = self._clock()
+        drivers = [
+            driver
+            for driver in self._leases.drivers(sorted(set(self._leases.holders()) - {self.holder}))
+            if driver.study != self._study
+        ]
+        others = [driver for driver in drivers if driver.is_live(now)]
+        self._departed = tuple(
+            lease
+            for driver in drivers
+            if not driver.is_live(now)
+            for lease in _leases_of(driver, now)
+        )
         with self._lock:
             self._others = tuple(driver.holder for driver in others)
             if others and not self._is_shared:
@@ -331,13 +375,13 @@ class OwnLeases:
                     held.is_dirty = True
         return others
 
-    def _running(self, names: Iterable[str]) -> list[HeldLeases]:
-        now = self._clock()
-        return [
-            driver
-            for driver in self._leases.drivers([*names])
-            if driver.is_live(now) and driver.study != self._study
-        ]
+
+def _leases_of(driver: HeldLeases, now: float) -> Iterator[Lease]:
+    """Yield the leases of another driver; those of one that ended not long ago have ended, too."""
+    if driver.is_live(now):
+        yield from driver.held()
+    elif driver.expires <= now < driver.expires + LEASE_LIMIT_SECONDS:
+        yield from (replace(lease, is_done=True) for lease in driver.leases)
 
 
 def _own_name() -> str:

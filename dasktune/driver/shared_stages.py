@@ -26,13 +26,22 @@ from dasktune.driver.leases import Leasing
 from dasktune.driver.recorder import Recorder
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError
-from dasktune.graph.events import Event, Found, Progress, RunStage, SavePoint, Taken, TrainingEnded
+from dasktune.graph.events import (
+    Event,
+    Found,
+    Progress,
+    RunStage,
+    SavePoint,
+    Taken,
+    TrainedElsewhere,
+    TrainingEnded,
+)
 from dasktune.graph.keys import encode_at
 from dasktune.graph.plan import SearchPlan, shared_until
 from dasktune.graph.view import RunView
 from dasktune.sequences import sequence_from_json
 from dasktune.storage.checkpoints import Commit
-from dasktune.storage.leases import Lease, SaveRequest
+from dasktune.storage.leases import Lease, LeaseMark, LeaseName, SaveRequest
 from dasktune.types import Sequences, Step
 
 logger = logging.getLogger(__name__)
@@ -84,6 +93,17 @@ class _Wait:
     steps: set[Step] = field(default_factory=set)
 
 
+@dataclass(slots=True)
+class _Passed:
+    """The leases of drivers that are past the steps from a start, and how far they are.
+
+    Those steps are trained again; the lease of such a stage is on the first step after them.
+    """
+
+    step: Step
+    leases: set[LeaseMark | LeaseName] = field(default_factory=set)
+
+
 class SharedStages:
     """Stands between a run's stages and the leases in its store.
 
@@ -104,21 +124,24 @@ class SharedStages:
         self._asked: dict[str, RunStage] = {}
         self._asked_at: dict[str, float] = {}
         self._running: dict[str, RunStage] = {}
+        self._behind: dict[str, tuple[RunStage, Lease | None]] = {}
         self._waiting: dict[str, _Wait] = {}
         self._refused: set[str] = set()
-        self._heeded: set[str] = set()
-        self._passed: set[str] = set()
+        self._heeded: dict[str, set[LeaseMark | LeaseName]] = {}
+        self._passed: dict[str, _Passed] = {}
         self._steps: dict[str, Step] = {}
         self._requested = RequestedSaves()
+        self._elsewhere = TrainedPaths()
         self._wanted: dict[int, Step] = {}
 
     def start(self, order: RunStage) -> list[Following]:
         """Return a stage that needs no lease; any other follows once its steps are leased."""
-        key = order.node.key_at(min(order.start + 1, order.stop))
-        if order.start == order.stop or key in self._passed:
-            return [order]  # it trains nothing, or what another did not save
+        passed = self._passed.get(_first_key(order), _Passed(order.start))
+        is_stuck = bool(passed.leases) and passed.step == order.start
+        if passed.step >= order.stop or is_stuck:
+            return self._settle(order, None)  # it trains nothing, or what others did not save
         lease = self._leasing.lease(
-            key=key,
+            key=order.node.key_at(passed.step + 1),
             root=self._root_of(order),
             sequences=order.node.sequences,
             start=order.start,
@@ -127,7 +150,8 @@ class SharedStages:
         )
         self._asked[order.attempt] = order
         self._asked_at[order.attempt] = time.monotonic()
-        self._leasing.ask(order.attempt, lease, heed_saved=lease.key not in self._heeded)
+        heeded = self._heeded.get(_first_key(order), set())
+        self._leasing.ask(order.attempt, lease, heeded=heeded | passed.leases)
         return []
 
     def reached(self, attempt: str, step: Step) -> None:
@@ -210,6 +234,23 @@ class SharedStages:
         """Return the stage that may run now, or the event that it may not."""
         order = self._asked.pop(attempt)
         self._asked_at.pop(attempt)
+        return self._settle(order, other)
+
+    def _settle(self, order: RunStage, other: Lease | None) -> list[Following]:
+        """Decide on a stage, once the stage before it on the same worker is decided on.
+
+        Answers come in any order: a worker that is sent the second stage only would wait for
+        the first one for ever.
+        """
+        if order.after in self._asked:
+            self._behind[order.after] = order, other
+            return []
+        following = self._decide(order, other)
+        behind = self._behind.pop(order.attempt, None)
+        return following if behind is None else [*following, *self._settle(*behind)]
+
+    def _decide(self, order: RunStage, other: Lease | None) -> list[Following]:
+        attempt = order.attempt
         if attempt not in self._view.attempts:
             self._leasing.release(attempt, order.start)  # its worker is gone
             return []
@@ -219,8 +260,15 @@ class SharedStages:
             return [TrainingEnded(attempt=attempt, step=order.start, status="skipped")]
         if other is None:
             self._running[attempt] = order
-            return [self._saving_for_others(attempt)]
+            return self._begin(self._saving_for_others(attempt))
         return self._wait(order, other)
+
+    def _begin(self, order: RunStage) -> list[Following]:
+        """Return a stage that may run, after what is known of it to be trained elsewhere."""
+        root, sequences = self._root_of(order), order.node.sequences
+        step = self._elsewhere.reach(root, sequences, order.stop)
+        known = [TrainedElsewhere(node=order.node, step=step)] if step > order.start else []
+        return [*known, order]
 
     def _wait(self, order: RunStage, other: Lease) -> list[Following]:
         """Leave a stage to the driver that trains it, as long as it does."""
@@ -246,7 +294,8 @@ class SharedStages:
         """
         waiting = self._waiting[attempt]
         order, saved = waiting.order, waiting.lease.saved
-        steps = {step for step in (*saved, order.stop) if order.start < step <= order.stop}
+        there = (waiting.lease.start, *saved, order.stop)
+        steps = {step for step in there if order.start < step <= order.stop}
         keys = {step: order.node.key_at(step) for step in sorted(steps - waiting.steps)}
         self._leasing.look_up(attempt, keys)
 
@@ -257,6 +306,7 @@ class SharedStages:
             self._waiting.pop(attempt, None)
             return []
         order, lease = waiting.order, waiting.lease
+        self._note_trained(order, lease)
         waiting.steps.update(commits)
         following: list[Following] = []
         for step in sorted(commits):
@@ -267,29 +317,51 @@ class SharedStages:
         shared = self._shared(order, lease)
         # States come in the order of steps: where it has saved further on, no more will come.
         is_over = self._leasing.is_over(lease)
-        if is_over or shared < max(lease.saved, default=0) or lease.misses(order.stop):
+        # A stage that another one begins in goes on from there: if its state is still there.
+        is_ahead = lease.start > order.start
+        if is_over or is_ahead or shared < max(lease.saved, default=0) or lease.misses(order.stop):
             del self._waiting[attempt]
             self._leasing.ignore(attempt)
             # The lease's own key is another one if only a part of it was in the way.
-            known = self._heeded if is_over else self._passed
-            known.add(order.node.key_at(order.start + 1))
+            first, name = _first_key(order), (lease.holder, lease.key)
+            if is_over or is_ahead:
+                heeded = self._heeded.setdefault(first, set())
+                heeded.add(lease.mark if is_over else name)
+            else:
+                passed = self._passed.setdefault(first, _Passed(order.start))
+                passed.step = max(passed.step, shared)
+                passed.leases.add(name)
             following.append(Progress(attempt=attempt, step=shared))
             following.append(TrainingEnded(attempt=attempt, step=order.start, status="lost"))
         return following
+
+    def _note_trained(self, order: RunStage, lease: Lease) -> None:
+        """Remember how far another driver has trained: stages that come later may repeat it."""
+        within = self._longest
+        with suppress(ConfigurationError, LookupError, RecursionError, TypeError, ValueError):
+            sequences = {name: sequence_from_json(text) for name, text in lease.sequences.items()}
+            # A lease may be taken while the steps before it are still to be trained.
+            if lease.step > lease.start:
+                self._elsewhere.add(self._root_of(order), sequences, min(lease.step, within))
 
     def _shared(self, order: RunStage, lease: Lease) -> Step:
         """Return the step up to which another driver has trained a stage."""
         try:
             sequences = {name: sequence_from_json(text) for name, text in lease.sequences.items()}
-            limit = min(lease.step, order.stop)
+            limit = min(lease.step, order.stop) if lease.step > lease.start else order.start
             return shared_until(order.node.sequences, sequences, order.start, limit)
         except (ConfigurationError, LookupError, RecursionError, TypeError, ValueError):
             return order.start  # anyone may have written it
 
+    @property
+    def _longest(self) -> Step:
+        """The last step of any trial: nothing is computed beyond it."""
+        paths = self._view.plan.paths.values()
+        return max((path.leaf.stop for path in paths), default=0)
+
     def _saves_requested(self, requests: Iterable[tuple[str, SaveRequest]]) -> list[Following]:
         """Return the save-points that running stages need for the requests of other drivers."""
-        paths = self._view.plan.paths.values()
-        within = max((path.leaf.stop for path in paths), default=0)
+        within = self._longest
         for root, request in requests if within else ():
             with suppress(ConfigurationError):  # a path that cannot be trained needs no state
                 self._requested.add(root, request.sequences, request.ends, within=within)
@@ -316,6 +388,11 @@ class SharedStages:
 
     def _root_of(self, order: RunStage) -> str:
         return self._view.plan.root_key_of(order.node)
+
+
+def _first_key(order: RunStage) -> str:
+    """Return the key of the first step of a stage; of its start, if it trains nothing."""
+    return order.node.key_at(min(order.start + 1, order.stop))
 
 
 class RequestedSaves:
@@ -371,14 +448,57 @@ class RequestedSaves:
         They need one where they ask for it, and where the last of them leaves this path.
         """
         plan = self._plans.get(root)
-        steps = []
-        at = plan.roots[0] if plan is not None and plan.roots else None
-        while at is not None and at.stop < stop:
-            child = at.children.get(encode_at(sequences, at.stop))
-            if child is None:
-                break
-            limit = min(child.stop, stop)
-            part = shared_until(child.sequences, sequences, child.start, limit)
-            steps.append(part)
-            at = child if part == child.stop else None
+        steps = [] if plan is None else steps_along(plan, sequences, stop)
         return tuple(step for step in steps if start < step < stop)
+
+
+class TrainedPaths:
+    """The steps that other drivers have trained, merged by value as in a plan.
+
+    Examples
+    --------
+    >>> from dasktune.sequences import Constant, MultiStep
+    >>> trained = TrainedPaths()
+    >>> trained.add("a1f0", {"lr": MultiStep(0.1, [30], gamma=0.1)}, 80)
+    >>> trained.reach("a1f0", {"lr": Constant(0.1)}, 100)
+    30
+    """
+
+    def __init__(self) -> None:
+        self._plans: dict[str, SearchPlan] = {}
+        self._count = 0
+
+    def add(self, root: str, sequences: Sequences, until: Step) -> None:
+        """Add the steps of a configuration up to one.
+
+        Raises
+        ------
+        ConfigurationError
+            If a sequence ends, or overflows, before it.
+        """
+        if until < 1 or self.reach(root, sequences, until) >= until:
+            return
+        for sequence in sequences.values():
+            sequence(until - 1)  # a last value that is finite speaks for all
+        plan = self._plans.setdefault(root, SearchPlan(root))
+        plan.register(self._count, sequences, until)
+        self._count += 1
+
+    def reach(self, root: str, sequences: Sequences, stop: Step) -> Step:
+        """Return the last step up to `stop` to which others have trained a configuration."""
+        plan = self._plans.get(root)
+        return 0 if plan is None else max(steps_along(plan, sequences, stop), default=0)
+
+
+def steps_along(plan: SearchPlan, sequences: Sequences, stop: Step) -> list[Step]:
+    """Return the steps at which nodes of a plan end on a path, or at which they leave it."""
+    steps: list[Step] = []
+    at = plan.roots[0] if plan.roots else None
+    while at is not None and at.stop < stop:
+        child = at.children.get(encode_at(sequences, at.stop))
+        if child is None:
+            break
+        part = shared_until(child.sequences, sequences, child.start, min(child.stop, stop))
+        steps.append(part)
+        at = child if part == child.stop else None
+    return steps

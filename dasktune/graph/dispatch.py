@@ -32,6 +32,7 @@ from dasktune.graph.events import (
     StoreCrowded,
     Taken,
     Tick,
+    TrainedElsewhere,
     TrainingEnded,
     WorkerJoined,
     WorkerLeaving,
@@ -213,6 +214,8 @@ class Dispatcher:
                 self._taken(event)
             case Found():
                 self._found(event)
+            case TrainedElsewhere():
+                self._trained_elsewhere(event)
             case Evicted():
                 self._forget_state(event.node, event.step)
             case StoreCrowded():
@@ -460,6 +463,11 @@ class Dispatcher:
             self._shorten(rival)
             if not rival.stopping:
                 self.frontier.assign(node, rival.id)  # what comes after it goes on from memory
+
+    def _trained_elsewhere(self, event: TrainedElsewhere) -> None:
+        for node in event.node.up():
+            work = self.frontier.work(node)
+            work.trained = max(work.trained, min(event.step, node.stop))
 
     def _failed(self, event: Failed, now: float) -> None:
         attempt = self.attempts.get(event.attempt)

@@ -150,6 +150,17 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedElsewhere:
+    """Another driver has trained the steps on the way to a node, up to `step`.
+
+    It may have saved none of their states: those that are trained here count as repeated.
+    """
+
+    node: Node
+    step: Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evicted:
     """The state of a node at `step` is in the store no more: others had to go there."""
 
@@ -185,6 +196,7 @@ Event = (
     | Failed
     | Taken
     | Found
+    | TrainedElsewhere
     | Evicted
     | StoreCrowded
     | Tick

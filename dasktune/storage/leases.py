@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -27,6 +27,12 @@ from dasktune.storage import layout
 from dasktune.storage.buffers import Buffer
 from dasktune.storage.files.base import Files
 from dasktune.types import Sequences, Step
+
+LeaseMark = tuple[str, str, Step, tuple[Step, ...]]
+"""What tells an ended lease from another, and from what it was before: see `Lease.mark`."""
+
+LeaseName = tuple[str, str]
+"""The driver and the key of a lease."""
 
 MOST_ENDS = 100
 """Steps in one save request; no tuner needs more."""
@@ -81,6 +87,11 @@ class Lease:
     is_done: bool = False
     of: str = ""
 
+    @property
+    def mark(self) -> LeaseMark:
+        """Its driver, its key, and how far it has come."""
+        return self.holder, self.key, self.step, self.saved
+
     def is_held(self, now: float) -> bool:
         """Return whether a driver trains these steps."""
         return not self.is_done and now < self.expires <= now + LEASE_LIMIT_SECONDS
@@ -93,6 +104,8 @@ class Lease:
         """Return this lease with the end and the progress in its driver's object, if later."""
         if other is None or other.holder != self.holder:
             return self
+        if other.is_done:
+            return other  # its file is about to say so
         expires, step = max(self.expires, other.expires), max(self.step, other.step)
         saves = tuple(sorted({*self.saves, *other.saves}))
         return replace(self, expires=expires, step=step, saves=saves)
@@ -226,7 +239,9 @@ class Leases:
     def __init__(self, files: Files) -> None:
         self._files = files
 
-    def take(self, lease: Lease, now: float, *, heed_saved: bool = True) -> Lease | None:
+    def take(
+        self, lease: Lease, now: float, *, heeded: Collection[LeaseMark | LeaseName] | None = ()
+    ) -> Lease | None:
         """Take a lease; return None, or the other lease that prevents it.
 
         Parameters
@@ -235,9 +250,10 @@ class Leases:
             The lease.
         now
             Epoch seconds.
-        heed_saved
-            Whether an ended lease that lists saved states prevents it, too: the caller must
-            look at those states first.
+        heeded
+            Marks of the ended leases, and names of the others, that the caller knows. Any other
+            one of which steps were trained prevents it, too: the caller must look at its states
+            first. None heeds no ended lease.
         """
         content, path = lease.to_bytes(), layout.lease_path(lease.root, lease.key)
         if self._files.create(path, content, durable=False):
@@ -249,7 +265,8 @@ class Leases:
             # A study has one driver at a time, which takes over the leases of the last one.
             self._files.replace(path, content)
             return None
-        if other.is_held(now) or (heed_saved and other.saved):
+        is_news = heeded is not None and other.mark not in heeded
+        if other.is_held(now) or (is_news and (other.saved or other.step > other.start)):
             return other
         self._files.remove_same(path, there.tobytes())
         if self._files.create(path, content, durable=False):

@@ -224,9 +224,34 @@ def test_lease_that_begins_inside_another_range_is_refused(driver: Driver) -> No
     assert driver.there() is None, "who waits leaves no lease"
 
 
+@pytest.mark.parametrize("changes", [{}, {"is_done": True, "step": 20}], ids=str)
+def test_lease_that_runs_into_another_range_is_refused(
+    driver: Driver, changes: dict[str, Any]
+) -> None:
+    driver.meet_another(replace(driver.lease("dd" * 16, 6, 80), **changes))
+    other = driver.ask("before", driver.lease(KEY, 0, 60))
+    assert other is not None
+    assert (other.start, other.step) == (6, changes.get("step", 6))
+    driver.leasing.ask("before", driver.lease(KEY, 0, 60), heeded={other.mark, ("h2", other.key)})
+    assert driver.receive() == LeaseAnswered(attempt="before", other=None)
+
+
+def test_lease_of_a_driver_that_left_is_heeded(driver: Driver) -> None:
+    other = Driver(driver.folder, "other")
+    assert other.ask("theirs") is None
+    other.leasing.saved("theirs", 10, None)
+    other.leasing.release("theirs", 10)
+    other.leasing.close()
+    left = driver.ask("mine")
+    assert left is not None
+    assert (left.is_done, left.step, left.saved) == (True, 10, (10,))
+    driver.leasing.ask("mine", driver.lease(), heeded={left.mark})
+    assert driver.receive() == LeaseAnswered(attempt="mine", other=None)
+
+
 @pytest.mark.parametrize(
     "changes",
-    [{"step": 60}, {"is_done": True}, {"sequences": {"lr": Constant(0.2).to_json()}}, {"stop": 6}],
+    [{"is_done": True, "step": 6}, {"sequences": {"lr": Constant(0.2).to_json()}}, {"stop": 6}],
     ids=str,
 )
 def test_lease_beside_another_range_is_granted(driver: Driver, changes: dict[str, Any]) -> None:

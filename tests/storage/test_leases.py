@@ -67,7 +67,7 @@ def test_take_is_refused_until_the_lease_expires(files: Files) -> None:
     assert leases.take(lease("h1"), NOW) is None
     assert leases.take(lease("h2"), NOW + 59) == lease("h1")
     assert leases.take(lease("h2"), NOW + 61) is None
-    assert leases.take(lease("h3"), NOW + 62, heed_saved=False) is None, "h2's ended with h1's"
+    assert leases.take(lease("h3"), NOW + 62, heeded=None) is None, "h2's ended with h1's"
 
 
 def test_lease_with_a_distant_end_is_not_held(files: Files) -> None:
@@ -82,7 +82,7 @@ def test_take_returns_a_done_lease_with_saved_states(files: Files) -> None:
     done = lease("h1", saved=(4,), is_done=True)
     leases.write(done)
     assert leases.take(lease("h2"), NOW) == done
-    assert leases.take(lease("h2"), NOW, heed_saved=False) is None
+    assert leases.take(lease("h2"), NOW, heeded=None) is None
     assert leases.read(ROOT, [KEY]) == [lease("h2")]
 
 

@@ -1,0 +1,47 @@
+"""Any pattern of branches behind and ahead: what several drivers train twice is counted.
+
+Drivers arrive and end at any moment, and requests to the store come in any order.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.driver.lease_world import Branch, Pattern, World
+
+STEPS = 24
+
+branches = st.builds(
+    Branch,
+    leaves_at=st.integers(1, STEPS),
+    gamma=st.sampled_from([0.1, 0.5]),
+    until=st.integers(2, STEPS),
+)
+patterns = st.builds(
+    Pattern,
+    branches=st.lists(branches, min_size=1, max_size=4).map(tuple),
+    workers=st.integers(1, 2),
+    saves_every=st.sampled_from([None, None, 3, 8]),
+    arrives_after=st.sampled_from([0, 0, 100, 300, 1000]) | st.integers(0, 3000),
+)
+
+
+def check(world: World) -> None:
+    world.run()
+    assert world.wrong_reports() == []
+    trained, distinct = world.trained.total(), len(world.trained)
+    assert trained == sum(driver.view.steps_executed for driver in world.drivers.values())
+    assert distinct + world.reported_repeats == trained
+
+
+@given(patterns=st.lists(patterns, min_size=2, max_size=2), seed=st.integers(0, 10**6))
+@settings(max_examples=40)
+def test_what_two_drivers_train_twice_is_reported(patterns: list[Pattern], seed: int) -> None:
+    check(World(patterns, seed))
+
+
+@given(patterns=st.lists(patterns, min_size=4, max_size=4), seed=st.integers(0, 10**6))
+@settings(max_examples=15)
+def test_what_four_drivers_train_twice_is_reported(patterns: list[Pattern], seed: int) -> None:
+    check(World(patterns, seed))
