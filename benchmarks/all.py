@@ -31,6 +31,7 @@ NAMES = (
     "decisions",
     "stragglers",
     "drivers",
+    "leases",
     "restart",
     "utilisation",
     "detection",

@@ -7,11 +7,12 @@ without leases drivers train the same steps twice, and nothing worse happens.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 
 from dasktune.driver.lease_messages import CommitsFound, LeaseAnswered, LeaseMessage
 from dasktune.driver.lease_requests import SaveRequests
@@ -286,32 +287,48 @@ def _around(
     lease: Lease, others: Iterable[Lease], heeded: Collection[LeaseMark | LeaseName]
 ) -> Lease | None:
     """Return the lease of others in whose steps a lease begins, else the next that it runs into."""
-    news = [
+    near = [
         other
         for other in others
-        if not (other.is_done and other.mark in heeded)
+        if other.root == lease.root
+        and max(lease.start, other.start) < min(lease.stop, _end(other))
         and (other.holder, other.key) not in heeded
-        and _overlap(lease, other)
+        and not (other.is_done and other.mark in heeded)
     ]
-    return min(news, key=lambda other: max(other.start - lease.start, 0), default=None)
+    path = _path(lease) if near else None
+    around = [other for other in near if path is not None and _overlap(lease.start, path, other)]
+    return min(around, key=lambda other: max(other.start - lease.start, 0), default=None)
 
 
-def _overlap(lease: Lease, other: Lease) -> bool:
-    """Return whether one of two leases begins on the path of the other, inside its steps.
+def _end(lease: Lease) -> Step:
+    """Return where a lease ends: an ended one has the steps that it came to."""
+    return lease.step if lease.is_done else lease.stop
 
-    An ended lease has the steps that it came to.
-    """
-    end = other.step if other.is_done else other.stop
-    first = max(lease.start, other.start)
-    if lease.root != other.root or not first < min(lease.stop, end):
+
+def _path(lease: Lease) -> Sequences | None:
+    """Return the sequences of a lease; None for invalid ones: anyone may have written it."""
+    try:
+        return _path_of(json.dumps(lease.sequences))
+    except RecursionError:
+        return None
+
+
+@lru_cache(10_000)
+def _path_of(document: str) -> Sequences | None:
+    try:
+        return {name: sequence_from_json(value) for name, value in json.loads(document).items()}
+    except (ConfigurationError, LookupError, RecursionError, TypeError, ValueError):
+        return None
+
+
+def _overlap(start: Step, path: Sequences, other: Lease) -> bool:
+    """Return whether one of two leases begins on the path of the other, inside its steps."""
+    other_path = _path(other)
+    if other_path is None:
         return False
     try:
-        own_path, other_path = (
-            {name: sequence_from_json(document) for name, document in each.sequences.items()}
-            for each in (lease, other)
-        )
-        common = shared_until(own_path, other_path, 0, first + 1)
+        common = shared_until(path, other_path, 0, max(start, other.start) + 1)
     except (ConfigurationError, LookupError, RecursionError, TypeError, ValueError):
-        return False  # anyone may have written it
+        return False
     # Where the other one begins later, its first state alone saves steps.
-    return common > lease.start and common >= other.start
+    return common > start and common >= other.start

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from dasktune.engine.timeouts import LEASE_LIMIT_SECONDS
@@ -116,7 +116,12 @@ class Lease:
 
     def to_bytes(self) -> bytes:
         """Return the lease as the content of a file."""
-        return json.dumps({"format": _FORMAT, "version": _VERSION, **asdict(self)}).encode()
+        return json.dumps(self.to_json()).encode()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the lease as a JSON document."""
+        values = {name: getattr(self, name) for name in _LEASE_FIELDS}
+        return {"format": _FORMAT, "version": _VERSION, **values}
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Lease | None:
@@ -148,6 +153,9 @@ class Lease:
         except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
             return None
         return lease if is_whole else None
+
+
+_LEASE_FIELDS = tuple(field.name for field in fields(Lease))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +198,7 @@ class HeldLeases:
     def to_bytes(self) -> bytes:
         """Return the object's content."""
         head = {"format": _HELD_FORMAT, "version": _VERSION}
-        leases = [json.loads(lease.to_bytes()) for lease in self.leases]
+        leases = [lease.to_json() for lease in self.leases]
         own = {"holder": self.holder, "study": self.study, "expires": self.expires}
         return json.dumps({**head, **own, "sees": self.sees, "leases": leases}).encode()
 
@@ -238,6 +246,7 @@ class Leases:
 
     def __init__(self, files: Files) -> None:
         self._files = files
+        self._objects: dict[str, tuple[bytes, HeldLeases]] = {}
 
     def take(
         self, lease: Lease, now: float, *, heeded: Collection[LeaseMark | LeaseName] | None = ()
@@ -320,14 +329,21 @@ class Leases:
             return []
         contents = self._files.read("", [layout.driver_path(holder) for holder in holders])
         held = (
-            None if content is None else HeldLeases.from_bytes(content.tobytes())
-            for content in contents
+            None if content is None else self._held_in(holder, content.tobytes())
+            for holder, content in zip(holders, contents, strict=True)
         )
-        return [
-            driver
-            for holder, driver in zip(holders, held, strict=True)
-            if driver is not None and driver.holder == holder
-        ]
+        return [driver for driver in held if driver is not None]
+
+    def _held_in(self, holder: str, content: bytes) -> HeldLeases | None:
+        """Return the leases in an object; one that is as it was is not parsed again."""
+        before = self._objects.get(holder)
+        if before is not None and before[0] == content:
+            return before[1]
+        held = HeldLeases.from_bytes(content)
+        if held is None or held.holder != holder:
+            return None
+        self._objects[holder] = content, held
+        return held
 
     def all(self, root: str) -> Iterator[tuple[str, float]]:
         """Yield path and time of the last write of each lease and save request below a root."""
