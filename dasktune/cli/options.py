@@ -127,6 +127,16 @@ class TimeoutFlags:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AuditFlags:
+    """The audits of a run: fields of `dasktune.cli.target.Place`."""
+
+    audit: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="Share of resumes that are trained again: 0 to 1."),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogFlags:
     """The log of a run: fields of `dasktune.cli.target.Place`."""
 

@@ -50,6 +50,8 @@ def as_text(study: Study, trials: Sequence[Trial]) -> str:
     else:
         best = _best(study, ranking(trials, study.direction))
     parts = [*best, *_failures(failed(trials)), savings_line(study.summary())]
+    differences = study.summary()["audits"]["differences"]
+    parts += ["\n".join(map(printable, text.splitlines())) for text in differences]
     if study.ending:
         parts.append(f"ended: {study.ending}")
     if study.limit is not None:

@@ -15,6 +15,7 @@ from dasktune.cli.options import (
     FAILED,
     STOPPED,
     AsJson,
+    AuditFlags,
     ClusterFlags,
     Config,
     LimitFlags,
@@ -67,6 +68,7 @@ def run(
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Train failed trials again.")
     ] = False,
+    audits: AuditFlags,
     log: LogFlags,
 ) -> None:
     """Run a study; go on where it was interrupted.
@@ -80,7 +82,7 @@ def run(
     from dasktune.logs import configure
 
     limits_of_run = Limits(**given(limits))
-    place = place_of(file.parent, given(cluster, timeouts, log))
+    place = place_of(file.parent, given(cluster, timeouts, audits, log))
     connect, timeouts_of_run = place.connecting(file.parent, given(jobs)), place.timeouts()
     _check_writable(report)
     with configure(*place.log):
@@ -95,6 +97,7 @@ def run(
             progress=progress,
             check=check,
             allow_failed_check=allow_failed_check,
+            audit=place.audit,
         )
         if retry_failed:
             study.retry_failed()

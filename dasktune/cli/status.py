@@ -21,6 +21,7 @@ from dasktune.cli.status_report import (
     waits_text,
 )
 from dasktune.cli.study_file import load
+from dasktune.driver.audit_notes import AuditFigures, figures_of
 from dasktune.driver.history import History
 from dasktune.driver.run_status import RunStatus
 from dasktune.errors import ConfigurationError, unknown
@@ -58,6 +59,8 @@ class StudyStatus:
         Steps of the stages that have ended.
     steps_audited
         Steps that checks and audits have trained, in no other figure.
+    audits
+        The results of audits of resumed stages.
     stages
         Number of ended stages, by how they ended.
     last_activity
@@ -83,6 +86,7 @@ class StudyStatus:
     steps_executed: int
     steps_repeated: int
     steps_audited: int
+    audits: AuditFigures
     stages: Mapping[str, int]
     last_activity: float
     read_at: float
@@ -124,6 +128,7 @@ class StudyStatus:
             + (f", {self.steps_repeated:,} of them repeated" if self.steps_repeated else "")
             + (f", {self.steps_audited:,} more by checks" if self.steps_audited else ""),
             f"  stages  {_counts(self.stages)}",
+            *self._audit_lines(),
             f"  last    {when}",
             *self._driver_lines(),
         ]
@@ -144,6 +149,13 @@ class StudyStatus:
                 f"  {name if not at else '':<7} {line}" for at, line in enumerate(shown_lines)
             ]
         return "\n".join(lines)
+
+    def _audit_lines(self) -> Iterator[str]:
+        """Yield the lines about audits: the figures, and what differed."""
+        if text := str(self.audits):
+            yield f"  audits  {text}"
+        for difference in self.audits.differences:
+            yield from (f"{'':10}{printable(line)}" for line in difference.splitlines())
 
     def _driver_lines(self) -> list[str]:
         """Return the lines about the driver and its workers."""
@@ -253,7 +265,7 @@ def _asked_of_file(path: Path, settings: Sequence[str]) -> tuple[str, str]:
 
 def _status(database: Database, row: StudyRow) -> StudyStatus:
     objective = objective_of(row.spec)
-    figures = database.figures(row.id)
+    figures, history = database.figures(row.id), History(database, row.id)
     is_single = len(objective.metrics) == 1
     now, run = time.time(), database.last_run(row.id)
     stages = database.failed_stages(row.id, MOST_FAILED)
@@ -268,7 +280,8 @@ def _status(database: Database, row: StudyRow) -> StudyStatus:
         steps_requested=figures.steps_requested,
         steps_executed=figures.steps_executed,
         steps_repeated=figures.steps_repeated,
-        steps_audited=History(database, row.id).steps_audited,
+        steps_audited=history.steps_audited,
+        audits=figures_of(history),
         stages=dict(figures.stages),
         last_activity=max(row.created, figures.last_end or 0.0),
         read_at=now,

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from dasktune.cli.options import (
     AsJson,
+    AuditFlags,
     ClusterFlags,
     LogFlags,
     SlurmFlags,
@@ -119,7 +120,8 @@ def _workers(folder: Path, run_options: Mapping[str, Any]) -> SlurmOptions:
     """Return the options of the workers' jobs, as `run` would make them."""
     cluster, jobs = group_of(ClusterFlags, run_options), group_of(SlurmFlags, run_options)
     timeouts, log = group_of(TimeoutFlags, run_options), group_of(LogFlags, run_options)
-    place = place_of(folder, given(cluster, timeouts, log))
+    audits = group_of(AuditFlags, run_options)
+    place = place_of(folder, given(cluster, timeouts, audits, log))
     return place.slurm_options(folder, given(jobs))
 
 

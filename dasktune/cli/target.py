@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dasktune.config_file import FILE, table_of
 from dasktune.errors import ConfigurationError, refuse, unknown
+from dasktune.graph.audits import audit_problems
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -49,6 +50,8 @@ class Place:
         Run in jobs of SLURM.
     step_timeout, silence_timeout
         Seconds; see `dasktune.Timeouts`.
+    audit
+        Share of the resumed stages that are audited; see `dasktune.create_study`.
     log_file, log_format, log_level
         The log of the run; see `dasktune.logs.configure`.
 
@@ -69,6 +72,7 @@ class Place:
     slurm: bool = False
     step_timeout: float | None = None
     silence_timeout: float | None = None
+    audit: float | None = None
     log_file: str | None = None
     log_format: str | None = None
     log_level: str | None = None
@@ -165,6 +169,8 @@ class Place:
         for name in ("insecure", "slurm"):
             if not isinstance(getattr(self, name), bool):
                 yield f"{_flag(name)} must be true or false, got {getattr(self, name)!r}"
+        if self.audit is not None:
+            yield from audit_problems(self.audit)
         for name in ("scheduler", *FILES):
             if not isinstance(getattr(self, name), str | None):
                 yield f"{_flag(name)} must be a text, got {getattr(self, name)!r}"

@@ -23,7 +23,7 @@ from dasktune.cluster.workers import Workers, client_hushed, connect_again, pool
 from dasktune.engine.timeouts import CLIENT_CLOSE_SECONDS, RESULT_SECONDS, SETTLE_SECONDS, Timeouts
 from dasktune.errors import ClusterError, InternalError
 from dasktune.graph.events import RunStage, SaveMissed, WorkerJoined, WorkerLost
-from dasktune.worker.job import JobPlan, StageSpec
+from dasktune.worker.job import AuditSpec, JobPlan, StageSpec
 from dasktune.worker.messages import (
     MessageError,
     PredictionAnswer,
@@ -32,7 +32,13 @@ from dasktune.worker.messages import (
     from_wire,
     receipt_from_wire,
 )
-from dasktune.worker.plugin import predicting, prefix_of, run_stage
+from dasktune.worker.plugin import (
+    audit_prefix_of,
+    predicting,
+    prefix_of,
+    run_audit,
+    run_stage,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +112,22 @@ class Submissions:
             pure=False,
         )
         return key
+
+    def audit(
+        self, worker: str, spec: AuditSpec, needs: Mapping[str, float]
+    ) -> Future[dict[str, Any]]:
+        """Send an audit to a worker, which begins it before its next stage."""
+        return self._client.submit(
+            run_audit,
+            self._plan.run,
+            spec.to_wire(),
+            key=(audit_prefix_of(self._plan.run), spec.stage.attempt),
+            workers=[worker],
+            resources=self._claims(worker, needs),
+            priority=1,
+            retries=0,
+            pure=False,
+        )
 
     def done(self) -> Iterator[str]:
         """Yield the attempts that Dask is done with."""

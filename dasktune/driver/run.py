@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dasktune.algos.base import Tuner
+from dasktune.driver.audit_notes import AuditFailure, counts_of
 from dasktune.driver.history import History, TunerPlace
 from dasktune.driver.recorder import Recorder
 from dasktune.driver.retention.evict import Evictor
@@ -18,6 +19,7 @@ from dasktune.engine.outcome import Outcome
 from dasktune.engine.timeouts import Timeouts
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError
+from dasktune.graph.audits import AuditDraw
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
 from dasktune.storage.retention import Retention
@@ -28,7 +30,24 @@ from dasktune.worker.job import JobPlan
 if TYPE_CHECKING:
     from distributed import Client
 
+    from dasktune.driver.audits import Audits
     from dasktune.driver.runner import DaskRunner, RunSnapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditTerms:
+    """The audits that a run shall have.
+
+    Parameters
+    ----------
+    share
+        Share of the resumed stages that are audited.
+    fail
+        Records that the trainer does not resume exactly, for all studies.
+    """
+
+    share: float
+    fail: Callable[[AuditFailure], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +70,8 @@ class StudyRun:
         What workers need to know; it names the run.
     engine, recorder, meter, timeouts
         As for `dasktune.driver.runner.DaskRunner`.
+    audits
+        What is audited, and what becomes of it; None without audits.
     retention
         The budget of the store; None without one.
     kept_elsewhere
@@ -70,6 +91,7 @@ class StudyRun:
     recorder: Recorder
     meter: Meter
     timeouts: Timeouts
+    audits: AuditTerms | None
     retention: Retention | None
     kept_elsewhere: Callable[[], frozenset[str]]
 
@@ -118,6 +140,7 @@ class StudyRun:
                 on_turn=on_turn,
                 on_safe=on_safe,
                 heartbeat=heartbeat,
+                audits=self._audits(),
             )
 
     def begin(self, now: float, capacity: int) -> Outcome:
@@ -131,6 +154,25 @@ class StudyRun:
             return "ended", place.ending
         limit = self.meter.reached()
         return ("interrupted", "") if limit is None else ("limit", limit)
+
+    def _audits(self) -> Audits | None:
+        """Return the audits of this run; a study goes on counting where its last run ended."""
+        from dasktune.driver.audits import Audits
+
+        terms = self.audits
+        if terms is None:
+            return None
+        notes = self.history.notes("run")
+        trained = sum({note["run"]: note["steps"] for note in notes}.values())
+        return Audits(
+            AuditDraw(terms.share, trained=trained, counts=counts_of(self.history)),
+            self.engine.view,
+            run=self.plan.run,
+            trainer=self.plan.code.qualname,
+            seed=self.plan.seed,
+            note=self.history.note,
+            fail=terms.fail,
+        )
 
     def _evictor(self) -> Evictor | None:
         if self.retention is None:

@@ -23,6 +23,7 @@ from dasktune.cluster.workers import Pool
 from dasktune.driver import attempts as attempting
 from dasktune.driver import shared_stages as sharing
 from dasktune.driver.attempts import AttemptLost, Attempts, Reached, StateDurable
+from dasktune.driver.audits import Audits, NoAudits
 from dasktune.driver.connection import AttemptFinished, ClusterMessage, Connection
 from dasktune.driver.heartbeat import Heartbeat, NoHeartbeat
 from dasktune.driver.lease_messages import (
@@ -124,6 +125,8 @@ class DaskRunner:
         Called with each outcome of the engine once its records are durable.
     heartbeat
         Writes the status of the run; None writes nothing.
+    audits
+        Train some steps again, and compare; None trains none.
     """
 
     def __init__(
@@ -140,8 +143,10 @@ class DaskRunner:
         on_turn: Callable[[RunSnapshot], None] | None = None,
         on_safe: Callable[[Outcome], None] | None = None,
         heartbeat: Heartbeat | None = None,
+        audits: Audits | None = None,
     ) -> None:
         self._heartbeat: Heartbeat | NoHeartbeat = heartbeat or NoHeartbeat()
+        self._audits: Audits | NoAudits = audits or NoAudits()
         self._engine = engine
         self._plan = plan
         self._recorder = recorder
@@ -210,6 +215,8 @@ class DaskRunner:
                     self._drain()
                     break
                 self._turn()
+            else:
+                self._finish_audits()
         except (KeyboardInterrupt, Exception) as error:
             self._attempts.trouble, self._can_save = None, not isinstance(error, StorageError)
             # A call of the tuner may have been broken off; what it is not told now, it is told
@@ -246,6 +253,7 @@ class DaskRunner:
         self._carry_out()
         self._cluster.check_futures()
         self._follow(self._attempts.check(self._now()))
+        self._audits.turn(self._cluster.submissions, self._wake)
         self._note_aside()
         self._check_workers()
         self._count()
@@ -270,6 +278,7 @@ class DaskRunner:
         match message:
             case StageMessages():
                 for stage_message in message.messages:
+                    self._audits.receive(stage_message)
                     self._follow(self._attempts.receive(stage_message, self._now()))
             case AttemptFinished():
                 self._future_done(message.attempt)
@@ -288,6 +297,7 @@ class DaskRunner:
             case LeaveAnnounced(worker=worker):
                 logger.info("worker %s leaves", worker, extra=about(worker=worker))
                 self._leaving.add(worker)  # may be heard of before it is known to be there
+                self._audits.leave(worker)
                 self._tell(WorkerLeaving(worker=worker))
             case LeaseAnswered() | LeaseChanged() | CommitsFound() | SavesRequested():
                 self._follow(self._sharing.receive(message))
@@ -423,6 +433,7 @@ class DaskRunner:
             logger.warning("worker %s is lost", worker, extra=about(worker=worker))
         self._leaving.discard(worker)
         self._predictions.lose(worker, is_blameless=is_blameless)
+        self._audits.lose(worker)
         self._follow(self._attempts.lose(worker, is_blameless=is_blameless))
 
     def _begin_anew(self) -> bool:
@@ -495,15 +506,33 @@ class DaskRunner:
         wanted = usable_slots(view, self._now(), left=self._engine.to_begin)
         pool.use(wanted, idle, slowest_step(view))
 
+    def _finish_audits(self) -> None:
+        """Wait for the audits under way, and for those that a study always has."""
+        while self._audits.turn(self._cluster.submissions, self._wake, is_last=True):
+            is_over = self._stop.is_set() or self._meter.reached() is not None
+            if is_over or not self._cluster.is_there():
+                return
+            self._beat()
+            for message in self._next_messages():
+                self._receive(message)
+            self._carry_out()
+            self._count()
+
+    def _wake(self) -> None:
+        """Begin the next turn of the loop; called from any thread."""
+        self._inbox.put(Tick())
+
     # ----------------------------------------------------------------------- Dask
 
     def _submit(self, order: RunStage) -> None:
         seed = self._plan.seed + self._engine.view.plan.seed_of(order.node)
         self._attempts.add(order, self._cluster.submissions.submit(order, seed))
+        self._audits.launched(order)
 
     def _drain(self) -> None:
         """Stop all stages at their next step and save them; a second ctrl-C ends that, too."""
         self._is_draining = True
+        self._audits.close()
         deadline = self._now() + DRAIN_SECONDS
         if self._recorder.is_broken:
             # What was decided since cannot be recorded, so it must not be done either.
@@ -527,6 +556,7 @@ class DaskRunner:
 
     def _close(self) -> None:
         try:
+            self._audits.close()
             self._attempts.close()
             self._orders.flush()
             self._say_what_is_safe()

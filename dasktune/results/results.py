@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from dasktune.algos.base import Tuner
 from dasktune.algos.curves import Predictor
+from dasktune.driver.audit_notes import figures_of
 from dasktune.driver.history import History, TunerPlace
 from dasktune.driver.reuse import KnownStates
 from dasktune.engine.event_log import Record, Replay, replay
@@ -190,6 +191,7 @@ class StudyResults:
             best_value=None if best is None else best.value,
             steps_beyond=steps_beyond(self.plan, self.records, stages),
             steps_audited=self.history.steps_audited,
+            audits=figures_of(self.history),
             suspensions=suspensions_of(stages),
         )
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean, pstdev
 from typing import TypedDict
 
+from dasktune.driver.audit_notes import AuditFigures
 from dasktune.engine.trials import TrialRecord
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.storage.database.schema import StageRow
@@ -38,6 +39,21 @@ class Suspensions(TypedDict):
     nbytes: Measurements
 
 
+class AuditResults(TypedDict):
+    """The audits of resumed stages: their number by result.
+
+    ``not_run`` counts those that were drawn and not done.
+    ``resumes`` counts the stages that resumed from a stored state. ``differences`` says what
+    differed, and which trials rest on it, in one text for each audit.
+    """
+
+    identical: int
+    differing: int
+    not_run: int
+    resumes: int
+    differences: list[str]
+
+
 class Summary(TypedDict):
     """Figures of a study; ``wall_seconds`` are of the wall clock.
 
@@ -46,6 +62,7 @@ class Summary(TypedDict):
     ``steps_repeated``, which had been trained before, and ``steps_beyond``, which a trial
     trained before its order to stop arrived. ``steps_reused`` were found in the store.
     ``steps_audited`` were trained by checks and audits, and are in no other figure.
+    ``audits`` is the result of the audits of resumed stages.
     ``merge_rate`` is requested by unique steps. ``worker_seconds`` is the time that workers
     spent on stages. ``suspensions`` is None if no trial was suspended.
     """
@@ -58,6 +75,7 @@ class Summary(TypedDict):
     steps_beyond: int
     steps_reused: int
     steps_audited: int
+    audits: AuditResults
     merge_rate: float
     wall_seconds: float
     worker_seconds: float
@@ -76,6 +94,7 @@ def summarise(
     best_value: float | None,
     steps_beyond: int = 0,
     steps_audited: int = 0,
+    audits: AuditFigures | None = None,
     suspensions: Suspensions | None = None,
 ) -> Summary:
     """Return the summary of a study from its plan and measurements."""
@@ -92,11 +111,23 @@ def summarise(
         steps_beyond=steps_beyond,
         steps_reused=max(0, existing - (steps_executed - steps_repeated - steps_beyond)),
         steps_audited=steps_audited,
+        audits=audits_of(audits or AuditFigures()),
         merge_rate=requested / unique if unique else 1.0,
         wall_seconds=wall_seconds,
         worker_seconds=worker_seconds,
         best_value=best_value,
         suspensions=suspensions,
+    )
+
+
+def audits_of(figures: AuditFigures) -> AuditResults:
+    """Return the figures of audits as a part of a summary."""
+    return AuditResults(
+        identical=figures.identical,
+        differing=figures.differing,
+        not_run=figures.not_run,
+        resumes=figures.resumes,
+        differences=list(figures.differences),
     )
 
 
@@ -200,4 +231,18 @@ def savings_line(summary: Summary) -> str:
     if summary["steps_reused"]:
         details.append(f"{summary['steps_reused']:,} found from other runs")
     line = f"trained {executed / requested:.0%} of the steps asked for ({', '.join(details)})"
-    return f"{line}, and {beyond:,} more than were asked for in the end" if beyond else line
+    line += f", and {beyond:,} more than were asked for in the end" if beyond else ""
+    audits = audits_text(summary)
+    return f"{line}; {audits}" if audits else line
+
+
+def audits_text(summary: Summary) -> str:
+    """Return the result of the audits in words; empty without any."""
+    audits = summary["audits"]
+    figures = AuditFigures(
+        identical=audits["identical"],
+        differing=audits["differing"],
+        not_run=audits["not_run"],
+        resumes=audits["resumes"],
+    )
+    return str(figures)

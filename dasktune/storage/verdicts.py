@@ -22,6 +22,10 @@ from dasktune.storage.redaction import showable
 
 _FORMAT, _VERSION = "dasktune-verdict", 1
 
+BY_AUDIT = {"found_by": "audit"}
+"""Part of the versions of a verdict that an audit found: a check of the same versions does not
+replace it."""
+
 
 class Verdicts:
     """The verdicts in a database and a store.
@@ -104,8 +108,10 @@ def binding(
 ) -> VerdictRow | None:
     """Return the verdict that decides for an environment, or None.
 
-    That is the last one of this environment. Without one, a trainer that failed elsewhere fails
-    here, too, until a check here says otherwise; one that passed elsewhere is unchecked here.
+    That is the failure that an audit found in this environment, whatever checks found since: they
+    train fewer steps. Else it is the last one of this environment. Without one, a trainer that
+    failed elsewhere fails here, too, until a check here says otherwise; one that passed elsewhere
+    is unchecked here.
 
     Parameters
     ----------
@@ -120,7 +126,8 @@ def binding(
     for verdict in verdicts:
         if verdict.rule >= rule:
             last[_environment(verdict.device, verdict.versions)] = verdict
-    here = last.get(_environment(device, versions))
+    audited = last.get(_environment(device, {**versions, **BY_AUDIT}))
+    here = last.get(_environment(device, versions)) if audited is None else audited
     failed = [verdict for verdict in last.values() if not verdict.ok]
     return here if here is not None else next(reversed(failed), None)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from dasktune.errors import ConfigurationError, name_problems, refuse, shown, unknown
 from dasktune.graph.attempts import LOOKAHEAD_SECONDS, DispatchOptions
+from dasktune.graph.audits import SHARE, audit_problems
 from dasktune.graph.save_policy import SavePolicy
 from dasktune.results.keep import DEFAULT
 from dasktune.storage.layout import slug
@@ -56,6 +57,7 @@ class StudyConfig:
     mirror: Any = field(default=None, repr=False)
     budget: str | int | None = None
     keep: str = DEFAULT
+    audit: float = SHARE
 
     def __post_init__(self) -> None:
         """Turn iterables into tuples and lists, then refuse all problems at once."""
@@ -179,6 +181,7 @@ class StudyConfig:
             yield f"name must be a string that is not empty, got {self.name!r}"
         if not isinstance(self.merge, bool):
             yield f"merge must be True or False, got {self.merge!r}"
+        yield from audit_problems(self.audit)
         if self.on_nan not in ("rank", "fail"):
             yield f"on_nan must be 'rank' or 'fail', got {self.on_nan!r}"
         if self.config is not None and not isinstance(self.config, Mapping):

@@ -17,6 +17,7 @@ from itertools import islice
 from typing import assert_never
 
 from dasktune.algos.base import Tuner
+from dasktune.driver.audit_notes import AUDIT_FAILED, AuditFailure
 from dasktune.engine.limits import Limits
 from dasktune.engine.timeouts import (
     FIRST_CHECK_LAST_SECONDS,
@@ -302,11 +303,32 @@ class TrainerChecks:
             )
         )
 
+    def record_audit(self, failure: AuditFailure) -> None:
+        """Record that an audit found a difference, for all studies that use this trainer.
+
+        Raises
+        ------
+        StorageError
+            If it cannot be recorded.
+        """
+        self._verdicts.record(
+            verdict(
+                self._results.row.spec["fingerprint"],
+                self._device,
+                ok=False,
+                text=failure.text,
+                steps=failure.steps,
+                by_audit=True,
+            )
+        )
+
     def _refuse(self, failure: str, allow_failed_check: bool) -> None:
         if not allow_failed_check:
+            is_audit = failure.startswith(AUDIT_FAILED)
+            reason = failure if is_audit else f"The check found: {failure}"
             raise ConfigurationError(
                 f"{self._name} must resume exactly for its trials to be merged: mend it, or use "
-                f"merge=False, or allow_failed_check=True. The check found: {failure}"
+                f"merge=False, or allow_failed_check=True. {reason}"
             )
 
     def _warn(self, text: str) -> None:

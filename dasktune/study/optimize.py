@@ -19,6 +19,7 @@ from dasktune.algos.stopping import beyond_bounds
 from dasktune.driver.history import TunerPlace
 from dasktune.driver.interrupt import interruptible
 from dasktune.driver.run import (
+    AuditTerms,
     StudyRun,
     begin_tuner,
     cluster_of,
@@ -30,6 +31,7 @@ from dasktune.engine.engine import Engine, refuse_objectives
 from dasktune.engine.limits import Limits, Meter, Used
 from dasktune.engine.timeouts import Timeouts
 from dasktune.errors import ConfigurationError, StorageError, TrainerError, refuse, unknown
+from dasktune.graph.audits import audit_problems
 from dasktune.results.keep import kept_elsewhere
 from dasktune.results.results import StudyResults
 from dasktune.results.rules import refuse_other_rule
@@ -107,6 +109,7 @@ class Optimizer:
         last_line: bool = True,
         check: bool = True,
         allow_failed_check: bool = False,
+        audit: float | None = None,
         timeouts: Timeouts | None = None,
     ) -> None:
         """Run a tuner until it has ended; a known one goes on where it was.
@@ -139,7 +142,10 @@ class Optimizer:
             earlier check. The check runs while the cluster starts, for 30 seconds or 1% of the
             steps at most. A recorded failure counts in any case.
         allow_failed_check
-            Merge trials although a check found that this trainer does not resume exactly.
+            Merge trials although a check found that this trainer does not resume exactly; there are
+            no audits then.
+        audit
+            As for `dasktune.create_study`, for this run; None takes that of the study.
         timeouts
             How long workers, their steps, the scheduler and the database may be silent;
             the defaults of `dasktune.Timeouts` if None.
@@ -159,11 +165,18 @@ class Optimizer:
             once.
         """
         callbacks, _ = tuple(callbacks), self._config.known_trainer
-        refuse(_run_problems(tuner, client, workers, limits, callbacks, timeouts))
+        audit = self._config.audit if audit is None else audit
+        refuse(
+            [
+                *_run_problems(tuner, client, workers, limits, callbacks, timeouts),
+                *audit_problems(audit),
+            ]
+        )
         refuse_objectives(tuner, self._results.objective)
         # Tuners have a state: the caller's stays as it is, and can be used again.
         tuner = copy.deepcopy(tuner)
         results, timeouts = self._results, timeouts or Timeouts()
+        is_audited = check and checks_are_on() and not allow_failed_check
         announcer = Announcer(self._study, callbacks, self._mirroring)
         with self.alone():
             results.catch_up()
@@ -198,7 +211,12 @@ class Optimizer:
                     ):
                         self._checks.finish(allow_failed_check)
                         results.is_current = False  # until all decisions have been written
-                        self._run(run, place, connected, progress, meter, announcer, timeouts)
+                        audits = self._audit_terms(audit if is_audited else 0.0)
+                        self._run(
+                            *(run, place, connected, progress, meter, announcer),
+                            timeouts=timeouts,
+                            audits=audits,
+                        )
                         results.is_current = True
                 finally:
                     announcer.end()
@@ -378,7 +396,9 @@ class Optimizer:
         progress: bool | None,
         meter: Meter,
         announcer: Announcer,
+        *,
         timeouts: Timeouts,
+        audits: AuditTerms | None,
     ) -> None:
         from dasktune.report.progress import display
 
@@ -398,6 +418,7 @@ class Optimizer:
             recorder=recorder_of(results, run, timeouts.waits),
             meter=meter,
             timeouts=timeouts,
+            audits=audits,
             retention=self._config.retention,
             kept_elsewhere=partial(kept_elsewhere, self._results.database, results.row.id),
         )
@@ -412,6 +433,12 @@ class Optimizer:
                 self.runner.run(started.begin)
             finally:
                 self.runner = None
+
+    def _audit_terms(self, share: float) -> AuditTerms | None:
+        """Return the terms of a run's audits; None without any: nothing is merged, or share 0."""
+        if not share or not self._results.options.merge:
+            return None
+        return AuditTerms(share=share, fail=self._checks.record_audit)
 
     def engine(self) -> Engine:
         """Return a new engine of the study."""

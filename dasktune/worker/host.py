@@ -14,6 +14,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from dasktune.engine.timeouts import PROGRESS_FLUSH_SECONDS, UNPLANNED_SAVE_SECONDS
 from dasktune.errors import (
@@ -28,9 +30,12 @@ from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import Snapshot, encode
 from dasktune.trainer.lifecycle import TrainerRun
 from dasktune.types import Step, Value
+from dasktune.worker.audit import AuditRun
+from dasktune.worker.control import Control
 from dasktune.worker.errors_in_words import in_words, sendable, spoils_process, where
-from dasktune.worker.job import Job, StageSpec
+from dasktune.worker.job import AuditSpec, Job, StageSpec
 from dasktune.worker.messages import (
+    AuditEnded,
     StageEnded,
     StageFailed,
     StageMessage,
@@ -44,6 +49,8 @@ from dasktune.worker.messages import (
 )
 
 Emit = Callable[[list[StageMessage]], None]
+
+Receipt = TypeVar("Receipt", covariant=True)
 
 SAVE_SHARE = 0.02
 """Share of training time that saving between the planned save-points may cost."""
@@ -61,41 +68,17 @@ SPARE_BYTES = 2**29
 """Largest snapshot whose memory is kept for the next one: fresh memory costs another copy."""
 
 
-class Control:
-    """The orders of other threads to an attempt; they may come before it starts.
+class HostedWork(Protocol[Receipt]):
+    """Training that a host carries out, one at a time."""
 
-    Attributes
-    ----------
-    ordered
-        When it was told to end at its next step (`time.monotonic`); None if it was not.
-    """
+    def train(self) -> Receipt:
+        """Train to the end, or to where it is told to stop."""
 
-    def __init__(self) -> None:
-        self.ordered: float | None = None
-        self._lock = threading.Lock()
-        self._saves: set[Step] = set()
-        self._stop_at: Step | None = None
-        self._position = -1
+    def failure(self, error: BaseException) -> Receipt:
+        """Return the receipt of training that raised."""
 
-    def save_at(self, step: Step) -> bool:
-        """Ask for a save at `step`; return whether the attempt had not passed it yet."""
-        with self._lock:
-            self._saves.add(step)
-            return self._position < step
-
-    def stop(self, at: Step | None) -> None:
-        """Ask the attempt to end at step `at`, or at its next step if None."""
-        with self._lock:
-            at = 0 if at is None else at
-            self._stop_at = at if self._stop_at is None else min(at, self._stop_at)
-            if self.ordered is None and at <= self._position + 1:
-                self.ordered = time.monotonic()
-
-    def passes(self, step: Step) -> tuple[bool, bool]:
-        """Record that `step` was reached; return whether to save and whether to stop."""
-        with self._lock:
-            self._position = step
-            return step in self._saves, self._stop_at is not None and step >= self._stop_at
+    def overdue(self, seconds: float, where: str) -> None:
+        """Report that a step took longer than so many seconds."""
 
 
 class Lineage:
@@ -168,7 +151,7 @@ class StageHost:
         self._leave = leave
         self._is_spoiled = False
         self._is_closed = False
-        self._stage: _StageRun | None = None
+        self._stage: HostedWork[Any] | None = None
         self._thread = 0
         self.store = store or CheckpointStore(job.store)
         self._pending_bytes = pending_bytes
@@ -224,32 +207,63 @@ class StageHost:
 
     def run(self, spec: StageSpec) -> StageEnded:
         """Train one stage; return a receipt. Errors of user code come back as data."""
-        control = self.control(spec.attempt)
+        stage = _StageRun(self, spec, self._new_control(spec.attempt))
+        receipt = self._carry_out(stage, spec.attempt)
+        return self.skip(spec) if receipt is None else receipt
+
+    def audit(self, spec: AuditSpec) -> AuditEnded:
+        """Train steps again that are trained already, and compare; nothing is saved or sent.
+
+        No stage can go on from the trainer that was kept before: both may have used the
+        generators of this process.
+        """
+        name = spec.stage.attempt
+        audit = AuditRun(
+            spec,
+            self._new_control(name),
+            job=self.job,
+            store=self.store,
+            begin=lambda sequences: self.new_lineage_at(spec.stage, sequences).run,
+            on_step=partial(self._note_step, True),
+            on_wait=partial(self._note_step, False),
+        )
+        self._warm = None
+        receipt = self._carry_out(audit, name)
+        if receipt is None:
+            with self._lock:
+                self._forget(name)
+        return audit.dropped() if receipt is None else receipt
+
+    def _note_step(self, has_begun: bool) -> None:
+        self.step_began = time.monotonic() if has_begun else None
+
+    def _new_control(self, attempt: str) -> Control:
+        control = self.control(attempt)
         if control is None:
-            raise InternalError(f"attempt {spec.attempt} was run here before")
-        stage = _StageRun(self, spec, control)
+            raise InternalError(f"attempt {attempt} was run here before")
+        return control
+
+    def _carry_out(self, work: HostedWork[Receipt], attempt: str) -> Receipt | None:
+        """Train in this thread; return the receipt, or None once the host is closed."""
         with self._lock:  # what began before the host was closed is waited for
-            is_over = self._is_spoiled or self._is_closed
-            if not is_over:
-                self._stage, self._running, self._is_abandoned = stage, spec.attempt, False
-        if is_over:
-            return self.skip(spec)
+            if self._is_spoiled or self._is_closed:
+                return None
+            self._stage, self._running, self._is_abandoned = work, attempt, False
         self._thread = threading.get_ident()
         try:
-            receipt = stage.train()
+            return work.train()
         except BaseException as error:  # noqa: BLE001 - SystemExit in user code kills a worker
             self._warm = None
             if spoils_process(error):
                 self._is_spoiled = True
                 self._leave()
-            receipt = stage.failure(error)
+            return work.failure(error)
         finally:
             self._stage = self.step_began = None
             with self._lock:
-                self._forget(spec.attempt)
+                self._forget(attempt)
                 self._running = None
                 self._ended.notify_all()
-        return receipt
 
     def give_up(self, seconds: float, *, stood_still: float = 0.0) -> None:
         """Report a step that has taken too long; this process trains no more then.
@@ -299,6 +313,11 @@ class StageHost:
         warm, self._warm = self._warm, None
         if warm is not None and warm.key == key and not warm.is_lost:
             return warm
+        return self.new_lineage_at(spec, sequences)
+
+    def new_lineage_at(self, spec: StageSpec, sequences: Mapping[str, Sequence]) -> Lineage:
+        """Return a new trainer that holds the state at the stage's start."""
+        key = Chain(spec.chain[0], bytes.fromhex(spec.chain[1]), spec.chain[2]).key
         job = self.job
         first = {name: sequence(0) for name, sequence in sequences.items()}
         if spec.start == 0:

@@ -6,12 +6,13 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from typing import Any
 from uuid import uuid4
 
 from dasktune.errors import ClusterError
 from dasktune.trainer.code import TrainerCode, unpack
 from dasktune.trainer.environment import environment
-from dasktune.types import Step
+from dasktune.types import Metrics, Step
 from dasktune.worker.gpus import has_gpus_of_its_own, sees_too_many
 
 _INTERPRETER = uuid4().hex
@@ -124,6 +125,40 @@ class StageSpec:
     def to_wire(self) -> dict[str, object]:
         """Return the fields as plain data, which a scheduler may unpickle."""
         return {entry.name: getattr(self, entry.name) for entry in fields(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditSpec:
+    """One audit: steps to train again, and what must come out; plain data, as it travels.
+
+    Parameters
+    ----------
+    stage
+        The steps, from a stored state or from step 0; its attempt is the name of the audit.
+    metrics
+        The metrics that are stored, by step.
+    states
+        The keys of the states that are stored, by step.
+    """
+
+    stage: StageSpec
+    metrics: Mapping[Step, Metrics]
+    states: Mapping[Step, str]
+
+    def to_wire(self) -> dict[str, object]:
+        """Return it as plain data, which a scheduler may unpickle."""
+        metrics = [(step, dict(values)) for step, values in self.metrics.items()]
+        states = list(self.states.items())
+        return {"stage": self.stage.to_wire(), "metrics": metrics, "states": states}
+
+    @classmethod
+    def from_wire(cls, content: Mapping[str, Any]) -> AuditSpec:
+        """Return the audit that plain data describe."""
+        return cls(
+            stage=StageSpec(**content["stage"]),
+            metrics=dict(content["metrics"]),
+            states=dict(content["states"]),
+        )
 
 
 def open_job(

@@ -185,6 +185,38 @@ class PredictionAnswer:
     answer: Mapping[str, Any] | str | None
 
 
+AuditStatus = Literal["identical", "differs", "missing", "dropped", "failed"]
+"""How an audit ended. ``missing``: its first state is not in the store; ``dropped``: it was told to
+end; ``failed``: the trainer raised."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEnded:
+    """The receipt of an audit.
+
+    Parameters
+    ----------
+    audit, step, status
+        The name of the audit, and where and how it ended.
+    steps
+        Number of steps that it trained.
+    compared
+        Number of steps whose metrics or states were compared.
+    differences
+        The path and the reason of each difference.
+    message
+        Why it failed; empty if it did not.
+    """
+
+    audit: str
+    step: Step
+    status: AuditStatus
+    steps: int = 0
+    compared: int = 0
+    differences: tuple[tuple[str, str], ...] = ()
+    message: str = ""
+
+
 WorkerMessage = StageMessages | LeaveAnnounced | PredictionAnswer
 """All that workers send to the driver."""
 
@@ -192,7 +224,7 @@ _MESSAGES: Mapping[str, type] = {kind.__name__: kind for kind in get_args(Worker
 _STAGE_MESSAGES: Mapping[str, type] = {kind.__name__: kind for kind in get_args(StageMessage)}
 
 
-def to_wire(message: WorkerMessage | StageMessage) -> dict[str, Any]:
+def to_wire(message: WorkerMessage | StageMessage | AuditEnded) -> dict[str, Any]:
     """Return a message as plain data."""
     kind: type[Any] = type(message)
     content: dict[str, Any] = {name: getattr(message, name) for name in _FIELDS[kind]}
@@ -222,6 +254,17 @@ def receipt_from_wire(content: object) -> StageEnded:
         If it is malformed.
     """
     return cast(StageEnded, _read(content, {"StageEnded": StageEnded}))
+
+
+def audit_from_wire(content: object) -> AuditEnded:
+    """Return the receipt of an audit that plain data describe.
+
+    Raises
+    ------
+    MessageError
+        If it is malformed.
+    """
+    return cast(AuditEnded, _read(content, {"AuditEnded": AuditEnded}))
 
 
 def _read(content: object, known: Mapping[str, type]) -> object:
@@ -272,6 +315,18 @@ def _status(value: object) -> str:
     if value not in get_args(StageStatus):
         raise ValueError(f"one of {', '.join(get_args(StageStatus))}, got {_short(value)}")
     return cast(str, value)
+
+
+def _audit_status(value: object) -> str:
+    if value not in get_args(AuditStatus):
+        raise ValueError(f"one of {', '.join(get_args(AuditStatus))}, got {_short(value)}")
+    return cast(str, value)
+
+
+def _difference(value: object) -> tuple[str, str]:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise ValueError(f"a path and a reason, got {_short(value)}")
+    return _text(value[0]), _text(value[1])
 
 
 def _metrics(value: object) -> StepMetrics:
@@ -342,11 +397,13 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "float": _number,
     "bool": _flag,
     "StageStatus": _status,
+    "AuditStatus": _audit_status,
     "int | None": _or_none(_count),
     "float | None": _or_none(_number),
     "tuple[Step, ...]": _each(_count, _are_counts),
     "tuple[float, ...]": _each(_number, _are_numbers),
     "tuple[StepMetrics, ...]": _each(_metrics, _are_metrics),
+    "tuple[tuple[str, str], ...]": _each(_difference),
     "tuple[StageMessage, ...]": _each(lambda value: _read(value, _STAGE_MESSAGES)),
     "Mapping[str, Any] | str | None": _answer,
 }
@@ -354,7 +411,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
 
 _FIELDS: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
     kind: {field.name: _READERS[str(field.type)] for field in fields(kind)}
-    for kind in (*get_args(WorkerMessage), *get_args(StageMessage))
+    for kind in (*get_args(WorkerMessage), *get_args(StageMessage), AuditEnded)
 }
 """What reads each field of a message, by its class."""
 

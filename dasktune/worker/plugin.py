@@ -30,7 +30,7 @@ from dasktune.engine.timeouts import (
     STEP_WATCH_SECONDS,
 )
 from dasktune.trainer.isolation import give_own_generator
-from dasktune.worker.job import JobPlan, StageSpec, open_job, this_process
+from dasktune.worker.job import AuditSpec, JobPlan, StageSpec, open_job, this_process
 from dasktune.worker.messages import (
     LeaveAnnounced,
     PredictionAnswer,
@@ -326,13 +326,19 @@ def predicting(run: str) -> str:
 
 
 def is_stage_key(key: object, run: str) -> bool:
-    """Whether a Dask key names a stage of a run."""
-    return isinstance(key, tuple) and len(key) > 1 and key[0] == prefix_of(run)
+    """Whether a Dask key names a stage of a run, or an audit."""
+    names = (prefix_of(run), audit_prefix_of(run))
+    return isinstance(key, tuple) and len(key) > 1 and key[0] in names
 
 
 def prefix_of(run: str) -> str:
     """Return the first part of a run's Dask keys, which decides colour and progress bar."""
     return run.rpartition("-")[0] + ":stage"
+
+
+def audit_prefix_of(run: str) -> str:
+    """Return the first part of the Dask keys of a run's audits."""
+    return run.rpartition("-")[0] + ":audit"
 
 
 def run_stage(
@@ -355,6 +361,20 @@ def run_stage(
         before["status"] == "trained" and before["step"] == stage.start
     )
     return to_wire(plugin.host.run(stage) if came_to_its_end else plugin.host.skip(stage))
+
+
+def run_audit(run: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Train steps again on the worker that calls this, and compare; return a receipt.
+
+    Parameters
+    ----------
+    run
+        Name of the driver's run.
+    spec
+        A `dasktune.worker.job.AuditSpec` as plain data.
+    """
+    plugin = cast(StagePlugin, get_worker().plugins[run])
+    return to_wire(plugin.host.audit(AuditSpec.from_wire(spec)))
 
 
 def greet(run: str, dask_worker: Worker) -> dict[str, object]:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from dasktune import Limits
 from dasktune.cli.options import (
+    AuditFlags,
     ClusterFlags,
     LimitFlags,
     LogFlags,
@@ -58,6 +59,7 @@ def test_given_leaves_out_options_without_a_value() -> None:
     [
         (ClusterFlags, Place),
         (TimeoutFlags, Place),
+        (AuditFlags, Place),
         (LogFlags, Place),
         (SlurmFlags, SlurmOptions),
     ],
@@ -67,7 +69,8 @@ def test_fields_of_a_group_are_fields_of_its_value(group: Any, kind: Any) -> Non
 
 
 def test_groups_cover_all_fields_that_run_and_submit_can_set() -> None:
-    assert names(ClusterFlags) | names(TimeoutFlags) | names(LogFlags) == names(Place)
+    groups = (ClusterFlags, TimeoutFlags, AuditFlags, LogFlags)
+    assert set().union(*map(names, groups)) == names(Place)
     assert names(LimitFlags) == names(Limits)
     assert {f"driver_{name}" for name in names(DriverOptions)} - names(DriverFlags) == {
         "driver_prologue"

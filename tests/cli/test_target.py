@@ -67,7 +67,7 @@ def test_cluster_flag_replaces_the_cluster_of_the_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("toml", "message"),
     [
-        ("[run]\nworker = 2", "[run]: unknown option 'worker'; known: gpus_per_worker, insecure"),
+        ("[run]\nworker = 2", "[run]: unknown option 'worker'; known: audit, gpus_per_worker"),
         ("[runs]\nworkers = 2", "unknown table 'runs'; known: run, slurm"),
         ("run = 3", "run must be a table, got 3"),
         ("[run", "must be a TOML file"),

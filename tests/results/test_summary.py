@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dasktune.driver.audit_notes import AuditFigures
 from dasktune.engine.trials import TrialRecord
 from dasktune.graph.plan import SearchPlan
-from dasktune.results.summary import Summary, savings_line, steps_beyond, summarise
+from dasktune.results.summary import Summary, audits_of, savings_line, steps_beyond, summarise
 from dasktune.sequences import Constant, MultiStep
 from dasktune.storage.database.schema import StageRow
 from dasktune.types import TrialState
@@ -138,6 +139,7 @@ def test_savings_line_has_the_savings() -> None:
         steps_beyond=0,
         steps_reused=40,
         steps_audited=18,
+        audits=audits_of(AuditFigures()),
         merge_rate=1.6,
         wall_seconds=1.0,
         worker_seconds=1.0,
@@ -147,3 +149,8 @@ def test_savings_line_has_the_savings() -> None:
         "trained 41% of the steps asked for (82 of 200, 2 repeated, 40 found from other runs)"
     )
     assert savings_line({**numbers, "steps_requested": 0}) == "no trial came to a report"
+    audited = audits_of(AuditFigures(identical=31, resumes=31))
+    assert savings_line({**numbers, "audits": audited}) == (
+        "trained 41% of the steps asked for (82 of 200, 2 repeated, 40 found from other runs); "
+        "audited 31 resumes: all identical"
+    )

@@ -5,10 +5,11 @@ The first line of a docstring is what the table of trainers says about the kind.
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -652,6 +653,26 @@ class ForgottenPosition(Descent):
 
     def noise(self) -> float:
         return next(self.batches)
+
+
+def summing(steps: int) -> Generator[float, float, None]:
+    """Take a number at a time; give their sum after so many, else 0."""
+    given, result = 0.0, 0.0
+    for count in itertools.count(1):
+        given += yield result
+        given, result = (0.0, given) if count % steps == 0 else (given, 0.0)
+
+
+class SlowAccumulation(Descent):
+    """Errors summed over 8 steps in a Python generator, not in the state"""
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        super().build(hp)
+        self.sums = summing(8)
+        next(self.sums)
+
+    def noise(self) -> float:
+        return self.sums.send(1.0 + float(self.state["weights"].sum()))
 
 
 COUNTER = {"calls": 0}

@@ -17,10 +17,13 @@ from distributed import Client, LocalCluster
 import dasktune as dt
 from dasktune.errors import TrainerError
 from dasktune.sequences import Constant, MultiStep, Sequence
+from dasktune.storage.verdicts import Verdicts
 from dasktune.study.study import Study
 from dasktune.trainer.base import problems_of
 from dasktune.trainer.check_resume import ResumeReport, check_resume
 from dasktune.trainer.check_resume.new_process import run_in_new_process
+from dasktune.trainer.check_resume.verdict import verdict
+from dasktune.trainer.check_switch import SWITCH
 from dasktune.trainer.code import pack, unpack
 from dasktune.trainer.isolation import give_own_generator
 from dasktune.trainer.lifecycle import run_alone
@@ -46,7 +49,8 @@ class Outcome(Enum):
 
     EXACT = "exact"
     STOPPED = "stopped"
-    SILENT = "**silent**, unless it was checked"
+    AUDITED = "found by an audit"
+    SILENT = "**silent** with `check=False`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +62,10 @@ class Row:
     name
         The class in `kinds`.
     outcome
-        The outcome if the study did not check the trainer.
+        The outcome.
     sign
-        The beginning of the error that stops it, or the difference that the check names.
+        The beginning of the error that stops it, or the difference that the check, or an audit,
+        names.
     """
 
     name: str
@@ -75,6 +80,8 @@ class Row:
                 return ""
             case Outcome.STOPPED:
                 return f"the trial fails: `{self.sign}`"
+            case Outcome.AUDITED:
+                return f"the check passes, an audit names `{self.sign}`"
             case Outcome.SILENT:
                 return f"the check names `{self.sign}`"
 
@@ -95,6 +102,10 @@ def stopped(name: str, sign: str) -> Row:
 
 def silent(name: str, sign: str) -> Row:
     return Row(name=name, outcome=Outcome.SILENT, sign=sign)
+
+
+def audited(name: str, sign: str) -> Row:
+    return Row(name=name, outcome=Outcome.AUDITED, sign=sign)
 
 
 OUTSIDE = "something outside the state"
@@ -138,6 +149,7 @@ ROWS = [
     silent("ForgottenMomentum", "trainer.state['momentum']"),
     silent("ForgottenCounter", "trainer.calls"),
     silent("ForgottenPosition", OUTSIDE),
+    audited("SlowAccumulation", "state['state']['weights']"),
     silent("ModuleGlobal", "global COUNTER['calls']"),
     silent("ClassAttribute", "len(ClassAttribute.calls)"),
     silent("DefaultArgument", "len(default calls of DefaultArgument.noise)"),
@@ -150,7 +162,7 @@ ROWS = [
 
 def merged(kind: type, folder: Path, client: Client) -> Study:
     """Return a study of four trials that share their beginnings, once it has run."""
-    study = dt.create_study(kind, name="kinds", storage=folder, metric="loss")
+    study = dt.create_study(kind, name="kinds", storage=folder, metric="loss", load_if_exists=True)
     grid = dt.algos.Grid(dt.Space(lr=RATES), max_steps=STEPS)
     study.optimize(grid, client=client, progress=False)
     return study
@@ -221,9 +233,38 @@ def test_merged_study_has_the_outcome_of_the_table(
             assert errors
             assert all(row.sign in error for error in errors), errors
             assert not wrong
-        case Outcome.SILENT:
+        case Outcome.AUDITED | Outcome.SILENT:
             assert not errors
             assert wrong
+    study.close()
+
+
+def passed(kind: type, folder: Path) -> None:
+    """Record that a check has passed a trainer: whatever it does is left to the audits."""
+    study = dt.create_study(kind, name="kinds", storage=folder, metric="loss")
+    verdicts = Verdicts(study.results.database, study.results.store.files)
+    verdicts.record(verdict(study.results.row.spec["fingerprint"], "cpu", ok=True, text="passed"))
+    study.close()
+
+
+@pytest.mark.process
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_audit_agrees_with_the_table(
+    row: Row, tmp_path: Path, one_thread: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SWITCH, "on")
+    passed(row.kind, tmp_path)
+    if row.outcome in (Outcome.AUDITED, Outcome.SILENT):
+        with pytest.raises(TrainerError, match="audit failed") as caught:
+            merged(row.kind, tmp_path, one_thread)
+        assert row.outcome is Outcome.SILENT or row.sign in str(caught.value)
+        return
+    study = merged(row.kind, tmp_path, one_thread)
+    audits = study.summary()["audits"]
+    if row.outcome is Outcome.EXACT:
+        assert (audits["identical"], audits["differing"]) == (1, 0)
+        assert study.summary()["steps_executed"] == UNIQUE, "steps of audits are counted apart"
     study.close()
 
 
@@ -238,7 +279,7 @@ def checked(row: Row) -> ResumeReport:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_check_agrees_with_the_table(row: Row) -> None:
     match row.outcome:
-        case Outcome.EXACT:
+        case Outcome.EXACT | Outcome.AUDITED:
             report = checked(row)
             assert report.ok, str(report)
             assert report.unchecked == ()

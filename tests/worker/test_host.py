@@ -17,7 +17,8 @@ from dasktune.graph.keys import Chain, encode_at
 from dasktune.sequences import Constant
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import encode
-from dasktune.worker.host import PENDING_WRITES, Control, StageHost
+from dasktune.worker.control import Control
+from dasktune.worker.host import PENDING_WRITES, StageHost
 from dasktune.worker.job import Job, StageSpec
 from dasktune.worker.messages import (
     StageEnded,

@@ -219,7 +219,7 @@ class VerdictRow:
     device
         Kind of device, such as ``cpu`` or ``cuda``.
     versions
-        Versions of Python and the libraries by name.
+        Versions of Python and the libraries by name; ``found_by`` if an audit found it.
     ok
         Whether the trainer resumes exactly, as far as the check reached.
     text

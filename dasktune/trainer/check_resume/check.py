@@ -191,7 +191,7 @@ def check_resume(
         code=pack(trainer_class), config=config or {}, seed=seed, device=device, limit=limit
     )
     whole, rest = _findings(plan, given, run)
-    tolerance = _tolerance(trainer_class, device)
+    tolerance = tolerance_of(trainer_class, device)
     harmless = tuple(getattr(trainer_class, "harmless_differences", ()))
     spans = rest["spans"]
     differences = [
@@ -345,7 +345,8 @@ def _free_in_one_go(free: Step, plan: CheckPlan) -> Step:
     return total if total > plan.spans[0].split else 0
 
 
-def _tolerance(trainer_class: type, device: str) -> float:
+def tolerance_of(trainer_class: type, device: str) -> float:
+    """Return the relative difference of numbers that is allowed; 0 means bit for bit."""
     if not is_cuda(device) or getattr(trainer_class, "deterministic", False):
         return 0.0
     return GPU_TOLERANCE

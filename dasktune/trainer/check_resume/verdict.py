@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import VerdictRow
-from dasktune.storage.verdicts import Verdicts, binding
+from dasktune.storage.verdicts import BY_AUDIT, Verdicts, binding
 from dasktune.trainer.environment import environment
 from dasktune.types import Step
 
@@ -26,9 +26,10 @@ def verdict(
     text: str,
     splits: Sequence[Step] = (),
     steps: Step = 0,
+    by_audit: bool = False,
     clock: Callable[[], float] = time.time,
 ) -> VerdictRow:
-    """Return the verdict of a check that ran in this process's environment.
+    """Return the verdict of a check, or of an audit, that ran in this process's environment.
 
     Parameters
     ----------
@@ -38,6 +39,8 @@ def verdict(
         The device of the check, such as ``cuda:0``.
     ok, text, splits, steps
         As in `ResumeReport`.
+    by_audit
+        Whether an audit found it: then no check takes it back, since audits see more.
     clock
         Returns the time in epoch seconds.
     """
@@ -45,7 +48,7 @@ def verdict(
         fingerprint=fingerprint,
         rule=RULE,
         device=_kind(device),
-        versions=_versions(),
+        versions=_versions() | (BY_AUDIT if by_audit else {}),
         ok=ok,
         text=text,
         splits=list(splits),

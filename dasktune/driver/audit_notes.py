@@ -1,0 +1,93 @@
+"""The notes that audits leave in a study: how many there were, and what they found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dasktune.driver.history import AUDITED, History
+from dasktune.engine.event_log import Record
+from dasktune.graph.audits import AuditCounts
+from dasktune.types import Step
+
+AUDIT_FAILED = "audit failed"
+"""Begins the text of what an audit found."""
+
+RESUMES = "resumes"
+"""Kind of the note that a run with audits leaves at its end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditFailure:
+    """A difference that an audit found: in words, and the steps that the audit trained."""
+
+    text: str
+    steps: Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditFigures:
+    """The audits of a study.
+
+    Parameters
+    ----------
+    identical
+        Number of audits that found no difference.
+    differing
+        Number of audits that found one.
+    not_run
+        Number of audits that were drawn and not done.
+    resumes
+        Number of stages that resumed from a stored state.
+    differences
+        What differed, in words.
+
+    Examples
+    --------
+    >>> print(AuditFigures(identical=31, resumes=1204))
+    audited 31 of 1,204 resumes: all identical
+    """
+
+    identical: int = 0
+    differing: int = 0
+    not_run: int = 0
+    resumes: int = 0
+    differences: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return them in words; empty without any."""
+        audited = self.identical + self.differing
+        if not audited:
+            return f"audited no resume, {self.not_run:,} drawn" if self.not_run else ""
+        result = f"{self.differing:,} not identical" if self.differing else "all identical"
+        resumes = max(audited, self.resumes)
+        of_all = f"{audited:,} of {resumes:,}" if resumes > audited else f"{audited:,}"
+        text = f"audited {of_all} resume{'s' if resumes > 1 else ''}: {result}"
+        return text + (f", {self.not_run:,} more drawn and not done" if self.not_run else "")
+
+
+def figures_of(history: History) -> AuditFigures:
+    """Return the figures of a study's audits from its notes."""
+    audits, runs = _audits_of(history), history.notes(RESUMES)
+    results = [note["audit"] for note in audits]
+    return AuditFigures(
+        identical=results.count("identical"),
+        differing=results.count("differs"),
+        not_run=sum(note["not_run"] for note in runs),
+        resumes=max((note["resumes"] for note in runs), default=0),
+        differences=tuple(note["text"] for note in audits if note["text"]),
+    )
+
+
+def counts_of(history: History) -> AuditCounts:
+    """Return the audits of a study's runs so far, as the next run goes on from them."""
+    figures = figures_of(history)
+    return AuditCounts(
+        resumes=figures.resumes,
+        audits=figures.identical + figures.differing,
+        steps=sum(note["steps"] for note in _audits_of(history)),
+    )
+
+
+def _audits_of(history: History) -> list[Record]:
+    """Return the notes of audits: checks leave notes of the same kind."""
+    return [note for note in history.notes(AUDITED) if "audit" in note]

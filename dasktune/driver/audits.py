@@ -1,0 +1,347 @@
+"""The audits of a run: sent to workers, and what they found.
+
+`dasktune.graph.audits` draws them. An audit goes to an idle worker; if there is none, to one that
+runs it before its next stage, which waits no longer than the audit takes. One whose worker leaves
+or is lost is dropped, and so are all when the run ends.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dasktune.driver.audit_notes import AUDIT_FAILED, RESUMES, AuditFailure
+from dasktune.driver.history import AUDITED
+from dasktune.engine.timeouts import RESULT_SECONDS
+from dasktune.errors import StorageError, TrainerError
+from dasktune.graph.audits import (
+    Audit,
+    AuditDraw,
+    measured_on,
+    resting_on,
+    stored_on,
+)
+from dasktune.graph.events import RunStage
+from dasktune.graph.view import RunView
+from dasktune.logs import trials_text
+from dasktune.types import Step
+from dasktune.worker.job import AuditSpec, StageSpec
+from dasktune.worker.messages import (
+    AuditEnded,
+    MessageError,
+    StageEnded,
+    StageMessage,
+    StateSaved,
+    audit_from_wire,
+)
+
+if TYPE_CHECKING:
+    from distributed import Future
+
+logger = logging.getLogger(__name__)
+
+MOST_TRIALS = 20
+"""Trials that an error names."""
+
+
+class Submitter(Protocol):
+    """Sends audits to workers."""
+
+    def audit(
+        self, worker: str, spec: AuditSpec, needs: Mapping[str, float]
+    ) -> Future[dict[str, Any]]:
+        """Send an audit to a worker; return its receipt, as a future."""
+
+
+class NoAudits:
+    """A run without audits."""
+
+    def launched(self, order: RunStage) -> None:
+        """Do nothing."""
+
+    def receive(self, message: StageMessage) -> None:
+        """Do nothing."""
+
+    def leave(self, worker: str) -> None:
+        """Do nothing."""
+
+    def lose(self, worker: str) -> None:
+        """Do nothing."""
+
+    def turn(
+        self, submitter: Submitter, wake: Callable[[], None], *, is_last: bool = False
+    ) -> bool:
+        """Return False: nothing is under way."""
+        return False
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Running:
+    """An audit on a worker."""
+
+    key: str
+    audit: Audit
+    worker: str
+    future: Future[dict[str, Any]]
+
+
+class Audits:
+    """The audits of one run.
+
+    Parameters
+    ----------
+    draw
+        Draws them.
+    view
+        The run as the engine has it.
+    run
+        Names the run.
+    trainer
+        Name of the trainer's class.
+    seed
+        The study's training seed.
+    note
+        Adds a note of a kind to the study.
+    fail
+        Records that the trainer does not resume exactly, for all studies.
+    """
+
+    def __init__(
+        self,
+        draw: AuditDraw,
+        view: RunView,
+        *,
+        run: str,
+        trainer: str,
+        seed: int,
+        note: Callable[..., None],
+        fail: Callable[[AuditFailure], None],
+    ) -> None:
+        self._draw, self._view = draw, view
+        self._run, self._trainer, self._seed = run, trainer, seed
+        self._note, self._fail = note, fail
+        self._steps_before = view.steps_executed
+        self._running: dict[str, _Running] = {}
+        self._leaving: set[str] = set()
+        self._workers: dict[str, str] = {}
+        """The workers of the stages of which something is still to be heard."""
+        self._sent = 0
+        self._dropped = 0
+        self._is_closed = False
+
+    def launched(self, order: RunStage) -> None:
+        """Note a stage that was sent to its worker."""
+        if order.start < order.stop:
+            self._workers[order.attempt] = order.worker
+            self._draw.launched(order.attempt, order.node, order.start)
+
+    def receive(self, message: StageMessage) -> None:
+        """Note what a worker says of a stage."""
+        match message:
+            case StateSaved(attempt=attempt):
+                if message.by == attempt:
+                    self._draw.saved(attempt, message.step)
+                else:
+                    self._forget(attempt)
+            case StageEnded(attempt=attempt, status="trained" | "stopped"):
+                if message.start_seconds is not None:
+                    was_warm = message.start_seconds == 0.0
+                    self._draw.ended(attempt, message.step, was_warm=was_warm)
+            case StageEnded(attempt=attempt):
+                self._forget(attempt)
+            case _:
+                pass
+
+    def leave(self, worker: str) -> None:
+        """Drop the audit of a worker that will be gone soon."""
+        self._leaving.add(worker)
+        self._cancel(run for run in self._running.values() if run.worker == worker)
+
+    def lose(self, worker: str) -> None:
+        """Drop the audit of a worker that is gone, and forget its stages."""
+        self._leaving.discard(worker)
+        self._cancel(run for run in self._running.values() if run.worker == worker)
+        for attempt in [each for each, at in self._workers.items() if at == worker]:
+            self._forget(attempt)
+
+    def turn(
+        self, submitter: Submitter, wake: Callable[[], None], *, is_last: bool = False
+    ) -> bool:
+        """Take the results that are there, and begin the next audit; return whether one runs.
+
+        Parameters
+        ----------
+        submitter
+            Sends it.
+        wake
+            Called from any thread when a result is there.
+        is_last
+            Whether nothing else is left to train: then only those begin that a study always has.
+
+        Raises
+        ------
+        TrainerError
+            If an audit found a difference: it is recorded, and the run must not go on.
+        """
+        for name, running in list(self._running.items()):
+            if running.future.done():
+                del self._running[name]
+                self._take(running, _receipt_of(running.future))
+        if self._draw.waiting and not self._is_closed and (self._draw.is_first or not is_last):
+            self._begin(submitter, wake, is_last=is_last)
+        return bool(self._running)
+
+    def close(self) -> None:
+        """Drop what runs; write down how many stages resumed, and how many audits did not run."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._cancel(self._running.values())
+        counts, not_run = self._draw.counts, self._draw.waiting + self._dropped
+        if counts.resumes:
+            with suppress(StorageError):  # another error may be why the run ends
+                self._note(RESUMES, run=self._run, resumes=counts.resumes, not_run=not_run)
+
+    def _begin(self, submitter: Submitter, wake: Callable[[], None], *, is_last: bool) -> None:
+        trained = self._view.steps_executed - self._steps_before
+        worker = self._next_worker()
+        begun = None if worker is None else self._draw.begin(trained, is_last=is_last)
+        if worker is None or begun is None:
+            return
+        key, audit = begun
+        self._sent += 1
+        name = f"audit-{self._sent}-{key}"
+        spec = spec_of(name, audit, self._seed + self._view.plan.seed_of(audit.way.node))
+        future = submitter.audit(worker, spec, self._view.needs)
+        future.add_done_callback(lambda _: wake())
+        self._running[name] = _Running(key=key, audit=audit, worker=worker, future=future)
+
+    def _next_worker(self) -> str | None:
+        """Return an idle worker, or one that has little to do; None if all are taken."""
+        taken = {running.worker for running in self._running.values()} | self._leaving
+        taken |= {aside.worker for aside in self._view.aside}
+        slots = [slot for worker, slot in self._view.slots.items() if worker not in taken]
+        return min(slots, key=lambda slot: len(slot.queue)).worker if slots else None
+
+    def _take(self, running: _Running, receipt: AuditEnded | None) -> None:
+        """Write down what an audit found.
+
+        Raises
+        ------
+        TrainerError
+            If it found a difference.
+        """
+        status = "dropped" if receipt is None else receipt.status
+        steps = 0 if receipt is None else receipt.steps
+        is_compared = receipt is not None and receipt.compared > 0
+        if status == "identical" and not is_compared:
+            status = "missing"  # evicted meanwhile
+        has_result = status in ("identical", "differs")
+        self._draw.end(running.key, steps, has_result=has_result)
+        way, self._dropped = running.audit.way, self._dropped + (not has_result)
+        logger.info(
+            "audit of the resume at step %d, steps %d to %d trained again: %s",
+            *(running.audit.resumed.start, way.start, way.stop, status),
+        )
+        if receipt is not None and status == "failed":
+            logger.warning("an audit could not be done: %s", receipt.message)
+        text = ""
+        if receipt is not None and status == "differs":
+            resting = resting_on(self._view.plan, running.audit.resumed)
+            text = failure_text(running.audit, receipt, resting)
+        self._note(AUDITED, run=self._run, audit=status, steps=steps, text=text)
+        if text:
+            self._stop(text, steps)
+
+    def _stop(self, text: str, steps: Step) -> None:
+        self._fail(AuditFailure(text=text, steps=steps))
+        raise TrainerError(
+            f"{self._trainer} must resume exactly for its trials to be merged: mend it, or use "
+            f"merge=False, or allow_failed_check=True. {text}"
+        )
+
+    def _cancel(self, audits: Iterable[_Running]) -> None:
+        for running in list(audits):
+            name = next(each for each, other in self._running.items() if other is running)
+            del self._running[name]
+            with suppress(Exception):  # its scheduler may be gone at this moment
+                running.future.cancel()
+            self._draw.end(running.key, 0, has_result=False)
+            self._dropped += 1
+
+    def _forget(self, attempt: str) -> None:
+        self._workers.pop(attempt, None)
+        self._draw.lost(attempt)
+
+
+def spec_of(name: str, audit: Audit, seed: int) -> AuditSpec:
+    """Return an audit as a worker gets it.
+
+    Parameters
+    ----------
+    name
+        Unique among all attempts of the run.
+    audit
+        What it trains.
+    seed
+        Of the training.
+    """
+    way, node = audit.way, audit.way.node
+    chain = node.chain_at(way.start)
+    return AuditSpec(
+        stage=StageSpec(
+            attempt=name,
+            start=way.start,
+            stop=way.stop,
+            saves=(),
+            sequences={each: sequence.to_json() for each, sequence in node.sequences.items()},
+            chain=(chain.base, chain.values.hex(), chain.length),
+            seed=seed,
+        ),
+        metrics={step: node.holder(step).metrics[step] for step in measured_on(way)},
+        states={step: node.key_at(step) for step in stored_on(way)},
+    )
+
+
+def failure_text(audit: Audit, receipt: AuditEnded, trials: list[int]) -> str:
+    """Return in words what an audit found.
+
+    Parameters
+    ----------
+    audit, receipt
+        What it trained, and what differs.
+    trials
+        Those that go through the resumed stage.
+    """
+    start, resumed = audit.way.start, audit.resumed.start
+    began = f"the stored state after step {start}" if start else "the beginning"
+    more = len(trials) - MOST_TRIALS
+    named = trials_text(trials[:MOST_TRIALS]) + (f" and {more:,} more" if more > 0 else "")
+    return "\n".join(
+        [
+            f"{AUDIT_FAILED}: steps {start + 1} to {receipt.step}, trained again from {began}, are "
+            "not what is stored",
+            *(f"- {path}: {reason}" for path, reason in receipt.differences),
+            f"what rests on the state after step {resumed}, from which a stage resumed: {named}",
+        ]
+    )
+
+
+def _receipt_of(future: Future[dict[str, Any]]) -> AuditEnded | None:
+    """Return the receipt of an audit that Dask is done with; None if it was lost."""
+    if future.status != "finished":
+        return None
+    try:
+        return audit_from_wire(future.result(timeout=RESULT_SECONDS))
+    except (OSError, TimeoutError, CancelledError):
+        return None
+    except MessageError as error:
+        logger.warning("the receipt of an audit is refused: %s", error)
+        return None

@@ -1,0 +1,470 @@
+"""Which resumed stages are audited, and from which state: drawn from names, within a budget.
+
+A stage that begins from a stored state is exact only if the trainer saves everything that its
+next step depends on. An audit tests this on the study's own work: a new trainer loads a stored
+state, trains on to a later one, and what it measures and saves is compared with what is stored.
+It is a test because the stored states in between were made in another way: either the study's
+trainer went on in memory where the audit loads, or the study loaded a state where the audit goes
+on in memory.
+
+Which resumes are audited follows from state keys, and never from time: replays and other drivers
+draw the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from dasktune.graph.plan import Node, SearchPlan
+from dasktune.types import Step
+
+SHARE = 0.02
+"""Share of the resumed stages that are audited, unless told otherwise."""
+
+ALWAYS = 3
+"""The first resumes of a study, which are drawn whatever the share is."""
+
+SMALL_STUDY: Step = 1000
+"""Trained steps up to which a study has one audit."""
+
+SHARE_OF_STEPS = 0.03
+"""The steps of all audits are at most this share of the trained steps of a larger study."""
+
+FIRST_STEPS = int(SMALL_STUDY * SHARE_OF_STEPS)
+"""Most steps of the audit of a small study; and how far audits go beyond the resume.
+
+A trainer may do something at every so many steps only. So audits go on for some steps, not
+just to the next stored state, which may be a step away.
+"""
+
+ENOUGH_STEPS: Step = 8
+"""How far the one audit of a small study goes beyond the resume, or it waits for the end.
+
+A check of the trainer goes 7 steps: what that does not see shows later.
+"""
+
+MOST_WAITING = 100
+"""Drawn resumes that wait for the budget; of more, the first stay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """The steps that one trainer trained from a stored state to the next stored state.
+
+    Parameters
+    ----------
+    node
+        Holds `stop`, or is below the node that does.
+    start, stop
+        Steps.
+    """
+
+    node: Node
+    start: Step
+    stop: Step
+
+    @property
+    def steps(self) -> Step:
+        """Number of its steps."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """The steps that an audit trains, and the resumed stage on whose account it does.
+
+    Parameters
+    ----------
+    resumed
+        The stage that resumed, up to its first saved state.
+    way
+        The steps to train: from a stored state, or from step 0.
+    is_whole
+        Whether it would get no longer if more steps of its path were trained.
+    """
+
+    resumed: Stretch
+    way: Stretch
+    is_whole: bool
+
+    @property
+    def beyond(self) -> Step:
+        """Number of steps after the step of the resume."""
+        return self.way.stop - self.resumed.start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditCounts:
+    """The audits of a study so far.
+
+    Parameters
+    ----------
+    resumes
+        Number of stages that resumed from a stored state.
+    audits
+        Number of audits that came to a result.
+    steps
+        Number of steps trained by audits.
+    """
+
+    resumes: int = 0
+    audits: int = 0
+    steps: Step = 0
+
+
+def audit_problems(audit: object) -> Iterator[str]:
+    """Yield the problem of a share of audits."""
+    is_number = isinstance(audit, int | float) and not isinstance(audit, bool)
+    if not is_number or not 0 <= audit <= 1:  # type: ignore[operator]
+        yield f"audit must be a number from 0 to 1, got {audit!r}"
+
+
+def is_drawn(key: str, share: float, earlier: int) -> bool:
+    """Whether a resumed stage is audited.
+
+    Parameters
+    ----------
+    key
+        The key of the first state that the stage saved.
+    share
+        Share of the resumed stages that are audited.
+    earlier
+        Number of stages of the study that resumed before it: the first `ALWAYS` are drawn
+        unless the share is 0.
+
+    Examples
+    --------
+    >>> sum(is_drawn(f"{number:x}", 0.25, earlier=3) for number in range(1000))
+    244
+    """
+    if earlier < ALWAYS and share > 0:
+        return True
+    digest = hashlib.blake2b(f"audit {key}".encode(), digest_size=6).digest()
+    return int.from_bytes(digest) < share * 2**48
+
+
+def steps_allowed(*, trained: Step, spent: Step, audits: int) -> Step:
+    """Return how many steps the next audit may train.
+
+    Parameters
+    ----------
+    trained
+        Steps that the study has trained.
+    spent
+        Steps of its audits so far, those under way included.
+    audits
+        Number of audits with a result or under way. A study of up to `SMALL_STUDY` steps has one.
+    """
+    if audits and trained <= SMALL_STUDY:
+        return 0
+    return max(0, max(FIRST_STEPS, int(SHARE_OF_STEPS * trained)) - spent)
+
+
+def audit_of(resumed: Stretch, beside: Stretch | None, allowed: Step) -> Audit | None:
+    """Return the audit of a resumed stage that goes furthest within what is allowed, or None.
+
+    It goes on for `FIRST_STEPS` steps after the step of the resume, as far as they are trained
+    already. Of two that go as far, the shorter one is taken. One that has more steps than
+    allowed is cut, unless it would be too short to show much.
+
+    Parameters
+    ----------
+    resumed
+        The stage.
+    beside
+        Steps that another trainer trained in memory from the state with which the stage began.
+    allowed
+        Most steps.
+    """
+    before = stored_before(resumed.node, resumed.start)
+    ways = [Stretch(node=resumed.node, start=before, stop=resumed.stop)]
+    if beside is not None:
+        ways.append(beside)
+    audits = [
+        audit for way in ways if (audit := _lengthened(resumed, way, allowed=allowed)) is not None
+    ]
+    return max(audits, key=lambda audit: (audit.beyond, -audit.way.steps), default=None)
+
+
+def _lengthened(resumed: Stretch, way: Stretch, *, allowed: Step) -> Audit | None:
+    """Return the audit of a way, lengthened along what is trained already and cut to `allowed`."""
+    end = resumed.start + FIRST_STEPS
+    node = _trained_below(way.node, end)
+    stop = _last_known(node, resumed.start, end)
+    if stop is None:
+        return None
+    is_whole = stop == end or (stop == node.stop and not node.children)
+    if stop - way.start > allowed:
+        if allowed < FIRST_STEPS:
+            return None
+        stop = _last_known(node, resumed.start, way.start + allowed)
+        is_whole = True
+        if stop is None:
+            return None
+    lengthened = Stretch(node=node, start=way.start, stop=stop)
+    return Audit(resumed=resumed, way=lengthened, is_whole=is_whole)
+
+
+def stored_before(node: Node, step: Step) -> Step:
+    """Return the last step before `step` on the way to a node whose state is stored, or 0."""
+    return max(_steps(node, 0, step - 1), default=0)
+
+
+def measured_on(way: Stretch) -> list[Step]:
+    """Return the steps of an audit whose metrics are known."""
+    return sorted(_steps(way.node, way.start, way.stop, stored=False))
+
+
+def stored_on(way: Stretch) -> list[Step]:
+    """Return the steps of an audit whose states are stored."""
+    return sorted(_steps(way.node, way.start, way.stop))
+
+
+def resting_on(plan: SearchPlan, resumed: Stretch) -> list[int]:
+    """Return the trials that go through the steps of a resumed stage, by number."""
+    holder = resumed.node.holder(resumed.start + 1)
+    return sorted(trial for trial, path in plan.paths.items() if holder in path.leaf.up())
+
+
+class AuditDraw:
+    """Draws the audits of a study from what its workers do.
+
+    Parameters
+    ----------
+    share
+        Share of the resumed stages that are audited.
+    trained
+        Steps that the study's earlier runs trained.
+    counts
+        Those of the study's earlier runs.
+
+    Attributes
+    ----------
+    counts
+        All so far.
+    """
+
+    def __init__(
+        self, share: float, *, trained: Step = 0, counts: AuditCounts | None = None
+    ) -> None:
+        self.counts = counts or AuditCounts()
+        self._share = share
+        self._trained = trained
+        self._open: dict[str, _OpenStage] = {}
+        self._in_memory: dict[str, Stretch] = {}
+        """By key of the state at its start: the shortest steps trained in memory from there."""
+        self._waiting: dict[str, Stretch] = {}
+        self._under_way: dict[str, Audit] = {}
+        self._has_news = False
+        """Whether anything has changed since an audit was looked for in vain."""
+        self._looked_at: Step = -1
+
+    @property
+    def waiting(self) -> int:
+        """Number of drawn resumes whose audit has not begun."""
+        return len(self._waiting)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the next audit is one of those that a study always has."""
+        return self.counts.audits + len(self._under_way) < ALWAYS
+
+    def launched(self, attempt: str, node: Node, start: Step) -> None:
+        """Note a stage that was sent to a worker."""
+        self._has_news = True
+        self._open[attempt] = _OpenStage(node=node, start=start)
+
+    def saved(self, attempt: str, step: Step) -> None:
+        """Note a state that the stage's own trainer made, in the order of steps."""
+        stage, self._has_news = self._open.get(attempt), True
+        if stage is not None:
+            stage.saved.append(step)
+            self._follow(attempt, stage)
+
+    def ended(self, attempt: str, step: Step, *, was_warm: bool) -> None:
+        """Note the end of a stage.
+
+        Parameters
+        ----------
+        attempt, step
+            Where it ended.
+        was_warm
+            Whether it began with a trainer in memory instead of a stored state.
+        """
+        stage, self._has_news = self._open.get(attempt), True
+        if stage is not None:
+            stage.was_warm, stage.end = was_warm, step
+            self._follow(attempt, stage)
+
+    def lost(self, attempt: str) -> None:
+        """Forget a stage of which nothing more will be heard, or that another driver trains."""
+        self._open.pop(attempt, None)
+
+    def begin(self, trained: Step, *, is_last: bool = False) -> tuple[str, Audit] | None:
+        """Return the name of the next audit within the budget, and the audit; or None.
+
+        The one that goes furthest beyond its resume is taken, of several the shortest. One that
+        can get longer waits for that, and so does the only one of a small study.
+
+        Parameters
+        ----------
+        trained
+            Steps that this run has trained so far.
+        is_last
+            Whether no more will be trained.
+        """
+        trained += self._trained
+        has_news = self._has_news or is_last or trained > self._looked_at
+        if not self._waiting or not has_news:
+            return None
+        self._has_news, self._looked_at = False, trained
+        under_way = sum(audit.way.steps for audit in self._under_way.values())
+        spent = self.counts.steps + under_way
+        audits = self.counts.audits + len(self._under_way)
+        allowed = steps_allowed(trained=trained, spent=spent, audits=audits)
+        if not allowed:
+            return None
+        least = 0 if is_last or trained > SMALL_STUDY else ENOUGH_STEPS
+        possible = [
+            (-audit.beyond, audit.way.steps, key, audit)
+            for key, resumed in self._waiting.items()
+            if (audit := self._audit_of(resumed, allowed)) is not None
+            and (is_last or (audit.is_whole and audit.beyond >= least))
+        ]
+        if not possible:
+            return None
+        self._has_news = True  # there may be another
+        *_, key, audit = min(possible, key=lambda each: each[:3])
+        del self._waiting[key]
+        self._under_way[key] = audit
+        return key, audit
+
+    def end(self, key: str, steps: Step, *, has_result: bool) -> None:
+        """Note the end of an audit.
+
+        Parameters
+        ----------
+        key
+            Its name.
+        steps
+            Steps that it trained.
+        has_result
+            Whether it compared all that it was to compare; otherwise it was dropped.
+        """
+        self._has_news = True
+        if self._under_way.pop(key, None) is not None:
+            counts = self.counts
+            self.counts = AuditCounts(
+                resumes=counts.resumes,
+                audits=counts.audits + has_result,
+                steps=counts.steps + steps,
+            )
+
+    def _audit_of(self, resumed: Stretch, allowed: Step) -> Audit | None:
+        return audit_of(resumed, self._beside(resumed), allowed)
+
+    def _beside(self, resumed: Stretch) -> Stretch | None:
+        """Return the steps that another trainer went on from the same state, all in memory."""
+        end = resumed.start + FIRST_STEPS
+        way = self._in_memory.get(resumed.node.key_at(resumed.start))
+        while way is not None and way.stop < end:
+            following = self._in_memory.get(way.node.key_at(way.stop))
+            if following is None:
+                break
+            way = Stretch(node=following.node, start=way.start, stop=following.stop)
+        return way
+
+    def _follow(self, attempt: str, stage: _OpenStage) -> None:
+        """Take the stretches of a stage, once it is known how its trainer began."""
+        if stage.was_warm is None:
+            return
+        for stretch in stage.take():
+            if stretch.start > stage.start or stage.was_warm:
+                self._went_on(stretch)
+            elif stage.start > 0:
+                self._resumed(stretch)
+        if stage.before >= stage.end:
+            del self._open[attempt]
+
+    def _went_on(self, stretch: Stretch) -> None:
+        key = stretch.node.key_at(stretch.start)
+        known = self._in_memory.get(key)
+        if known is None or stretch.steps < known.steps:
+            self._in_memory[key] = stretch
+
+    def _resumed(self, stretch: Stretch) -> None:
+        earlier, counts = self.counts.resumes, self.counts
+        self.counts = AuditCounts(resumes=earlier + 1, audits=counts.audits, steps=counts.steps)
+        key = stretch.node.key_at(stretch.stop)
+        if is_drawn(key, self._share, earlier) and len(self._waiting) < MOST_WAITING:
+            self._waiting[key] = stretch
+
+
+@dataclass(slots=True)
+class _OpenStage:
+    """A stage of which something is still to be heard.
+
+    `before` is the last of its states that was taken note of, or its start.
+    """
+
+    node: Node
+    start: Step
+    was_warm: bool | None = None
+    end: Step = -1
+    saved: list[Step] = field(default_factory=list)
+    before: Step = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.before = self.start
+
+    def take(self) -> Iterator[Stretch]:
+        """Yield the stretches between the states that were saved since the last call."""
+        steps, self.saved = self.saved, []
+        for step in steps:
+            if step > self.before:
+                yield Stretch(node=self.node, start=self.before, stop=step)
+                self.before = step
+
+
+def _trained_below(node: Node, step: Step) -> Node:
+    """Return the node that holds `step`, or the last trained one on the way there.
+
+    Where trials part, any trained way will do: the choice follows from the values alone.
+    """
+    while node.stop < step and _is_known(node, node.stop):
+        below = [values for values in sorted(node.children) if _is_trained(node.children[values])]
+        if not below:
+            break
+        node = node.children[below[0]]
+    return node
+
+
+def _is_trained(node: Node) -> bool:
+    return bool(node.metrics or node.checkpoints)
+
+
+def _is_known(node: Node, step: Step) -> bool:
+    """Whether there is something to compare at a step of a node."""
+    return step in node.metrics or step in node.checkpoints
+
+
+def _last_known(node: Node, low: Step, high: Step) -> Step | None:
+    """Return the last step in (low, high] with something to compare; None without one."""
+    for above in node.up():
+        for step in range(min(high, above.stop), max(low, above.start), -1):
+            if _is_known(above, step):
+                return step
+        if above.start <= low:
+            return None
+    return None
+
+
+def _steps(node: Node, low: Step, high: Step, *, stored: bool = True) -> Iterator[Step]:
+    """Yield the steps in (low, high] on the way to a node with a stored state, or metrics."""
+    for above in node.up():
+        if above.stop <= low:
+            return
+        known = above.checkpoints if stored else above.metrics
+        yield from (step for step in known if low < step <= high)

@@ -1,0 +1,409 @@
+"""Studies audit themselves: what resumed from a stored state is trained again and compared."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client, LocalCluster
+
+import dasktune as dt
+from dasktune.cli.status import read
+from dasktune.driver.audits import Audits
+from dasktune.errors import ConfigurationError, TrainerError
+from dasktune.graph.audits import AuditDraw
+from dasktune.graph.dispatch import Dispatcher
+from dasktune.graph.events import RunStage, WorkerJoined
+from dasktune.graph.view import RunView
+from dasktune.sequences import Constant, MultiStep
+from dasktune.storage.verdicts import Verdicts
+from dasktune.study.study import Study
+from dasktune.trainer.check_resume import check_resume
+from dasktune.trainer.check_resume.new_process import run_in_new_process
+from dasktune.trainer.check_resume.verdict import verdict
+from dasktune.trainer.check_switch import SWITCH
+from dasktune.trainer.isolation import give_own_generator
+from dasktune.worker.job import AuditSpec
+from dasktune.worker.messages import AuditEnded, StageEnded, StateSaved, to_wire
+from tests.forked import run_forked
+from tests.toy_trainers import Adding
+
+STEPS = 20
+RATES = [
+    Constant(0.1),
+    MultiStep(0.1, milestones=[10], gamma=0.5),
+    MultiStep(0.1, milestones=[14], gamma=0.5),
+]
+
+MEAN: dict[str, float] = {}
+
+
+class LateMean(Adding):
+    """Keeps a mean in a variable of its module, from its 8th step on."""
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        super().build(hp)
+        self.steps = 0
+
+    def train(self) -> None:
+        super().train()
+        self.steps += 1
+        if self.steps == 8:
+            MEAN["mean"] = 0.0
+        if self.steps >= 8:
+            MEAN["mean"] = 0.9 * MEAN["mean"] + 0.1 * self.total
+
+    def evaluate(self) -> dict[str, float]:
+        return {"loss": MEAN["mean"] if self.steps >= 8 else self.total}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"total": self.total, "steps": self.steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.total, self.steps = state["total"], state["steps"]
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """Return a client of one worker in this process, which trains in one thread."""
+    give_own_generator()
+    with (
+        LocalCluster(
+            processes=False,
+            n_workers=1,
+            threads_per_worker=1,
+            host="127.0.0.1",
+            protocol="tcp://",
+            dashboard_address="127.0.0.1:0",
+        ) as cluster,
+        Client(cluster) as connected,
+    ):
+        yield connected
+
+
+@pytest.fixture(autouse=True)
+def checks_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SWITCH, "on")
+
+
+@pytest.fixture
+def create(tmp_path: Path) -> Iterator[Callable[..., Study]]:
+    """Return a function that creates a study whose trainer a check has passed."""
+    studies: list[Study] = []
+
+    def make(kind: type, name: str = "audits", **options: Any) -> Study:
+        study = dt.create_study(kind, name=name, storage=tmp_path, metric="loss", **options)
+        studies.append(study)
+        passed = verdict(study.results.row.spec["fingerprint"], "cpu", ok=True, text="passed")
+        Verdicts(study.results.database, study.results.store.files).record(passed)
+        return study
+
+    yield make
+    for study in studies:
+        study.close()
+
+
+def run(study: Study, client: Client, *, steps: int = STEPS, **options: Any) -> None:
+    grid = dt.algos.Grid(dt.Space(lr=RATES), max_steps=steps)
+    study.optimize(grid, client=client, progress=False, **options)
+
+
+def audits(study: Study) -> tuple[int, int]:
+    """Return how many audits found no difference, and how many found one."""
+    figures = study.summary()["audits"]
+    return figures["identical"], figures["differing"]
+
+
+def test_audit_of_a_study_is_counted_and_shown(
+    create: Any, client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = create(Adding)
+    run(study, client)
+    summary = study.summary()
+    assert audits(study) == (1, 0)
+    assert summary["steps_audited"] == 10
+    assert summary["steps_executed"] == summary["steps_unique"] == 36, "counted apart"
+    assert {stage.attempt[:5] for stage in study.stages()}.isdisjoint({"audit"})
+    text = "audited 1 of 2 resumes: all identical, 1 more drawn and not done"
+    assert text in capsys.readouterr().err
+    assert f"  audits  {text}" in str(read(str(tmp_path))[0])
+    assert text in study.report().read_text()
+
+
+def test_audit_leaves_no_event_and_no_state(create: Any, client: Client, tmp_path: Path) -> None:
+    with_audits, without = create(Adding), create(Adding, "other", seed=1, audit=0)
+    for study in (with_audits, without):
+        run(study, client)
+    assert (audits(with_audits), audits(without)) == ((1, 0), (0, 0))
+
+    def found(study: Study) -> tuple[int, int, list[str]]:
+        store = study.results.store.inventory()
+        steps = sorted(stored.step for stored in store if stored.is_committed)
+        kinds = [record["kind"] for record in study.decisions_of(0)]
+        trained = [stage for stage in study.stages() if stage.steps]
+        return len(steps), len(trained), kinds
+
+    assert found(with_audits) == found(without)
+
+
+@pytest.mark.process
+def test_check_passes_what_shows_later_than_its_steps() -> None:
+    run = partial(run_in_new_process, execute=run_forked)
+    assert check_resume(LateMean, {"lr": RATES[1]}, run=run).ok
+
+
+def test_trainer_that_the_check_passes_is_found_by_an_audit(
+    create: Any, client: Client, tmp_path: Path
+) -> None:
+    study = create(LateMean)
+    with pytest.raises(TrainerError) as caught:
+        run(study, client)
+    message = str(caught.value)
+    assert message.startswith("LateMean must resume exactly for its trials to be merged: mend it")
+    assert "audit failed: steps 11 to 20, trained again from the stored state after step 10" in (
+        message
+    )
+    assert "\n- metrics[11]['loss']: must be " in message
+    assert "what rests on the state after step 10, from which a stage resumed: trial" in message
+    assert audits(study) == (0, 1)
+    status = str(read(str(tmp_path))[0])
+    assert ": 1 not identical" in status
+    assert "- metrics[11]['loss']: must be " in status
+    assert "Found by audits" in study.report().read_text()
+
+
+def test_failed_audit_forbids_merging_in_every_study(create: Any, client: Client) -> None:
+    study = create(LateMean)
+    with pytest.raises(TrainerError, match="audit failed"):
+        run(study, client)
+    # A check that passes does not take it back: it does not see what the audit saw.
+    other = create(LateMean, "other")
+    for each in (study, other):
+        with pytest.raises(ConfigurationError, match="audit failed: steps 11 to 20"):
+            run(each, client, steps=STEPS + 1)
+    run(other, client, allow_failed_check=True)
+    assert audits(other) == (0, 0)
+
+
+def test_failed_audit_leaves_what_was_reported(create: Any, client: Client) -> None:
+    study = create(LateMean)
+    with pytest.raises(TrainerError, match="audit failed"):
+        run(study, client)
+    assert study.best_trial.steps == STEPS
+    assert study.replay(dt.algos.Grid(dt.Space(lr=RATES), max_steps=STEPS)).identical
+
+
+@pytest.mark.parametrize(
+    ("of_study", "of_run"),
+    [({"merge": False}, {}), ({}, {"check": False}), ({"audit": 0}, {}), ({}, {"audit": 0.0})],
+)
+def test_audits_are_not_done_where_they_are_off(
+    create: Any, client: Client, of_study: Mapping[str, Any], of_run: Mapping[str, Any]
+) -> None:
+    study = create(LateMean, **of_study)
+    run(study, client, **of_run)
+    assert audits(study) == (0, 0)
+    assert study.summary()["steps_audited"] == 0
+
+
+def test_switch_turns_audits_off(
+    create: Any, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SWITCH, "off")
+    study = create(Adding)
+    run(study, client)
+    assert study.summary()["steps_audited"] == 0
+
+
+def test_study_without_a_resume_has_no_audit(create: Any, client: Client) -> None:
+    study = create(Adding)
+    study.optimize(dt.algos.Grid(dt.Space(lr=[0.1, 0.2]), max_steps=8), client=client)
+    assert audits(study) == (0, 0)
+    assert "audited" not in str(study.summary()["audits"]["differences"])
+
+
+@pytest.mark.parametrize("share", [-0.01, 1.01, "all"])
+def test_share_that_is_none_is_refused(create: Any, client: Client, share: Any) -> None:
+    with pytest.raises(ConfigurationError, match="audit must be a number from 0 to 1"):
+        create(Adding, audit=share)
+    study = create(Adding)
+    with pytest.raises(ConfigurationError, match="audit must be a number from 0 to 1"):
+        run(study, client, audit=share)
+
+
+class Answers:
+    """The future of an audit, which a test answers."""
+
+    def __init__(self) -> None:
+        self.status = "pending"
+        self.receipt: AuditEnded | None = None
+
+    def done(self) -> bool:
+        return self.status != "pending"
+
+    def cancel(self) -> None:
+        self.status = "cancelled"
+
+    def add_done_callback(self, call: Callable[[Any], None]) -> None:
+        self.wake = call
+
+    def answer(self, **content: Any) -> None:
+        self.receipt, self.status = AuditEnded(**content), "finished"
+
+    def result(self, timeout: float) -> dict[str, Any]:
+        assert self.receipt is not None
+        return to_wire(self.receipt)
+
+
+class Scene:
+    """The audits of a run on two workers, in which trial 1 has resumed at step 10."""
+
+    def __init__(self) -> None:
+        self.dispatcher = Dispatcher("aa" * 16)
+        self.sent: list[tuple[str, AuditSpec, Answers]] = []
+        self.notes: list[Mapping[str, Any]] = []
+        self.failed: list[str] = []
+        for worker in ("w1", "w2"):
+            self.dispatcher.handle(WorkerJoined(worker=worker), 0.0)
+        self.audits = Audits(
+            AuditDraw(1.0),
+            RunView(self.dispatcher),
+            run="run",
+            trainer="Net",
+            seed=0,
+            note=lambda kind, **content: self.notes.append({"kind": kind, **content}),
+            fail=lambda failure: self.failed.append(failure.text),
+        )
+        for trial, rate in enumerate(RATES):
+            self.dispatcher.register(trial, {"lr": rate}, STEPS)
+        self.resume(1, 10)
+
+    def audit(self, worker: str, spec: AuditSpec, needs: Mapping[str, float]) -> Any:
+        self.sent.append((worker, spec, Answers()))
+        return self.sent[-1][2]
+
+    def resume(self, trial: int, start: int) -> None:
+        node = self.dispatcher.plan.paths[trial].leaf
+        for step in range(1, STEPS + 1):
+            metrics = {"loss": float(step)}
+            self.dispatcher.plan.learn(node, step, metrics=metrics, is_stored=step % 10 == 0)
+        order = RunStage(
+            attempt=f"{trial}",
+            order=trial,
+            worker="w1",
+            after=None,
+            node=node,
+            start=start,
+            stop=STEPS,
+            saves=(),
+            needs={},
+        )
+        self.audits.launched(order)
+        ended = StageEnded(
+            attempt=f"{trial}", step=STEPS, status="trained", at=0.0, start_seconds=0.1
+        )
+        saved = StateSaved(
+            attempt=f"{trial}",
+            step=STEPS,
+            key=node.key_at(STEPS),
+            by=f"{trial}",
+            digest="00",
+            nbytes=0,
+            seconds=1.0,
+        )
+        self.audits.receive(ended)
+        self.audits.receive(saved)
+
+    def turn(self, *, is_last: bool = False) -> bool:
+        return self.audits.turn(self, lambda: None, is_last=is_last)
+
+
+def test_audit_goes_to_an_idle_worker_as_it_is_stored() -> None:
+    scene = Scene()
+    assert scene.turn()
+    ((worker, spec, _),) = scene.sent
+    assert worker == "w1"
+    assert (spec.stage.start, spec.stage.stop) == (0, STEPS)
+    assert spec.metrics == {step: {"loss": float(step)} for step in range(1, STEPS + 1)}
+    assert list(spec.states) == [10, 20]
+    leaf = scene.dispatcher.plan.paths[1].leaf
+    assert spec.states[20] == leaf.key_at(20)
+
+
+def test_audit_avoids_workers_that_leave() -> None:
+    scene = Scene()
+    scene.audits.leave("w1")
+    assert scene.turn()
+    assert scene.sent[0][0] == "w2"
+
+
+@pytest.mark.parametrize("end", ["leave", "lose"])
+def test_audit_of_a_worker_that_goes_is_dropped(end: str) -> None:
+    scene = Scene()
+    scene.turn()
+    getattr(scene.audits, end)("w1")
+    assert scene.sent[0][2].status == "cancelled"
+    assert not scene.turn()
+    scene.audits.close()
+    assert scene.notes == [{"kind": "resumes", "run": "run", "resumes": 1, "not_run": 1}]
+
+
+def test_audit_under_way_is_waited_for_at_the_end() -> None:
+    scene = Scene()
+    assert scene.turn()
+    assert scene.turn(is_last=True)
+    scene.sent[0][2].answer(audit="a", step=20, status="identical", steps=20, compared=20)
+    assert not scene.turn(is_last=True)
+    assert [note["audit"] for note in scene.notes] == ["identical"]
+
+
+def test_audit_under_way_is_dropped_with_the_run() -> None:
+    scene = Scene()
+    scene.turn()
+    scene.audits.close()
+    assert scene.sent[0][2].status == "cancelled"
+    assert not scene.turn()
+    scene.audits.close()
+    assert len(scene.notes) == 1, "written once"
+
+
+@pytest.mark.parametrize("status", ["missing", "dropped", "failed"])
+def test_audit_without_a_result_says_so(status: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    scene = Scene()
+    scene.turn()
+    scene.sent[0][2].answer(audit="a", step=3, status=status, steps=3, message="no such file")
+    assert not scene.turn()
+    assert [(note["audit"], note["steps"]) for note in scene.notes] == [(status, 3)]
+    assert f"steps 0 to 20 trained again: {status}" in caplog.text
+    assert ("an audit could not be done: no such file" in caplog.text) == (status == "failed")
+
+
+def test_audit_that_compared_nothing_is_no_result() -> None:
+    scene = Scene()
+    scene.turn()
+    scene.sent[0][2].answer(audit="a", step=20, status="identical", steps=20)
+    scene.turn()
+    assert [note["audit"] for note in scene.notes] == ["missing"]
+
+
+def test_audit_that_differs_names_the_trials_and_stops() -> None:
+    scene = Scene()
+    scene.turn()
+    differences = (("state['w']", "must be 1, got 2"),)
+    scene.sent[0][2].answer(
+        audit="a", step=20, status="differs", steps=20, compared=3, differences=differences
+    )
+    with pytest.raises(TrainerError, match="Net must resume exactly"):
+        scene.turn()
+    text = (
+        "audit failed: steps 1 to 20, trained again from the beginning, are not what is stored\n"
+        "- state['w']: must be 1, got 2\n"
+        "what rests on the state after step 10, from which a stage resumed: trial 1"
+    )
+    assert scene.failed == [text]
+    assert [note["text"] for note in scene.notes] == [text]

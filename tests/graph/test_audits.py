@@ -1,0 +1,275 @@
+"""Which resumes are audited, and from which state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dasktune.graph.audits import (
+    ALWAYS,
+    FIRST_STEPS,
+    MOST_WAITING,
+    SHARE_OF_STEPS,
+    SMALL_STUDY,
+    Audit,
+    AuditCounts,
+    AuditDraw,
+    Stretch,
+    audit_of,
+    audit_problems,
+    is_drawn,
+    measured_on,
+    resting_on,
+    steps_allowed,
+    stored_before,
+    stored_on,
+)
+from dasktune.graph.plan import Node, SearchPlan
+from dasktune.sequences import Constant, MultiStep
+
+STEPS = st.integers(0, 10**6)
+
+
+def planned(*milestones: int, steps: int = 20) -> SearchPlan:
+    """Return trials that leave the first one at these steps."""
+    plan = SearchPlan("aa" * 16)
+    plan.register(0, {"lr": Constant(0.1)}, steps)
+    for number, milestone in enumerate(milestones, start=1):
+        plan.register(number, {"lr": MultiStep(0.1, [milestone], gamma=0.5)}, steps)
+    return plan
+
+
+def learn(plan: SearchPlan, trial: int, *stored: int, measured: bool = True) -> Node:
+    """Note states of a trial, and the metrics of all its steps; return its last node."""
+    leaf = plan.paths[trial].leaf
+    for step in range(1, leaf.stop + 1):
+        metrics = {"loss": float(step)} if measured else None
+        plan.learn(leaf, step, is_stored=step in stored, metrics=metrics)
+    return leaf
+
+
+def test_is_drawn_takes_the_share_of_the_keys() -> None:
+    keys = [f"{number:032x}" for number in range(5000)]
+    drawn = [key for key in keys if is_drawn(key, 0.02, ALWAYS)]
+    assert 60 <= len(drawn) <= 140
+    assert drawn == [key for key in keys if is_drawn(key, 0.02, 10**6)], "not by the time"
+    assert set(drawn) <= {key for key in keys if is_drawn(key, 0.5, ALWAYS)}
+
+
+def test_is_drawn_takes_the_first_in_any_case() -> None:
+    for earlier in range(ALWAYS):
+        assert is_drawn("a", 1e-9, earlier)
+        assert not is_drawn("a", 0.0, earlier)
+    assert not is_drawn("a", 1e-9, ALWAYS)
+    assert is_drawn("a", 1.0, ALWAYS)
+
+
+@pytest.mark.parametrize("share", [0, 0.02, 1, 1.0])
+def test_audit_problems_of_a_share_are_none(share: float) -> None:
+    assert list(audit_problems(share)) == []
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5, float("nan"), True, None, "0.5"])
+def test_audit_problems_name_what_is_no_share(share: object) -> None:
+    assert list(audit_problems(share)) == [f"audit must be a number from 0 to 1, got {share!r}"]
+
+
+@given(trained=STEPS, spent=STEPS, audits=st.integers(0, 100))
+def test_steps_allowed_stay_in_the_budget(trained: int, spent: int, audits: int) -> None:
+    allowed = steps_allowed(trained=trained, spent=spent, audits=audits)
+    assert allowed >= 0
+    if trained > SMALL_STUDY and allowed:
+        assert spent + allowed <= SHARE_OF_STEPS * trained
+    if trained <= SMALL_STUDY:
+        assert spent + allowed <= max(spent, FIRST_STEPS)
+        assert not (audits and allowed)
+
+
+@given(data=st.data())
+def test_audits_of_a_study_stay_in_the_budget(data: st.DataObject) -> None:
+    draw, trained, spent = AuditDraw(1.0), 0, 0
+    milestones = data.draw(st.lists(st.integers(1, 200), min_size=1, max_size=8, unique=True))
+    plan = planned(*milestones, steps=220)
+    for number in range(1, len(milestones) + 1):
+        leaf = learn(plan, number, milestones[number - 1], 220)
+        draw.launched(f"{number}", leaf, leaf.start)
+        draw.saved(f"{number}", leaf.stop)
+        draw.ended(f"{number}", leaf.stop, was_warm=False)
+        trained += data.draw(st.integers(0, 800))
+        while (begun := draw.begin(trained, is_last=True)) is not None:
+            key, audit = begun
+            assert audit.beyond > 0
+            assert audit.way.start <= audit.resumed.start
+            steps = data.draw(st.integers(0, audit.way.steps))
+            spent += steps
+            draw.end(key, steps, has_result=data.draw(st.booleans()))
+            assert spent <= max(FIRST_STEPS, SHARE_OF_STEPS * trained)
+
+
+def test_audit_begins_at_the_stored_state_before() -> None:
+    plan = planned(10)
+    leaf = learn(plan, 1, 4, 10, 15, 20)
+    resumed = Stretch(node=leaf, start=10, stop=15)
+    assert stored_before(leaf, 10) == 4
+    assert stored_before(leaf, 4) == 0
+    audit = audit_of(resumed, None, FIRST_STEPS)
+    way = Stretch(node=leaf, start=4, stop=20)
+    assert audit == Audit(resumed=resumed, way=way, is_whole=True)
+    assert measured_on(audit.way) == list(range(5, 21))
+    assert stored_on(audit.way) == [10, 15, 20]
+
+
+def test_audit_prefers_what_went_on_in_memory() -> None:
+    plan = planned(10)
+    resumed = Stretch(node=learn(plan, 1, 10, 20), start=10, stop=20)
+    beside = Stretch(node=learn(plan, 0, 10, 20), start=10, stop=20)
+    audit = audit_of(resumed, beside, FIRST_STEPS)
+    assert audit is not None
+    assert audit.way == beside
+
+
+def test_audit_that_is_too_long_is_cut_to_what_is_allowed() -> None:
+    plan = planned(100, steps=300)
+    leaf = learn(plan, 1, 90, 100, 300)
+    resumed = Stretch(node=leaf, start=100, stop=300)
+    assert audit_of(resumed, None, FIRST_STEPS - 1) is None
+    audit = audit_of(resumed, None, FIRST_STEPS)
+    assert audit is not None
+    assert (audit.way.start, audit.way.stop, audit.beyond) == (90, 90 + FIRST_STEPS, 20)
+    audit = audit_of(resumed, None, 1000)
+    assert audit is not None
+    assert (audit.way.start, audit.beyond, audit.is_whole) == (90, FIRST_STEPS, True)
+
+
+def test_audit_goes_on_along_what_is_trained() -> None:
+    plan = planned(4, 8, 12)
+    resumed = Stretch(node=plan.paths[0].leaf.holder(8), start=4, stop=8)
+    learn(plan, 0, 4, 8, 12, 20)
+    audit = audit_of(resumed, None, FIRST_STEPS)
+    assert audit is not None
+    assert (audit.way.start, audit.way.stop, audit.is_whole) == (0, 20, True)
+
+
+def test_audit_that_can_get_longer_is_not_whole() -> None:
+    plan = planned(4, 8, 12)
+    leaf = plan.paths[0].leaf.holder(8)
+    for step in range(1, 9):
+        plan.learn(leaf, step, is_stored=step % 4 == 0, metrics={"loss": 0.5})
+    audit = audit_of(Stretch(node=leaf, start=4, stop=8), None, FIRST_STEPS)
+    assert audit is not None
+    assert (audit.way.start, audit.way.stop, audit.is_whole) == (0, 8, False)
+
+
+def test_audit_that_cannot_pass_the_resume_is_left_out() -> None:
+    plan = planned(100, steps=300)
+    resumed = Stretch(node=learn(plan, 1, 100, 300), start=100, stop=300)
+    assert audit_of(resumed, None, FIRST_STEPS) is None, "from step 0, it would not get there"
+    assert audit_of(resumed, None, 300) is not None
+
+
+def test_audit_ends_where_there_is_something_to_compare() -> None:
+    plan = planned(10, steps=100)
+    leaf = learn(plan, 1, 10, 100, measured=False)
+    plan.learn(leaf, 24, metrics={"loss": 0.5})
+    audit = audit_of(Stretch(node=leaf, start=10, stop=100), None, FIRST_STEPS)
+    assert audit is not None
+    assert (audit.way.start, audit.way.stop) == (0, 24)
+    plan = planned(10, steps=100)
+    leaf = learn(plan, 1, 10, 100, measured=False)
+    assert audit_of(Stretch(node=leaf, start=10, stop=100), None, FIRST_STEPS) is None
+
+
+def test_resting_trials_are_all_that_go_through_the_stage() -> None:
+    plan = planned(10, 15)
+    leaf = plan.paths[2].leaf
+    assert resting_on(plan, Stretch(node=leaf, start=15, stop=20)) == [2]
+    assert resting_on(plan, Stretch(node=leaf, start=10, stop=15)) == [0, 2]
+    assert resting_on(plan, Stretch(node=leaf, start=4, stop=10)) == [0, 1, 2]
+
+
+def run_through(draw: AuditDraw, plan: SearchPlan, *, trial: int, warm: bool, at: str = "") -> None:
+    """Run the last stage of a trial, which is saved at its end."""
+    leaf = learn(plan, trial, plan.paths[trial].leaf.start, 20)
+    attempt = at or f"{trial}"
+    draw.launched(attempt, leaf, leaf.start)
+    draw.ended(attempt, leaf.stop, was_warm=warm)
+    draw.saved(attempt, leaf.stop)
+
+
+def test_draw_counts_resumes_only() -> None:
+    draw, plan = AuditDraw(1.0), planned(10)
+    run_through(draw, plan, trial=0, warm=True)
+    assert (draw.counts, draw.waiting) == (AuditCounts(), 0)
+    assert draw.begin(35) is None
+    run_through(draw, plan, trial=1, warm=False)
+    assert (draw.counts, draw.waiting) == (AuditCounts(resumes=1), 1)
+
+
+def test_draw_gives_a_small_study_one_audit() -> None:
+    draw, plan = AuditDraw(1.0), planned(10, 12)
+    run_through(draw, plan, trial=1, warm=False)
+    run_through(draw, plan, trial=2, warm=False)
+    begun = draw.begin(40)
+    assert begun is not None
+    assert draw.begin(40) is None
+    draw.end(begun[0], begun[1].way.steps, has_result=True)
+    assert draw.begin(SMALL_STUDY) is None
+    assert draw.begin(20 * SMALL_STUDY) is not None
+    assert draw.counts == AuditCounts(resumes=2, audits=1, steps=begun[1].way.steps)
+
+
+def test_draw_waits_for_the_end_with_an_audit_that_is_short() -> None:
+    draw, plan = AuditDraw(1.0), planned(15)
+    run_through(draw, plan, trial=1, warm=False)
+    assert draw.begin(25) is None
+    assert draw.begin(25, is_last=True) is not None
+
+
+def test_draw_tries_another_after_one_that_was_dropped() -> None:
+    draw, plan = AuditDraw(1.0), planned(10, 12)
+    run_through(draw, plan, trial=1, warm=False)
+    run_through(draw, plan, trial=2, warm=False)
+    first = draw.begin(40)
+    assert first is not None
+    draw.end(first[0], 3, has_result=False)
+    second = draw.begin(40)
+    assert second is not None
+    assert second[0] != first[0]
+    assert draw.counts == AuditCounts(resumes=2, audits=0, steps=3)
+
+
+def test_draw_is_the_same_whatever_came_first() -> None:
+    def begun(order: tuple[int, int]) -> Iterator[str]:
+        draw, plan = AuditDraw(1.0), planned(10, 12)
+        for trial in order:
+            run_through(draw, plan, trial=trial, warm=False)
+        audit = draw.begin(40)
+        assert audit is not None
+        yield audit[0]
+
+    assert list(begun((1, 2))) == list(begun((2, 1)))
+
+
+def test_draw_forgets_stages_that_were_lost() -> None:
+    draw, plan = AuditDraw(1.0), planned(10)
+    leaf = learn(plan, 1, 10, 20)
+    draw.launched("a", leaf, 10)
+    draw.lost("a")
+    draw.saved("a", 20)
+    draw.ended("a", 20, was_warm=False)
+    assert draw.counts.resumes == 0
+
+
+def test_draw_keeps_few_that_wait_for_the_budget() -> None:
+    steps = MOST_WAITING + 20
+    draw, plan = AuditDraw(1.0), planned(*range(1, steps), steps=steps)
+    for trial in range(1, steps):
+        leaf = learn(plan, trial, steps)
+        draw.launched(f"{trial}", leaf, leaf.start)
+        draw.ended(f"{trial}", leaf.stop, was_warm=False)
+        draw.saved(f"{trial}", leaf.stop)
+    assert draw.counts.resumes > MOST_WAITING
+    assert draw.waiting == MOST_WAITING

@@ -1,0 +1,208 @@
+"""Audits on one worker, without Dask: steps trained again and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dasktune.graph.keys import Chain, encode_at
+from dasktune.sequences import Constant
+from dasktune.worker.host import StageHost
+from dasktune.worker.job import AuditSpec, Job, StageSpec
+from dasktune.worker.messages import (
+    AuditEnded,
+    StageMessage,
+    StageProgress,
+    audit_from_wire,
+    to_wire,
+)
+from tests.toy_trainers import Adding
+
+SEQUENCES = {"lr": Constant(0.5)}
+ROOT = "aa" * 16
+
+
+class Counting(Adding):
+    """Adds a number that depends on how often it was called since it was built."""
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        super().build(hp)
+        self.calls = 0
+
+    def train(self) -> None:
+        super().train()
+        self.calls += 1
+        if self.calls % 3 == 0:
+            self.total += 1.0
+
+
+class Timed(Adding):
+    """Saves a number that differs each time, which decides nothing."""
+
+    harmless_differences = ("state['calls']",)
+    calls = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        Timed.calls += 1
+        return {**super().state_dict(), "calls": Timed.calls}
+
+
+class Raising(Adding):
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        raise RuntimeError("no such file")
+
+
+class Worker:
+    """A host, and what it sends."""
+
+    def __init__(self, kind: type, folder: Path) -> None:
+        self.sent: list[StageMessage] = []
+        job = Job(trainer_class=kind, config={}, device="cpu", store=str(folder), report_every=1)
+        self.host = StageHost(job, self.sent.extend)
+
+    def train(self, start: int, stop: int, *saves: int, name: str = "") -> None:
+        self.host.run(stage(name or f"{start}-{stop}", start, stop, *saves))
+        self.host.finish_writes(60)
+
+    @property
+    def metrics(self) -> dict[int, Mapping[str, float]]:
+        progress = [each for each in self.sent if isinstance(each, StageProgress)]
+        return {step: values for each in progress for step, _, values in each.reports}
+
+    def audit(
+        self, start: int, stop: int, *stored: int, name: str = "audit", **changed: float
+    ) -> AuditEnded:
+        metrics = {step: self.metrics[step] for step in range(start + 1, stop + 1)}
+        metrics |= {int(step[1:]): {"loss": value} for step, value in changed.items()}
+        spec = AuditSpec(
+            stage=stage(name, start, stop),
+            metrics=metrics,
+            states={step: chain_at(step).key for step in stored},
+        )
+        assert AuditSpec.from_wire(spec.to_wire()) == spec
+        receipt = self.host.audit(spec)
+        assert audit_from_wire(to_wire(receipt)) == receipt
+        return receipt
+
+
+def chain_at(step: int) -> Chain:
+    return Chain(ROOT).extend(encode_at(SEQUENCES, 0), step)
+
+
+def stage(attempt: str, start: int, stop: int, *saves: int) -> StageSpec:
+    chain = chain_at(start)
+    return StageSpec(
+        attempt=attempt,
+        start=start,
+        stop=stop,
+        saves=saves,
+        sequences={name: sequence.to_json() for name, sequence in SEQUENCES.items()},
+        chain=(chain.base, chain.values.hex(), chain.length),
+        seed=0,
+    )
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[Any]:
+    made: list[Worker] = []
+
+    def make(kind: type) -> Worker:
+        made.append(Worker(kind, tmp_path))
+        return made[-1]
+
+    yield make
+    for worker in made:
+        worker.host.close(60)
+
+
+def test_audit_of_an_exact_trainer_is_identical(workers: Any) -> None:
+    worker = workers(Adding)
+    worker.train(0, 8, 4)
+    sent, keys = len(worker.sent), set(worker.host.store.keys())
+    receipt = worker.audit(4, 8, 8)
+    assert receipt == AuditEnded(audit="audit", step=8, status="identical", steps=4, compared=5)
+    assert len(worker.sent) == sent, "nothing is said"
+    assert set(worker.host.store.keys()) == keys, "nothing is saved"
+    assert worker.audit(0, 8, 4, 8, name="from the beginning").status == "identical"
+
+
+def test_audit_names_what_differs(workers: Any) -> None:
+    worker = workers(Counting)
+    worker.train(0, 9, 4)
+    receipt = worker.audit(4, 9, 9)
+    assert (receipt.status, receipt.step, receipt.steps) == ("differs", 9, 5)
+    assert receipt.differences == (
+        ("state['total']", "must be 7.5, got 6.5"),
+        ("metrics[6]['loss']", "must be 5.0, got 4.0"),
+    )
+
+
+def test_audit_ends_at_the_first_state_that_differs(workers: Any) -> None:
+    worker = workers(Counting)
+    worker.train(0, 12, 4, 6)
+    receipt = worker.audit(4, 12, 6, 12)
+    assert (receipt.status, receipt.step) == ("differs", 6)
+
+
+def test_audit_sees_a_metric_that_differs_in_one_bit(workers: Any) -> None:
+    worker = workers(Adding)
+    worker.train(0, 4, 2)
+    receipt = worker.audit(2, 4, 4, _3=1.5000000000000002)
+    assert receipt.status == "differs"
+    assert [path for path, _ in receipt.differences] == ["metrics[3]['loss']"]
+
+
+def test_audit_heeds_what_the_trainer_calls_harmless(workers: Any) -> None:
+    worker = workers(Timed)
+    worker.train(0, 4, 2)
+    assert worker.audit(2, 4, 4).status == "identical"
+
+
+def test_audit_without_its_first_state_is_missing(workers: Any) -> None:
+    worker = workers(Adding)
+    worker.train(0, 4, 2)
+    worker.host.store.discard(chain_at(2).key)
+    receipt = worker.audit(2, 4, 4)
+    assert (receipt.status, receipt.steps) == ("missing", 0)
+
+
+def test_audit_leaves_out_a_state_that_was_evicted(workers: Any) -> None:
+    worker = workers(Counting)
+    worker.train(0, 5, 4)
+    worker.host.store.discard(chain_at(5).key)
+    receipt = worker.audit(4, 5, 5)
+    assert (receipt.status, receipt.compared) == ("identical", 1)
+
+
+def test_audit_whose_trainer_raises_failed(workers: Any) -> None:
+    worker = workers(Raising)
+    worker.train(0, 4, 2)
+    receipt = worker.audit(2, 4, 4)
+    assert (receipt.status, receipt.message) == ("failed", "RuntimeError: no such file")
+    worker.train(0, 1, name="the next stage")
+
+
+def test_audit_that_is_told_to_end_is_dropped(workers: Any) -> None:
+    worker = workers(Adding)
+    worker.train(0, 4, 2)
+    worker.host.control("audit").stop(None)
+    receipt = worker.audit(2, 4, 4)
+    assert (receipt.status, receipt.steps) == ("dropped", 0)
+
+
+def test_audit_of_a_closed_host_is_dropped(workers: Any) -> None:
+    worker = workers(Adding)
+    worker.train(0, 4, 2)
+    worker.host.close(60)
+    assert worker.audit(2, 4, 4).status == "dropped"
+
+
+def test_stage_after_an_audit_begins_from_its_stored_state(workers: Any) -> None:
+    worker = workers(Counting)
+    worker.train(0, 4, 2)
+    worker.audit(0, 4, 4)
+    worker.train(4, 6)
+    assert worker.metrics[6] == {"loss": 4.0}, "the trainer before the audit is not used"
