@@ -74,8 +74,8 @@ PLANTED = (
     Planted(
         name="the held lease of another driver is ignored",
         path="dasktune/storage/leases.py",
-        before="if other.is_held(now) or (heed_saved and other.saved):",
-        after="if heed_saved and other.saved:",
+        before="if other.is_held(now) or (is_news and (other.saved or other.step > other.start)):",
+        after="if is_news and (other.saved or other.step > other.start):",
     ),
     Planted(
         name="a lease that was lost to another driver is renewed",
