@@ -96,7 +96,8 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def made(folder: Path, trainer: type, **options: Any) -> Iterator[Study]:
-    named = {"name": "first", "metric": "loss", "storage": folder / "store", **options}
+    place = {"name": "first", "metric": "loss", "storage": folder / "store"}
+    named = {**place, "audit": 0, **options}  # audits count their steps, too
     config = {"log": str(folder / "log"), "driver": os.getpid()}
     with closing(dt.create_study(trainer, config=config, **named)) as study:
         yield study
