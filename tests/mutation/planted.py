@@ -56,8 +56,8 @@ PLANTED = (
     Planted(
         name="ASHA promotes by two rungs",
         path="dasktune/algos/asha.py",
-        before="until=bracket.steps[level + 1]",
-        after="until=bracket.steps[min(level + 2, len(bracket.steps) - 1)]",
+        before="return [self._promote(best, place, level + 1)]",
+        after="return [self._promote(best, place, min(level + 2, len(bracket.steps) - 1))]",
     ),
     Planted(
         name="an attempt whose first state is gone keeps its slot",

@@ -53,5 +53,5 @@ class Store:
                 yield key, state
 
     def has(self, key: str) -> bool:
-        """Whether a key has a commit."""
-        return self.checkpoints.commit_of(key) is not None
+        """Whether a key has a commit that can be read."""
+        return key in self.checkpoints.commits([key])
