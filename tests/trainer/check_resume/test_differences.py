@@ -83,3 +83,17 @@ def test_the_tolerance_is_relative_to_the_largest_number():
 def test_no_tolerance_lets_a_missing_number_pass(odd):
     assert reasons(np.array([1.0, 2.0]), np.array([1.0, odd]), tolerance=0.5) != {}
     assert reasons(np.array([1.0, odd]), np.array([1.0, 2.0]), tolerance=0.5) != {}
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (np.arange(4), "array([0, 1, 2, 3])"),
+        (np.arange(5), "ndarray int64 (5,)"),
+        ("x" * 58, repr("x" * 58)),
+        ("x" * 59, repr("x" * 59)[:57] + "..."),
+    ],
+)
+def test_small_values_are_shown_and_large_ones_described(value, shown):
+    found = reasons({"a": value, "b": 0}, {"b": 0})
+    assert found == {"state['a']": f"is missing; it was {shown}"}
