@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 
@@ -22,6 +23,24 @@ def environment(device: str) -> dict[str, object]:
         "torch": _installed("torch"),
         "device": device,
     }
+
+
+def is_same_environment(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
+    """Return whether two trainings had the same versions and the same kind of device.
+
+    Examples
+    --------
+    >>> first, second = {"numpy": "2.1", "device": "cuda:0"}, {"numpy": "2.1", "device": "cuda:1"}
+    >>> is_same_environment(first, second)
+    True
+    >>> is_same_environment(first, {"numpy": "2.1", "device": "cpu"})
+    False
+    """
+    return _of_any_index(one) == _of_any_index(other)
+
+
+def _of_any_index(environment: Mapping[str, object]) -> dict[str, object]:
+    return {**environment, "device": str(environment.get("device", "")).partition(":")[0]}
 
 
 @cache

@@ -1,7 +1,8 @@
 """An audit on a worker: steps that are trained already, trained again and compared.
 
 It loads a stored state in a new trainer and trains on. Metrics and states on the way must be those
-that are stored, bit for bit; on a GPU, within the tolerance of `check_resume`. It writes nothing.
+that are stored, bit for bit; on a GPU, within the tolerance of `check_resume`. What was made with
+other versions, or on another kind of device, shows nothing about the trainer. It writes nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import decode, encode
 from dasktune.trainer.check_resume.check import is_harmless, tolerance_of
 from dasktune.trainer.check_resume.differences import Difference, state_differences
+from dasktune.trainer.environment import is_same_environment
 from dasktune.trainer.lifecycle import TrainerRun
 from dasktune.worker.control import Control
 from dasktune.worker.errors_in_words import in_words
@@ -55,7 +57,7 @@ class AuditRun:
         on_wait: Callable[[], None],
     ) -> None:
         self._spec, self._control = spec, control
-        self._store = store
+        self._store, self._environment = store, job.environment
         self._begin, self._on_step, self._on_wait = begin, on_step, on_wait
         self._tolerance = tolerance_of(job.trainer_class, job.device)
         self._harmless = tuple(getattr(job.trainer_class, "harmless_differences", ()))
@@ -69,6 +71,8 @@ class AuditRun:
         functions = {name: sequence_from_json(text) for name, text in stage.sequences.items()}
         if self._control.passes(stage.start)[1]:
             return self.dropped()
+        if self._is_from_elsewhere():
+            return self._end("elsewhere")
         try:
             run = self._begin(functions)
         except CorruptCheckpointError:
@@ -94,6 +98,13 @@ class AuditRun:
     def dropped(self) -> AuditEnded:
         """Return the receipt of an audit that was told to end."""
         return self._end("dropped")
+
+    def _is_from_elsewhere(self) -> bool:
+        """Return whether a state on the way was made in another environment than this one."""
+        commits = self._store.commits(self._spec.states.values()).values()
+        return not all(
+            is_same_environment(commit.environment, self._environment) for commit in commits
+        )
 
     def _compare(self, run: TrainerRun) -> None:
         """Compare what is stored of the present step; of metrics, the first differences stand."""

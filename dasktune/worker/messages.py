@@ -185,9 +185,9 @@ class PredictionAnswer:
     answer: Mapping[str, Any] | str | None
 
 
-AuditStatus = Literal["identical", "differs", "missing", "dropped", "failed"]
-"""How an audit ended. ``missing``: its first state is not in the store; ``dropped``: it was told to
-end; ``failed``: the trainer raised."""
+AuditStatus = Literal["identical", "differs", "missing", "elsewhere", "dropped", "failed"]
+"""How an audit ended. ``missing``: its first state is not in the store; ``elsewhere``: states were
+made in another environment; ``dropped``: it was told to end; ``failed``: the trainer raised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,17 @@ def test_audit_names_what_differs(workers: Any) -> None:
         ("state['total']", "must be 7.5, got 6.5"),
         ("metrics[6]['loss']", "must be 5.0, got 4.0"),
     )
+
+
+@pytest.mark.parametrize("environment", [{"numpy": "3.0.0"}, {"device": "cuda:0"}])
+def test_audit_of_states_from_elsewhere_trains_nothing(
+    workers: Any, environment: Mapping[str, Any]
+) -> None:
+    worker = workers(Counting)
+    worker.train(0, 9, 4)
+    worker.host.job = replace(worker.host.job, environment=environment)
+    receipt = worker.audit(4, 9, 9)
+    assert (receipt.status, receipt.steps, receipt.differences) == ("elsewhere", 0, ())
 
 
 def test_audit_ends_at_the_first_state_that_differs(workers: Any) -> None:
