@@ -512,6 +512,7 @@ class DaskRunner:
             is_over = self._stop.is_set() or self._meter.reached() is not None
             if is_over or not self._cluster.is_there():
                 return
+            self._sharing.turn()
             self._beat()
             for message in self._next_messages():
                 self._receive(message)

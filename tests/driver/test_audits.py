@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from distributed import Client, LocalCluster
 import dasktune as dt
 from dasktune.cli.status import read
 from dasktune.driver.audits import Audits
+from dasktune.driver.shared_stages import SharedStages
 from dasktune.errors import ConfigurationError, TrainerError
 from dasktune.graph.audits import AuditDraw
 from dasktune.graph.dispatch import Dispatcher
@@ -27,6 +29,7 @@ from dasktune.trainer.check_resume.new_process import run_in_new_process
 from dasktune.trainer.check_resume.verdict import verdict
 from dasktune.trainer.check_switch import SWITCH
 from dasktune.trainer.isolation import give_own_generator
+from dasktune.worker.audit import AuditRun
 from dasktune.worker.job import AuditSpec
 from dasktune.worker.messages import AuditEnded, StageEnded, StateSaved, to_wire
 from tests.forked import run_forked
@@ -187,6 +190,34 @@ def test_failed_audit_forbids_merging_in_every_study(create: Any, client: Client
             run(each, client, steps=STEPS + 1)
     run(other, client, allow_failed_check=True)
     assert audits(other) == (0, 0)
+
+
+def test_leases_are_released_while_the_end_waits_for_audits(
+    create: Any, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_at_end, was_looked_after = threading.Event(), threading.Event()
+    train, turn_audits, turn = AuditRun.train, Audits.turn, SharedStages.turn
+
+    def hold(audit: AuditRun) -> AuditEnded:
+        assert was_looked_after.wait(10), "leases of stages that have ended must be released"
+        return train(audit)
+
+    def begin(running: Audits, *given: Any, is_last: bool = False) -> bool:
+        if is_last:
+            is_at_end.set()
+        return turn_audits(running, *given, is_last=is_last)
+
+    def look(stages: SharedStages) -> None:
+        turn(stages)
+        if is_at_end.is_set():
+            was_looked_after.set()
+
+    monkeypatch.setattr(AuditRun, "train", hold)
+    monkeypatch.setattr(Audits, "turn", begin)
+    monkeypatch.setattr(SharedStages, "turn", look)
+    study = create(Adding)
+    run(study, client)
+    assert audits(study) == (1, 0)
 
 
 def test_failed_audit_leaves_what_was_reported(create: Any, client: Client) -> None:
