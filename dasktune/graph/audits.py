@@ -137,7 +137,7 @@ def is_drawn(key: str, share: float, earlier: int) -> bool:
     Examples
     --------
     >>> sum(is_drawn(f"{number:x}", 0.25, earlier=3) for number in range(1000))
-    244
+    265
     """
     if earlier < ALWAYS and share > 0:
         return True

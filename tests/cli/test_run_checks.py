@@ -32,7 +32,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_run_checks_a_trainer_once(folder: Folder) -> None:
-    first = folder.command(*RUN, "--json")
+    first = folder.command(*RUN, "--audit", "0", "--json")
     assert first.returncode == 0, first.stderr
     summary = json.loads(first.stdout)["summary"]
     assert (summary["steps_executed"], summary["steps_audited"]) == (UNIQUE, CHECKED)

@@ -595,7 +595,7 @@ def test_attributes_and_checks_of_another_process_are_read(
     tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SWITCH, "on")
-    study = make(tmp_path)
+    study = make(tmp_path, audit=0)
     other = make(tmp_path, load_if_exists=True)
     other.set_user_attr("owner", "me")
     other.record_check(True, "")
@@ -796,7 +796,7 @@ def test_check_resume_records_its_verdict_where_it_is_told(
         report = dt.check_resume(trainer, {"lr": 0.1}, config=config, run=FORKED, **places)
         assert report.ok is ok
     with closing(Database(tmp_path / "checks.db", create=False)) as database:
-        study = make(tmp_path)
+        study = make(tmp_path, audit=0)
         (found,) = database.verdicts(study.results.row.spec["fingerprint"])
     assert (found.ok, found.device, found.rule, found.splits) == (True, "cpu", RULE, [2, 3, 5])
     assert found.steps == 18
