@@ -8,7 +8,6 @@ come is looked up.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
@@ -25,6 +24,7 @@ from dasktune.graph.events import (
     Saved,
     Started,
     TrainingEnded,
+    WorkerGone,
     WorkerLost,
 )
 from dasktune.graph.plan import Node
@@ -70,7 +70,7 @@ class StateDurable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptLost:
-    """An attempt was lost with its worker: nothing more will be heard of it."""
+    """An attempt was lost with its worker: it must not go on elsewhere."""
 
     attempt: str
 
@@ -161,15 +161,10 @@ class Attempts:
         known = self._open.get(attempt)
         return None if known is None or known.ended_at is not None else known.order
 
-    def lose(self, worker: str, *, is_blameless: bool = False) -> list[Following]:
-        """Return the events and notes that follow from the loss of a worker.
+    def abandon(self, worker: str) -> list[Following]:
+        """Return the events and notes for a worker that is gone; `lose` must follow.
 
-        Parameters
-        ----------
-        worker
-            Its address.
-        is_blameless
-            See `WorkerLost`.
+        What it said before may still be received until then.
         """
         following: list[Following] = []
         slot = self._view.slots.get(worker)
@@ -177,20 +172,68 @@ class Attempts:
             # A step that kills its process at once is never heard of: it counts as started, or
             # the stage would be tried for ever.
             following.append(Started(attempt=slot.queue[0].id))
-        lost = [attempt for attempt in self._view.attempts.values() if attempt.worker == worker]
-        now = time.time()
+        following += [AttemptLost(attempt=attempt.id) for attempt in self._attempts_on(worker)]
+        return [*following, WorkerGone(worker=worker)]
+
+    def likely_saves(self, worker: str, *, goes_far: bool = False) -> list[str]:
+        """Return the keys of states that a lost worker may have saved without a message.
+
+        Parameters
+        ----------
+        worker
+            Its address.
+        goes_far
+            Whether it may have come far beyond the last step that was heard of.
+        """
+        reach = MOST_REACH if goes_far else 1
+        return [
+            key
+            for attempt in self._attempts_on(worker)
+            if (known := self._open.get(attempt.id)) is not None
+            for key in _likely_keys(known.order, attempt, attempt.position + reach).values()
+        ]
+
+    def look_up(self, keys: Collection[str]) -> Mapping[str, Commit]:
+        """Return the commits of keys that are in the store; any thread may call this.
+
+        There are none if the store does not answer: their states are trained again.
+        """
+        try:
+            return self._store.commits(keys)
+        except StorageError as error:
+            logger.warning("states of a lost worker could not be looked up: %s", error)
+            return {}
+
+    def _attempts_on(self, worker: str) -> list[AttemptView]:
+        return [attempt for attempt in self._view.attempts.values() if attempt.worker == worker]
+
+    def lose(
+        self, worker: str, commits: Mapping[str, Commit], *, at: float, is_blameless: bool = False
+    ) -> list[Following]:
+        """Return the events and notes that follow from the loss of a worker's attempts.
+
+        Parameters
+        ----------
+        worker
+            Its address.
+        commits
+            Those of its `likely_saves` that are in the store.
+        at
+            Epoch seconds at which it was lost.
+        is_blameless
+            See `WorkerLost`.
+        """
+        following: list[Following] = []
+        lost = self._attempts_on(worker)
         for attempt in lost:
             known = self._open.get(attempt.id)
             if known is not None:
-                reach = MOST_REACH if is_blameless else 1
-                until = attempt.position + reach
-                following += self._look_up_saves(known, attempt, until=until) or ()
+                following += self._found(known, attempt, commits)
             if not attempt.ended:
-                self.worker_seconds += self._recorder.seconds_of(attempt.id, now)
+                self.worker_seconds += self._recorder.seconds_of(attempt.id, at)
         following.append(WorkerLost(worker=worker, is_blameless=is_blameless))
         for attempt in lost:
-            following.append(AttemptLost(attempt=attempt.id))
-            self._ends.append(_End(attempt, now, "lost"))
+            self._ends.append(_End(attempt, at, "lost"))
             self._touched[attempt.id] = True
         return following
 
@@ -405,22 +448,46 @@ class Attempts:
         They are looked for at all steps where they are likely, in order: earlier ones have
         metrics that no later one has. None: the store does not answer.
         """
-        ends = (node.stop for node in attempt.leaf.up())
-        reached = range(attempt.position, until + 1)
-        likely = {*reached, attempt.stop, *known.order.saves, *ends}
-        first = max(attempt.saved, attempt.start) + 1
-        steps = [step for step in sorted(likely) if first <= step <= attempt.stop]
-        keys = {step: attempt.node_at(step).key_at(step) for step in steps}
+        keys = _likely_keys(known.order, attempt, until)
         try:
-            commits = self._store.commits(keys.values())
+            return self._found(known, attempt, self._store.commits(keys.values()))
         except StorageError:
             return None
+
+    def _found(
+        self,
+        known: _OpenAttempt,
+        attempt: AttemptView,
+        commits: Mapping[str, Commit],
+    ) -> list[Following]:
+        """Return the events and notes of the states of an attempt that are in the store."""
+        first = max(attempt.saved, attempt.start) + 1
         following: list[Following] = []
-        for step in steps:
-            if keys[step] in commits:
-                message = _saved_message(attempt, step, commits[keys[step]])
-                following += self._saved(known, message)
+        for commit in sorted(commits.values(), key=lambda commit: commit.step):
+            step = commit.step
+            is_its = first <= step <= attempt.stop
+            if is_its and attempt.node_at(step).key_at(step) == commit.key:
+                following += self._saved(known, _saved_message(attempt, step, commit))
         return following
+
+
+def _likely_keys(order: RunStage, attempt: AttemptView, until: Step) -> dict[Step, str]:
+    """Return the keys by ascending step at which an attempt is likely to have saved its state.
+
+    Parameters
+    ----------
+    order
+        The stage as it was ordered.
+    attempt
+        Has told of states up to its step `saved`.
+    until
+        The step that it may have come to.
+    """
+    ends = (node.stop for node in attempt.leaf.up())
+    likely = {*range(attempt.position, until + 1), attempt.stop, *order.saves, *ends}
+    first = max(attempt.saved, attempt.start) + 1
+    steps = [step for step in sorted(likely) if first <= step <= attempt.stop]
+    return {step: attempt.node_at(step).key_at(step) for step in steps}
 
 
 def _saved_message(attempt: AttemptView, step: Step, commit: Commit) -> StateSaved:

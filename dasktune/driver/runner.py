@@ -34,6 +34,7 @@ from dasktune.driver.lease_messages import (
     SavesRequested,
 )
 from dasktune.driver.leases import Leasing
+from dasktune.driver.lost_workers import LookUpEnded, LostWorkers
 from dasktune.driver.orders import PendingOrders
 from dasktune.driver.predictions import Predictions
 from dasktune.driver.recorder import Recorder
@@ -81,7 +82,7 @@ LOOK_UP = Patience(seconds=LOOK_UP_SECONDS, request=LOOK_UP_SECONDS)
 
 Result = TypeVar("Result")
 
-InboxMessage = ClusterMessage | LeaseMessage | KeysHashed | Tick
+InboxMessage = ClusterMessage | LeaseMessage | KeysHashed | LookUpEnded | Tick
 """All that the driver's loop receives from other threads and processes."""
 
 
@@ -173,6 +174,7 @@ class DaskRunner:
         # The loop must not wait long for a store that is away: it is asked again later.
         lookups = CheckpointStore(plan.store, LOOK_UP)
         self._attempts = Attempts(engine.view, recorder, lookups)
+        self._lost = LostWorkers(self._attempts.look_up, self._inbox.put)
         self._is_draining = False
         self._can_save = True
         self._deserted_at: float | None = None
@@ -286,6 +288,8 @@ class DaskRunner:
                 self._tell(message)
             case PredictionAnswer():
                 self._predicted(message)
+            case WorkerJoined(worker=worker) if worker in self._lost:
+                self._lost.join(message)
             case WorkerJoined(worker=worker):
                 self._welcome(message)
                 if self._cluster.workers.knows(worker):
@@ -301,6 +305,8 @@ class DaskRunner:
                 self._tell(WorkerLeaving(worker=worker))
             case LeaseAnswered() | LeaseChanged() | CommitsFound() | SavesRequested():
                 self._follow(self._sharing.receive(message))
+            case LookUpEnded(worker=worker):
+                self._forget_worker(worker)
             case KeysHashed():
                 for order in self._keys.receive(message):
                     self._follow(self._sharing.start(order))
@@ -426,15 +432,35 @@ class DaskRunner:
             self._follow(self._attempts.receive(receipt, self._now()))
 
     def _worker_left(self, worker: str, *, is_blameless: bool = False) -> None:
-        """Handle the loss of a worker."""
+        """Do without a worker at once, and look up what it saved; `_forget_worker` follows."""
+        if worker in self._lost:
+            return
         if worker in self._leaving:
             logger.info("worker %s has left", worker, extra=about(worker=worker))
         elif worker in self._engine.view.slots:
             logger.warning("worker %s is lost", worker, extra=about(worker=worker))
-        self._leaving.discard(worker)
         self._predictions.lose(worker, is_blameless=is_blameless)
         self._audits.lose(worker)
-        self._follow(self._attempts.lose(worker, is_blameless=is_blameless))
+        # One that leaves saves what it trains, at a step that may not have been heard of.
+        is_blameless = is_blameless or worker in self._leaving
+        self._leaving.discard(worker)
+        self._follow(self._attempts.abandon(worker))
+        keys = self._attempts.likely_saves(worker, goes_far=is_blameless)
+        self._lost.add(worker, keys, is_blameless=is_blameless)
+
+    def _forget_worker(self, worker: str) -> None:
+        """Handle the loss of a worker whose states were looked up."""
+        lost = self._lost.take(worker)
+        if lost is None:
+            return
+        error = lost.commits.exception()
+        commits = {} if error is not None else lost.commits.result()
+        is_blameless = lost.is_blameless
+        self._follow(self._attempts.lose(worker, commits, at=lost.at, is_blameless=is_blameless))
+        if error is not None:
+            raise error
+        if lost.joined is not None:
+            self._receive(lost.joined)
 
     def _begin_anew(self) -> bool:
         """Go on with a scheduler that was lost, once it is there again, and with its workers.
@@ -452,7 +478,7 @@ class DaskRunner:
             self._worker_left(worker, is_blameless=True)
         self._forget_news()
         for event in self._open(self._patience):
-            self._tell(event)
+            self._receive(event)
         return True
 
     def _forget_news(self) -> None:
@@ -462,7 +488,7 @@ class DaskRunner:
             while True:
                 received.append(self._inbox.get_nowait())
         for message in received:
-            if isinstance(message, LeaseMessage | KeysHashed):
+            if isinstance(message, LeaseMessage | KeysHashed | LookUpEnded):
                 self._inbox.put(message)
 
     def _open(self, patience: float | None = None) -> list[WorkerJoined]:
@@ -481,12 +507,17 @@ class DaskRunner:
             logger.info("worker %s is tried again", worker, extra=about(worker=worker))
         self._aside = set(now)
 
+    @property
+    def _has_workers(self) -> bool:
+        """Whether workers are there, among them those whose addresses are being looked up."""
+        return bool(self._engine.view.slots) or self._lost.any_joined
+
     def _check_workers(self) -> None:
         """Give up when all workers have been gone for long."""
-        slots, patience = self._engine.view.slots, self._waits.workers_seconds
+        patience = self._waits.workers_seconds
         if self._cluster.pool is not None:
             self._ask_for_workers(self._cluster.pool)
-        elif slots:
+        elif self._has_workers:
             self._deserted_at = None
         elif self._deserted_at is None:
             self._deserted_at = self._now()
@@ -500,7 +531,7 @@ class DaskRunner:
     def _ask_for_workers(self, pool: Pool) -> None:
         """Tell the pool how many workers can be used, and which are idle."""
         view = self._engine.view
-        if not view.slots and (trouble := pool.trouble()) is not None:
+        if not self._has_workers and (trouble := pool.trouble()) is not None:
             raise ClusterError(f"{trouble}. Run this again when it is mended: it goes on")
         idle = [slot.worker for slot in view.slots.values() if not slot.queue]
         wanted = usable_slots(view, self._now(), left=self._engine.to_begin)
@@ -526,6 +557,8 @@ class DaskRunner:
     # ----------------------------------------------------------------------- Dask
 
     def _submit(self, order: RunStage) -> None:
+        if order.worker not in self._engine.view.slots:
+            return  # its worker is gone, and so will be the attempt
         seed = self._plan.seed + self._engine.view.plan.seed_of(order.node)
         self._attempts.add(order, self._cluster.submissions.submit(order, seed))
         self._audits.launched(order)
@@ -568,6 +601,7 @@ class DaskRunner:
                 last.callback(self._engine.dismiss)
                 last.callback(self._sharing.close)
                 last.callback(self._keys.close)
+                last.callback(self._lost.close)
                 last.callback(self._cluster.close)
 
     def _close_evictor(self) -> None:

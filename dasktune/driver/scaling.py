@@ -23,9 +23,10 @@ def usable_slots(
 ) -> int:
     """Return how many workers would have something to do now or within `soon_seconds`.
 
-    Each worker at work counts, each stage that can start, and each branch that another worker
-    could take where a running stage is about to pass. To that comes what the tuner has not
-    asked for yet, unless workers have nothing to do although it was asked.
+    Each worker at work counts, each that was lost and whose stages cannot start again yet, each
+    stage that can start, and each branch that another worker could take where a running stage is
+    about to pass. To that comes what the tuner has not asked for yet, unless workers have nothing
+    to do although it was asked.
 
     Parameters
     ----------
@@ -42,7 +43,9 @@ def usable_slots(
         Within this time a branch must open for another worker to be of use.
     """
     busy = view.busy_workers
-    usable = busy + view.count_ready(most) + _opening_soon(view, now, soon_seconds)
+    lost = {attempt.worker for attempt in view.attempts.values() if not attempt.ended}
+    lost -= view.slots.keys()  # what they ran can start once it is known what they have saved
+    usable = busy + len(lost) + view.count_ready(most) + _opening_soon(view, now, soon_seconds)
     if busy == len(view.slots):
         usable += max(1, busy) if left is None else left
     return min(usable, most)

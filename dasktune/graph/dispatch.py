@@ -34,6 +34,7 @@ from dasktune.graph.events import (
     Tick,
     TrainedElsewhere,
     TrainingEnded,
+    WorkerGone,
     WorkerJoined,
     WorkerLeaving,
     WorkerLost,
@@ -196,6 +197,8 @@ class Dispatcher:
                 self._worker_joined(event)
             case WorkerLeaving():
                 self._worker_leaving(event.worker)
+            case WorkerGone():
+                self._placing.lose(event.worker)
             case WorkerLost():
                 self._worker_lost(event)
             case Started():
@@ -291,12 +294,16 @@ class Dispatcher:
         """Stop an attempt at its next step; the states that it does not make are wanted again."""
         if not attempt.stopping:
             attempt.stopping = True
-            self._out.append(StopStage(attempt=attempt.id, worker=attempt.worker))
+            self._say(StopStage(attempt=attempt.id, worker=attempt.worker))
+
+    def _say(self, instruction: StopStage | SavePoint) -> None:
+        """Give a worker an instruction unless it is gone."""
+        if instruction.worker in self.slots:
+            self._out.append(instruction)
 
     def _worker_lost(self, event: WorkerLost) -> None:
         is_blameless = event.is_blameless or self._placing.is_leaving(event.worker)
-        if not self._placing.lose(event.worker):
-            return
+        self._placing.lose(event.worker)
         lost = [attempt for attempt in self.attempts.values() if attempt.worker == event.worker]
         blamed = [attempt for attempt in lost if attempt.has_begun and not attempt.ended]
         for attempt in reversed(lost):
@@ -389,6 +396,8 @@ class Dispatcher:
         attempt = self.attempts.get(event.attempt)
         if attempt is None or event.step >= attempt.leaf.stop:
             return
+        if attempt.worker not in self.slots:
+            return  # that a worker which is gone does not answer says nothing of its steps
         self._advance(attempt, event.step)
         node = attempt.node_at(event.step)
         if node.stop == event.step and self.frontier.work(node).attempt == attempt.id:
@@ -619,7 +628,7 @@ class Dispatcher:
                 break
             self.frontier.assign(below, None)
         attempt.node, attempt.stop = node, node.stop
-        self._out.append(StopStage(attempt=attempt.id, worker=attempt.worker, at=node.stop))
+        self._say(StopStage(attempt=attempt.id, worker=attempt.worker, at=node.stop))
 
     def _split(self, top: Node, bottom: Node) -> None:
         """Handle a split of an edge of the plan: a running stage saves its state where it parts."""
@@ -628,9 +637,7 @@ class Dispatcher:
             # Also one that is ending waits for its last state: work goes on from there.
             self.frontier.work(top).attempt = attempt.id
             if not attempt.ended and not attempt.stopping:
-                self._out.append(
-                    SavePoint(attempt=attempt.id, worker=attempt.worker, step=top.stop)
-                )
+                self._say(SavePoint(attempt=attempt.id, worker=attempt.worker, step=top.stop))
         self.frontier.move(top, bottom)
 
     def _fill(self, now: float) -> None:

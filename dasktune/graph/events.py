@@ -40,13 +40,24 @@ class WorkerLeaving:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerGone:
+    """A worker is gone: it gets no more stages. `WorkerLost` follows for those that it had.
+
+    Between the two it becomes known which of their states are durable.
+    """
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLost:
     """A worker is gone, with every state that was not durable.
 
     Parameters
     ----------
     is_blameless
-        Whether what it ran cannot be the reason: all of a cluster are gone at once.
+        Whether what it ran cannot be the reason: it was to leave, or all of a cluster are gone
+        at once.
     """
 
     worker: str
@@ -187,6 +198,7 @@ class Tick:
 Event = (
     WorkerJoined
     | WorkerLeaving
+    | WorkerGone
     | WorkerLost
     | Started
     | Progress

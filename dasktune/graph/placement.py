@@ -133,12 +133,12 @@ class Placing:
         """Whether a worker was said to be gone soon."""
         return worker in self._leaving
 
-    def lose(self, worker: str) -> bool:
-        """Remove a worker that is gone; return whether it was known."""
+    def lose(self, worker: str) -> None:
+        """Remove a worker that is gone, if it is known."""
         self._idle.pop(worker, None)
         self._leaving.discard(worker)
         self.trust.lose(worker)
-        return self.slots.pop(worker, None) is not None
+        self.slots.pop(worker, None)
 
     def leave(self, attempt: Attempt) -> None:
         """Remove an attempt from its slot."""
@@ -216,9 +216,10 @@ class Placing:
 
     def _next_of(self, attempt: Attempt) -> Node | None:
         """Return the stage that would carry an attempt on, if it may be queued behind it."""
-        slot = self.slots[attempt.worker]
+        slot = self.slots.get(attempt.worker)
         if (
-            attempt.stopping
+            slot is None
+            or attempt.stopping
             or attempt.worker in self._leaving
             or self._is_suspect(attempt)
             or not slot.queue

@@ -19,7 +19,7 @@ from dasktune.driver.shared_stages import SharedStages
 from dasktune.errors import ConfigurationError, TrainerError
 from dasktune.graph.audits import AuditDraw
 from dasktune.graph.dispatch import Dispatcher
-from dasktune.graph.events import RunStage, WorkerJoined
+from dasktune.graph.events import RunStage, WorkerGone, WorkerJoined
 from dasktune.graph.view import RunView
 from dasktune.sequences import Constant, MultiStep
 from dasktune.storage.verdicts import Verdicts
@@ -368,6 +368,14 @@ def test_audit_goes_to_an_idle_worker_as_it_is_stored() -> None:
 def test_audit_avoids_workers_that_leave() -> None:
     scene = Scene()
     scene.audits.leave("w1")
+    assert scene.turn()
+    assert scene.sent[0][0] == "w2"
+
+
+def test_audit_avoids_worker_whose_states_are_looked_up() -> None:
+    scene = Scene()
+    scene.dispatcher.handle(WorkerGone(worker="w1"), 0.0)
+    scene.audits.lose("w1")
     assert scene.turn()
     assert scene.sent[0][0] == "w2"
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from dasktune.driver.scaling import slowest_step, usable_slots
-from dasktune.graph.events import WorkerJoined
+from dasktune.graph.events import WorkerGone, WorkerJoined, WorkerLost
 from dasktune.graph.view import RunView
 from dasktune.sequences import Constant
 from tests.graph.test_dispatch import Table, turn
@@ -34,6 +34,14 @@ def test_trials_that_share_nothing_can_use_as_many_workers(workers: int) -> None
     table = apart(5)
     table.join(*(f"w{number}" for number in range(workers)))
     assert usable(table) == 5
+
+
+def test_lost_worker_counts_until_its_stage_can_start_again() -> None:
+    table = apart(2)
+    table.join("w0", "w1")
+    for event in (WorkerGone(worker="w0"), WorkerLost(worker="w0")):
+        table.tell(event)
+        assert usable(table) == 2
 
 
 def test_single_long_trial_of_many_stages_can_use_one_worker() -> None:

@@ -23,6 +23,7 @@ from dasktune.graph.events import (
     StopStage,
     Taken,
     TrainingEnded,
+    WorkerGone,
     WorkerJoined,
     WorkerLeaving,
     WorkerLost,
@@ -283,6 +284,20 @@ def test_a_lost_worker_costs_what_was_not_durable() -> None:
     assert table.saved(0, 4) == [], "what an old attempt says is dropped"
     table.ended(2, 4)
     assert table.dispatcher.steps_repeated == 1
+
+
+def test_stages_of_a_worker_that_is_gone_wait_for_its_loss() -> None:
+    table = two_branches()
+    table.extend(1, 9)
+    table.join("w0", "w1")
+    table.started(0)
+    table.progress(0, 3)
+    assert table.tell(WorkerGone(worker="w0")) == []
+    assert table.dispatcher.slots.keys() == {"w1"}
+    assert table.tell(SaveMissed(attempt="0-a", step=4)) == []
+    assert table.saved(0, 2) == []
+    assert table.tell(WorkerLost(worker="w0")) == [("run", 2, "w1", 2, 4, None)]
+    assert table.dispatcher.steps_executed == 3
 
 
 def test_a_stage_that_is_lost_too_often_fails_its_trials() -> None:

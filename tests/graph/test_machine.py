@@ -43,6 +43,7 @@ from dasktune.graph.events import (
     Taken,
     Tick,
     TrainingEnded,
+    WorkerGone,
     WorkerJoined,
     WorkerLeaving,
     WorkerLost,
@@ -280,6 +281,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.trials: dict[int, Sequences] = {}
         self.asked: dict[int, list[Step]] = {}
         self.late: deque[SaveMissed] = deque()
+        self.lost: deque[Worker] = deque()
         self.store = Store()
         self.saved: set[State] = set()
         self.evicted: set[State] = set()
@@ -438,6 +440,16 @@ class DispatcherMachine(RuleBasedStateMachine):
         while hear_last and worker.outbox:
             self.tell(worker.outbox.popleft())
         del self.workers[worker.name]
+        self.lost.append(worker)
+        self.tell(WorkerGone(worker=worker.name))
+
+    @precondition(lambda self: self.lost)
+    @rule(hears=st.booleans())
+    def look_up(self, hears: bool) -> None:
+        """Hear the last words of a worker that is gone, and of the loss of its stages."""
+        worker = self.lost.popleft()
+        while hears and worker.outbox:
+            self.tell(worker.outbox.popleft())
         self.tell(WorkerLost(worker=worker.name))
 
     @precondition(lambda self: self.workers.keys() - self.leaving)
@@ -564,9 +576,12 @@ class DispatcherMachine(RuleBasedStateMachine):
             self.saved.discard(state_of(event.node.sequences, event.step))
             return
         if (
-            isinstance(event, WorkerJoined | WorkerLeaving | Tick)
+            isinstance(event, WorkerGone | WorkerJoined | WorkerLeaving | Tick)
             or event.attempt not in self.dispatcher.attempts
         ):
+            return
+        worker = self.dispatcher.attempts[event.attempt].worker
+        if isinstance(event, SaveMissed) and worker not in self.workers:
             return
         order = self.orders[event.attempt]
         if isinstance(event, TrainingEnded) and event.status == "missing":
@@ -687,7 +702,9 @@ class DispatcherMachine(RuleBasedStateMachine):
         queued = [a for slot in self.dispatcher.slots.values() for a in slot.queue]
         assert all(len(slot.queue) <= QUEUE_LENGTH for slot in self.dispatcher.slots.values())
         assert {a.id for a in queued} == {
-            a.id for a in self.dispatcher.attempts.values() if not a.ended
+            a.id
+            for a in self.dispatcher.attempts.values()
+            if not a.ended and a.worker in self.workers
         }
         idle = {name for name, slot in self.dispatcher.slots.items() if not slot.queue}
         assert len(idle - self.leaving - self.aside) == self.dispatcher.idle_workers
@@ -761,7 +778,9 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     def go_on(self) -> bool:
         """Do everything that can be done now; return whether there was anything."""
-        moved = bool(self.others)
+        moved = bool(self.others or self.lost)
+        while self.lost:
+            self.tell(WorkerLost(worker=self.lost.popleft().name))
         for order in self.others.values():
             self.tell(TrainingEnded(attempt=order.attempt, step=order.start, status="lost"))
         self.others.clear()

@@ -65,8 +65,8 @@ class CountsLostWorkers(Attempts):
         super().__init__(*arguments)
         self._lost: set[str] = set()
 
-    def lose(self, worker: str, *, is_blameless: bool = False) -> list[Following]:
-        following = super().lose(worker, is_blameless=is_blameless)
+    def abandon(self, worker: str) -> list[Following]:
+        following = super().abandon(worker)
         gone = {item.attempt for item in following if isinstance(item, AttemptLost)}
         self._lost |= gone & self._open.keys()
         return following
@@ -141,11 +141,10 @@ class QueuesThreeStages(Dispatcher):
 
 class KeepsQueueOfLostWorker(Dispatcher):
     def _worker_lost(self, event: WorkerLost) -> None:
-        worker = event.worker
-        if self._placing.lose(worker):
-            for attempt in [each for each in self.attempts.values() if each.worker == worker][:1]:
-                self._close(attempt)
-                self._release(attempt)
+        self._placing.lose(event.worker)
+        for attempt in [each for each in self.attempts.values() if each.worker == event.worker][:1]:
+            self._close(attempt)
+            self._release(attempt)
 
 
 class BlamesNobody(Dispatcher):

@@ -261,9 +261,16 @@ class Driver:
         """Receive the notice that a save-point came too late."""
         self.tell(SaveMissed(attempt=attempt, step=step))
 
+    def abandon(self, worker: str) -> None:
+        """Receive that a worker is gone; `lose` follows."""
+        self._follow(self.attempts.abandon(worker))
+
     def lose(self, worker: str, *, is_blameless: bool = False) -> None:
-        """Receive the loss of a worker, or of all workers if it is blameless."""
-        self._follow(self.attempts.lose(worker, is_blameless=is_blameless))
+        """Receive the loss of a worker's attempts, or of all workers' if it is blameless."""
+        keys = self.attempts.likely_saves(worker, goes_far=is_blameless)
+        commits = self.attempts.look_up(keys)
+        at = self.world.epoch
+        self._follow(self.attempts.lose(worker, commits, at=at, is_blameless=is_blameless))
 
     def _follow(self, following: Iterable[Following]) -> None:
         """Pass on what follows from a message, as the runner does."""
@@ -395,6 +402,8 @@ class Driver:
                 self._start(order)
 
     def _start(self, order: RunStage) -> None:
+        if order.worker not in self.engine.view.slots:
+            return
         if order.after in self._refused:
             self._refused.add(order.attempt)
             self.tell(TrainingEnded(attempt=order.attempt, step=order.start, status="skipped"))

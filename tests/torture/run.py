@@ -364,10 +364,11 @@ class Torture:
         """Deliver the loss of a worker to the driver, and start another worker."""
         del self.world.workers[worker.name]
         hears = self._luck.random() < 0.5
+        self.driver.abandon(worker.name)
+        self._join_and_tell()
         while hears and worker.outbox:
             self.driver.hear(worker.outbox.popleft())
         self.driver.lose(worker.name)
-        self._join_and_tell()
 
     def _partition(self) -> None:
         worker = self._victim()
@@ -379,9 +380,11 @@ class Torture:
         lost = list(self.world.workers)
         self._let_go_of_all()
         for name in lost:
-            self.driver.lose(name, is_blameless=True)
+            self.driver.abandon(name)
         for worker in self.world.workers.values():
             self.driver.tell(WorkerJoined(worker=worker.name))
+        for name in lost:
+            self.driver.lose(name, is_blameless=True)
 
     def _pause(self) -> None:
         worker = self._victim()
