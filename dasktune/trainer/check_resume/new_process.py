@@ -124,8 +124,8 @@ def main(clock: Callable[[], float] = time.monotonic) -> None:
     job: CheckJob = pickle.load(sys.stdin.buffer)
     if job.parent is not None:
         threading.Thread(target=_end_with, args=(job.parent,), daemon=True).start()
-    meter = StepMeter(job, clock)
     trainer_class = unpack(job.code)
+    meter = StepMeter(job, clock)  # after the imports, which are no training
     part = _whole if job.part == "whole" else _rest
     save(part(job, trainer_class, meter), job.folder, job.part)
 
