@@ -130,7 +130,17 @@ def run_group(tree: Path, tests: Sequence[str], limit: float) -> Run:
 def _pytest(tests: Sequence[str]) -> int:
     import pytest
 
-    options = ["-x", "-q", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=120"]
+    options = [
+        "-x",
+        "-q",
+        "-rfE",
+        "--tb=line",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "--timeout=120",
+    ]
     return int(pytest.main([*options, *tests]))
 
 
