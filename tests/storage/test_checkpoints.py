@@ -143,7 +143,7 @@ def test_saving_again_under_the_same_attempt_keeps_the_data(store):
 
 @pytest.mark.usefixtures("eager_threads")
 def test_concurrent_saves_have_one_winner(store, tmp_path):
-    barrier = threading.Barrier(16)
+    barrier = threading.Barrier(16, timeout=60)
 
     def race(number):
         snapshot = encode({"who": number, "weights": np.full(1000, number)})
@@ -502,7 +502,7 @@ def test_unknown_protocol_is_refused():
 @pytest.mark.usefixtures("eager_threads")
 def test_concurrent_creates_in_memory_have_one_winner(tmp_path):
     files = open_files(f"memory://{tmp_path.name}")
-    barrier = threading.Barrier(8)
+    barrier = threading.Barrier(8, timeout=60)
 
     def race(number):
         wins = 0

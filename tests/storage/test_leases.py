@@ -49,7 +49,7 @@ def test_lease_round_trips() -> None:
 
 
 def test_concurrent_takes_have_one_winner(files: Files) -> None:
-    barrier = threading.Barrier(8)
+    barrier = threading.Barrier(8, timeout=60)
 
     def take(number: int) -> Lease | None:
         barrier.wait()

@@ -30,7 +30,15 @@ from dasktune.engine.trials import TrialRecord
 from dasktune.errors import CorruptCheckpointError, StorageError
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
-from dasktune.graph.events import Event, Evicted, RunStage, Saved, StoreCrowded
+from dasktune.graph.events import (
+    Event,
+    Evicted,
+    Progress,
+    RunStage,
+    Saved,
+    StoreCrowded,
+    WorkerJoined,
+)
 from dasktune.graph.keys import root_key
 from dasktune.graph.plan import Node
 from dasktune.graph.save_policy import SavePolicy
@@ -242,6 +250,37 @@ def test_the_last_states_of_the_best_trials_stay(database: Database) -> None:
     evictor.close()
     assert {ends[0.1], ends[0.2]} <= scene.keys
     assert len(scene.keys) < 5
+
+
+def test_state_that_a_stage_starts_from_stays_until_loaded(database: Database) -> None:
+    scene = Scene(database)
+    trial, other = scene.trial(Constant(0.5)), scene.trial(Constant(0.9))
+    evictor = scene.evictor(1)
+    start = scene.save(trial, 20, evictor)
+    scene.save(other, 20, evictor)
+    scene.dispatcher.extend(trial, 40, 0.0, 0.0)
+    (order,) = scene.dispatcher.handle(WorkerJoined(worker="w"), 0.0)
+    assert isinstance(order, RunStage)
+    assert order.start == 20
+    plan = scene.dispatcher.plan
+    assert scene.tell(evictor.turn()) == [(plan.node_at(other, 20), 20)]
+    scene.dispatcher.handle(Progress(attempt=order.attempt, step=21), 0.0)
+    scene.save(other, 30, evictor)
+    assert (plan.node_at(trial, 20), 20) in scene.tell(evictor.turn())
+    evictor.close()
+    assert start not in scene.keys
+
+
+def test_start_of_the_stage_that_comes_next_stays(database: Database) -> None:
+    scene = Scene(database)
+    trial, other = scene.trial(Constant(0.5)), scene.trial(Constant(0.9))
+    evictor = scene.evictor(1)
+    start = scene.save(trial, 20, evictor)
+    scene.save(other, 20, evictor)
+    scene.dispatcher.extend(trial, 40, 0.0, 0.0)
+    scene.tell(evictor.turn())
+    evictor.close()
+    assert scene.keys == {start}
 
 
 def test_states_are_removed_from_the_database_too(database: Database) -> None:

@@ -107,7 +107,7 @@ def test_create_study_with_a_taken_name_returns_none(database):
 
 def test_concurrent_create_study_adds_one_row(tmp_path):
     databases = [Database(tmp_path / "x.db") for _ in range(8)]
-    barrier = threading.Barrier(8)
+    barrier = threading.Barrier(8, timeout=60)
 
     def create(database):
         barrier.wait()

@@ -240,7 +240,7 @@ def test_concurrent_starts_make_or_migrate_once(server: str, is_old: bool) -> No
 
 @pytest.mark.parametrize("turn", range(5))
 def test_threads_open_a_new_file_concurrently(tmp_path: Path, turn: int) -> None:
-    barrier = threading.Barrier(4)
+    barrier = threading.Barrier(4, timeout=60)
 
     def open_it(number: int) -> None:
         barrier.wait()

@@ -111,7 +111,7 @@ def test_saved_state_is_loaded_until_discarded(store):
 
 
 def test_concurrent_saves_of_one_key_keep_one_attempt(store):
-    barrier = threading.Barrier(16)
+    barrier = threading.Barrier(16, timeout=60)
 
     def race(number):
         barrier.wait()

@@ -13,7 +13,13 @@ from torch import nn
 from dasktune.errors import ConfigurationError, TrainerError
 from dasktune.sequences import MultiStep
 from dasktune.trainer.base import Trainer
-from dasktune.trainer.check_resume.check import CheckLimit, _within, check_resume
+from dasktune.trainer.check_resume.check import (
+    GPU_TOLERANCE,
+    CheckLimit,
+    _within,
+    check_resume,
+    tolerance_of,
+)
 from dasktune.trainer.check_resume.new_process import CheckJob, StepMeter, run_in_new_process
 from dasktune.trainer.data import ResumableLoader
 from dasktune.trainer.torch import TorchTrainer
@@ -427,6 +433,16 @@ class Accumulating(Net):
             self.optimizer.zero_grad()
 
 
+def test_only_the_first_resumption_that_differs_is_shown():
+    report = check(ForgottenMomentum, split=None, total=None)
+    first = report.splits[0]
+    assert len(report.splits) > 1
+    steps = [each.reason for each in report.differences if "after step" in each.reason]
+    assert steps
+    assert all(f"after step {first + 1}" in reason for reason in steps), str(report)
+    assert not any("no effect seen yet" in each.reason for each in report.differences)
+
+
 def test_gradients_accumulated_over_three_steps_are_found():
     report = check(Accumulating, split=None, total=None)
     assert not report.ok
@@ -695,6 +711,22 @@ def test_meter_without_a_limit_never_reads_the_clock():
     meter = StepMeter(job(), clock)
     assert not meter.is_over
     assert clock.now == 1.0
+
+
+@pytest.mark.parametrize(
+    ("device", "deterministic", "tolerance"),
+    [
+        ("cpu", False, 0.0),
+        ("cpu", True, 0.0),
+        ("mps", False, 0.0),
+        ("cuda", False, GPU_TOLERANCE),
+        ("cuda:1", False, GPU_TOLERANCE),
+        ("cuda", True, 0.0),
+    ],
+)
+def test_only_gpus_that_are_not_deterministic_have_a_tolerance(device, deterministic, tolerance):
+    trainer_class = type("Trainer", (Descent,), {"deterministic": deterministic})
+    assert tolerance_of(trainer_class, device) == tolerance
 
 
 def test_within_compares_metrics_and_the_last_state():
