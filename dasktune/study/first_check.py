@@ -172,6 +172,8 @@ class FirstCheck:
             )
         except (DasktuneError, CheckEndedError) as error:
             return NotChecked(reason=str(error))
+        except OSError as error:  # temporary files and processes of this machine, not the trainer
+            return NotChecked(reason=f"this machine cannot check it: {error}")
         return NotChecked(reason="; ".join(report.unchecked)) if report.is_empty else report
 
 

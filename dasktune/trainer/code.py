@@ -15,6 +15,7 @@ import hashlib
 import importlib
 import pickle
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +28,13 @@ import cloudpickle
 from dasktune.errors import ClusterError, ConfigurationError
 from dasktune.trainer.fingerprint.fingerprint import code_parts, differing
 from dasktune.trainer.fingerprint.installed import is_installed
+
+_REGISTERING = threading.RLock()  # a value may call `dumps_by_value` while it is pickled
+"""Held while modules are registered: the registry of `cloudpickle` belongs to all threads.
+
+Of two threads the first one would end the registration while the second one still pickles, and
+the code of the second one would lack its modules.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +126,7 @@ def _attribute(module: ModuleType, qualname: str) -> object:
 
 def dumps_by_value(thing: object) -> bytes:
     """Return a pickle that `cloudpickle` opens in a process without these modules."""
-    with _travelling_by_value():
+    with _REGISTERING, _travelling_by_value():
         payload: bytes = cloudpickle.dumps(thing)
     return payload
 

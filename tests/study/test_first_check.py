@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -18,7 +19,13 @@ import dasktune as dt
 from dasktune.engine.limits import Limits
 from dasktune.errors import ConfigurationError
 from dasktune.study import first_check
-from dasktune.study.first_check import CheckedTrial, FirstCheck, NotChecked, known_trials
+from dasktune.study.first_check import (
+    CheckedTrial,
+    FirstCheck,
+    KnownTrials,
+    NotChecked,
+    known_trials,
+)
 from dasktune.study.study import Study
 from dasktune.trainer.check_switch import SWITCH
 from tests.forked import run_forked
@@ -313,6 +320,18 @@ def test_a_gpu_that_is_not_here_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     with made(tmp_path, Logged) as study:
         outcome = check_of(study, "cuda", lambda: pytest.fail("not asked")).result()
     assert outcome == NotChecked(reason="its stages need a GPU, and this machine has none")
+
+
+def test_a_machine_without_temporary_files_checks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = (CheckedTrial(sequences={"lr": dt.sequences.Constant(0.1)}, max_steps=STEPS),)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with made(tmp_path, Logged) as study:
+        known = KnownTrials(trials=trials, requested=STEPS)
+        outcome = check_of(study, "cpu", lambda: known).result()
+    assert isinstance(outcome, NotChecked)
+    assert outcome.reason.startswith("this machine cannot check it: [Errno 2] No such file")
 
 
 def test_an_error_of_the_tuner_is_raised_again(tmp_path: Path) -> None:

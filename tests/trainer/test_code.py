@@ -5,15 +5,18 @@ import pickle
 import subprocess
 import sys
 import textwrap
+import threading
 
 import cloudpickle
 import pytest
 
 import dasktune.trainer.base
 from dasktune.errors import ClusterError, ConfigurationError
+from dasktune.trainer import code as code_module
 from dasktune.trainer import fingerprint
 from dasktune.trainer.base import Trainer
-from dasktune.trainer.code import pack, unpack
+from dasktune.trainer.code import dumps_by_value, pack, unpack
+from tests.holding import PATIENCE
 
 SCALE = 3
 
@@ -124,6 +127,58 @@ def test_the_registry_of_cloudpickle_is_left_as_it_was():
     before = cloudpickle.list_registry_pickle_by_value()
     pack(Here)
     assert cloudpickle.list_registry_pickle_by_value() == before
+
+
+class Calling:
+    """A value that calls a function while it is pickled."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __reduce__(self):
+        self.function()
+        return int, ()
+
+
+class Announced:
+    """A lock that calls a function before a thread waits for it."""
+
+    def __init__(self, function):
+        self.function, self.lock = function, threading.Lock()
+
+    def __enter__(self):
+        self.function()
+        self.lock.acquire()
+
+    def __exit__(self, *_):
+        self.lock.release()
+
+
+def test_threads_do_not_unregister_each_others_modules(monkeypatch):
+    second_came, first_ended, payloads = threading.Event(), threading.Event(), []
+
+    def come():
+        if threading.current_thread() is second:
+            second_came.set()
+
+    def pickle_second():
+        payloads.append(dumps_by_value([Calling(come_and_wait), scaled]))
+
+    def come_and_wait():
+        come()
+        first_ended.wait(PATIENCE)
+
+    def start_second():
+        second.start()
+        second_came.wait(PATIENCE)
+
+    monkeypatch.setattr(code_module, "_REGISTERING", Announced(come), raising=False)
+    second = threading.Thread(target=pickle_second)
+    dumps_by_value(Calling(start_second))
+    first_ended.set()
+    second.join()
+    (payload,) = payloads
+    assert b"_make_function" in payload, "by value"
 
 
 def test_altered_bytes_are_refused():

@@ -8,6 +8,7 @@ and names the first difference.
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -291,6 +292,7 @@ def _findings(
                     seed=given.seed,
                     device=given.device,
                     folder=folder,
+                    path=tuple(sys.path),
                     free=free,
                     seconds=seconds,
                 )

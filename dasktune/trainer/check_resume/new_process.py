@@ -53,6 +53,8 @@ class CheckJob:
         The resumptions, the longest first.
     folder
         The folder for exchanging files.
+    path
+        Where modules are looked for: those beside a script may be imported in ``build``.
     free
         Steps that may be trained however long they take.
     seconds
@@ -71,6 +73,7 @@ class CheckJob:
     seed: int
     device: str
     folder: str
+    path: Sequence[str]
     free: Step = 0
     seconds: float | None = None
     parent: int | None = None
@@ -124,6 +127,7 @@ def main(clock: Callable[[], float] = time.monotonic) -> None:
     job: CheckJob = pickle.load(sys.stdin.buffer)
     if job.parent is not None:
         threading.Thread(target=_end_with, args=(job.parent,), daemon=True).start()
+    sys.path[:] = job.path
     trainer_class = unpack(job.code)
     meter = StepMeter(job, clock)  # after the imports, which are no training
     part = _whole if job.part == "whole" else _rest

@@ -182,6 +182,21 @@ def test_check_in_new_interpreters_passes():
     assert check(Net, run=run_in_new_process).ok
 
 
+class Importing(Descent):
+    def build(self, hp):
+        from lengths_beside_the_script import START
+
+        super().build(hp)
+        self.weights = self.weights + START
+
+
+@pytest.mark.process
+def test_modules_beside_the_script_are_imported(tmp_path, monkeypatch):
+    (tmp_path / "lengths_beside_the_script.py").write_text("START = 0.5\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert check(Importing, run=run_in_new_process).ok
+
+
 @pytest.mark.parametrize("trainer_class", [Descent, Forest, Net, ByHand])
 def test_correct_trainers_pass(trainer_class):
     report = check(trainer_class)
@@ -689,7 +704,7 @@ class Ticking:
 
 def job(**fields):
     given = {"part": "whole", "code": None, "values": (), "total": 7, "spans": ()}
-    return CheckJob(**given, config={}, seed=0, device="cpu", folder="", **fields)
+    return CheckJob(**given, config={}, seed=0, device="cpu", folder="", path=(), **fields)
 
 
 class Still:
