@@ -21,6 +21,7 @@ from dasktune.engine.timeouts import (
     LEASE_LIMIT_SECONDS,
     LEASE_MEET_SECONDS,
     LEASE_POLL_SECONDS,
+    STALE_SECONDS,
     WAITS,
     Waits,
 )
@@ -352,14 +353,13 @@ class OwnLeases:
     def find_others(self) -> list[HeldLeases]:
         """Return the leases of each other driver that runs.
 
-        The first time that there is one, the files that were not needed before are due.
+        The first time that there is one, the files that were not needed before are due. The
+        objects of drivers that ended long ago are removed: otherwise there would be one more after
+        each run, to be read by all others at each look.
         """
         now = self._clock()
-        drivers = [
-            driver
-            for driver in self._leases.drivers(sorted(set(self._leases.holders()) - {self.holder}))
-            if driver.study != self._study
-        ]
+        there = self._leases.drivers(sorted(set(self._leases.holders()) - {self.holder}))
+        drivers = [driver for driver in there if driver.study != self._study]
         others = [driver for driver in drivers if driver.is_live(now)]
         self._departed = tuple(
             lease
@@ -373,6 +373,9 @@ class OwnLeases:
                 self._is_shared = True
                 for held in self._held.values():
                     held.is_dirty = True
+        stale = [each.holder for each in there if each.expires < now - STALE_SECONDS]
+        if stale:
+            self._leases.remove([layout.driver_path(holder) for holder in stale])
         return others
 
 

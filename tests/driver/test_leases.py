@@ -20,7 +20,7 @@ from dasktune.driver.lease_messages import (
 from dasktune.driver.lease_threads import PATIENCE as STORE_PATIENCE
 from dasktune.driver.lease_threads import LeaseThreads
 from dasktune.driver.leases import Leasing
-from dasktune.engine.timeouts import LEASE_SECONDS, RENEW_SECONDS
+from dasktune.engine.timeouts import LEASE_SECONDS, RENEW_SECONDS, STALE_SECONDS
 from dasktune.sequences import Constant
 from dasktune.storage import layout
 from dasktune.storage.buffers import Buffer
@@ -247,6 +247,23 @@ def test_lease_of_a_driver_that_left_is_heeded(driver: Driver) -> None:
     assert (left.is_done, left.step, left.saved) == (True, 10, (10,))
     driver.leasing.ask("mine", driver.lease(), heeded={left.mark})
     assert driver.receive() == LeaseAnswered(attempt="mine", other=None)
+
+
+def test_objects_of_drivers_that_ended_long_ago_go(driver: Driver) -> None:
+    earlier = [Driver(driver.folder, study) for study in ("study", "other")]
+    for each, start in zip(earlier, (10, 20), strict=True):
+        assert each.ask("past", each.lease(f"{start}" * 16, start, start + 10)) is None
+        each.leasing.release("past", 20)
+        each.leasing.close()
+    driver.now += STALE_SECONDS - 1
+    driver.leasing.beat()
+    assert driver.ask("mine") is None
+    others = {each.leasing.holder for each in earlier}
+    assert others < set(driver.leases.holders())
+    driver.now += 2
+    driver.leasing.beat()
+    driver.settle()
+    assert driver.leases.holders() == [driver.leasing.holder]
 
 
 @pytest.mark.parametrize(
