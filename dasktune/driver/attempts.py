@@ -2,20 +2,20 @@
 
 An attempt is under way from its submission until its last state is durable. Some messages of
 its worker may be lost: metrics are in the commits, too, and a commit whose message does not
-come is looked up.
+come is looked up. Each look-up is a note to the caller, who answers it later: nothing here waits
+for the store.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
 from dasktune.driver.recorder import Recorder
 from dasktune.driver.waiting import trials_of
 from dasktune.engine.timeouts import DURABLE_SECONDS
-from dasktune.errors import StorageError
 from dasktune.graph.events import (
     Event,
     Failed,
@@ -30,7 +30,7 @@ from dasktune.graph.events import (
 from dasktune.graph.plan import Node
 from dasktune.graph.view import AttemptView, RunView
 from dasktune.logs import KEY_LETTERS, about, trials_text
-from dasktune.storage.checkpoints import CheckpointStore, Commit
+from dasktune.storage.checkpoints import Commit
 from dasktune.types import Metrics, Step
 from dasktune.worker.messages import (
     StageEnded,
@@ -75,17 +75,46 @@ class AttemptLost:
     attempt: str
 
 
-Following = Event | Reached | StateDurable | AttemptLost
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookUp:
+    """A question which states of an attempt are in the store; `Attempts.looked_up` must follow.
+
+    Parameters
+    ----------
+    attempt
+        The attempt.
+    keys
+        The keys of the states.
+    message
+        The message of a saved state whose metrics were lost; None if the messages of states were.
+    """
+
+    attempt: str
+    keys: tuple[str, ...]
+    message: StateSaved | StateMeasured | None = None
+
+
+Following = Event | Reached | StateDurable | AttemptLost | LookUp
 """What follows from a message: events for the engine, and notes for other parts of the driver."""
 
 
 @dataclass(slots=True)
 class _OpenAttempt:
-    """An attempt of which something is still to be heard."""
+    """An attempt of which something is still to be heard.
+
+    Attributes
+    ----------
+    held
+        The messages that wait until the metrics for the first of them are looked up.
+    is_asked
+        Whether its states are being looked up.
+    """
 
     order: RunStage
     reports: dict[Step, tuple[str, Metrics]] = field(default_factory=dict)
     ended_at: float | None = None
+    held: list[StageMessage] = field(default_factory=list)
+    is_asked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +140,6 @@ class Attempts:
         The run as the engine has it.
     recorder
         Records states, metrics and ends.
-    store
-        Where states and metrics are looked up whose messages were lost: it must not wait long,
-        since the driver's loop waits for it.
 
     Attributes
     ----------
@@ -125,18 +151,12 @@ class Attempts:
         The problem of a worker that could not store a state, in words; None if all went well.
     """
 
-    def __init__(
-        self,
-        view: RunView,
-        recorder: Recorder,
-        store: CheckpointStore,
-    ) -> None:
+    def __init__(self, view: RunView, recorder: Recorder) -> None:
         self.worker_seconds = 0.0
         self.latest: tuple[Step, Metrics] | None = None
         self.trouble: str | None = None
         self._view = view
         self._recorder = recorder
-        self._store = store
         self._open: dict[str, _OpenAttempt] = {}
         self._ends: list[_End] = []
         self._touched: dict[str, bool] = {}
@@ -161,12 +181,12 @@ class Attempts:
         known = self._open.get(attempt)
         return None if known is None or known.ended_at is not None else known.order
 
-    def abandon(self, worker: str) -> list[Following]:
+    def abandon(self, worker: str, now: float) -> list[Following]:
         """Return the events and notes for a worker that is gone; `lose` must follow.
 
         What it said before may still be received until then.
         """
-        following: list[Following] = []
+        following = self._release_held(worker, now)
         slot = self._view.slots.get(worker)
         if slot is not None and slot.queue and slot.queue[0].id in self._open:
             # A step that kills its process at once is never heard of: it counts as started, or
@@ -193,22 +213,17 @@ class Attempts:
             for key in _likely_keys(known.order, attempt, attempt.position + reach).values()
         ]
 
-    def look_up(self, keys: Collection[str]) -> Mapping[str, Commit]:
-        """Return the commits of keys that are in the store; any thread may call this.
-
-        There are none if the store does not answer: their states are trained again.
-        """
-        try:
-            return self._store.commits(keys)
-        except StorageError as error:
-            logger.warning("states of a lost worker could not be looked up: %s", error)
-            return {}
-
     def _attempts_on(self, worker: str) -> list[AttemptView]:
         return [attempt for attempt in self._view.attempts.values() if attempt.worker == worker]
 
     def lose(
-        self, worker: str, commits: Mapping[str, Commit], *, at: float, is_blameless: bool = False
+        self,
+        worker: str,
+        commits: Mapping[str, Commit],
+        *,
+        now: float,
+        at: float,
+        is_blameless: bool = False,
     ) -> list[Following]:
         """Return the events and notes that follow from the loss of a worker's attempts.
 
@@ -218,12 +233,14 @@ class Attempts:
             Its address.
         commits
             Those of its `likely_saves` that are in the store.
+        now
+            Seconds since the run began.
         at
             Epoch seconds at which it was lost.
         is_blameless
             See `WorkerLost`.
         """
-        following: list[Following] = []
+        following = self._release_held(worker, now)
         lost = self._attempts_on(worker)
         for attempt in lost:
             known = self._open.get(attempt.id)
@@ -244,9 +261,9 @@ class Attempts:
             if attempt is not None:
                 self._recorder.unsaved(attempt_id, max(attempt.saved, attempt.start))
 
-    def check(self, now: float) -> list[Following]:
-        """Ask the store about states whose messages do not come; return what follows."""
-        following: list[Following] = []
+    def check(self, now: float) -> list[LookUp]:
+        """Return the look-ups of states whose messages do not come."""
+        questions: list[LookUp] = []
         for attempt_id, known in list(self._open.items()):
             if known.ended_at is None or now - known.ended_at < DURABLE_SECONDS:
                 continue
@@ -254,11 +271,70 @@ class Attempts:
             attempt = self._view.attempts.get(attempt_id)
             if attempt is None:
                 del self._open[attempt_id]
-                continue
-            states = self._look_up_saves(known, attempt, until=attempt.position)
-            if states is None:
-                break  # the store is away: the others are looked up later, too
-            following += states
+            elif not known.is_asked:
+                known.is_asked = True
+                keys = _likely_keys(known.order, attempt, attempt.position)
+                questions.append(LookUp(attempt=attempt_id, keys=tuple(keys.values())))
+        return questions
+
+    def looked_up(
+        self, question: LookUp, commits: Mapping[str, Commit], now: float
+    ) -> Iterator[Following]:
+        """Yield the events and notes that follow from the answer to a look-up.
+
+        Parameters
+        ----------
+        question
+            The look-up.
+        commits
+            Those of its keys that are in the store and can be read.
+        now
+            Seconds since the run began.
+        """
+        known = self._open.get(question.attempt)
+        if known is None:
+            return
+        if question.message is not None:
+            yield from self._reports_found(known, question.message, commits, now)
+            return
+        known.is_asked = False
+        attempt = self._view.attempts.get(question.attempt)
+        if attempt is not None:
+            yield from self._found(known, attempt, commits)
+
+    def _reports_found(
+        self,
+        known: _OpenAttempt,
+        message: StateSaved | StateMeasured,
+        commits: Mapping[str, Commit],
+        now: float,
+    ) -> Iterator[Following]:
+        """Handle a message whose metrics were looked up, and those that came after it.
+
+        Metrics that the store cannot give either are left out: a worker evaluates the state
+        again, or trains it again if the state is corrupt, too.
+        """
+        if not known.held or known.held[0] is not message:
+            return  # its worker was lost meanwhile
+        commit, node = commits.get(message.key), known.order.node
+        if commit is None:
+            logger.warning("the metrics of state %s cannot be read", message.key)
+        for step, metrics in () if commit is None else commit.reports:
+            known.reports.setdefault(step, (node.key_at(step), metrics))
+        held, known.held = known.held[1:], []
+        yield from self._handle(known, message, now)
+        for later in held:
+            yield from self.receive(later, now)
+
+    def _release_held(self, worker: str, now: float) -> list[Following]:
+        """Handle the messages of a worker that wait for metrics, without these metrics."""
+        following: list[Following] = []
+        for attempt in self._attempts_on(worker):
+            known = self._open.get(attempt.id)
+            if known is not None:
+                held, known.held = known.held, []
+                for message in held:
+                    following += self._handle(known, message, now)
         return following
 
     def receive(self, message: StageMessage, now: float) -> list[Following]:
@@ -266,6 +342,16 @@ class Attempts:
         known = self._open.get(message.attempt)
         if known is None:
             return []
+        if known.held:
+            known.held.append(message)
+            return []
+        if isinstance(message, StateSaved | StateMeasured) and _lacks_metrics(known, message):
+            known.held.append(message)
+            return [LookUp(attempt=message.attempt, keys=(message.key,), message=message)]
+        return self._handle(known, message, now)
+
+    def _handle(self, known: _OpenAttempt, message: StageMessage, now: float) -> list[Following]:
+        """Return the events and notes that follow from a message that need not wait."""
         match message:
             case StageStarted(attempt=attempt, at=at):
                 self._recorder.started(attempt, at)
@@ -282,8 +368,8 @@ class Attempts:
                 ]
             case StateSaved():
                 return self._saved(known, message)
-            case StateMeasured(attempt=attempt, key=key, step=step):
-                return [self._durable(known, attempt, step, self._reports_of(known, key, (step,)))]
+            case StateMeasured(attempt=attempt, step=step):
+                return [self._durable(known, attempt, step, _take_reports(known, (step,)))]
             case StageEnded():
                 return self._ended(known, message, now)
             case StageFailed():
@@ -323,9 +409,7 @@ class Attempts:
                 step,
                 message.by,
             )
-        reports = list(message.replaced)
-        if not reports:
-            reports = self._reports_of(known, message.key, message.reported)
+        reports = list(message.replaced) or _take_reports(known, message.reported)
         commit = Commit(
             key=message.key,
             attempt=message.by,
@@ -358,41 +442,6 @@ class Attempts:
         self._touched.setdefault(attempt, False)
         metrics = tuple((at, values) for at, _, values in reports)
         return Saved(attempt=attempt, step=step, reports=metrics)
-
-    def _reports_of(
-        self, known: _OpenAttempt, key: str, steps: Iterable[Step]
-    ) -> list[StepMetrics]:
-        """Return the metrics that a saved state covers; asks the store for what was lost.
-
-        Metrics that the store cannot give either are left out: a worker evaluates the state
-        again, or trains it again if the state is corrupt, too.
-        """
-        reports, missing = [], []
-        for step in steps:
-            report = known.reports.pop(step, None)
-            if report is None:
-                missing.append(step)
-            else:
-                reports.append((step, *report))
-        if missing:
-            stored = self._stored_reports(key)
-            node = known.order.node
-            for step in missing:
-                if step in stored:
-                    reports.append((step, node.key_at(step), stored[step]))
-        return sorted(reports, key=lambda report: report[0])
-
-    def _stored_reports(self, key: str) -> dict[Step, Metrics]:
-        """Return the metrics in the commit of a key; none if it is corrupt, newer or away."""
-        try:
-            commit = self._store.commits([key]).get(key)
-        except StorageError as error:
-            logger.warning("the metrics of state %s cannot be read: %s", key, error)
-            return {}
-        if commit is None:
-            logger.warning("state %s has no commit that can be read", key)
-            return {}
-        return dict(commit.reports)
 
     def _ended(self, known: _OpenAttempt, message: StageEnded, now: float) -> list[Following]:
         if known.ended_at is None:  # Dask may have told it before
@@ -440,20 +489,6 @@ class Attempts:
         if attempt is not None:
             self._ends.append(_End(attempt, at, status, message))
 
-    def _look_up_saves(
-        self, known: _OpenAttempt, attempt: AttemptView, until: Step
-    ) -> list[Following] | None:
-        """Return the events and notes of the states of an attempt whose messages were lost.
-
-        They are looked for at all steps where they are likely, in order: earlier ones have
-        metrics that no later one has. None: the store does not answer.
-        """
-        keys = _likely_keys(known.order, attempt, until)
-        try:
-            return self._found(known, attempt, self._store.commits(keys.values()))
-        except StorageError:
-            return None
-
     def _found(
         self,
         known: _OpenAttempt,
@@ -469,6 +504,22 @@ class Attempts:
             if is_its and attempt.node_at(step).key_at(step) == commit.key:
                 following += self._saved(known, _saved_message(attempt, step, commit))
         return following
+
+
+def _lacks_metrics(known: _OpenAttempt, message: StateSaved | StateMeasured) -> bool:
+    """Return whether metrics that the state of a message covers were not received."""
+    match message:
+        case StateSaved(replaced=replaced, reported=reported):
+            return not replaced and not known.reports.keys() >= set(reported)
+        case StateMeasured(step=step):
+            return step not in known.reports
+        case _:
+            assert_never(message)
+
+
+def _take_reports(known: _OpenAttempt, steps: Iterable[Step]) -> list[StepMetrics]:
+    """Return the metrics at steps, in this order, that were received; they are forgotten here."""
+    return [(step, *known.reports.pop(step)) for step in sorted(steps) if step in known.reports]
 
 
 def _likely_keys(order: RunStage, attempt: AttemptView, until: Step) -> dict[Step, str]:

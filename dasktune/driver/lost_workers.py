@@ -8,18 +8,12 @@ loop goes on meanwhile, also if the store is away: only the stages of these work
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from dasktune.driver.look_ups import Commits
 from dasktune.graph.events import WorkerJoined
-from dasktune.storage.checkpoints import Commit
-
-LOOK_UPS = 8
-"""Lost workers whose states are looked up at a time."""
-
-Commits = Mapping[str, Commit]
-"""Commits by key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,20 +51,19 @@ class LostWorkers:
     Parameters
     ----------
     look_up
-        Returns the commits of keys; called from threads.
+        Begins to look up the commits of keys.
     put
         Takes the messages; called from threads.
     """
 
     def __init__(
         self,
-        look_up: Callable[[Collection[str]], Commits],
+        look_up: Callable[[Collection[str]], Future[Commits]],
         put: Callable[[LookUpEnded], None],
     ) -> None:
         self._look_up = look_up
         self._put = put
         self._lost: dict[str, LostWorker] = {}
-        self._pool = ThreadPoolExecutor(LOOK_UPS, thread_name_prefix="dasktune-look-up")
 
     def __contains__(self, worker: str) -> bool:
         """Whether a worker is being looked up."""
@@ -83,7 +76,7 @@ class LostWorkers:
 
     def add(self, worker: str, keys: Collection[str], *, is_blameless: bool) -> None:
         """Look up the states of a worker that was lost; a message follows."""
-        commits = self._pool.submit(self._look_up, keys) if keys else _none()
+        commits = self._look_up(keys)
         self._lost[worker] = LostWorker(is_blameless, commits)
         commits.add_done_callback(lambda _: self._put(LookUpEnded(worker=worker)))
 
@@ -98,14 +91,3 @@ class LostWorkers:
         """Return a worker whose look-up has ended; it is forgotten here."""
         lost = self._lost.get(worker)
         return self._lost.pop(worker) if lost is not None and lost.commits.done() else None
-
-    def close(self) -> None:
-        """End the threads; look-ups that are under way are waited for, and others are dropped."""
-        self._pool.shutdown(cancel_futures=True)
-
-
-def _none() -> Future[Commits]:
-    """Return the result of a look-up of no keys."""
-    ended: Future[Commits] = Future()
-    ended.set_result({})
-    return ended

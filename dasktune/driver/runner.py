@@ -22,7 +22,7 @@ from distributed import Client
 from dasktune.cluster.workers import Pool
 from dasktune.driver import attempts as attempting
 from dasktune.driver import shared_stages as sharing
-from dasktune.driver.attempts import AttemptLost, Attempts, Reached, StateDurable
+from dasktune.driver.attempts import AttemptLost, Attempts, LookUp, Reached, StateDurable
 from dasktune.driver.audits import Audits, NoAudits
 from dasktune.driver.connection import AttemptFinished, ClusterMessage, Connection
 from dasktune.driver.heartbeat import Heartbeat, NoHeartbeat
@@ -34,6 +34,7 @@ from dasktune.driver.lease_messages import (
     SavesRequested,
 )
 from dasktune.driver.leases import Leasing
+from dasktune.driver.look_ups import LookedUp, LookUps
 from dasktune.driver.lost_workers import LookUpEnded, LostWorkers
 from dasktune.driver.orders import PendingOrders
 from dasktune.driver.predictions import Predictions
@@ -77,12 +78,12 @@ MOST_MESSAGES = 1000
 """Messages taken in one turn, before records are written and orders carried out."""
 
 LOOK_UP = Patience(seconds=LOOK_UP_SECONDS, request=LOOK_UP_SECONDS)
-"""How long the store is tried when the loop looks up states whose messages were lost."""
+"""How long the store is tried when states are looked up whose messages were lost."""
 
 
 Result = TypeVar("Result")
 
-InboxMessage = ClusterMessage | LeaseMessage | KeysHashed | LookUpEnded | Tick
+InboxMessage = ClusterMessage | LeaseMessage | KeysHashed | LookUpEnded | LookedUp | Tick
 """All that the driver's loop receives from other threads and processes."""
 
 
@@ -171,10 +172,9 @@ class DaskRunner:
         self._keys = StageKeys(engine.view.attempts.__contains__, self._inbox.put)
         self._sharing: SharedStages | NoSharing = NoSharing()
         self._began = time.monotonic()
-        # The loop must not wait long for a store that is away: it is asked again later.
-        lookups = CheckpointStore(plan.store, LOOK_UP)
-        self._attempts = Attempts(engine.view, recorder, lookups)
-        self._lost = LostWorkers(self._attempts.look_up, self._inbox.put)
+        self._attempts = Attempts(engine.view, recorder)
+        self._look_ups = LookUps(CheckpointStore(plan.store, LOOK_UP))
+        self._lost = LostWorkers(self._look_ups.ask, self._inbox.put)
         self._is_draining = False
         self._can_save = True
         self._deserted_at: float | None = None
@@ -307,6 +307,9 @@ class DaskRunner:
                 self._follow(self._sharing.receive(message))
             case LookUpEnded(worker=worker):
                 self._forget_worker(worker)
+            case LookedUp(question=question, commits=commits):
+                answer = commits.result()
+                self._follow(self._attempts.looked_up(question, answer, self._now()))
             case KeysHashed():
                 for order in self._keys.receive(message):
                     self._follow(self._sharing.start(order))
@@ -331,9 +334,17 @@ class DaskRunner:
                 case AttemptLost():
                     # Dask must not run it anywhere else.
                     self._cluster.submissions.cancel(item.attempt)
+                case LookUp():
+                    self._look_up(item)
                 case _:
                     self._tell(item)
         self._attempts.settle()
+
+    def _look_up(self, question: LookUp) -> None:
+        """Ask the store in a thread; the answer is a message."""
+        commits = self._look_ups.ask(question.keys)
+        answer = LookedUp(question=question, commits=commits)
+        commits.add_done_callback(lambda _: self._inbox.put(answer))
 
     def _make_room(self) -> None:
         """Evict states that the store has no room for."""
@@ -444,7 +455,7 @@ class DaskRunner:
         # One that leaves saves what it trains, at a step that may not have been heard of.
         is_blameless = is_blameless or worker in self._leaving
         self._leaving.discard(worker)
-        self._follow(self._attempts.abandon(worker))
+        self._follow(self._attempts.abandon(worker, self._now()))
         keys = self._attempts.likely_saves(worker, goes_far=is_blameless)
         self._lost.add(worker, keys, is_blameless=is_blameless)
 
@@ -455,8 +466,10 @@ class DaskRunner:
             return
         error = lost.commits.exception()
         commits = {} if error is not None else lost.commits.result()
-        is_blameless = lost.is_blameless
-        self._follow(self._attempts.lose(worker, commits, at=lost.at, is_blameless=is_blameless))
+        following = self._attempts.lose(
+            worker, commits, now=self._now(), at=lost.at, is_blameless=lost.is_blameless
+        )
+        self._follow(following)
         if error is not None:
             raise error
         if lost.joined is not None:
@@ -488,7 +501,7 @@ class DaskRunner:
             while True:
                 received.append(self._inbox.get_nowait())
         for message in received:
-            if isinstance(message, LeaseMessage | KeysHashed | LookUpEnded):
+            if isinstance(message, LeaseMessage | KeysHashed | LookUpEnded | LookedUp):
                 self._inbox.put(message)
 
     def _open(self, patience: float | None = None) -> list[WorkerJoined]:
@@ -601,7 +614,7 @@ class DaskRunner:
                 last.callback(self._engine.dismiss)
                 last.callback(self._sharing.close)
                 last.callback(self._keys.close)
-                last.callback(self._lost.close)
+                last.callback(self._look_ups.close)
                 last.callback(self._cluster.close)
 
     def _close_evictor(self) -> None:

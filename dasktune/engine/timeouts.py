@@ -1,8 +1,8 @@
 """All waits of a run: how long its parts wait for each other. Users set four, by `Timeouts`.
 
 How they relate, from the shortest to the longest. The driver's loop turns every `LOOP_SECONDS`
-and must go on turning, so a question to one worker or one lookup in the store may hold it up for
-a few seconds at most (`RESULT_SECONDS`, `LOOK_UP_SECONDS`); the loop repeats a lost question later.
+and must go on turning, so a question to one worker may hold it up for a few seconds at most
+(`RESULT_SECONDS`); the loop repeats a lost question later.
 A life is a multiple of its sign of life. A heartbeat comes every `HEARTBEAT_SECONDS`, and a driver
 counts as dead after `NO_HEARTBEAT_SECONDS`. A lease is renewed every `RENEW_SECONDS`, each time
 tried for `LEASE_STORE_SECONDS`, and ends after `LEASE_SECONDS`, so two renewals may fail. The store
@@ -38,7 +38,7 @@ is written for seconds; only a lost message takes longer.
 """
 
 LOOK_UP_SECONDS = 5.0
-"""Retries of the store in the driver's loop, which stands still meanwhile."""
+"""Retries of the store when a thread looks up states whose messages were lost."""
 
 USED_SECONDS = 60.0
 """Time between two writes of the states that were used: ages of states count in hours."""

@@ -7,6 +7,7 @@ import queue
 import signal
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 
 import dasktune as dt
 from dasktune.cluster.local import local_client
-from dasktune.driver.lost_workers import Commits, LookUpEnded, LostWorkers
+from dasktune.driver.look_ups import Commits
+from dasktune.driver.lost_workers import LookUpEnded, LostWorkers
 from dasktune.graph.events import WorkerJoined
 from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.study.study import Study
@@ -26,29 +28,20 @@ HELD = 2
 """Steps after which the first trial is held."""
 
 
-class HeldStore:
-    """A store that answers once it is told to."""
+class LookUps:
+    """Look-ups that are answered by the test."""
 
     def __init__(self) -> None:
-        self.answers = threading.Event()
-        self.asked: list[Collection[str]] = []
+        self.answer: Future[Commits] = Future()
 
-    def look_up(self, keys: Collection[str]) -> Commits:
-        self.asked.append(keys)
-        assert self.answers.wait(PATIENCE)
-        return {}
+    def ask(self, keys: Collection[str]) -> Future[Commits]:
+        return self.answer
 
 
-@pytest.fixture
-def store() -> Iterator[HeldStore]:
-    store = HeldStore()
-    yield store
-    store.answers.set()
-
-
-def test_loss_waits_for_the_store_and_the_loop_does_not(store: HeldStore) -> None:
+def test_loss_waits_for_the_store_and_the_loop_does_not() -> None:
     inbox: queue.SimpleQueue[LookUpEnded] = queue.SimpleQueue()
-    lost = LostWorkers(store.look_up, inbox.put)
+    look_ups = LookUps()
+    lost = LostWorkers(look_ups.ask, inbox.put)
     lost.add("w0", ["a1f0"], is_blameless=False)
     assert "w0" in lost
     assert lost.take("w0") is None
@@ -56,23 +49,12 @@ def test_loss_waits_for_the_store_and_the_loop_does_not(store: HeldStore) -> Non
     joined = WorkerJoined(worker="w0", host="", resources={})
     lost.join(joined)
     assert lost.any_joined
-    store.answers.set()
-    assert inbox.get(timeout=PATIENCE) == LookUpEnded(worker="w0")
+    look_ups.answer.set_result({})
+    assert inbox.get_nowait() == LookUpEnded(worker="w0")
     taken = lost.take("w0")
     assert taken is not None
     assert taken.joined == joined
     assert "w0" not in lost
-    lost.close()
-
-
-def test_loss_of_an_idle_worker_needs_no_request(store: HeldStore) -> None:
-    inbox: queue.SimpleQueue[LookUpEnded] = queue.SimpleQueue()
-    lost = LostWorkers(store.look_up, inbox.put)
-    lost.add("w0", [], is_blameless=False)
-    assert inbox.get_nowait() == LookUpEnded(worker="w0")
-    assert store.asked == []
-    assert lost.take("w0") is not None
-    lost.close()
 
 
 # ------------------------------------------------------------------------------ in a run

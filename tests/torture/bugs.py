@@ -65,8 +65,8 @@ class CountsLostWorkers(Attempts):
         super().__init__(*arguments)
         self._lost: set[str] = set()
 
-    def abandon(self, worker: str) -> list[Following]:
-        following = super().abandon(worker)
+    def abandon(self, worker: str, now: float) -> list[Following]:
+        following = super().abandon(worker, now)
         gone = {item.attempt for item in following if isinstance(item, AttemptLost)}
         self._lost |= gone & self._open.keys()
         return following

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from dasktune.algos.base import Tuner
-from dasktune.driver.attempts import AttemptLost, Following, Reached, StateDurable
+from dasktune.driver.attempts import AttemptLost, Following, LookUp, Reached, StateDurable
 from dasktune.driver.history import History
+from dasktune.driver.look_ups import find_commits
 from dasktune.driver.retention.evict import Evictor
 from dasktune.driver.run import begin_tuner
 from dasktune.engine.event_log import Record, replay
@@ -199,8 +200,8 @@ class Driver:
         )
         self._orders = world.parts.orders(self.recorder, FLUSH_SECONDS)
         self.own_files = FailingFiles(world.store.files)
-        lookups = CheckpointStore("memory://torture", files=self.own_files)
-        self.attempts = world.parts.attempts(self.engine.view, self.recorder, lookups)
+        self._lookups = CheckpointStore("memory://torture", files=self.own_files)
+        self.attempts = world.parts.attempts(self.engine.view, self.recorder)
         self.removals = QueuedJobs()
         self.evictor = self._evictor() if world.evicts else None
 
@@ -263,17 +264,18 @@ class Driver:
 
     def abandon(self, worker: str) -> None:
         """Receive that a worker is gone; `lose` follows."""
-        self._follow(self.attempts.abandon(worker))
+        self._follow(self.attempts.abandon(worker, self.world.now))
 
     def lose(self, worker: str, *, is_blameless: bool = False) -> None:
         """Receive the loss of a worker's attempts, or of all workers' if it is blameless."""
         keys = self.attempts.likely_saves(worker, goes_far=is_blameless)
-        commits = self.attempts.look_up(keys)
-        at = self.world.epoch
-        self._follow(self.attempts.lose(worker, commits, at=at, is_blameless=is_blameless))
+        commits = find_commits(self._lookups, keys)
+        now, at = self.world.now, self.world.epoch
+        self._follow(self.attempts.lose(worker, commits, now=now, at=at, is_blameless=is_blameless))
 
     def _follow(self, following: Iterable[Following]) -> None:
-        """Pass on what follows from a message, as the runner does."""
+        """Pass on what follows from a message, as the runner does; look-ups are answered last."""
+        questions: list[LookUp] = []
         for item in following:
             match item:
                 case Reached():
@@ -283,9 +285,14 @@ class Driver:
                         self.evictor.saved(item.node, item.commit)
                 case AttemptLost():
                     self._submitted.pop(item.attempt, None)
+                case LookUp():
+                    questions.append(item)
                 case _:
                     self.tell(item)
         self.attempts.settle()
+        for question in questions:
+            commits = find_commits(self._lookups, question.keys)
+            self._follow(self.attempts.looked_up(question, commits, self.world.now))
 
     def tell(self, event: Event) -> None:
         """Tell the engine, and check what follows."""
