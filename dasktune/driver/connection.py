@@ -96,6 +96,7 @@ class Submissions:
             sequences={name: sequence.to_json() for name, sequence in node.sequences.items()},
             chain=(chain.base, chain.values.hex(), chain.length),
             seed=seed,
+            is_alone=node.is_alone,
         )
         before = None if order.after is None else self._futures.get(order.after)
         key = node.key_at(order.stop)

@@ -59,7 +59,7 @@ class Dispatcher:
     on_new
         Called with each new node of the plan, to fill in what is known of it already:
         checkpoints and metrics of earlier runs.
-    seeded_key
+    seeded_key, alone_key
         See `SearchPlan`.
     speeds
         Learns what steps take.
@@ -72,12 +72,14 @@ class Dispatcher:
         *,
         on_new: Callable[[Node], None] | None = None,
         seeded_key: Callable[[int], str] | None = None,
+        alone_key: str | None = None,
         speeds: Speeds | None = None,
     ) -> None:
         self.options = options or DispatchOptions()
         self.plan = SearchPlan(
             root_key,
             merge=self.options.merge,
+            alone_key=alone_key,
             on_split=self._split,
             on_new=on_new,
             seeded_key=seeded_key,
@@ -95,11 +97,29 @@ class Dispatcher:
     # ------------------------------------------------------------------- decisions
 
     def register(
-        self, trial: int, sequences: Sequences, max_steps: Step, seed: int = 0
+        self,
+        trial: int,
+        sequences: Sequences,
+        max_steps: Step,
+        seed: int = 0,
+        *,
+        is_alone: bool = False,
     ) -> list[Instruction]:
         """Make a trial known up to `max_steps`, without asking for its training."""
-        self.plan.register(trial, sequences, max_steps, seed)
+        self.plan.register(trial, sequences, max_steps, seed, is_alone=is_alone)
         return self._take()
+
+    def separate(self, trial: int, sequences: Sequences, max_steps: Step, seed: int = 0) -> Step:
+        """Train a trial alone from now on; it must ask for nothing.
+
+        Returns
+        -------
+        int
+            Number of its trained steps that no other trial shares: they are of no use any more.
+        """
+        freed = self.plan.remove(trial)
+        self.plan.register(trial, sequences, max_steps, seed, is_alone=True)
+        return sum(max(0, self.frontier.work(node).trained - node.start) for node in freed)
 
     def extend(
         self,
@@ -485,6 +505,8 @@ class Dispatcher:
         self._advance(attempt, event.step)
         self._close(attempt)
         node, worker = attempt.node_at(min(event.step + 1, attempt.leaf.stop)), attempt.worker
+        if node.is_alone:
+            node = attempt.leaf  # it is trained anew as a whole
         self.frontier.raised(node, event.step, worker, self._placing.trust.host_of(worker))
         for place in self._placing.raised(worker, (node, event.step), event.message, now):
             self.frontier.excuse(place, worker)

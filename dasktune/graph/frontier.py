@@ -127,7 +127,7 @@ class Frontier:
         """Return the knowledge of the frontier about a node."""
         work = self._work.get(node)
         if work is None:
-            work = self._work[node] = Work(reached_in(node))
+            work = self._work[node] = Work(node.reached)
         return work
 
     def attempt_on(self, node: Node) -> str | None:
@@ -174,10 +174,10 @@ class Frontier:
     def failure_above(self, node: Node) -> Failure | None:
         """Return why a node cannot be reached, None if it can as far as is known."""
         for above in node.up():
-            if above is not node and above.stop in above.checkpoints:
+            if above is not node and above.stop in above.starts:
                 return None
             failure = self._blocked(above)
-            if failure is not None or above.checkpoints:
+            if failure is not None or above.starts:
                 return failure
         return None
 
@@ -186,9 +186,9 @@ class Frontier:
         stack = [node]
         while stack:
             current = stack.pop()
-            if current is node or not current.checkpoints:
+            if current is node or not current.starts:
                 yield current
-                if current.stop not in current.checkpoints:
+                if current.stop not in current.starts:
                     stack.extend(current.children.values())
 
     def _blocked(self, node: Node) -> Failure | None:
@@ -232,7 +232,7 @@ class Frontier:
         above = top.parent
         work = self._work.get(bottom)
         if work is None or above is None:
-            if reached_in(bottom) > bottom.start:
+            if bottom.reached > bottom.start:
                 self.work(top).trained = top.stop
             return
         if work.drawn:
@@ -410,20 +410,14 @@ class Frontier:
         work.priority = max(work.asked, below.priority) if node.requests else below.priority
 
 
-def reached_in(node: Node) -> Step:
-    """Return the last step of a node that was trained at some time, as far as is known.
-
-    Where there are metrics, there was a state, also if it was not saved.
-    """
-    return max((*node.checkpoints, *node.metrics), default=node.start)
-
-
 def start_of(node: Node) -> Step:
     """Return the step that a node's stage would start from."""
-    return node.latest_checkpoint()
+    return node.stage_start
 
 
 def is_ready(node: Node) -> bool:
     """Whether the state that a node's stage starts from exists."""
     above = node.parent
-    return above is not None and (above.stop in above.checkpoints or start_of(node) > node.start)
+    if above is None or node.is_alone:
+        return node.is_alone
+    return above.stop in above.starts or start_of(node) > node.start

@@ -325,7 +325,12 @@ class Placing:
         self._attempts[attempt.id] = attempt
         slot.queue.append(attempt)
         self._idle.pop(slot.worker, None)
-        self._frontier.assign(node, attempt.id)
+        covered = list(attempt.covered())
+        saves = {*self._options.saves.steps_of(node, start)}
+        # Of a trial that is trained alone, one stage trains all nodes from step 0 on.
+        saves.update(above.stop for above in covered[1:] if above.requests)
+        for above in covered:
+            self._frontier.assign(above, attempt.id)
         self._frontier.continued.append(attempt.id)
         self._out.append(
             RunStage(
@@ -336,7 +341,7 @@ class Placing:
                 node=node,
                 start=start,
                 stop=node.stop,
-                saves=self._options.saves.steps_of(node, start),
+                saves=tuple(sorted(saves)),
                 needs=self._options.needs,
             )
         )

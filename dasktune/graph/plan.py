@@ -7,7 +7,7 @@ part or were asked to stop [Hippo 3.2]. The plan says what is wanted and what ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from dasktune.errors import InternalError
@@ -41,6 +41,9 @@ class Node:
         How many registered trials pass through, those that end here included.
     curves
         Keeps the values of all curves of the plan.
+    is_alone
+        Whether it belongs to a trial that is trained alone: each of its stages begins at step 0,
+        whatever is stored, since its trainer does not resume exactly.
     """
 
     __slots__ = (
@@ -49,6 +52,7 @@ class Node:
         "checkpoints",
         "children",
         "curves",
+        "is_alone",
         "metrics",
         "number",
         "parent",
@@ -72,15 +76,30 @@ class Node:
         self.requests: dict[int, float] = {}
         self.passing = 0
         self.curves: Curves = Curves() if parent is None else parent.curves
+        self.is_alone: bool = parent is not None and parent.is_alone
         self._end: Chain | None = None
         self._inside: Positions | None = None
 
     def __repr__(self) -> str:
         return f"Node({self.number}, steps {self.start}-{self.stop})"
 
-    def latest_checkpoint(self) -> Step:
-        """Return the last step with a checkpoint inside, `start` if there is none."""
-        return max(self.checkpoints, default=self.start)
+    @property
+    def starts(self) -> Collection[Step]:
+        """The steps in (start, stop] from whose state a stage may start."""
+        return () if self.is_alone else self.checkpoints
+
+    @property
+    def stage_start(self) -> Step:
+        """The step from which a stage to the node's end starts."""
+        return 0 if self.is_alone else max(self.checkpoints, default=self.start)
+
+    @property
+    def reached(self) -> Step:
+        """The last step that was trained at some time, as far as is known; `start` if none was.
+
+        Where there are metrics, there was a state, also if it was not saved.
+        """
+        return max((*self.checkpoints, *self.metrics), default=self.start)
 
     def chain_at(self, step: Step) -> Chain:
         """Return the position in the chain of keys at a step up to `stop`."""
@@ -201,6 +220,9 @@ class SearchPlan:
     merge
         Whether trials share what they have in common. False gives each trial a tree and
         keys of its own: the control for every claim about merging.
+    alone_key
+        The state key before any step of trials that are trained alone in a plan that merges, before
+        it is joined with their numbers; `key` if None.
     on_split
         Called with ``(top, bottom)`` after an edge was split; `bottom` is the old node.
     on_new
@@ -215,11 +237,13 @@ class SearchPlan:
         key: str,
         *,
         merge: bool = True,
+        alone_key: str | None = None,
         on_split: Callable[[Node, Node], None] | None = None,
         on_new: Callable[[Node], None] | None = None,
         seeded_key: Callable[[int], str] | None = None,
     ) -> None:
         self.root_key = key
+        self.alone_key = alone_key or key
         self.merge = merge
         self.paths: dict[int, Path] = {}
         self.curves = Curves()
@@ -249,23 +273,50 @@ class SearchPlan:
 
     def root_key_of(self, node: Node) -> str:
         """Return the key under which what is known of a node's states is filed."""
+        if node.is_alone:
+            return self.alone_key
         return self._root_above(node).key_at(0) if self.merge else self.root_key
 
-    def register(self, trial: int, sequences: Sequences, steps: Step, seed: int = 0) -> Node:
+    def register(
+        self,
+        trial: int,
+        sequences: Sequences,
+        steps: Step,
+        seed: int = 0,
+        *,
+        is_alone: bool = False,
+    ) -> Node:
         """Make a trial known up to `steps`; return the node that ends there.
 
         A trial that is known already is carried on if `steps` lie beyond its end. No node
         that others hold is removed or rewritten; an edge may be split.
+
+        Parameters
+        ----------
+        trial, sequences, steps, seed
+            The trial, and how far it is known.
+        is_alone
+            Whether a new trial is trained alone, with keys of its own (`Node.is_alone`).
         """
         path = self.paths.get(trial)
         if path is None:
-            leaf = self._insert(self._root_of(trial, seed), sequences, steps)
+            leaf = self._insert(self._root_of(trial, seed, is_alone), sequences, steps)
             self.paths[trial] = Path(leaf, sequences)
         elif path.leaf.stop < steps:
             leaf = path.leaf = self._insert(path.leaf, path.sequences, steps)
         else:
             leaf = self.cut(self.node_at(trial, steps), steps)
         return leaf
+
+    def remove(self, trial: int) -> list[Node]:
+        """Forget a trial; return its nodes through which no other trial passes.
+
+        The nodes stay, with all that is known of them.
+        """
+        path = self.paths.pop(trial)
+        for node in path.leaf.up():
+            node.passing -= 1
+        return [node for node in path.leaf.up() if not node.passing]
 
     def node_at(self, trial: int, step: Step) -> Node:
         """Return the trial's node that holds `step`: start < step <= stop."""
@@ -319,17 +370,18 @@ class SearchPlan:
         if metrics is not None:
             node.metrics.setdefault(step, metrics)
 
-    def _root_of(self, trial: int, seed: int) -> Node:
+    def _root_of(self, trial: int, seed: int, is_alone: bool) -> Node:
         """Return the state before any step, made when first asked for."""
-        owner = None if self.merge else trial
+        owner = trial if is_alone or not self.merge else None
         root = self._roots.get((owner, seed))
         if root is None:
             root = self._roots[owner, seed] = Node(self._count, None, (0, 0), {})
             self._seeds[root] = seed
-            root.curves = self.curves
+            root.curves, root.is_alone = self.curves, is_alone
             self._count += 1
             root.checkpoints[0] = None
             key = self._seeded_key(seed) if seed else self.root_key
+            key = self.alone_key if is_alone else key
             root._end = Chain(key if owner is None else root_key(key, owner))
         return root
 

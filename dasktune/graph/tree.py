@@ -158,13 +158,13 @@ def _find_latest_checkpoint(
 ) -> None:
     """Put the stages between `node` and its nearest checkpoint into `needed`."""
     for stage in node.up():
-        if stage is not node and stage.stop in stage.checkpoints:
+        if stage is not node and stage.stop in stage.starts:
             return
         if stage.number in needed or is_running(stage):
             return
-        start = stage.latest_checkpoint()
+        start = stage.stage_start
         needed[stage.number] = (stage, start)
-        if start > stage.start:
+        if start > stage.start or stage.is_alone:
             return
 
 

@@ -190,10 +190,10 @@ class RunView:
                 if node in seen:
                     break
                 seen.add(node)
-                reached = node.latest_checkpoint()
+                reached = max(node.starts, default=node.start)
                 left += node.stop - reached
                 above = node.parent
-                if reached > node.start or (above is not None and above.stop in above.checkpoints):
+                if reached > node.start or (above is not None and above.stop in above.starts):
                     break
         return max(0, left - self.steps_unsaved)
 

@@ -192,13 +192,8 @@ def remaining(plan: SearchPlan, trials: Iterable[TrialRecord]) -> Remaining:
     return Remaining(
         requested=requested,
         unique=sum(until - node.start for node, until in reached.items()),
-        left=sum(max(0, until - trained_to(node)) for node, until in reached.items()),
+        left=sum(max(0, until - node.reached) for node, until in reached.items()),
     )
-
-
-def trained_to(node: Node) -> int:
-    """Return the last step of a node that is known to be trained and saved."""
-    return max(node.latest_checkpoint(), max(node.metrics, default=0))
 
 
 def best_record(trials: Iterable[TrialRecord], direction: Direction) -> TrialRecord | None:

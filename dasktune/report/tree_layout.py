@@ -102,9 +102,8 @@ def trained_steps(nodes: Iterable[Node]) -> dict[Node, Step]:
     """Return the last trained step of each node; `nodes` has parents before their children."""
     trained: dict[Node, Step] = {}
     for node in reversed(list(nodes)):
-        known = max(node.latest_checkpoint(), max(node.metrics, default=0), node.start)
         further = any(trained[child] > child.start for child in node.children.values())
-        trained[node] = node.stop if further else known
+        trained[node] = node.stop if further else node.reached
     return trained
 
 

@@ -26,7 +26,7 @@ from dasktune.errors import (
 from dasktune.graph.keys import Chain, runs
 from dasktune.sequences import Sequence, sequence_from_json
 from dasktune.storage.buffers import Buffer, empty
-from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.codec import Snapshot, encode
 from dasktune.trainer.lifecycle import TrainerRun
 from dasktune.types import Step, Value
@@ -110,6 +110,8 @@ class _Write:
     hold_up: float
     suspended: float | None
     """When training was told to end, or ended (`time.monotonic`); None if it goes on."""
+    replaces: bool
+    """Whether a different state that an earlier attempt committed is replaced."""
 
 
 class StageHost:
@@ -395,16 +397,12 @@ class StageHost:
         if lineage.is_lost:
             self.emit([_receipt(attempt, write.step, "lost")])
             return
-        commit = self.store.save(
-            write.snapshot,
-            key=write.key,
-            attempt=attempt,
-            step=write.step,
-            parent=lineage.parent,
-            reports=[(step, metrics) for step, _, metrics in write.reports],
-            environment=self.job.environment,
-            seconds=write.seconds,
-        )
+        commit = self._commit(write)
+        if write.replaces and commit.digest != write.snapshot.digest:
+            # A trial that always begins at step 0 cannot go on from the state that came first, and
+            # would meet it each time.
+            self.store.discard(write.key, attempt=commit.attempt)
+            commit = self._commit(write)
         lineage.parent = commit.digest
         # The same bits under another name are no conflict: this trainer holds the state.
         lineage.is_lost = commit.attempt != attempt and commit.digest != write.snapshot.digest
@@ -434,6 +432,19 @@ class StageHost:
                     snapshot_bytes=write.snapshot.stored_nbytes,
                 )
             ]
+        )
+
+    def _commit(self, write: _Write) -> Commit:
+        """Save a snapshot; return the commit of its key, which may be another attempt's."""
+        return self.store.save(
+            write.snapshot,
+            key=write.key,
+            attempt=write.attempt,
+            step=write.step,
+            parent=write.lineage.parent,
+            reports=[(step, metrics) for step, _, metrics in write.reports],
+            environment=self.job.environment,
+            seconds=write.seconds,
         )
 
 
@@ -558,6 +569,7 @@ class _StageRun:
                 began=began,
                 hold_up=self._hold_up,
                 suspended=suspended,
+                replaces=self.spec.is_alone,
             )
         )
         self._unsaved, self._paces, self._saved_seconds = [], [], self.seconds

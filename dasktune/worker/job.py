@@ -112,6 +112,9 @@ class StageSpec:
         Position in the chain of keys at `start`: base, values (hex), length.
     seed
         Seed of the training.
+    is_alone
+        Whether its trial is trained alone, always from step 0: its states replace those of earlier
+        attempts that differ.
     """
 
     attempt: str
@@ -121,6 +124,7 @@ class StageSpec:
     sequences: Mapping[str, Mapping[str, object]]
     chain: tuple[str, str, int]
     seed: int
+    is_alone: bool = False
 
     def to_wire(self) -> dict[str, object]:
         """Return the fields as plain data, which a scheduler may unpickle."""

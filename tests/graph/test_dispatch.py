@@ -108,6 +108,58 @@ def said(instructions: list[Instruction]) -> list[Said]:
     return found
 
 
+def alone_at(*stops: Step) -> Table:
+    """Return a table with two workers on which a trial alone was trained to some steps."""
+    table = Table()
+    said(table.dispatcher.register(0, {"lr": Constant(0.5)}, 16, is_alone=True))
+    table.join("w0", "w1")
+    for attempt, stop in enumerate(stops):
+        assert table.extend(0, stop) == [("run", attempt, "w0", 0, stop, None)]
+        assert table.saved(attempt, stop) == [("deliver", 0, stop)]
+        table.ended(attempt, stop)
+    return table
+
+
+def test_trial_alone_begins_each_stage_at_step_0() -> None:
+    table = alone_at(4, 10)
+    assert table.extend(0, 16) == [("run", 2, "w0", 0, 16, None)]
+    table.saved(2, 16)
+    table.ended(2, 16)
+    dispatcher = table.dispatcher
+    assert (dispatcher.steps_executed, dispatcher.steps_repeated) == (30, 14)
+
+
+def test_trial_alone_saves_where_reports_are_due() -> None:
+    table = alone_at(4)
+    (order,) = table.dispatcher.extend(0, 16, 0.0, 0.0, (8, 12))
+    assert isinstance(order, RunStage)
+    assert (order.start, order.stop, order.saves) == (0, 16, (8, 12))
+    assert table.saved(1, 8) == [("deliver", 0, 8)]
+    (again,) = table.tell(WorkerLost(worker=order.worker))
+    assert again[:2] + again[3:] == ("run", 2, 0, 16, None)
+
+
+def test_trial_alone_that_raises_is_tried_elsewhere() -> None:
+    table = alone_at(4)
+    table.extend(0, 16)
+    assert table.failed(1, 2) == [("run", 2, "w1", 0, 16, None)]
+    assert table.failed(2, 2) == [("fail", 0, 2, "boom")]
+
+
+def test_separated_trial_shares_nothing_any_more() -> None:
+    table = two_branches()
+    table.join("w0")
+    table.extend(0, 6)
+    table.extend(1, 9)
+    for attempt, stop in ((0, 4), (1, 6), (2, 9)):
+        table.saved(attempt, stop)
+        table.ended(attempt, stop)
+    freed = table.dispatcher.separate(1, {"lr": turn(4)}, 12)
+    assert freed == 5, "the trunk is still the other trial's"
+    assert table.extend(1, 12) == [("run", 3, "w0", 0, 12, None)]
+    assert table.dispatcher.separate(0, {"lr": turn(4, 0.25)}, 6) == 6
+
+
 def two_branches() -> Table:
     """Return a trunk of 4 steps with branches to 6 and to 9, nothing asked for yet."""
     table = Table()

@@ -301,7 +301,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         every=st.sampled_from([None, 3]),
         at_changes=st.booleans(),
         lookahead=st.sampled_from([0.0, 2.0]),
-        merge=st.sampled_from([True, True, True, False]),
+        sharing=st.sampled_from(["merged", "merged", "merged", "unmerged", "alone"]),
         workers=st.integers(1, 3),
         trials=st.lists(st.tuples(SEQUENCES, st.integers(1, HORIZON)), min_size=1, max_size=5),
     )
@@ -310,17 +310,17 @@ class DispatcherMachine(RuleBasedStateMachine):
         every: int | None,
         at_changes: bool,
         lookahead: float,
-        merge: bool,
+        sharing: str,
         workers: int,
         trials: list[tuple[Sequence, Step]],
     ) -> None:
-        self.merge = merge
+        self.merge, self.is_alone = sharing == "merged", sharing == "alone"
         self.dispatcher = Dispatcher(
             root_key("machine", 0),
             DispatchOptions(
                 saves=SavePolicy(every=every, at_changes=at_changes),
                 lookahead_seconds=lookahead,
-                merge=merge,
+                merge=sharing != "unmerged",
                 losses_allowed=ALLOWED_LOSSES,
             ),
         )
@@ -338,7 +338,10 @@ class DispatcherMachine(RuleBasedStateMachine):
         if not self.merge:
             # Each trial has states of its own: tell them apart in the model, too.
             self.trials[trial] = {**self.trials[trial], "own": Constant(trial)}
-        self.carry_out(self.dispatcher.register(trial, self.trials[trial], steps))
+        instructions = self.dispatcher.register(
+            trial, self.trials[trial], steps, is_alone=self.is_alone
+        )
+        self.carry_out(instructions)
         if ask:
             self.ask_for(trial, steps, 0.0)
 
@@ -650,6 +653,10 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.orders[order.attempt] = order
         self.seen[order.attempt], self.repeated[order.attempt] = order.start, 0
         made = {state_of(sequences, step) for step in range(order.start + 1, order.stop + 1)}
+        if self.is_alone:
+            assert (order.start, order.after) == (0, None), f"{order} begins from a state"
+            assert not made <= self.measured, f"{order} trains what is known"
+            return
         assert not made & self.saved, f"{order} trains what is durable"
         if order.start == order.stop:
             assert state_of(sequences, order.stop) in self.saved - self.measured

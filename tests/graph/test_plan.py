@@ -249,6 +249,30 @@ def test_without_merging_nothing_is_shared(trials: Trials) -> None:
     assert len(set(keys)) == len(keys) == len(trials)
 
 
+def test_trial_alone_has_keys_that_name_it() -> None:
+    plan = SearchPlan(ROOT, alone_key="bb" * 16)
+    merged = [plan.register(trial, CURVE, 9) for trial in (0, 1)]
+    alone = [
+        plan.register(trial, CURVE, 9, seed, is_alone=True) for trial, seed in ((2, 0), (3, 5))
+    ]
+    other = SearchPlan("cc" * 16, alone_key="bb" * 16).register(2, CURVE, 9, is_alone=True)
+    assert merged[0] is merged[1]
+    assert len({node.key_at(step) for node in (*merged, *alone) for step in (0, 9)}) == 6
+    assert other.key_at(9) == alone[0].key_at(9), "named by the study, the trial and the values"
+    assert [plan.root_key_of(node) for node in (*merged, *alone)] == [ROOT] * 2 + ["bb" * 16] * 2
+    assert [plan.seed_of(node) for node in alone] == [0, 5]
+
+
+def test_removed_trial_frees_what_no_other_shares() -> None:
+    plan = planned([({"lr": Constant(1.0)}, 9), ({"lr": MultiStep(1.0, [4], 0.5)}, 9)])
+    own = plan.paths[1].leaf
+    assert plan.remove(1) == [own]
+    assert 1 not in plan.paths
+    trunk, end = plan.nodes_of(0)
+    assert (trunk.passing, end.passing, own.passing) == (1, 1, 0)
+    assert plan.remove(0) == [end, trunk]
+
+
 def test_plan_reports_new_nodes_and_splits() -> None:
     told: list[tuple[str, int, int]] = []
     plan = SearchPlan(

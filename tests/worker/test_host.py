@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -411,6 +412,17 @@ def test_who_loses_a_commit_goes_on_from_the_winners_state(bench: Bench) -> None
     assert bench.run("b1", 2, 4).status == "trained"
     assert bench.saved_steps() == [2, 4]
     assert bench.store.load(chain_at(4).key)[0] == {"done": 202}
+
+
+def test_trial_alone_replaces_a_state_that_differs(bench: Bench) -> None:
+    reports = [(2, {"done": 200.0})]
+    key = chain_at(2).key
+    bench.store.save(encode({"done": 200}), key=key, attempt="earlier", step=2, reports=reports)
+    spec = replace(bench.spec("a1", 0, 4, saves=(2,)), is_alone=True)
+    assert bench.host.run(spec).status == "trained"
+    assert bench.saved_steps() == [2, 4]
+    assert [saved.by for saved in bench.messages_of(StateSaved)] == ["a1", "a1"]
+    assert bench.store.load(key)[0] == {"done": 2}
 
 
 def test_states_behind_a_lost_commit_are_not_written(tmp_path: Path) -> None:
