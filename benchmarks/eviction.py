@@ -160,8 +160,8 @@ class Variant:
 VALUE, RECENT = "by value", "least recently used"
 RIVALS = {
     VALUE: Variant(),
-    RECENT: Variant(order=lambda uses: uses.order, constants={"LIKELY": 2.0}),
-    "cheapest to train again": Variant(order=lambda uses: cheapest, constants={"LIKELY": 2.0}),
+    RECENT: Variant(order=lambda uses: uses.order),
+    "cheapest to train again": Variant(order=lambda uses: cheapest),
 }
 CONSTANTS = {
     "GOES_ON 0.5": {"GOES_ON": 0.5},
@@ -172,7 +172,6 @@ CONSTANTS = {
     "INSIDE as END": {"INSIDE": 0.02},
     "INSIDE, END 0": {"INSIDE": 0.0, "END": 0.0},
     "INSIDE, END 0.1": {"INSIDE": 0.1, "END": 0.1},
-    "LIKELY 2, none is spared": {"LIKELY": 2.0},
     "SLACK 0": {"SLACK": 0.0},
     "SLACK 0.2": {"SLACK": 0.2},
     "never CROWDED": {"CROWDED": (2.0, 0.0)},

@@ -13,7 +13,7 @@ from dasktune.errors import ConfigurationError
 PACKAGE = Path(waits.__file__).parents[1]
 NO_WAITS = {
     *("AHEAD_SECONDS", "FAR_SECONDS", "SAME_SECONDS", "SLOW_SECONDS"),  # thresholds
-    *("LOOKAHEAD_SECONDS", "REACTION_SECONDS", "TICK_SECONDS"),  # estimates, and a rounding
+    *("LOOKAHEAD_SECONDS", "TICK_SECONDS"),  # estimates, and a rounding
     *("RATE_SECONDS", "REDRAW_SECONDS"),  # a display's
     *("ASIDE_SECONDS", "LONGEST_ASIDE_SECONDS"),  # of a decision, below this layer
     "EPOCH_SECONDS",  # how much a check trains

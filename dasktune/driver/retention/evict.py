@@ -25,7 +25,6 @@ from dasktune.driver.retention.listing import (
 )
 from dasktune.driver.retention.value import (
     ENOUGH,
-    LIKELY,
     StateValues,
     StoreValues,
     places_in,
@@ -51,7 +50,9 @@ SLACK = 0.05
 """Share of the room that is freed beyond the excess, so that rounds come less often.
 
 Each round computes the values of all states. Without it there are twice as many rounds, and the
-steps trained are the same (``benchmarks/eviction.py``).
+steps trained are the same (``benchmarks/eviction.py``). No state larger than it is evicted for it
+alone: with room for 10 states, a grid whose useful states went for it trained the same steps again
+and again.
 """
 
 CROWDED = (0.5, 0.2)
@@ -68,17 +69,6 @@ FADE = 0.998
 
 A burst is what was written during one removal. If the store did not answer for a minute, that is
 far more than usual, and without this factor the room would stay small until the run ends.
-"""
-
-REACTION_SECONDS = 0.5
-"""How long the driver's loop may be held up between two turns."""
-
-CAUTION = 0.15
-"""Largest share of the budget that is left free for such a time.
-
-`FADE`, `REACTION_SECONDS` and `CAUTION` matter on real clocks only, so ``benchmarks/eviction.py``
-cannot test them. The grid of ``benchmarks/budget.py`` shows no effect: its store has at most 92% of
-the budget also without fading, or without time for a reaction.
 """
 
 THREADS = 8
@@ -188,7 +178,6 @@ class Evictor:
         self._written = 0
         self._written_before = 0
         self._written_by_listing = -1
-        self._second, self._in_second, self._most_in_second = 0.0, 0, 0
         self._burst = 0.0
         self._largest = 0
         self._overhead = COMMIT_NBYTES
@@ -285,9 +274,7 @@ class Evictor:
         if self._is_closing:
             return 0
         writing = self._largest * self._view.busy_workers
-        likely = REACTION_SECONDS * self._most_in_second
-        burst = max(self._burst, min(likely, CAUTION * self.retention.budget))
-        return writing + int(burst if self.evicted else max(burst, writing))
+        return writing + int(self._burst if self.evicted else max(self._burst, writing))
 
     @property
     def _room(self) -> int:
@@ -300,11 +287,6 @@ class Evictor:
 
     def _count(self, nbytes: int) -> None:
         """Add bytes that were written now."""
-        now = self._clock()
-        if now - self._second >= 1:
-            self._second, self._in_second = now, 0
-        self._in_second += nbytes
-        self._most_in_second = max(self._most_in_second, self._in_second)
         self._written += nbytes
         self._largest = max(self._largest, nbytes)
 
@@ -401,7 +383,9 @@ class Evictor:
         events: list[Evicted | StoreCrowded] = [*self._crowding(states)]
         excess = self._excess()
         chosen = evictions(states, excess + int(SLACK * max(self._room, 0)))
-        for state in _without_likely(chosen, excess):
+        if sum(state.nbytes for state in chosen[:-1]) >= excess:
+            del chosen[-1:]  # the most useful of them, larger than what is left of the slack
+        for state in chosen:
             place = self._places.pop(state.key, None)
             self._remove(state.key, place)
             if place is not None:
@@ -529,11 +513,3 @@ class Evictor:
             self._database.forget_checkpoints(keys)
         except StorageError as error:
             logger.warning("rows of checkpoints that are gone could not be removed: %s", error)
-
-
-def _without_likely(chosen: list[State], excess: int) -> list[State]:
-    """Return the chosen states without those last ones that are likely needed and may stay."""
-    total = sum(state.nbytes for state in chosen)
-    while chosen and chosen[-1].chance > LIKELY and total - chosen[-1].nbytes >= excess:
-        total -= chosen.pop().nbytes
-    return chosen

@@ -47,13 +47,6 @@ INSIDE = 0.002
 Without both chances PBT trains 9% of its steps again instead of 5%, with room for 40 of 126 states.
 """
 
-LIKELY = 0.1
-"""States with at least this chance are not evicted for `SLACK` alone.
-
-Without it a third fewer rounds choose states, SHA trains 0.7% of its steps again instead of 0.2%
-with room for 20 of 88 states, and ASHA 1.8% instead of 2.0%: the seeds differ by as much.
-"""
-
 ENOUGH = 0.99
 """A chance so high that a higher one makes no difference."""
 
