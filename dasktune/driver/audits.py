@@ -28,7 +28,6 @@ from dasktune.graph.audits import (
 from dasktune.graph.events import RunStage
 from dasktune.graph.view import RunView
 from dasktune.logs import trials_text
-from dasktune.types import Step
 from dasktune.worker.job import AuditSpec, StageSpec
 from dasktune.worker.messages import (
     AuditEnded,
@@ -158,6 +157,8 @@ class Audits:
                 self._forget(attempt)
             case _:
                 pass
+        if not self._draw.is_open(message.attempt):
+            self._workers.pop(message.attempt, None)
 
     def leave(self, worker: str) -> None:
         """Drop the audit of a worker that will be gone soon."""
@@ -256,13 +257,19 @@ class Audits:
         if receipt is not None and status == "differs":
             resting = resting_on(self._view.plan, running.audit.resumed)
             text = failure_text(running.audit, receipt, resting)
-        self._note(AUDITED, run=self._run, audit=status, steps=steps, text=text)
+        try:
+            self._note(AUDITED, run=self._run, audit=status, steps=steps, text=text)
+            if text:
+                self._fail(AuditFailure(text=text, steps=steps))
+        except StorageError as error:
+            if not text:
+                raise
+            raise self._failure(text) from error  # it is written down nowhere else
         if text:
-            self._stop(text, steps)
+            raise self._failure(text)
 
-    def _stop(self, text: str, steps: Step) -> None:
-        self._fail(AuditFailure(text=text, steps=steps))
-        raise TrainerError(
+    def _failure(self, text: str) -> TrainerError:
+        return TrainerError(
             f"{self._trainer} must resume exactly for its trials to be merged: mend it, or use "
             f"merge=False, or allow_failed_check=True. {text}"
         )

@@ -271,6 +271,10 @@ class AuditDraw:
         """Whether the next audit is one of those that a study always has."""
         return self.counts.audits + len(self._under_way) < ALWAYS
 
+    def is_open(self, attempt: str) -> bool:
+        """Return whether something is still to be heard of a stage."""
+        return attempt in self._open
+
     def launched(self, attempt: str, node: Node, start: Step) -> None:
         """Note a stage that was sent to a worker."""
         self._has_news = True

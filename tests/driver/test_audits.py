@@ -16,7 +16,7 @@ import dasktune as dt
 from dasktune.cli.status import read
 from dasktune.driver.audits import Audits
 from dasktune.driver.shared_stages import SharedStages
-from dasktune.errors import ConfigurationError, TrainerError
+from dasktune.errors import ConfigurationError, StorageError, TrainerError
 from dasktune.graph.audits import AuditDraw
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import RunStage, WorkerGone, WorkerJoined
@@ -298,6 +298,7 @@ class Scene:
         self.sent: list[tuple[str, AuditSpec, Answers]] = []
         self.notes: list[Mapping[str, Any]] = []
         self.failed: list[str] = []
+        self.is_database_gone = False
         for worker in ("w1", "w2"):
             self.dispatcher.handle(WorkerJoined(worker=worker), 0.0)
         self.audits = Audits(
@@ -306,12 +307,17 @@ class Scene:
             run="run",
             trainer="Net",
             seed=0,
-            note=lambda kind, **content: self.notes.append({"kind": kind, **content}),
+            note=self.note,
             fail=lambda failure: self.failed.append(failure.text),
         )
         for trial, rate in enumerate(RATES):
             self.dispatcher.register(trial, {"lr": rate}, STEPS)
         self.resume(1, 10)
+
+    def note(self, kind: str, **content: Any) -> None:
+        if self.is_database_gone:
+            raise StorageError("the database does not answer")
+        self.notes.append({"kind": kind, **content})
 
     def audit(self, worker: str, spec: AuditSpec, needs: Mapping[str, float]) -> Any:
         self.sent.append((worker, spec, Answers()))
@@ -446,3 +452,36 @@ def test_audit_that_differs_names_the_trials_and_stops() -> None:
     )
     assert scene.failed == [text]
     assert [note["text"] for note in scene.notes] == [text]
+
+
+def test_difference_is_told_though_it_cannot_be_recorded() -> None:
+    scene = Scene()
+    scene.turn()
+    scene.sent[0][2].answer(
+        audit="a",
+        step=20,
+        status="differs",
+        steps=20,
+        compared=3,
+        differences=(("state['w']", "must be 1, got 2"),),
+    )
+    scene.is_database_gone = True
+    with pytest.raises(
+        TrainerError, match=r"(?s)Net must.*state\['w'\]: must be 1, got 2"
+    ) as raised:
+        scene.turn()
+    assert isinstance(raised.value.__cause__, StorageError)
+
+
+def test_result_that_cannot_be_recorded_is_an_error() -> None:
+    scene = Scene()
+    scene.turn()
+    scene.sent[0][2].answer(audit="a", step=20, status="identical", steps=20, compared=20)
+    scene.is_database_gone = True
+    with pytest.raises(StorageError, match="does not answer"):
+        scene.turn()
+
+
+def test_audits_forget_stages_that_have_ended() -> None:
+    scene = Scene()
+    assert scene.audits._workers == {}
