@@ -24,7 +24,7 @@ from dasktune.cluster.workers import pool_of
 from dasktune.driver import prometheus
 from dasktune.driver.recorder import Recorder
 from dasktune.driver.run_status import RunCounts, RunStatus
-from dasktune.driver.waiting import Surroundings, in_words, waits_of
+from dasktune.driver.waiting import Delays, Surroundings, in_words, waits_of
 from dasktune.engine.engine import Engine
 from dasktune.engine.timeouts import WAITS, Waits
 from dasktune.engine.trials import best_of
@@ -123,8 +123,7 @@ class Heartbeat:
         self._repeated_before = engine.view.steps_repeated
         self._deserted: float | None = now
         self._gone_since: float | None = None
-        self._unbegun: dict[str, float] = {}
-        self._unsaved: dict[str, float] = {}
+        self._delays = Delays()
         self._speeds: deque[tuple[float, int]] = deque()
         self._status = RunStatus(seen=now)
 
@@ -242,7 +241,7 @@ class Heartbeat:
         else:
             self._deserted = self._deserted or now
             present = self._present()
-        self._remember(now)
+        self._delays = self._delays.at(view, now)
         is_gone = self._client.status != "running"
         self._gone_since = (self._gone_since or now) if is_gone else None
         asked = None if sharing is None else sharing.unanswered()
@@ -255,19 +254,9 @@ class Heartbeat:
             others={} if sharing is None else in_words(sharing.holders()),
             unanswered=None if asked is None else now - asked,
             disconnected=self._gone_since,
-            unbegun=self._unbegun,
-            unsaved=self._unsaved,
+            unbegun=self._delays.unbegun,
+            unsaved=self._delays.unsaved,
         )
-
-    def _remember(self, now: float) -> None:
-        """Keep since when attempts have waited to begin, or to be in the store."""
-        view = self._engine.view
-        first = {slot.queue[0].id for slot in view.slots.values() if slot.queue}
-        attempts = view.attempts.values()
-        waiting = [each.id for each in attempts if each.id in first and not each.has_begun]
-        ended = [each.id for each in attempts if each.ended and not each.taken]
-        self._unbegun = {name: self._unbegun.get(name, now) for name in waiting}
-        self._unsaved = {name: self._unsaved.get(name, now) for name in ended}
 
     def _present(self) -> dict[str, Mapping[str, float]]:
         """Return the resources of the workers of the cluster: none of them can be used."""

@@ -69,6 +69,33 @@ class Surroundings:
     unsaved: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delays:
+    """Since when attempts have waited to begin, or to be in the store.
+
+    Parameters
+    ----------
+    unbegun
+        Time at which the first attempt of a worker's queue was seen not to have begun.
+    unsaved
+        Time at which an attempt was seen to have ended, and not to be in the store.
+    """
+
+    unbegun: Mapping[str, float] = field(default_factory=dict)
+    unsaved: Mapping[str, float] = field(default_factory=dict)
+
+    def at(self, view: RunView, now: float) -> Delays:
+        """Return the delays that there are now; what waits still keeps its time."""
+        first = {slot.queue[0].id for slot in view.slots.values() if slot.queue}
+        attempts = view.attempts.values()
+        waiting = [each.id for each in attempts if each.id in first and not each.has_begun]
+        ended = [each.id for each in attempts if each.ended and not each.taken]
+        return Delays(
+            unbegun={name: self.unbegun.get(name, now) for name in waiting},
+            unsaved={name: self.unsaved.get(name, now) for name in ended},
+        )
+
+
 def waits_of(view: RunView, around: Surroundings) -> list[Wait]:
     """Return the reasons why a run waits, the gravest first; none if it trains what it can."""
     if around.disconnected is not None:

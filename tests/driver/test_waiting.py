@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dasktune.driver.waiting import MOST_TRIALS, Surroundings, trials_of, waits_of
+from dasktune.driver.waiting import MOST_TRIALS, Delays, Surroundings, trials_of, waits_of
 from dasktune.engine.timeouts import LATE_SECONDS, SLOW_STORE_SECONDS
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
@@ -110,6 +110,27 @@ def test_a_worker_that_does_not_begin_is_named() -> None:
     assert texts(machine, unbegun={order.attempt: 100.0 - LATE_SECONDS}) == [
         ("worker", "worker w has not begun the stage that it was sent")
     ]
+
+
+def test_delays_begin_when_they_are_first_seen() -> None:
+    machine = dispatcher(2)
+    view = RunView(machine)
+    said = machine.handle(WorkerJoined(worker="w"), 0.0)
+    order, behind = [each for each in said if isinstance(each, RunStage)]
+    first = order.attempt
+    assert behind.after == first
+    seen = Delays().at(view, 10.0)
+    assert (seen.unbegun, seen.unsaved) == ({first: 10.0}, {}), "the one behind it cannot begin"
+    assert seen.at(view, 20.0) == seen
+    machine.handle(Started(attempt=first), 20.0)
+    assert first not in seen.at(view, 30.0).unbegun
+    stop = order.stop
+    machine.handle(TrainingEnded(attempt=first, step=stop, status="trained", seconds=1.0), 30.0)
+    ended = seen.at(view, 40.0)
+    assert ended.unsaved == {first: 40.0}
+    assert ended.at(view, 50.0).unsaved == {first: 40.0}
+    machine.handle(Saved(attempt=first, step=stop, reports=((stop, {"loss": 1.0}),)), 50.0)
+    assert first not in ended.at(view, 60.0).unsaved
 
 
 def test_workers_without_work_are_explained() -> None:
