@@ -96,7 +96,7 @@ class Verdicts:
         folder = layout.verdict_folder(fingerprint)
         try:
             names = [entry.path for entry in self._files.entries(folder)]
-            contents = self._files.read("", names) if names else []
+            contents = self._files.read("", names)
         except OSError as error:
             raise StorageError(f"cannot read the verdicts: {reason_of(error)}") from showable(error)
         verdicts = [from_bytes(each.tobytes()) for each in contents if each is not None]
