@@ -421,6 +421,26 @@ def test_failed_store_is_not_tried_again_within_patience(driver: Driver) -> None
     assert driver.there() is not None
 
 
+def test_start_makes_no_request_of_a_store_that_just_failed(driver: Driver) -> None:
+    driver.meet_another()
+    assert driver.ask("before") is None
+    driver.settle()
+    folder = driver.folder / layout.lease_folder(ROOT)
+    aside = driver.folder / "aside"
+    folder.rename(aside)
+    folder.write_text("no folder")
+    assert driver.ask("first", driver.lease("bb" * 16)) is None
+    driver.settle()
+    folder.unlink()
+    aside.rename(folder)
+    driver.files.requests.clear()
+    assert driver.ask("second", driver.lease("cc" * 16)) is None
+    assert driver.files.requests == []
+    driver.now += STORE_PATIENCE.seconds
+    assert driver.ask("third", driver.lease("dd" * 16)) is None
+    assert driver.leases.read(ROOT, ["dd" * 16])[0] is not None
+
+
 def test_many_save_requests_leave_two_files(driver: Driver) -> None:
     driver.meet_another()
     assert driver.ask("mine") is None

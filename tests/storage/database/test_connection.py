@@ -361,3 +361,80 @@ def test_connect_timeout_is_seconds_unless_the_url_sets_it() -> None:
             connections.run(lambda connection: None)
         connections.close()
     assert given == [module.DATABASE_CONNECT_SECONDS, "77"]
+
+
+# ------------------------------------------------------------- lost connections, in-process
+
+
+class Lost:
+    """Connections as those to a server, but to a file; statements that fail lose them."""
+
+    def __init__(self, file: Path) -> None:
+        self.connections = module.Connections("postgresql://h/x", timeout=1, create=True)
+        self.connections.engine = sa.create_engine(f"sqlite:///{file}")
+        sa.event.listen(self.connections.engine, "handle_error", self._handle)
+        self.failing: set[int] = set()
+        self.is_lost = True
+        self.calls = 0
+
+    def _handle(self, context: sa.engine.ExceptionContext) -> None:
+        context.is_disconnect = self.is_lost
+
+    def work(self, connection: sa.Connection) -> int:
+        """Return the number of the call; fail in those that the test has chosen."""
+        self.calls += 1
+        connection.exec_driver_sql("SELECT 1" if self.calls not in self.failing else "LOSE")
+        return self.calls
+
+    def lose_commit(self) -> None:
+        """Lose the connection of the next commit, before it."""
+
+        def lose(connection: sa.Connection) -> None:
+            raise sa.exc.OperationalError(None, None, OSError(), connection_invalidated=True)
+
+        sa.event.listen(self.connections.engine, "commit", lose, once=True)
+
+
+@pytest.fixture
+def lost(tmp_path: Path) -> Iterator[Lost]:
+    made = Lost(tmp_path / "lost.db")
+    yield made
+    made.connections.close()
+
+
+def test_work_is_repeated_once_its_connection_was_lost(lost: Lost) -> None:
+    lost.failing = {2}
+    assert lost.connections.run(lost.work) == 1
+    assert lost.connections.run(lost.work) == 3
+    lost.failing = {4}
+    assert lost.connections.run(lost.work) == 5
+
+
+def test_server_that_never_answered_is_refused_at_once(lost: Lost) -> None:
+    lost.failing = {1}
+    with pytest.raises(StorageError, match="cannot use database"):
+        lost.connections.run(lost.work)
+    assert lost.calls == 1
+
+
+def test_statement_that_is_wrong_is_not_repeated(lost: Lost) -> None:
+    assert lost.connections.run(lost.work) == 1
+    lost.failing, lost.is_lost = {2}, False
+    with pytest.raises(StorageError, match="syntax error"):
+        lost.connections.run(lost.work)
+    assert lost.calls == 2
+
+
+@pytest.mark.parametrize(("known", "result"), [(77, 77), (None, 3)])
+def test_lost_commit_is_looked_up_before_it_is_repeated(
+    lost: Lost, known: int | None, result: int
+) -> None:
+    assert lost.connections.run(lost.work) == 1
+    lost.lose_commit()
+    assert lost.connections.run(lost.work, recover=lambda connection: known) == result
+
+
+def test_work_lost_before_its_commit_is_not_looked_up(lost: Lost) -> None:
+    assert lost.connections.run(lost.work) == 1
+    lost.failing = {2}
+    assert lost.connections.run(lost.work, recover=lambda connection: 77) == 3

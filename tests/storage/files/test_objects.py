@@ -598,6 +598,22 @@ class Gateway(fsspec.AbstractFileSystem):
         raise refused
 
 
+class OwnRetries(Gateway):
+    """Has an attribute of the name that s3fs has, with its own meaning."""
+
+    retries = 6
+
+
+class OwnRetriesOfS3(OwnRetries):
+    def call_s3(self):
+        """Mark this as s3fs."""
+
+
+def test_only_retries_of_s3fs_are_switched_off():
+    assert ObjectFiles(OwnRetries("SlowDown"), "bucket")._system.retries == 6
+    assert ObjectFiles(OwnRetriesOfS3("SlowDown"), "bucket")._system.retries == 1
+
+
 def test_create_understands_the_refusal_of_gateways():
     assert ObjectFiles(Gateway("PreconditionFailed"), "bucket").create("commit", b"") is False
     with pytest.raises(OSError, match="access to bucket 'bucket' is denied"):
