@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dasktune.driver.history import AUDITED, History
@@ -36,6 +37,8 @@ class AuditFigures:
         Number of audits that found one.
     not_run
         Number of audits that were drawn and not done.
+    incomparable
+        Number of audits whose worker computes other bits than the one that trained.
     resumes
         Number of stages that resumed from a stored state.
     differences
@@ -50,19 +53,30 @@ class AuditFigures:
     identical: int = 0
     differing: int = 0
     not_run: int = 0
+    incomparable: int = 0
     resumes: int = 0
     differences: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return them in words; empty without any."""
+        return ", ".join(self._parts())
+
+    def _parts(self) -> Iterator[str]:
         audited = self.identical + self.differing
-        if not audited:
-            return f"audited no resume, {self.not_run:,} drawn" if self.not_run else ""
-        result = f"{self.differing:,} not identical" if self.differing else "all identical"
-        resumes = max(audited, self.resumes)
-        of_all = f"{audited:,} of {resumes:,}" if resumes > audited else f"{audited:,}"
-        text = f"audited {of_all} resume{'s' if resumes > 1 else ''}: {result}"
-        return text + (f", {self.not_run:,} more drawn and not done" if self.not_run else "")
+        if audited:
+            result = f"{self.differing:,} not identical" if self.differing else "all identical"
+            resumes = max(audited, self.resumes)
+            of_all = f"{audited:,} of {resumes:,}" if resumes > audited else f"{audited:,}"
+            yield f"audited {of_all} resume{'s' if resumes > 1 else ''}: {result}"
+        elif self.not_run or self.incomparable:
+            yield "audited no resume"
+        if self.incomparable:
+            yield (
+                f"{self.incomparable:,} could not be compared: the worker computes other bits than "
+                "the one that trained"
+            )
+        if self.not_run:
+            yield f"{self.not_run:,} {'more drawn and not done' if audited else 'drawn'}"
 
 
 def figures_of(history: History) -> AuditFigures:
@@ -73,6 +87,7 @@ def figures_of(history: History) -> AuditFigures:
         identical=results.count("identical"),
         differing=results.count("differs"),
         not_run=sum(note["not_run"] for note in runs),
+        incomparable=results.count("incomparable"),
         resumes=max((note["resumes"] for note in runs), default=0),
         differences=tuple(note["text"] for note in audits if note["text"]),
     )

@@ -21,8 +21,10 @@ from dasktune.errors import StorageError, TrainerError
 from dasktune.graph.audits import (
     Audit,
     AuditDraw,
+    Stretch,
     measured_on,
     resting_on,
+    splits_of,
     stored_on,
 )
 from dasktune.graph.events import RunStage
@@ -42,6 +44,11 @@ if TYPE_CHECKING:
     from distributed import Future
 
 logger = logging.getLogger(__name__)
+
+INCOMPARABLE = (
+    "computes other bits than the one that trained, with a resume and without: its audit says "
+    "nothing about the trainer"
+)
 
 MOST_TRIALS = 20
 """Trials that an error names."""
@@ -150,9 +157,8 @@ class Audits:
                 else:
                     self._forget(attempt)
             case StageEnded(attempt=attempt, status="trained" | "stopped"):
-                if message.start_seconds is not None:
-                    was_warm = message.start_seconds == 0.0
-                    self._draw.ended(attempt, message.step, was_warm=was_warm)
+                if message.loaded_at is not None:
+                    self._draw.ended(attempt, message.step, loaded_at=message.loaded_at)
             case StageEnded(attempt=attempt):
                 self._forget(attempt)
             case _:
@@ -246,13 +252,17 @@ class Audits:
             status = "missing"  # evicted meanwhile
         has_result = status in ("identical", "differs")
         self._draw.end(running.key, steps, has_result=has_result)
-        way, self._dropped = running.audit.way, self._dropped + (not has_result)
+        way = running.audit.way
+        self._dropped += not has_result and status != "incomparable"
         logger.info(
             "audit of the resume at step %d, steps %d to %d trained again: %s",
             *(running.audit.resumed.start, way.start, way.stop, status),
         )
         if receipt is not None and status == "failed":
             logger.warning("an audit could not be done: %s", receipt.message)
+        if receipt is not None and status == "incomparable":
+            path, reason = receipt.differences[0]
+            logger.warning("worker %s %s: %s: %s", running.worker, INCOMPARABLE, path, reason)
         text = ""
         if receipt is not None and status == "differs":
             resting = resting_on(self._view.plan, running.audit.resumed)
@@ -301,6 +311,7 @@ def spec_of(name: str, audit: Audit, seed: int) -> AuditSpec:
         Of the training.
     """
     way, node = audit.way, audit.way.node
+    before = Stretch(node=node, start=min(audit.origins), stop=way.start)
     chain = node.chain_at(way.start)
     return AuditSpec(
         stage=StageSpec(
@@ -314,6 +325,9 @@ def spec_of(name: str, audit: Audit, seed: int) -> AuditSpec:
         ),
         metrics={step: node.holder(step).metrics[step] for step in measured_on(way)},
         states={step: node.key_at(step) for step in stored_on(way)},
+        origins={step: node.key_at(step) for step in audit.origins},
+        splits=tuple(splits_of(audit)),
+        measured=tuple(measured_on(before)),
     )
 
 

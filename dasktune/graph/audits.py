@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.types import Step
@@ -47,6 +47,12 @@ A check of the trainer goes 7 steps: what that does not see shows later.
 
 MOST_WAITING = 100
 """Drawn resumes that wait for the budget; of more, the first stay."""
+
+MOST_STRETCHES = 10_000
+"""Stretches trained in memory that are remembered; of more, the last stay."""
+
+MOST_SPLITS = 4
+"""Steps at which a worker resumes to make sure of a difference: it holds a state for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +89,14 @@ class Audit:
         The steps to train: from a stored state, or from step 0.
     is_whole
         Whether it would get no longer if more steps of its path were trained.
+    origins
+        See `origins_of`.
     """
 
     resumed: Stretch
     way: Stretch
     is_whole: bool
+    origins: tuple[Step, ...] = ()
 
     @property
     def beyond(self) -> Step:
@@ -222,6 +231,50 @@ def stored_on(way: Stretch) -> list[Step]:
     return sorted(_steps(way.node, way.start, way.stop))
 
 
+def steps_to_make_sure(trained: Step) -> Step:
+    """Return how many steps each way may have that makes sure of a difference.
+
+    That is beyond the budget of audits: a difference is rare, and decides much.
+    """
+    return max(SMALL_STUDY, int(SHARE_OF_STEPS * trained))
+
+
+def origins_of(way: Stretch, loaded_at: Step | None, most: Step) -> list[Step]:
+    """Return the steps from which a worker trains without a stop, to make sure of a difference.
+
+    What a trainer holds beside its state can matter long after it was loaded. So the worker begins
+    where the study's trainer was loaded. If that is not known, it begins where the audit did,
+    at the stored state before, and at the first one.
+
+    Parameters
+    ----------
+    way
+        The steps of the audit.
+    loaded_at
+        The step at which the trainer was built or loaded that the study had in memory where the
+        audit loads; None if that is not known.
+    most
+        Number of steps that may be trained from each.
+    """
+    first = max(0, way.stop - most)
+    before = [step for step in (0, *_steps(way.node, 0, way.start - 1)) if first <= step]
+    if loaded_at in before:
+        return [loaded_at]
+    earlier = {max(before), min(before)} if way.start and before else set()
+    return [way.start, *sorted(earlier, reverse=True)]
+
+
+def splits_of(audit: Audit) -> list[Step]:
+    """Return the steps at which the study or the audit resumed, or may have resumed.
+
+    The first ones are certain; the others are the last stored states.
+    """
+    certain = [audit.resumed.start, audit.way.start]
+    others = [step for step in reversed(stored_on(audit.way)) if step not in certain]
+    steps = dict.fromkeys([*certain, *others])
+    return [step for step in steps if 0 < step < audit.way.stop][:MOST_SPLITS]
+
+
 def resting_on(plan: SearchPlan, resumed: Stretch) -> list[int]:
     """Return the trials that go through the steps of a resumed stage, by number."""
     holder = resumed.node.holder(resumed.start + 1)
@@ -253,7 +306,7 @@ class AuditDraw:
         self._share = share
         self._trained = trained
         self._open: dict[str, _OpenStage] = {}
-        self._in_memory: dict[str, Stretch] = {}
+        self._in_memory: dict[str, _WentOn] = {}
         """By key of the state at its start: the shortest steps trained in memory from there."""
         self._waiting: dict[str, Stretch] = {}
         self._under_way: dict[str, Audit] = {}
@@ -265,6 +318,11 @@ class AuditDraw:
     def waiting(self) -> int:
         """Number of drawn resumes whose audit has not begun."""
         return len(self._waiting)
+
+    @property
+    def remembered(self) -> int:
+        """Number of stretches trained in memory, and of stages under way, that are remembered."""
+        return len(self._in_memory) + len(self._open)
 
     @property
     def is_first(self) -> bool:
@@ -287,19 +345,20 @@ class AuditDraw:
             stage.saved.append(step)
             self._follow(attempt, stage)
 
-    def ended(self, attempt: str, step: Step, *, was_warm: bool) -> None:
+    def ended(self, attempt: str, step: Step, *, loaded_at: Step) -> None:
         """Note the end of a stage.
 
         Parameters
         ----------
         attempt, step
             Where it ended.
-        was_warm
-            Whether it began with a trainer in memory instead of a stored state.
+        loaded_at
+            The step at which its trainer was built or loaded: earlier than its start if it began
+            with a trainer in memory instead of a stored state.
         """
         stage, self._has_news = self._open.get(attempt), True
         if stage is not None:
-            stage.was_warm, stage.end = was_warm, step
+            stage.loaded_at, stage.end = loaded_at, step
             self._follow(attempt, stage)
 
     def lost(self, attempt: str) -> None:
@@ -341,6 +400,7 @@ class AuditDraw:
             return None
         self._has_news = True  # there may be another
         *_, key, audit = min(possible, key=lambda each: each[:3])
+        audit = self._with_origins(audit, steps_to_make_sure(trained))
         del self._waiting[key]
         self._under_way[key] = audit
         return key, audit
@@ -369,34 +429,45 @@ class AuditDraw:
     def _audit_of(self, resumed: Stretch, allowed: Step) -> Audit | None:
         return audit_of(resumed, self._beside(resumed), allowed)
 
+    def _with_origins(self, audit: Audit, most: Step) -> Audit:
+        known = self._in_memory.get(audit.way.node.key_at(audit.way.start))
+        loaded_at = None if known is None else known.loaded_at
+        return replace(audit, origins=tuple(origins_of(audit.way, loaded_at, most)))
+
     def _beside(self, resumed: Stretch) -> Stretch | None:
         """Return the steps that another trainer went on from the same state, all in memory."""
         end = resumed.start + FIRST_STEPS
-        way = self._in_memory.get(resumed.node.key_at(resumed.start))
-        while way is not None and way.stop < end:
+        went_on = self._in_memory.get(resumed.node.key_at(resumed.start))
+        if went_on is None:
+            return None
+        way = went_on.stretch
+        while way.stop < end:
             following = self._in_memory.get(way.node.key_at(way.stop))
             if following is None:
                 break
-            way = Stretch(node=following.node, start=way.start, stop=following.stop)
+            next_stretch = following.stretch
+            way = Stretch(node=next_stretch.node, start=way.start, stop=next_stretch.stop)
         return way
 
     def _follow(self, attempt: str, stage: _OpenStage) -> None:
         """Take the stretches of a stage, once it is known how its trainer began."""
-        if stage.was_warm is None:
+        if stage.loaded_at is None:
             return
         for stretch in stage.take():
-            if stretch.start > stage.start or stage.was_warm:
-                self._went_on(stretch)
+            if stretch.start > stage.loaded_at:
+                self._went_on(stretch, stage.loaded_at)
             elif stage.start > 0:
                 self._resumed(stretch)
         if stage.before >= stage.end:
             del self._open[attempt]
 
-    def _went_on(self, stretch: Stretch) -> None:
+    def _went_on(self, stretch: Stretch, loaded_at: Step) -> None:
         key = stretch.node.key_at(stretch.start)
         known = self._in_memory.get(key)
-        if known is None or stretch.steps < known.steps:
-            self._in_memory[key] = stretch
+        if known is None or stretch.steps < known.stretch.steps:
+            self._in_memory[key] = _WentOn(stretch=stretch, loaded_at=loaded_at)
+        if len(self._in_memory) > MOST_STRETCHES:
+            del self._in_memory[next(iter(self._in_memory))]
 
     def _resumed(self, stretch: Stretch) -> None:
         earlier, counts = self.counts.resumes, self.counts
@@ -404,6 +475,14 @@ class AuditDraw:
         key = stretch.node.key_at(stretch.stop)
         if is_drawn(key, self._share, earlier) and len(self._waiting) < MOST_WAITING:
             self._waiting[key] = stretch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WentOn:
+    """Steps trained in memory, and the step at which their trainer was built or loaded."""
+
+    stretch: Stretch
+    loaded_at: Step
 
 
 @dataclass(slots=True)
@@ -415,7 +494,7 @@ class _OpenStage:
 
     node: Node
     start: Step
-    was_warm: bool | None = None
+    loaded_at: Step | None = None
     end: Step = -1
     saved: list[Step] = field(default_factory=list)
     before: Step = field(init=False)

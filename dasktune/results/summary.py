@@ -42,7 +42,8 @@ class Suspensions(TypedDict):
 class AuditResults(TypedDict):
     """The audits of resumed stages: their number by result.
 
-    ``not_run`` counts those that were drawn and not done.
+    ``not_run`` counts those that were drawn and not done. ``incomparable`` counts those whose
+    worker computes other bits than the one that trained: they say nothing about the trainer.
     ``resumes`` counts the stages that resumed from a stored state. ``differences`` says what
     differed, and which trials rest on it, in one text for each audit.
     """
@@ -50,6 +51,7 @@ class AuditResults(TypedDict):
     identical: int
     differing: int
     not_run: int
+    incomparable: int
     resumes: int
     differences: list[str]
 
@@ -126,6 +128,7 @@ def audits_of(figures: AuditFigures) -> AuditResults:
         identical=figures.identical,
         differing=figures.differing,
         not_run=figures.not_run,
+        incomparable=figures.incomparable,
         resumes=figures.resumes,
         differences=list(figures.differences),
     )
@@ -243,6 +246,7 @@ def audits_text(summary: Summary) -> str:
         identical=audits["identical"],
         differing=audits["differing"],
         not_run=audits["not_run"],
+        incomparable=audits["incomparable"],
         resumes=audits["resumes"],
     )
     return str(figures)

@@ -3,20 +3,28 @@
 It loads a stored state in a new trainer and trains on. Metrics and states on the way must be those
 that are stored, bit for bit; on a GPU, within the tolerance of `check_resume`. What was made with
 other versions, or on another kind of device, shows nothing about the trainer. It writes nothing.
+
+Workers of another type of CPU, or with another number of threads, may compute other bits. So a
+difference is not blamed on the trainer before this worker has trained both ways by itself: once
+without a stop, and once with a resume. If these two are the same, this worker cannot be compared
+with the one that trained.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from dasktune.errors import CorruptCheckpointError
-from dasktune.sequences import Sequence, sequence_from_json
+from dasktune.sequences import Sequence
 from dasktune.storage.checkpoints import CheckpointStore
-from dasktune.storage.codec import decode, encode
+from dasktune.storage.codec import Snapshot, decode, encode
 from dasktune.trainer.check_resume.check import is_harmless, tolerance_of
 from dasktune.trainer.check_resume.differences import Difference, state_differences
 from dasktune.trainer.environment import is_same_environment
 from dasktune.trainer.lifecycle import TrainerRun
+from dasktune.types import Metrics, Step
 from dasktune.worker.control import Control
 from dasktune.worker.errors_in_words import in_words
 from dasktune.worker.job import AuditSpec, Job
@@ -24,6 +32,25 @@ from dasktune.worker.messages import AuditEnded, AuditStatus
 
 MOST_DIFFERENCES = 8
 """Parts of a state that are named."""
+
+
+class Begin(Protocol):
+    """Returns a new trainer that holds the state after a step; at step 0 there is none."""
+
+    def __call__(self, step: Step, state: Mapping[str, object] | None = None, /) -> TrainerRun:
+        """Build the trainer, and load the state."""
+
+
+class _ToldToEndError(Exception):
+    """The audit was told to end."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Way:
+    """The metrics of one trainer of this worker by step, and copies of some of its states."""
+
+    metrics: dict[Step, Metrics] = field(default_factory=dict)
+    states: dict[Step, Snapshot] = field(default_factory=dict)
 
 
 class AuditRun:
@@ -35,10 +62,14 @@ class AuditRun:
         What is trained, and what must come out.
     control
         Tells it to end.
+    sequences
+        The hyper-parameters by name.
     job, store
         Those of the host.
+    load
+        Returns the stored state of a key.
     begin
-        Returns a new trainer at the first step, from the hyper-parameters by name.
+        See `Begin`.
     on_step
         Called when the trainer begins its part of a step.
     on_wait
@@ -50,43 +81,48 @@ class AuditRun:
         spec: AuditSpec,
         control: Control,
         *,
+        sequences: Mapping[str, Sequence],
         job: Job,
         store: CheckpointStore,
-        begin: Callable[[Mapping[str, Sequence]], TrainerRun],
+        load: Callable[[str], Mapping[str, Any]],
+        begin: Begin,
         on_step: Callable[[], None],
         on_wait: Callable[[], None],
     ) -> None:
-        self._spec, self._control = spec, control
+        self._spec, self._control, self._sequences = spec, control, sequences
         self._store, self._environment = store, job.environment
-        self._begin, self._on_step, self._on_wait = begin, on_step, on_wait
+        self._load, self._begin, self._on_step, self._on_wait = load, begin, on_step, on_wait
         self._tolerance = tolerance_of(job.trainer_class, job.device)
         self._harmless = tuple(getattr(job.trainer_class, "harmless_differences", ()))
+        self._end_step = spec.stage.start
         self._steps, self._compared = 0, 0
+        self._first = _Way()
         self._of_metrics: list[Difference] = []
         self._of_state: list[Difference] = []
 
     def train(self) -> AuditEnded:
         """Train and compare, up to the first state that differs; end where it is told to."""
-        stage = self._spec.stage
-        functions = {name: sequence_from_json(text) for name, text in stage.sequences.items()}
-        if self._control.passes(stage.start)[1]:
-            return self.dropped()
-        if self._is_from_elsewhere():
-            return self._end("elsewhere")
         try:
-            run = self._begin(functions)
+            self._heed_orders(self._spec.stage.start)
+            if self._is_from_elsewhere():
+                return self._end("elsewhere")
+            return self._trained()
+        except _ToldToEndError:
+            return self.dropped()
+
+    def _trained(self) -> AuditEnded:
+        stage = self._spec.stage
+        try:
+            run = self._begun(stage.start, stage.key)
         except CorruptCheckpointError:
             return self._end("missing")
-        for step in range(stage.start, stage.stop):
-            self._on_step()
-            run.advance({name: sequence(step) for name, sequence in functions.items()})
-            self._steps += 1
+        while run.step < stage.stop and not self._of_state:
+            self._advance(run)
+            self._end_step = run.step
             self._compare(run)
-            if self._of_state:
-                break
-            if self._control.passes(run.step)[1] and run.step < stage.stop:
-                return self.dropped()
-        return self._end("differs" if self._differences else "identical")
+        if not self._differences:
+            return self._end("identical")
+        return self._end("differs" if self._is_confirmed() else "incomparable")
 
     def failure(self, error: BaseException) -> AuditEnded:
         """Return the receipt of an audit whose trainer raised, or whose store cannot be read."""
@@ -99,6 +135,90 @@ class AuditRun:
         """Return the receipt of an audit that was told to end."""
         return self._end("dropped")
 
+    # ------------------------------------------------------------ training
+
+    def _begun(self, step: Step, key: str) -> TrainerRun:
+        """Return a new trainer that holds a stored state; at step 0 it is just built."""
+        return self._begin(step, self._load(key)) if step else self._begin(0)
+
+    def _resumed(self, step: Step, way: _Way) -> TrainerRun:
+        """Return a new trainer that holds a state which this worker made before."""
+        return self._begin(step, _decoded(way.states[step]))
+
+    def _advance(self, run: TrainerRun) -> None:
+        self._heed_orders(run.step)
+        self._on_step()
+        run.advance({name: sequence(run.step) for name, sequence in self._sequences.items()})
+        self._steps += 1
+
+    def _heed_orders(self, step: Step) -> None:
+        if self._control.passes(step)[1]:
+            raise _ToldToEndError
+
+    # ------------------------------------------------------------ both ways
+
+    def _is_confirmed(self) -> bool:
+        """Return whether a resume, or a repetition, changes what this worker computes."""
+        for origin, key in self._spec.origins.items():
+            splits = [step for step in self._spec.splits if origin < step < self._end_step]
+            try:
+                run = self._begun(origin, key)
+            except CorruptCheckpointError:  # evicted since
+                continue
+            through = self._way(run, splits)
+            is_repetition = origin == self._spec.stage.start
+            if is_repetition and self._are_different(through, self._first):
+                return True
+            if any(self._is_changed_by(split, through) for split in splits):
+                return True
+        return False
+
+    def _is_changed_by(self, split: Step, through: _Way) -> bool:
+        """Return whether training with a resume differs from training without one.
+
+        A trainer may depend on a counter outside of it (of its class, of its module) that comes
+        round after so many steps. By chance the counter may be where it was at the split. So the
+        trainer resumes a second time, when the counter is one step further.
+        """
+        if self._are_different(through, self._way(self._resumed(split, through))):
+            return True
+        self._advance(self._resumed(split, through))
+        return self._are_different(through, self._way(self._resumed(split, through)))
+
+    def _way(self, run: TrainerRun, splits: Collection[Step] = ()) -> _Way:
+        """Train to the first difference, and evaluate where the study did.
+
+        Parameters
+        ----------
+        run
+            The trainer.
+        splits
+            Steps at which a copy of the state is kept; one is kept at the end as well.
+        """
+        way = _Way()
+        while run.step < self._end_step:
+            self._advance(run)
+            if run.step in self._spec.metrics or run.step in self._spec.measured:
+                way.metrics[run.step] = run.evaluate()
+            if run.step in splits or run.step == self._end_step:
+                way.states[run.step] = encode(run.state())
+        return way
+
+    def _are_different(self, through: _Way, other: _Way) -> bool:
+        """Return whether metrics, or the state at the end if the study stored it, differ."""
+        for step in through.metrics.keys() & other.metrics.keys():
+            pair = through.metrics[step], other.metrics[step]
+            if any(self._differing(*pair, f"metrics[{step}]")):
+                return True
+        if self._end_step not in self._spec.states or self._end_step not in other.states:
+            return False
+        first, second = through.states[self._end_step], other.states[self._end_step]
+        if first.digest == second.digest:
+            return False
+        return any(self._differing(_decoded(first), _decoded(second), "state"))
+
+    # ------------------------------------------------------------ what is stored
+
     def _is_from_elsewhere(self) -> bool:
         """Return whether a state on the way was made in another environment than this one."""
         commits = self._store.commits(self._spec.states.values()).values()
@@ -109,10 +229,12 @@ class AuditRun:
     def _compare(self, run: TrainerRun) -> None:
         """Compare what is stored of the present step; of metrics, the first differences stand."""
         metrics = self._spec.metrics.get(run.step)
-        if metrics is not None and not self._of_metrics:
+        if metrics is not None:
+            measured = self._first.metrics[run.step] = run.evaluate()
             self._compared += 1
-            path = f"metrics[{run.step}]"
-            self._of_metrics += self._differing(metrics, run.evaluate(), path)
+            if not self._of_metrics:
+                path = f"metrics[{run.step}]"
+                self._of_metrics += self._differing(metrics, measured, path)
         if run.step in self._spec.states:
             self._compare_state(run, self._spec.states[run.step])
 
@@ -126,8 +248,9 @@ class AuditRun:
         if commit.digest == snapshot.digest:
             return
         stored, _ = self._store.load(key)
-        trained = decode(snapshot.document, snapshot.data)
-        self._of_state += self._differing(stored, trained, "state")
+        self._of_state += self._differing(stored, _decoded(snapshot), "state")
+        if self._of_state:
+            self._first.states[run.step] = snapshot
 
     def _differing(self, stored: object, trained: object, path: str) -> Iterator[Difference]:
         differences = state_differences(stored, trained, path=path, tolerance=self._tolerance)
@@ -140,13 +263,17 @@ class AuditRun:
     def _end(self, status: AuditStatus, message: str = "") -> AuditEnded:
         return AuditEnded(
             audit=self._spec.stage.attempt,
-            step=self._spec.stage.start + self._steps,
+            step=self._end_step,
             status=status,
             steps=self._steps,
             compared=self._compared,
             differences=tuple(_as_texts(self._differences)),
             message=message,
         )
+
+
+def _decoded(snapshot: Snapshot) -> Any:
+    return decode(snapshot.document, snapshot.data)
 
 
 def _as_texts(differences: Iterable[Difference]) -> Iterator[tuple[str, str]]:

@@ -86,6 +86,7 @@ class Lineage:
 
     def __init__(self, run: TrainerRun, key: str, parent: str | None) -> None:
         self.run = run
+        self.loaded_at = run.step
         self.key = key
         self.parent = parent
         self.is_warm = False
@@ -220,12 +221,15 @@ class StageHost:
         generators of this process.
         """
         name = spec.stage.attempt
+        sequences = _sequences_of(spec.stage)
         audit = AuditRun(
             spec,
             self._new_control(name),
+            sequences=sequences,
             job=self.job,
             store=self.store,
-            begin=lambda sequences: self.new_lineage_at(spec.stage, sequences).run,
+            load=lambda key: self.load(key)[0],
+            begin=partial(self.new_run, spec.stage.seed, sequences),
             on_step=partial(self._note_step, True),
             on_wait=partial(self._note_step, False),
         )
@@ -311,40 +315,51 @@ class StageHost:
 
     def lineage_at(self, spec: StageSpec, sequences: Mapping[str, Sequence]) -> Lineage:
         """Return a trainer that holds the state at the stage's start: the warm one, if it is."""
-        key = Chain(spec.chain[0], bytes.fromhex(spec.chain[1]), spec.chain[2]).key
+        key = spec.key
         warm, self._warm = self._warm, None
         if warm is not None and warm.key == key and not warm.is_lost:
             return warm
-        return self.new_lineage_at(spec, sequences)
-
-    def new_lineage_at(self, spec: StageSpec, sequences: Mapping[str, Sequence]) -> Lineage:
-        """Return a new trainer that holds the state at the stage's start."""
-        key = Chain(spec.chain[0], bytes.fromhex(spec.chain[1]), spec.chain[2]).key
-        job = self.job
-        first = {name: sequence(0) for name, sequence in sequences.items()}
         if spec.start == 0:
-            self.step_began = time.monotonic()
-            run = TrainerRun.start(
-                job.trainer_class, first, config=job.config, seed=spec.seed, device=job.device
-            )
-            return Lineage(run, key, None)
-        # Dask may start another path's stage before the next one of this path: the warm trainer
-        # is gone then, and the state of the stage before is still on its way to the store.
+            return Lineage(self.new_run(spec.seed, sequences, 0), key, None)
+        state, commit = self.load(key)
+        run = self.new_run(spec.seed, sequences, spec.start, state)
+        return Lineage(run, key, commit.digest)
+
+    def load(self, key: str) -> tuple[Any, Commit]:
+        """Return a stored state, and its commit.
+
+        Dask may start another path's stage before the next one of this path: the warm trainer
+        is gone then, and the state of the stage before is still on its way to the store.
+        """
         with self._written:
             self._written.wait_for(lambda: key not in self._unwritten)
-        state, commit = self.store.load(key)
+        return self.store.load(key)
+
+    def new_run(
+        self,
+        seed: int,
+        sequences: Mapping[str, Sequence],
+        step: Step,
+        state: Mapping[str, object] | None = None,
+    ) -> TrainerRun:
+        """Return a new trainer that holds the state after `step`; at step 0 there is none."""
         self.step_began = time.monotonic()
-        run = TrainerRun.resume(
+        job = self.job
+        first = {name: sequence(0) for name, sequence in sequences.items()}
+        if state is None:
+            return TrainerRun.start(
+                job.trainer_class, first, config=job.config, seed=seed, device=job.device
+            )
+        return TrainerRun.resume(
             job.trainer_class,
-            step=spec.start,
+            step=step,
             first_values=first,
-            last_values={name: sequence(spec.start - 1) for name, sequence in sequences.items()},
+            last_values={name: sequence(step - 1) for name, sequence in sequences.items()},
             state=state,
             config=job.config,
-            seed=spec.seed,
+            seed=seed,
             device=job.device,
         )
-        return Lineage(run, key, commit.digest)
 
     def keep_warm(self, lineage: Lineage) -> None:
         """Keep a trainer for the stage that goes on from its state."""
@@ -456,7 +471,7 @@ class _StageRun:
         self.spec = spec
         self.control = control
         self.step = spec.start
-        self.sequences = {name: sequence_from_json(text) for name, text in spec.sequences.items()}
+        self.sequences = _sequences_of(spec)
         self.chain = Chain(spec.chain[0], bytes.fromhex(spec.chain[1]), spec.chain[2])
         self.seconds = 0.0
         self._outbox: list[StageMessage] = [StageStarted(attempt=spec.attempt, at=time.time())]
@@ -467,6 +482,7 @@ class _StageRun:
         """What a step took on average up to each of those reports, since the one before."""
         self._measured = spec.start, 0.0
         self._start_seconds: float | None = None
+        self._loaded_at: Step | None = None
         self._evaluating = 0.0
         self._saved_at = self._flushed
         self._saved_seconds = 0.0
@@ -490,6 +506,7 @@ class _StageRun:
             return self._end("missing")
         self._saved_at = time.monotonic()
         self._start_seconds = 0.0 if lineage.is_warm else self._saved_at - began
+        self._loaded_at = lineage.loaded_at
         if spec.start == spec.stop:
             return self._evaluate_only(lineage)
         status: StageStatus = "trained"
@@ -625,6 +642,7 @@ class _StageRun:
             seconds=self.seconds,
             evaluate_seconds=self._evaluating,
             start_seconds=self._start_seconds,
+            loaded_at=self._loaded_at,
         )
         self._flush(receipt)
         return receipt
@@ -641,6 +659,10 @@ class _StageRun:
                 messages.append(last)
             self.host.emit(messages)
         self._flushed = time.monotonic()
+
+
+def _sequences_of(spec: StageSpec) -> dict[str, Sequence]:
+    return {name: sequence_from_json(text) for name, text in spec.sequences.items()}
 
 
 def _receipt(attempt: str, step: Step, status: StageStatus) -> StageEnded:

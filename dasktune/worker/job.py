@@ -10,6 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from dasktune.errors import ClusterError
+from dasktune.graph.keys import Chain
 from dasktune.trainer.code import TrainerCode, unpack
 from dasktune.trainer.environment import environment
 from dasktune.types import Metrics, Step
@@ -126,6 +127,12 @@ class StageSpec:
     seed: int
     is_alone: bool = False
 
+    @property
+    def key(self) -> str:
+        """The key of the state at `start`."""
+        base, values, length = self.chain
+        return Chain(base, bytes.fromhex(values), length).key
+
     def to_wire(self) -> dict[str, object]:
         """Return the fields as plain data, which a scheduler may unpickle."""
         return {entry.name: getattr(self, entry.name) for entry in fields(self)}
@@ -143,17 +150,33 @@ class AuditSpec:
         The metrics that are stored, by step.
     states
         The keys of the states that are stored, by step.
+    origins
+        If something differs: the keys of the states, by step, from which this worker trains
+        once without a stop.
+    splits
+        The steps at which it then resumes, to compare.
+    measured
+        Steps before the first one at which the study evaluated.
     """
 
     stage: StageSpec
     metrics: Mapping[Step, Metrics]
     states: Mapping[Step, str]
+    origins: Mapping[Step, str] = field(default_factory=dict)
+    splits: tuple[Step, ...] = ()
+    measured: tuple[Step, ...] = ()
 
     def to_wire(self) -> dict[str, object]:
         """Return it as plain data, which a scheduler may unpickle."""
         metrics = [(step, dict(values)) for step, values in self.metrics.items()]
-        states = list(self.states.items())
-        return {"stage": self.stage.to_wire(), "metrics": metrics, "states": states}
+        return {
+            "stage": self.stage.to_wire(),
+            "metrics": metrics,
+            "states": list(self.states.items()),
+            "origins": list(self.origins.items()),
+            "splits": self.splits,
+            "measured": self.measured,
+        }
 
     @classmethod
     def from_wire(cls, content: Mapping[str, Any]) -> AuditSpec:
@@ -162,6 +185,9 @@ class AuditSpec:
             stage=StageSpec(**content["stage"]),
             metrics=dict(content["metrics"]),
             states=dict(content["states"]),
+            origins=dict(content["origins"]),
+            splits=tuple(content["splits"]),
+            measured=tuple(content["measured"]),
         )
 
 

@@ -111,6 +111,9 @@ class StageEnded:
         Time spent in training steps, and in their evaluation.
     start_seconds
         Time until the trainer was built or loaded; None if it never was.
+    loaded_at
+        The step at which the trainer was built or loaded: earlier than the start of the attempt
+        if it was in memory. None if it never was.
     """
 
     attempt: str
@@ -120,6 +123,7 @@ class StageEnded:
     seconds: float = 0.0
     evaluate_seconds: float = 0.0
     start_seconds: float | None = None
+    loaded_at: Step | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,9 +189,12 @@ class PredictionAnswer:
     answer: Mapping[str, Any] | str | None
 
 
-AuditStatus = Literal["identical", "differs", "missing", "elsewhere", "dropped", "failed"]
-"""How an audit ended. ``missing``: its first state is not in the store; ``elsewhere``: states were
-made in another environment; ``dropped``: it was told to end; ``failed``: the trainer raised."""
+AuditStatus = Literal[
+    "identical", "differs", "incomparable", "missing", "elsewhere", "dropped", "failed"
+]
+"""How an audit ended. ``incomparable``: something differs, though a resume changes nothing on this
+worker; ``missing``: its first state is not in the store; ``elsewhere``: states were made in another
+environment; ``dropped``: it was told to end; ``failed``: the trainer raised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +206,7 @@ class AuditEnded:
     audit, step, status
         The name of the audit, and where and how it ended.
     steps
-        Number of steps that it trained.
+        Number of steps that it trained, those of both ways included.
     compared
         Number of steps whose metrics or states were compared.
     differences
@@ -399,6 +406,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "StageStatus": _status,
     "AuditStatus": _audit_status,
     "int | None": _or_none(_count),
+    "Step | None": _or_none(_count),
     "float | None": _or_none(_number),
     "tuple[Step, ...]": _each(_count, _are_counts),
     "tuple[float, ...]": _each(_number, _are_numbers),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -43,6 +44,7 @@ RATES = [
 ]
 
 MEAN: dict[str, float] = {}
+UNIT = "DASKTUNE_TEST_UNIT"
 
 
 class LateMean(Adding):
@@ -70,6 +72,11 @@ class LateMean(Adding):
         self.total, self.steps = state["total"], state["steps"]
 
 
+def pass_check(study: Study) -> None:
+    passed = verdict(study.results.row.spec["fingerprint"], "cpu", ok=True, text="passed")
+    Verdicts(study.results.database, study.results.store.files).record(passed)
+
+
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
     """Return a client of one worker in this process, which trains in one thread."""
@@ -88,6 +95,29 @@ def client() -> Iterator[Client]:
         yield connected
 
 
+class Rounding(Adding):
+    """Has other last bits on another machine."""
+
+    def train(self) -> None:
+        super().train()
+        self.total *= float(os.environ.get(UNIT, "1"))
+
+
+class ForgottenSum(Rounding):
+    """Adds the sum of its last 8 steps, which is not in the state."""
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        super().build(hp)
+        self.sums: list[float] = []
+
+    def train(self) -> None:
+        super().train()
+        self.sums.append(self.total)
+        if len(self.sums) == 8:
+            self.total += sum(self.sums)
+            self.sums = []
+
+
 @pytest.fixture(autouse=True)
 def checks_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, "on")
@@ -101,8 +131,7 @@ def create(tmp_path: Path) -> Iterator[Callable[..., Study]]:
     def make(kind: type, name: str = "audits", **options: Any) -> Study:
         study = dt.create_study(kind, name=name, storage=tmp_path, metric="loss", **options)
         studies.append(study)
-        passed = verdict(study.results.row.spec["fingerprint"], "cpu", ok=True, text="passed")
-        Verdicts(study.results.database, study.results.store.files).record(passed)
+        pass_check(study)
         return study
 
     yield make
@@ -180,11 +209,11 @@ def test_trainer_that_the_check_passes_is_found_by_an_audit(
 
 
 def test_failed_audit_forbids_merging_in_every_study(create: Any, client: Client) -> None:
-    study = create(LateMean)
+    # Both now: a run in this process changes the module of the trainer, and so its fingerprint.
+    study, other = create(LateMean), create(LateMean, "other")
     with pytest.raises(TrainerError, match="audit failed"):
         run(study, client)
-    # A check that passes does not take it back: it does not see what the audit saw.
-    other = create(LateMean, "other")
+    pass_check(other)  # does not take it back: a check does not see what the audit saw
     for each in (study, other):
         with pytest.raises(ConfigurationError, match="audit failed: steps 11 to 20"):
             run(each, client, steps=STEPS + 1)
@@ -218,6 +247,45 @@ def test_leases_are_released_while_the_end_waits_for_audits(
     study = create(Adding)
     run(study, client)
     assert audits(study) == (1, 0)
+
+
+@pytest.fixture
+def audits_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have audits, and nothing else, done on a machine that computes other bits."""
+    train = AuditRun.train
+
+    def train_elsewhere(audit: AuditRun) -> AuditEnded:
+        with pytest.MonkeyPatch.context() as other:
+            other.setenv(UNIT, str(1.0 + 2.0**-52))
+            return train(audit)
+
+    monkeypatch.setattr(AuditRun, "train", train_elsewhere)
+
+
+@pytest.mark.usefixtures("audits_elsewhere")
+def test_audit_on_another_machine_is_counted_apart(
+    create: Any, client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = create(Rounding)
+    run(study, client)
+    assert audits(study) == (0, 0)
+    assert study.summary()["audits"]["incomparable"] == 1
+    text = (
+        "audited no resume, 1 could not be compared: the worker computes other bits than the one "
+        "that trained"
+    )
+    assert text in str(read(str(tmp_path))[0])
+    assert text in study.report().read_text()
+    assert "computes other bits than the one that trained, with a resume and without" in caplog.text
+
+
+@pytest.mark.usefixtures("audits_elsewhere")
+def test_audit_on_another_machine_finds_an_inexact_trainer(create: Any, client: Client) -> None:
+    study = create(ForgottenSum)
+    with pytest.raises(TrainerError, match="audit failed"):
+        run(study, client)
+    assert audits(study) == (0, 1)
+    assert study.summary()["audits"]["incomparable"] == 0
 
 
 def test_failed_audit_leaves_what_was_reported(create: Any, client: Client) -> None:
@@ -341,7 +409,7 @@ class Scene:
         )
         self.audits.launched(order)
         ended = StageEnded(
-            attempt=f"{trial}", step=STEPS, status="trained", at=0.0, start_seconds=0.1
+            attempt=f"{trial}", step=STEPS, status="trained", at=0.0, loaded_at=start
         )
         saved = StateSaved(
             attempt=f"{trial}",

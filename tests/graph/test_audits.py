@@ -22,7 +22,9 @@ from dasktune.graph.audits import (
     audit_problems,
     is_drawn,
     measured_on,
+    origins_of,
     resting_on,
+    splits_of,
     steps_allowed,
     stored_before,
     stored_on,
@@ -97,7 +99,7 @@ def test_audits_of_a_study_stay_in_the_budget(data: st.DataObject) -> None:
         leaf = learn(plan, number, milestones[number - 1], 220)
         draw.launched(f"{number}", leaf, leaf.start)
         draw.saved(f"{number}", leaf.stop)
-        draw.ended(f"{number}", leaf.stop, was_warm=False)
+        draw.ended(f"{number}", leaf.stop, loaded_at=leaf.start)
         trained += data.draw(st.integers(0, 800))
         while (begun := draw.begin(trained, is_last=True)) is not None:
             key, audit = begun
@@ -182,6 +184,59 @@ def test_audit_ends_where_there_is_something_to_compare() -> None:
     assert audit_of(Stretch(node=leaf, start=10, stop=100), None, FIRST_STEPS) is None
 
 
+def test_origin_is_where_the_trainer_of_the_study_was_loaded() -> None:
+    plan = planned(100, steps=300)
+    way = Stretch(node=learn(plan, 0, 30, 60, 90, 120), start=90, stop=120)
+    assert origins_of(way, 0, 1000) == [0]
+    assert origins_of(way, 60, 1000) == [60]
+
+
+def test_origins_are_next_and_first_where_it_is_unknown() -> None:
+    plan = planned(100, steps=300)
+    way = Stretch(node=learn(plan, 0, 30, 60, 90, 120), start=90, stop=120)
+    assert origins_of(way, None, 1000) == [90, 60, 0]
+    assert origins_of(way, 0, 95) == [90, 60, 30], "0 is too far"
+    assert origins_of(way, 40, 1000) == [90, 60, 0], "what was stored at 40 is evicted"
+    assert origins_of(way, 0, 30) == [90]
+    assert origins_of(Stretch(node=way.node, start=0, stop=30), None, 1000) == [0]
+
+
+def test_splits_are_where_stages_may_have_resumed() -> None:
+    plan = planned(10)
+    leaf = learn(plan, 1, 4, 10, 12, 14, 16, 20)
+    resumed = Stretch(node=leaf, start=10, stop=12)
+    audit = audit_of(resumed, None, FIRST_STEPS)
+    assert audit is not None
+    assert splits_of(audit) == [10, 4, 16, 14]
+    beside = audit_of(resumed, Stretch(node=leaf, start=10, stop=20), FIRST_STEPS)
+    assert beside is not None
+    assert splits_of(beside) == [10, 16, 14, 12]
+
+
+def test_draw_knows_where_trainers_were_loaded() -> None:
+    draw, plan = AuditDraw(1.0), planned(10)
+    trunk = learn(plan, 0, 3, 5, 10, 20)
+    draw.launched("0", trunk, 5)
+    draw.ended("0", 20, loaded_at=3)
+    for step in (10, 20):
+        draw.saved("0", step)
+    run_through(draw, plan, trial=1, warm=False)
+    begun = draw.begin(40)
+    assert begun is not None
+    assert (begun[1].way.start, begun[1].origins) == (10, (3,))
+
+
+def test_draw_keeps_the_last_stretches_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dasktune.graph.audits.MOST_STRETCHES", 3)
+    draw, plan = AuditDraw(1.0), planned(10)
+    trunk = learn(plan, 0, *range(1, 21))
+    draw.launched("0", trunk, 0)
+    draw.ended("0", 20, loaded_at=0)
+    for step in range(1, 21):
+        draw.saved("0", step)
+    assert draw.remembered == 3
+
+
 def test_resting_trials_are_all_that_go_through_the_stage() -> None:
     plan = planned(10, 15)
     leaf = plan.paths[2].leaf
@@ -195,7 +250,7 @@ def run_through(draw: AuditDraw, plan: SearchPlan, *, trial: int, warm: bool, at
     leaf = learn(plan, trial, plan.paths[trial].leaf.start, 20)
     attempt = at or f"{trial}"
     draw.launched(attempt, leaf, leaf.start)
-    draw.ended(attempt, leaf.stop, was_warm=warm)
+    draw.ended(attempt, leaf.stop, loaded_at=0 if warm else leaf.start)
     draw.saved(attempt, leaf.stop)
 
 
@@ -259,7 +314,7 @@ def test_draw_forgets_stages_that_were_lost() -> None:
     draw.launched("a", leaf, 10)
     draw.lost("a")
     draw.saved("a", 20)
-    draw.ended("a", 20, was_warm=False)
+    draw.ended("a", 20, loaded_at=10)
     assert draw.counts.resumes == 0
 
 
@@ -269,7 +324,7 @@ def test_draw_keeps_few_that_wait_for_the_budget() -> None:
     for trial in range(1, steps):
         leaf = learn(plan, trial, steps)
         draw.launched(f"{trial}", leaf, leaf.start)
-        draw.ended(f"{trial}", leaf.stop, was_warm=False)
+        draw.ended(f"{trial}", leaf.stop, loaded_at=leaf.start)
         draw.saved(f"{trial}", leaf.stop)
     assert draw.counts.resumes > MOST_WAITING
     assert draw.waiting == MOST_WAITING

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,44 @@ class Timed(Adding):
         return {**super().state_dict(), "calls": Timed.calls}
 
 
+MACHINE = {"unit": 1.0}
+"""What a CPU of another type would change: the last bits of a sum."""
+
+
+class Rounding(Adding):
+    """Adds as the machine does."""
+
+    def train(self) -> None:
+        super().train()
+        self.total *= MACHINE["unit"]
+
+
+class SlowSum(Rounding):
+    """Adds a sum at every 8th step, from a count that is not in the state."""
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        super().build(hp)
+        self.calls = 0
+
+    def train(self) -> None:
+        super().train()
+        self.calls += 1
+        if self.calls % 8 == 0:
+            self.total += 1.0
+
+
+class ClassCount(Rounding):
+    """Adds a number at every 4th step, by a count of its class."""
+
+    calls = [0]  # noqa: RUF012
+
+    def train(self) -> None:
+        super().train()
+        self.calls[0] += 1
+        if self.calls[0] % 4 == 0:
+            self.total += 1.0
+
+
 class Raising(Adding):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         raise RuntimeError("no such file")
@@ -74,7 +112,13 @@ class Worker:
         return {step: values for each in progress for step, _, values in each.reports}
 
     def audit(
-        self, start: int, stop: int, *stored: int, name: str = "audit", **changed: float
+        self,
+        start: int,
+        stop: int,
+        *stored: int,
+        name: str = "audit",
+        origins: Collection[int] = (0,),
+        **changed: float,
     ) -> AuditEnded:
         metrics = {step: self.metrics[step] for step in range(start + 1, stop + 1)}
         metrics |= {int(step[1:]): {"loss": value} for step, value in changed.items()}
@@ -82,6 +126,9 @@ class Worker:
             stage=stage(name, start, stop),
             metrics=metrics,
             states={step: chain_at(step).key for step in stored},
+            origins={step: chain_at(step).key for step in origins},
+            splits=(start, *stored),
+            measured=tuple(range(min(origins) + 1, start + 1)),
         )
         assert AuditSpec.from_wire(spec.to_wire()) == spec
         receipt = self.host.audit(spec)
@@ -134,7 +181,8 @@ def test_audit_names_what_differs(workers: Any) -> None:
     worker = workers(Counting)
     worker.train(0, 9, 4)
     receipt = worker.audit(4, 9, 9)
-    assert (receipt.status, receipt.step, receipt.steps) == ("differs", 9, 5)
+    assert (receipt.status, receipt.step) == ("differs", 9)
+    assert receipt.steps == 5 + 9 + 5, "without a stop from the beginning, and with a resume"
     assert receipt.differences == (
         ("state['total']", "must be 7.5, got 6.5"),
         ("metrics[6]['loss']", "must be 5.0, got 4.0"),
@@ -152,6 +200,68 @@ def test_audit_of_states_from_elsewhere_trains_nothing(
     assert (receipt.status, receipt.steps, receipt.differences) == ("elsewhere", 0, ())
 
 
+@pytest.fixture
+def other_machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return a function that changes the last bits of what this worker computes."""
+    return lambda: monkeypatch.setitem(MACHINE, "unit", 1.0 + 2.0**-52)
+
+
+@pytest.mark.parametrize(("start", "origin"), [(0, 0), (4, 0), (4, 2), (4, 4)])
+def test_audit_on_another_machine_blames_no_exact_trainer(
+    workers: Any, other_machine: Callable[[], None], start: int, origin: int
+) -> None:
+    worker = workers(Rounding)
+    worker.train(0, 12, 2, 4, 8)
+    other_machine()
+    receipt = worker.audit(start, 12, 8, 12, origins=(origin,))
+    assert receipt.status == "incomparable"
+    assert receipt.differences
+
+
+@pytest.mark.parametrize("kind", [SlowSum, ClassCount])
+@pytest.mark.parametrize("split", [4, 12, 15])
+def test_audit_on_another_machine_finds_an_inexact_trainer(
+    workers: Any, other_machine: Callable[[], None], kind: type, split: int
+) -> None:
+    worker = workers(kind)
+    worker.train(0, 20, split)
+    other_machine()
+    assert worker.audit(split, 20, 20).status == "differs"
+
+
+def test_audit_looks_for_what_a_trainer_holds_since_long(
+    workers: Any, other_machine: Callable[[], None]
+) -> None:
+    worker = workers(SlowSum)
+    worker.train(0, 20, 4, 12)
+    other_machine()
+    assert worker.audit(12, 20, 20, origins=(12, 4), name="a").status == "incomparable"
+    assert worker.audit(12, 20, 20, origins=(12, 4, 0), name="b").status == "differs"
+
+
+def test_audit_goes_on_where_an_origin_was_evicted(workers: Any) -> None:
+    worker = workers(Counting)
+    worker.train(0, 9, 2, 4)
+    worker.host.store.discard(chain_at(2).key)
+    assert worker.audit(4, 9, 9, origins=(2, 0)).status == "differs"
+
+
+def test_audit_that_is_told_to_end_before_it_is_sure_is_dropped(workers: Any) -> None:
+    built: list[str] = []
+
+    class Stopped(Counting):
+        def build(self, hp: Mapping[str, Any]) -> None:
+            super().build(hp)
+            built.append("by the study, by the audit, and to make sure")
+            if len(built) == 3:
+                worker.host.control("audit").stop(None)
+
+    worker = workers(Stopped)
+    worker.train(0, 9, 4)
+    receipt = worker.audit(4, 9, 9)
+    assert (receipt.status, receipt.steps) == ("dropped", 5)
+
+
 def test_audit_ends_at_the_first_state_that_differs(workers: Any) -> None:
     worker = workers(Counting)
     worker.train(0, 12, 4, 6)
@@ -163,7 +273,7 @@ def test_audit_sees_a_metric_that_differs_in_one_bit(workers: Any) -> None:
     worker = workers(Adding)
     worker.train(0, 4, 2)
     receipt = worker.audit(2, 4, 4, _3=1.5000000000000002)
-    assert receipt.status == "differs"
+    assert receipt.status == "incomparable", "no way of this worker gives it"
     assert [path for path, _ in receipt.differences] == ["metrics[3]['loss']"]
 
 
