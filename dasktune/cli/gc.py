@@ -259,19 +259,28 @@ def collect(request: Request, now: float | None = None) -> Collected:
     request
         The options.
     now
-        Epoch seconds; the present time if None.
+        Epoch seconds, by all clocks; None for the present time by each of them.
 
     Raises
     ------
     StorageError
         If store or database cannot be read.
     """
-    now = time.time() if now is None else now
     store = CheckpointStore(request.store)
     store.name()  # of no other folder, and of no later version, anything is removed
+    store_now = _time_of(store, request) if now is None else now
+    now = time.time() if now is None else now
     database = None if request.database is None else Database(request.database, create=False)
     try:
-        look = partial(list_store, store, database, own=(), now=now, grace=request.grace)
+        look = partial(
+            list_store,
+            store,
+            database,
+            own=(),
+            now=now,
+            store_now=store_now,
+            grace=request.grace,
+        )
         listing = look()
         # A listing takes a while: one that runs during a save may show the commit without data.
         dangling = listing.dangling & look().dangling if listing.dangling else frozenset()
@@ -282,7 +291,7 @@ def collect(request: Request, now: float | None = None) -> Collected:
                 GcChoice(goes=True, kind="commit", name=key, reason="its data are gone")
                 for key in sorted(dangling)
             ),
-            *_lease_choices(store, request, now),
+            *_lease_choices(store, request, now, store_now),
         ]
         choices.sort(key=lambda choice: not choice.goes)
         failures: list[str] = []
@@ -292,6 +301,16 @@ def collect(request: Request, now: float | None = None) -> Collected:
         if database is not None:
             database.close()
     return Collected(request=request, choices=tuple(choices), failures=tuple(failures))
+
+
+def _time_of(store: CheckpointStore, request: Request) -> float:
+    """Return the time by the store's clock; who may not write only looks, by this machine's."""
+    try:
+        return store.time()
+    except StorageError:
+        if request.removes:
+            raise
+        return time.time()
 
 
 # -------------------------------------------------------------------------- checkpoints
@@ -433,7 +452,9 @@ def _upload_choices(listing: StoreListing) -> Iterator[GcChoice]:
         )
 
 
-def _lease_choices(store: CheckpointStore, request: Request, now: float) -> Iterator[GcChoice]:
+def _lease_choices(
+    store: CheckpointStore, request: Request, now: float, store_now: float
+) -> Iterator[GcChoice]:
     """Yield a choice for each old lease, unreadable lease, dead driver and old save request."""
     try:
         leases = Leases(store.files)
@@ -441,10 +462,10 @@ def _lease_choices(store: CheckpointStore, request: Request, now: float) -> Iter
         entries = [
             entry
             for entry in store.files.entries(layout.LEASES)
-            if entry.modified and now - entry.modified > request.grace
+            if entry.modified and store_now - entry.modified > request.grace
         ]
         contents = store.files.read("", [entry.path for entry in entries])
-        oldest = now - max(request.grace, STALE_SECONDS)
+        oldest = store_now - max(request.grace, STALE_SECONDS)
         save_requests = [
             entry
             for entry in store.files.entries(layout.SAVE_REQUESTS)

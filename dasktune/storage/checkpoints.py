@@ -24,6 +24,7 @@ from dasktune.errors import CorruptCheckpointError, StorageError
 from dasktune.storage import layout
 from dasktune.storage.codec import VERSION, Snapshot, decode
 from dasktune.storage.files.base import Entry, Files
+from dasktune.storage.files.clock import store_time
 from dasktune.storage.files.failures import reason_of
 from dasktune.storage.files.objects import open_files
 from dasktune.storage.files.retry import Patience
@@ -380,6 +381,17 @@ class CheckpointStore:
                 attempts=of_key,
                 leftovers=tuple(leftovers.get(key, ())),
             )
+
+    def time(self) -> float:
+        """Return the present time by the store's clock (epoch seconds); 0 if it tells none.
+
+        Raises
+        ------
+        StorageError
+            If the store cannot be written or read.
+        """
+        with self._failing("write to"):
+            return store_time(self._files)
 
     def keys(self) -> Iterator[str]:
         """Return the keys of all checkpoints, in any order."""

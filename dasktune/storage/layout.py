@@ -10,6 +10,7 @@
     verdicts/<fingerprint>/<environment>            verdict of a resume check
     drivers/<run>                                   the leases that a running driver holds
     probes/<name>/                                  short-lived files of ``dasktune doctor``
+    probes/clock                                    written to learn the store's time
 
 All paths are relative to the store and use forward slashes.
 """
@@ -42,6 +43,9 @@ DRIVERS = "drivers"
 
 PROBES = "probes"
 """Folder of files written only to test the store."""
+
+CLOCK = f"{PROBES}/clock"
+"""A file of which only the time of its last write matters."""
 
 COMMIT = "commit"
 """Name of a checkpoint's commit in the folder of its key."""

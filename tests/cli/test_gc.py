@@ -166,6 +166,22 @@ def test_gc_without_a_budget_removes_only_orphans(tmp_path: Path) -> None:
     assert [store.load(key)[1].step for key in ("f0", "f1", "f2")] == [5, 5, 5]
 
 
+@pytest.mark.parametrize("skew", [-540.0, 540.0])
+def test_gc_measures_ages_by_the_clock_of_the_store(
+    skew: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = old_store(tmp_path, states=2)
+    for number, age in enumerate((360.0, 240.0)):
+        store.files.remove(layout.commit_path(f"f{number}"))
+        for path in (tmp_path / "checkpoints").glob(f"*/f{number}/**/*"):
+            os.utime(path, (time.time() - age,) * 2)
+    wrong = time.time() + skew
+    monkeypatch.setattr("dasktune.cli.gc.time.time", lambda: wrong)
+    request = Request(store=str(tmp_path), database=None, budget=None, grace=300.0, removes=True)
+    goes = {choice.name: choice.goes for choice in of(collect(request), "upload")}
+    assert goes == {"f0": True, "f1": False}
+
+
 def test_gc_removes_a_losing_upload_and_keeps_the_checkpoint(tmp_path: Path) -> None:
     store = old_store(tmp_path, states=1)
     store.files.write("checkpoints/f0/f0/9-zz/step-5", {"c.0": [np.zeros(500, np.uint8)]})

@@ -308,11 +308,13 @@ class Evictor:
 
         Another study may keep any state, also one that this driver has saved.
         """
+        store_now = self._store.time()
         listing = list_store(
             self._store,
             self._database,
             own=frozenset(self._places),
             now=self._clock(),
+            store_now=store_now,
             grace=self.retention.grace,
         )
         return listing, self._kept_elsewhere()

@@ -27,7 +27,7 @@ class StoredState:
     attempt
         The attempt that made it; None if that is not known.
     used
-        When it was written or used last (epoch seconds).
+        When it was written or used last (epoch seconds, by this machine's clock).
     seconds
         Training time since the checkpoint before it; None if that is not known.
     tensor_nbytes
@@ -73,6 +73,7 @@ def list_store(
     *,
     own: Collection[str],
     now: float,
+    store_now: float,
     grace: float,
 ) -> StoreListing:
     """Return the content of a store.
@@ -86,7 +87,9 @@ def list_store(
     own
         Keys that need no lookup, since all is known of them.
     now
-        Epoch seconds.
+        Epoch seconds, by this machine's clock.
+    store_now
+        The same time by the store's clock, which alone measures the ages of its files.
     grace
         Age in seconds from which on an upload without a commit is dead.
 
@@ -112,11 +115,11 @@ def list_store(
         (upload.key, attempt)
         for upload in uploads
         for attempt, (_, last) in upload.attempts.items()
-        if _has_no_commit(upload, attempt, makers) and last and now - last > grace
+        if _has_no_commit(upload, attempt, makers) and last and store_now - last > grace
     ]
     return StoreListing(
         checkpoints={
-            key: _stored_state(upload, makers.get(key), rows.get(key), now)
+            key: _stored_state(upload, makers.get(key), rows.get(key), now, store_now)
             for key, upload in committed.items()
         },
         unfinished={
@@ -130,7 +133,7 @@ def list_store(
                 file.path
                 for upload in uploads
                 for file in upload.leftovers
-                if 0 < file.modified < now - grace
+                if 0 < file.modified < store_now - grace
             )
         ),
         dangling=frozenset(
@@ -154,14 +157,15 @@ def _has_no_commit(upload: Stored, attempt: str, makers: Mapping[str, str]) -> b
 
 
 def _stored_state(
-    upload: Stored, attempt: str | None, row: CheckpointRow | None, now: float
+    upload: Stored, attempt: str | None, row: CheckpointRow | None, now: float, store_now: float
 ) -> StoredState:
     last = max(when for _, when in upload.attempts.values())
+    written = now - (store_now - last) if last else now
     return StoredState(
         step=upload.step,
         nbytes=upload.nbytes + COMMIT_NBYTES,
         attempt=attempt,
         # Where a store does not tell the time, nothing is old.
-        used=max(last or now, 0.0 if row is None else row.used),
+        used=max(written, 0.0 if row is None else row.used),
         seconds=None if row is None else row.seconds,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -143,6 +144,13 @@ class Scene:
         return set(self.store.keys())
 
 
+def let_age(folder: Path, seconds: float) -> None:
+    """Make all files of a store older, by the store's clock."""
+    for path in folder.glob("checkpoints/**/*"):
+        at = path.stat().st_mtime - seconds
+        os.utime(path, (at, at))
+
+
 def turn(at: Step, value: float = 1.0) -> Sequence:
     """Return a sequence that parts from `Constant(0.5)` at a step."""
     return Piecewise([0.5, value], boundaries=[at])
@@ -197,15 +205,14 @@ def test_foreign_states_are_evicted_unless_young_or_kept(
     scene = Scene(database, store=CheckpointStore(str(tmp_path)))
     for number in range(3):
         scene.store.save(STATE, key=f"f{number}", attempt="0-bb", step=5)
-    written = max(when for one in scene.store.inventory() for _, when in one.attempts.values())
     scene.kept = frozenset({"f1"})
     trial = scene.trial(Constant(0.5))
-    scene.now = written + 60
+    let_age(tmp_path, 60)
     evictor = scene.evictor(2 * WHOLE)
     assert evictor.turn() == []
     evictor.close()
     assert scene.keys == {"f0", "f1", "f2"}
-    scene.now = written + 7200
+    let_age(tmp_path, 7200)
     evictor = scene.evictor(2 * WHOLE)
     scene.save(trial, 20, evictor)
     evictor.turn()
@@ -490,11 +497,10 @@ def test_dead_uploads_are_removed_and_those_under_way_are_not(
         part = {"c.0": [np.zeros(500, np.uint8)]}
         scene.store.files.write(f"checkpoints/ab/abcd/{attempt}/step-5", part)
     scene.store.save(STATE, key="abcd", attempt="2-ee", step=5)
-    stored = next(iter(scene.store.inventory()))
-    scene.now = max(when for _, when in stored.attempts.values()) + 60
+    let_age(tmp_path, 60)
     scene.evictor(100 * WHOLE).close()
     assert len(next(iter(scene.store.inventory())).attempts) == 3
-    scene.now += 7200
+    let_age(tmp_path, 7200)
     scene.evictor(100 * WHOLE).close()
     assert list(next(iter(scene.store.inventory())).attempts) == ["2-ee"]
     assert scene.store.load("abcd")[1].attempt == "2-ee"

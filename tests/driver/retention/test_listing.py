@@ -14,6 +14,7 @@ from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import encode
 from dasktune.storage.files.base import Entry
 from dasktune.storage.layout import commit_path
+from tests.torture.files import MemoryFiles
 
 
 @pytest.mark.parametrize("tells_time", [True, False])
@@ -30,5 +31,30 @@ def test_upload_is_an_orphan_only_if_the_store_tells_its_age(
 
     monkeypatch.setattr(store.files, "entries", entries)
     later = time.time() + 7200
-    found = list_store(store, None, own=(), now=later, grace=3600)
+    found = list_store(store, None, own=(), now=later, store_now=later, grace=3600)
     assert found.orphans == ((("a1f0", "1-aa"),) if tells_time else ())
+
+
+SKEW = 540.0
+"""Seconds by which this machine's clock is wrong."""
+
+GRACE = 300.0
+
+
+@pytest.mark.parametrize("skew", [-SKEW, SKEW])
+def test_age_of_an_upload_is_measured_by_the_clock_of_the_store(skew: float) -> None:
+    store_now = 1e9
+    files = MemoryFiles(lambda: store_now)
+    store = CheckpointStore("memory://clocks", files=files)
+    for key, age in (("dead", GRACE + 60), ("young", GRACE - 60)):
+        store_now = 1e9 - age
+        store.save(encode({"x": 1.0}), key=key, attempt="1-aa", step=3)
+        store.save(encode({"x": 1.0}), key=f"{key}-upload", attempt="1-aa", step=3)
+        store.files.remove(commit_path(f"{key}-upload"))
+        files.replace(f"{commit_path(key)}.{'f0' * 16}", b"")
+    store_now, now = 1e9, 1e9 + skew
+    listing = list_store(store, None, own=(), now=now, store_now=store.time(), grace=GRACE)
+    assert listing.orphans == (("dead-upload", "1-aa"),)
+    assert listing.leftovers == (f"{commit_path('dead')}.{'f0' * 16}",)
+    ages = {key: now - state.used for key, state in listing.checkpoints.items()}
+    assert ages == pytest.approx({"dead": GRACE + 60, "young": GRACE - 60})
