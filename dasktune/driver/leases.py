@@ -7,12 +7,11 @@ without leases drivers train the same steps twice, and nothing worse happens.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 
 from dasktune.driver.lease_messages import CommitsFound, LeaseAnswered, LeaseMessage
 from dasktune.driver.lease_requests import SaveRequests
@@ -20,9 +19,6 @@ from dasktune.driver.lease_threads import PATIENCE, LeaseThreads, StorePresence,
 from dasktune.driver.lease_upkeep import LeaseUpkeep
 from dasktune.driver.own_leases import OwnLeases
 from dasktune.engine.timeouts import STALE_SECONDS, WAITS, Waits
-from dasktune.errors import ConfigurationError
-from dasktune.graph.plan import shared_until
-from dasktune.sequences import sequence_from_json
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.files.base import Files
@@ -226,7 +222,7 @@ class Leasing:
         try:
             self._presence.check()
             self._know(lease.root)
-            other = _around(lease, self._own.departed, heeded)
+            other = self._own.around_departed(lease, heeded)
             if other is None and not self._own.hold_alone(attempt, lease):
                 other, is_inside = self._take_beside_others(attempt, lease, heeded)
         finally:
@@ -242,11 +238,11 @@ class Leasing:
 
         The lease is announced while its file is created: three requests in a row at most.
         """
-        announced = self._own.begin(attempt, lease)
+        around_others = self._own.begin(attempt, lease)
         other = self._leases.take(lease, self._clock(), heeded=heeded)
         if other is not None:
             return other, False
-        around = _around(lease, announced(), heeded)
+        around = around_others(heeded)
         return around, around is not None
 
     def _know(self, root: str) -> None:
@@ -281,54 +277,3 @@ class Leasing:
         self._own.release_all()
         if self._roots:
             self._own.leave(self._roots)
-
-
-def _around(
-    lease: Lease, others: Iterable[Lease], heeded: Collection[LeaseMark | LeaseName]
-) -> Lease | None:
-    """Return the lease of others in whose steps a lease begins, else the next that it runs into."""
-    near = [
-        other
-        for other in others
-        if other.root == lease.root
-        and max(lease.start, other.start) < min(lease.stop, _end(other))
-        and (other.holder, other.key) not in heeded
-        and not (other.is_done and other.mark in heeded)
-    ]
-    path = _path(lease) if near else None
-    around = [other for other in near if path is not None and _overlap(lease.start, path, other)]
-    return min(around, key=lambda other: max(other.start - lease.start, 0), default=None)
-
-
-def _end(lease: Lease) -> Step:
-    """Return where a lease ends: an ended one has the steps that it came to."""
-    return lease.step if lease.is_done else lease.stop
-
-
-def _path(lease: Lease) -> Sequences | None:
-    """Return the sequences of a lease; None for invalid ones: anyone may have written it."""
-    try:
-        return _path_of(json.dumps(lease.sequences))
-    except RecursionError:
-        return None
-
-
-@lru_cache(10_000)
-def _path_of(document: str) -> Sequences | None:
-    try:
-        return {name: sequence_from_json(value) for name, value in json.loads(document).items()}
-    except (ConfigurationError, LookupError, RecursionError, TypeError, ValueError):
-        return None
-
-
-def _overlap(start: Step, path: Sequences, other: Lease) -> bool:
-    """Return whether one of two leases begins on the path of the other, inside its steps."""
-    other_path = _path(other)
-    if other_path is None:
-        return False
-    try:
-        common = shared_until(path, other_path, 0, max(start, other.start) + 1)
-    except (ConfigurationError, LookupError, RecursionError, TypeError, ValueError):
-        return False
-    # Where the other one begins later, its first state alone saves steps.
-    return common > start and common >= other.start

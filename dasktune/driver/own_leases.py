@@ -10,15 +10,16 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from uuid import uuid4
 
 from dasktune.driver.lease_threads import StorePresence, Threads
+from dasktune.driver.leased_ranges import LeasedRanges
 from dasktune.engine.timeouts import (
-    LEASE_LIMIT_SECONDS,
     LEASE_MEET_SECONDS,
     LEASE_POLL_SECONDS,
     STALE_SECONDS,
@@ -26,8 +27,11 @@ from dasktune.engine.timeouts import (
     Waits,
 )
 from dasktune.storage import layout
-from dasktune.storage.leases import HeldLeases, Lease, Leases
+from dasktune.storage.leases import HeldLeases, Lease, LeaseMark, LeaseName, Leases
 from dasktune.types import Step
+
+Heeded = Collection[LeaseMark | LeaseName]
+"""Marks of ended leases whose states are known, and names of leases that are past."""
 
 
 @dataclass(slots=True)
@@ -84,10 +88,12 @@ class OwnLeases:
         # Guards all that several threads change; never held during a request.
         self._lock = threading.Lock()
         self._held: dict[str, _Held] = {}
+        self._attempts_at: Counter[str] = Counter()
         self._taking: dict[str, Lease] = {}
         self._finished: list[Lease] = []
         self._recent: dict[str, tuple[float, Lease]] = {}
-        self._departed: tuple[Lease, ...] = ()
+        self._departed: tuple[HeldLeases, ...] = ()
+        self._ranges = LeasedRanges()
         self._others: tuple[str, ...] = ()
         self._is_shared = False
         self._next: Future[None] | None = None
@@ -108,11 +114,11 @@ class OwnLeases:
         """Hold a lease without a file if no other driver was seen yet; return whether it is."""
         with self._lock:
             if not self._is_shared:
-                self._held[attempt] = _Held(lease)
+                self._hold(attempt, lease)
             return not self._is_shared
 
-    def begin(self, attempt: str, lease: Lease) -> Callable[[], list[Lease]]:
-        """Announce a lease that is being taken, and give what returns the others' leases then.
+    def begin(self, attempt: str, lease: Lease) -> Callable[[Heeded], Lease | None]:
+        """Announce a lease that is being taken, and give what finds the others' leases around it.
 
         Of two drivers that take leases at the same time, the one that reads last sees the other.
         """
@@ -121,22 +127,40 @@ class OwnLeases:
             others = self._others
         announcement = self.announce() if others else None
 
-        def read() -> list[Lease]:
+        def around(heeded: Heeded) -> Lease | None:
             if announcement is None:
-                return []
+                return None
             self._threads.wait(announcement)
-            drivers, now = self._leases.drivers(others), self._clock()
-            return [lease for driver in drivers for lease in _leases_of(driver, now)]
+            drivers = self._leases.drivers(others)
+            return self._ranges.around(lease, drivers, now=self._clock(), heeded=heeded)
 
-        return read
+        return around
+
+    def around_departed(self, lease: Lease, heeded: Heeded) -> Lease | None:
+        """Return the lease around one that a driver left when it ended, or died, not long ago."""
+        departed = self._departed
+        return self._ranges.around(lease, departed, now=self._clock(), heeded=heeded)
 
     def settle(self, attempt: str, lease: Lease, *, is_granted: bool) -> None:
         """Hold a lease that was being taken, if it is granted."""
         with self._lock:
             self._taking.pop(attempt, None)
             if is_granted and attempt not in self._held:
-                self._held[attempt] = _Held(lease)
+                self._hold(attempt, lease)
                 self._paths.add(layout.lease_path(lease.root, lease.key))
+
+    def _hold(self, attempt: str, lease: Lease) -> None:
+        self._drop(attempt)
+        self._held[attempt] = _Held(lease)
+        self._attempts_at[lease.key] += 1
+
+    def _drop(self, attempt: str) -> _Held | None:
+        held = self._held.pop(attempt, None)
+        if held is not None:
+            self._attempts_at[held.lease.key] -= 1
+            if not self._attempts_at[held.lease.key]:
+                del self._attempts_at[held.lease.key]
+        return held
 
     # ------------------------------------------------------------ what happens to them
 
@@ -166,11 +190,13 @@ class OwnLeases:
     def release(self, attempt: str, step: Step) -> None:
         """Release the lease of an attempt that came to a step."""
         with self._lock:
-            held = self._held.pop(attempt, None)
-            if held is None or self._holds(held.lease.key):
+            held = self._drop(attempt)
+            if held is None or held.lease.key in self._attempts_at:
                 return  # the next attempt at the same steps has taken it over
+            key = held.lease.key
             held.lease = replace(held.lease, is_done=True, step=max(held.lease.step, step))
-            self._recent[held.lease.key] = self._clock(), held.lease
+            self._recent.pop(key, None)
+            self._recent[key] = self._clock(), held.lease
             if not self._is_shared:
                 self._finished.append(held.lease)
                 return
@@ -200,11 +226,13 @@ class OwnLeases:
         else:
             self._leases.leave(self.holder)
 
-    def _ended_lately(self, now: float) -> tuple[Lease, ...]:
+    def _ended_lately(self, now: float) -> list[Lease]:
         """Return the leases that have ended, as long as others may not know of their states."""
         since = now - self._waits.lease_seconds
-        self._recent = {key: ended for key, ended in self._recent.items() if ended[0] >= since}
-        return tuple(lease for _, lease in self._recent.values() if not self._holds(lease.key))
+        while self._recent and next(iter(self._recent.values()))[0] < since:
+            del self._recent[next(iter(self._recent))]
+        recent = self._recent.items()
+        return [lease for key, (_, lease) in recent if key not in self._attempts_at]
 
     def _object(self, expires: float, leases: Iterable[Lease], sees: tuple[str, ...]) -> HeldLeases:
         return HeldLeases(
@@ -219,9 +247,6 @@ class OwnLeases:
         """Record a further file of this driver."""
         with self._lock:
             self._paths.add(path)
-
-    def _holds(self, key: str) -> bool:
-        return any(held.lease.key == key for held in self._held.values())
 
     def _is_lost(self, held: _Held) -> bool:
         """Return whether a lease expired, as after a suspension, and is another driver's now."""
@@ -239,7 +264,7 @@ class OwnLeases:
             if not self._is_shared:
                 return
             finished, self._finished = self._finished, []
-            done = [lease for lease in finished if not self._holds(lease.key)]
+            done = [lease for lease in finished if lease.key not in self._attempts_at]
             dirty = [held for held in self._held.values() if held.is_dirty]
         jobs = [
             self._threads.do(lease.key, self._guarded(self._leases.write, lease), is_question=False)
@@ -345,11 +370,6 @@ class OwnLeases:
             self._threads.wait(self.announce())
         return all(self.holder in driver.sees for driver in others)
 
-    @property
-    def departed(self) -> tuple[Lease, ...]:
-        """The leases that other drivers left when they ended, or died, not long ago."""
-        return self._departed
-
     def find_others(self) -> list[HeldLeases]:
         """Return the leases of each other driver that runs.
 
@@ -361,12 +381,8 @@ class OwnLeases:
         there = self._leases.drivers(sorted(set(self._leases.holders()) - {self.holder}))
         drivers = [driver for driver in there if driver.study != self._study]
         others = [driver for driver in drivers if driver.is_live(now)]
-        self._departed = tuple(
-            lease
-            for driver in drivers
-            if not driver.is_live(now)
-            for lease in _leases_of(driver, now)
-        )
+        self._departed = tuple(driver for driver in drivers if driver.has_ended_lately(now))
+        self._ranges.prepare([*others, *self._departed])
         with self._lock:
             self._others = tuple(driver.holder for driver in others)
             if others and not self._is_shared:
@@ -377,14 +393,6 @@ class OwnLeases:
         if stale:
             self._leases.remove([layout.driver_path(holder) for holder in stale])
         return others
-
-
-def _leases_of(driver: HeldLeases, now: float) -> Iterator[Lease]:
-    """Yield the leases of another driver; those of one that ended not long ago have ended, too."""
-    if driver.is_live(now):
-        yield from driver.held()
-    elif driver.expires <= now < driver.expires + LEASE_LIMIT_SECONDS:
-        yield from (replace(lease, is_done=True) for lease in driver.leases)
 
 
 def _own_name() -> str:

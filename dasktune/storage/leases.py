@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 from dasktune.engine.timeouts import LEASE_LIMIT_SECONDS
@@ -110,6 +111,10 @@ class Lease:
         saves = tuple(sorted({*self.saves, *other.saves}))
         return replace(self, expires=expires, step=step, saves=saves)
 
+    def ended(self) -> Lease:
+        """Return this lease after its training has ended."""
+        return replace(self, is_done=True)
+
     def part(self, key: str) -> Lease:
         """Return the part of this lease on the step that makes another key."""
         return replace(self, key=key, of=self.key, sequences={}, saved=())
@@ -158,7 +163,7 @@ class Lease:
 _LEASE_FIELDS = tuple(field.name for field in fields(Lease))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class HeldLeases:
     """All leases that one driver holds, in one object.
 
@@ -182,47 +187,101 @@ class HeldLeases:
     leases: tuple[Lease, ...] = ()
     sees: tuple[str, ...] = ()
 
+    @cached_property
+    def by_key(self) -> Mapping[str, Lease]:
+        """The leases by key, as they are in the object: `ending` gives their end."""
+        return {lease.key: lease for lease in self.leases}
+
     def is_live(self, now: float) -> bool:
         """Return whether the driver has renewed its leases lately."""
         return now < self.expires <= now + LEASE_LIMIT_SECONDS
 
+    def has_ended_lately(self, now: float) -> bool:
+        """Return whether the driver has ceased to renew its leases, a short time ago."""
+        return self.expires <= now < self.expires + LEASE_LIMIT_SECONDS
+
+    def ending(self, lease: Lease) -> Lease:
+        """Return one of its leases, which ends with the object."""
+        return replace(lease, expires=self.expires)
+
     def held(self) -> Iterator[Lease]:
         """Yield the leases, which end with the object."""
-        for lease in self.leases:
-            yield replace(lease, expires=self.expires)
+        return map(self.ending, self.leases)
 
-    def of_root(self, root: str) -> Iterator[Lease]:
-        """Yield the leases below a root."""
-        return (lease for lease in self.held() if lease.root == root)
 
-    def to_bytes(self) -> bytes:
-        """Return the object's content."""
-        head = {"format": _HELD_FORMAT, "version": _VERSION}
-        leases = [lease.to_json() for lease in self.leases]
-        own = {"holder": self.holder, "study": self.study, "expires": self.expires}
-        return json.dumps({**head, **own, "sees": self.sees, "leases": leases}).encode()
+class HeldLeasesCodec:
+    """Encodes and decodes objects of drivers, of each lease only what has changed.
 
-    @classmethod
-    def from_bytes(cls, content: bytes) -> HeldLeases | None:
-        """Return the leases in an object, or None for invalid content."""
+    A driver of thousands of leases writes its object whenever it takes one more, and each of the
+    others reads it then. In the JSON document each lease is a line of its own, so that the line of
+    a lease that has not changed is used again.
+    """
+
+    def __init__(self) -> None:
+        # By the lease's `id`, which no other object has while the lease is in here.
+        self._lines: dict[int, tuple[Lease, bytes]] = {}
+        self._decoded: dict[str, tuple[bytes, Mapping[bytes, Lease | None], HeldLeases]] = {}
+
+    def encode(self, held: HeldLeases) -> bytes:
+        """Return the content of the object of this process's driver."""
+        lines = {
+            id(lease): self._lines.get(id(lease)) or (lease, lease.to_bytes())
+            for lease in held.leases
+        }
+        self._lines = lines
+        own = {"holder": held.holder, "study": held.study, "expires": held.expires}
+        head = {"format": _HELD_FORMAT, "version": _VERSION, **own, "sees": held.sees}
+        text = json.dumps({**head, "leases": []}).encode().removesuffix(b"]}")
+        return b"%b\n%b\n]}" % (text, b",\n".join([line for _, line in lines.values()]))
+
+    def decode(self, holder: str, content: bytes) -> HeldLeases | None:
+        """Return the leases in a driver's object, or None for invalid content."""
+        before = self._decoded.get(holder)
+        if before is not None and before[0] == content:
+            return before[2]
+        known = {} if before is None else before[1]
         try:
-            document = json.loads(content)
-            known = (document["format"], document["version"]) == (_HELD_FORMAT, _VERSION)
-            leases = [Lease.from_json(lease) for lease in document["leases"]]
-            holder, study = document["holder"], document["study"]
-            expires, sees = document["expires"], tuple(document["sees"])
-            is_whole = (
-                known
-                and all(type(name) is str for name in (holder, study, *sees))
-                and type(expires) is float
-                and math.isfinite(expires)
-            )
+            document, lines = _lines_in(content)
+            leases = {
+                line: known[line] if line in known else Lease.from_bytes(line) for line in lines
+            }
+            held = _held_in(document, leases.values())
         except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
             return None
-        own = tuple(lease for lease in leases if lease is not None and lease.holder == holder)
-        if not is_whole:
+        if held is None or held.holder != holder:
             return None
-        return cls(holder=holder, study=study, expires=expires, leases=own, sees=sees)
+        self._decoded[holder] = content, leases, held
+        return held
+
+    def forget_all_but(self, holders: Collection[str]) -> None:
+        """Forget the objects of all other drivers."""
+        self._decoded = {name: self._decoded[name] for name in holders if name in self._decoded}
+
+
+def _lines_in(content: bytes) -> tuple[Any, list[bytes]]:
+    """Return the document of an object without its leases, and the line of each lease."""
+    head, is_in_lines, rest = content.partition(b"\n")
+    if is_in_lines:
+        lines = rest.removesuffix(b"\n]}").split(b",\n")
+        return json.loads(head + b"]}"), [line for line in lines if line]
+    document = json.loads(content)  # written before leases had lines
+    return document, [json.dumps(lease).encode() for lease in document["leases"]]
+
+
+def _held_in(document: Any, leases: Iterable[Lease | None]) -> HeldLeases | None:
+    known = (document["format"], document["version"]) == (_HELD_FORMAT, _VERSION)
+    holder, study = document["holder"], document["study"]
+    expires, sees = document["expires"], tuple(document["sees"])
+    is_whole = (
+        known
+        and all(type(name) is str for name in (holder, study, *sees))
+        and type(expires) is float
+        and math.isfinite(expires)
+    )
+    if not is_whole:
+        return None
+    own = [lease for lease in leases if lease is not None and lease.holder == holder]
+    return HeldLeases(holder=holder, study=study, expires=expires, leases=tuple(own), sees=sees)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +305,7 @@ class Leases:
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._objects: dict[str, tuple[bytes, HeldLeases]] = {}
+        self._codec = HeldLeasesCodec()
 
     def take(
         self, lease: Lease, now: float, *, heeded: Collection[LeaseMark | LeaseName] | None = ()
@@ -300,17 +359,15 @@ class Leases:
         leases = [wholes[lease.of] if lease and lease.of else lease for lease in leases]
         open_leases = [lease for lease in leases if lease is not None and not lease.is_done]
         holders = sorted({lease.holder for lease in open_leases})
-        held = {
-            lease.key: lease for driver in self.drivers(holders) for lease in driver.of_root(root)
-        }
+        drivers = {driver.holder: driver for driver in self.drivers(holders)}
         return [
-            lease.renewed(held.get(lease.key)) if lease and not lease.is_done else lease
+            _as_renewed(lease, drivers.get(lease.holder)) if lease and not lease.is_done else lease
             for lease in leases
         ]
 
     def hold(self, held: HeldLeases) -> None:
         """Write, and so renew, all leases that a driver holds."""
-        self._files.replace(layout.driver_path(held.holder), held.to_bytes())
+        self._files.replace(layout.driver_path(held.holder), self._codec.encode(held))
 
     def leave(self, holder: str) -> None:
         """Remove the object of a driver that has ended."""
@@ -318,10 +375,10 @@ class Leases:
 
     def holders(self) -> list[str]:
         """Return the names of all drivers that have an object, whether they live or not."""
-        return [
-            entry.path.removeprefix(f"{layout.DRIVERS}/")
-            for entry in self._files.entries(layout.DRIVERS)
-        ]
+        entries = self._files.entries(layout.DRIVERS)
+        holders = [entry.path.removeprefix(f"{layout.DRIVERS}/") for entry in entries]
+        self._codec.forget_all_but(holders)
+        return holders
 
     def drivers(self, holders: Sequence[str]) -> list[HeldLeases]:
         """Return the leases of each of these drivers that has written any, many at a time."""
@@ -329,21 +386,10 @@ class Leases:
             return []
         contents = self._files.read("", [layout.driver_path(holder) for holder in holders])
         held = (
-            None if content is None else self._held_in(holder, content.tobytes())
+            None if content is None else self._codec.decode(holder, content.tobytes())
             for holder, content in zip(holders, contents, strict=True)
         )
         return [driver for driver in held if driver is not None]
-
-    def _held_in(self, holder: str, content: bytes) -> HeldLeases | None:
-        """Return the leases in an object; one that is as it was is not parsed again."""
-        before = self._objects.get(holder)
-        if before is not None and before[0] == content:
-            return before[1]
-        held = HeldLeases.from_bytes(content)
-        if held is None or held.holder != holder:
-            return None
-        self._objects[holder] = content, held
-        return held
 
     def all(self, root: str) -> Iterator[tuple[str, float]]:
         """Yield path and time of the last write of each lease and save request below a root."""
@@ -413,6 +459,14 @@ class Leases:
             lease if lease is not None and (lease.root, lease.key) == (root, key) else None
             for key, lease in zip(keys, leases, strict=True)
         ]
+
+
+def _as_renewed(lease: Lease, driver: HeldLeases | None) -> Lease:
+    """Return the lease in a file as the object of its driver has it, if that is later."""
+    held = None if driver is None else driver.by_key.get(lease.key)
+    if driver is None or held is None or held.root != lease.root:
+        return lease
+    return lease.renewed(driver.ending(held))
 
 
 def _requests_in(content: bytes) -> list[SaveRequest]:

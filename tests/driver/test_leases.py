@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from dasktune.driver.lease_messages import (
     LeaseMessage,
 )
 from dasktune.driver.lease_threads import PATIENCE as STORE_PATIENCE
-from dasktune.driver.lease_threads import LeaseThreads
+from dasktune.driver.lease_threads import LeaseThreads, Work
 from dasktune.driver.leases import Leasing
 from dasktune.engine.timeouts import LEASE_SECONDS, RENEW_SECONDS, STALE_SECONDS
 from dasktune.sequences import Constant
@@ -27,6 +28,7 @@ from dasktune.storage.buffers import Buffer
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.files.local import LocalFiles
 from dasktune.storage.leases import HeldLeases, Lease, Leases, SaveRequest
+from tests.call_counter import python_calls
 from tests.holding import PATIENCE
 
 ROOT, KEY = "aa" * 16, "b1" * 16
@@ -107,6 +109,19 @@ class Unrepeated(LeaseThreads):
 
     def repeat(self, work: Callable[[], float]) -> None:
         """Do nothing."""
+
+
+class Inline(Unrepeated):
+    """No threads: each job is done where it is given."""
+
+    def do(self, key: str, work: Work, *, is_question: bool = True) -> Future[None]:
+        work()
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def in_turn(self, work: Work) -> None:
+        work()
 
 
 class Driver:
@@ -293,6 +308,32 @@ def test_renewal_of_many_leases_is_one_request(driver: Driver) -> None:
         lease is not None and lease.is_held(driver.now)
         for lease in driver.leases.read(ROOT, [f"{number:02}" * 16 for number in range(50)])
     )
+
+
+def test_start_does_as_much_beside_more_leases(tmp_path: Path) -> None:
+    """Python functions are counted, not seconds: encoding, reading, searching, and all else."""
+
+    def calls(count: int) -> int:
+        folder = tmp_path / str(count)
+        driver = Driver(folder, threads=Inline())
+        there = [driver.lease(f"{at:032x}", 0, 20 + at % 3) for at in range(count)]
+        rates = [{"lr": Constant(0.2 + at).to_json()} for at in range(count)]
+        theirs = [replace(lease, sequences=rate) for lease, rate in zip(there, rates, strict=True)]
+        driver.meet_another(*theirs)
+        for at, lease in enumerate(there):
+            assert driver.ask(str(at), lease) is None
+            driver.leasing.saved(str(at), 5, None)
+            if at % 2:
+                driver.leasing.release(str(at), 10)
+        driver.settle()
+        assert driver.ask("before", driver.lease("bb" * 16)) is None
+        theirs[-1] = replace(theirs[-1], step=5)
+        driver.meet_another(*theirs)
+        made = python_calls(lambda: driver.ask("one more"))
+        driver.leasing.close()
+        return made
+
+    assert calls(30) == calls(300)
 
 
 @pytest.fixture

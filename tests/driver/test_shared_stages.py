@@ -22,7 +22,7 @@ from dasktune.sequences import Constant, Exponential, Linear, MultiStep, Sequenc
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.files.objects import open_files
-from dasktune.storage.leases import HeldLeases, Lease, Leases
+from dasktune.storage.leases import HeldLeases, HeldLeasesCodec, Lease, Leases
 from tests.toy_trainers import Adding
 
 STEPS = 12
@@ -148,7 +148,7 @@ def test_forged_driver_does_not_delay_a_study(store: Store, name: str) -> None:
     lease = replace(store.lease(100), holder="stranger", key="b1" * 16)
     expires = time.time() + 60
     held = HeldLeases(holder="stranger", study="other", expires=expires, leases=(lease,))
-    content = json.dumps({**json.loads(held.to_bytes()), **HOSTILE_DRIVERS[name]})
+    content = json.dumps({**json.loads(HeldLeasesCodec().encode(held)), **HOSTILE_DRIVERS[name]})
     store.files.replace(layout.driver_path("stranger"), content.encode())
     assert store.run("mine")["steps_executed"] == STEPS
 
