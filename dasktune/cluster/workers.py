@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from distributed import Client
 from distributed.comm.addressing import get_address_host
+from distributed.core import Status
 
 from dasktune.cluster.versions import Versions, differences, probe, problems_of_worker
 from dasktune.engine.timeouts import (
@@ -124,6 +125,11 @@ class Workers:
         How long workers may say nothing.
     find_versions
         Returns the function that each worker runs to give its `Versions`.
+
+    Attributes
+    ----------
+    paused
+        Those that Dask has paused, and that execute nothing: they begin nothing either.
     """
 
     def __init__(
@@ -150,6 +156,7 @@ class Workers:
         self._heard: dict[str, tuple[float, float]] = {}
         """By worker: the scheduler's word of when it was heard last, and since when that is so."""
         self._silent: set[str] = set()
+        self.paused: frozenset[str] = frozenset()
         self._scheduler = ""
         self._open = False
 
@@ -353,6 +360,7 @@ class Workers:
         if identity["id"] != self._scheduler and self._scheduler:
             return False
         present = self._heard_of(identity["workers"], time.monotonic())
+        self.paused = frozenset(_paused(identity["workers"]))
         for address in present - self._known:
             self._meet(address)
         for address in self._known - present:
@@ -463,6 +471,14 @@ class Workers:
                 "each worker must be a process of its own (LocalCluster(processes=True))"
             )
         return None
+
+
+def _paused(infos: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the paused workers that execute nothing, as their last heartbeat has it."""
+    for address, info in infos.items():
+        executing = info["metrics"].get("task_counts", {}).get("executing", 0)
+        if info["status"] == Status.paused.name and not executing:
+            yield address
 
 
 def _host_of(address: str) -> str:

@@ -8,7 +8,7 @@ or is lost is dropped, and so are all when the run ends.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass
@@ -50,6 +50,9 @@ INCOMPARABLE = (
     "nothing about the trainer"
 )
 
+MOST_LOST = 2
+"""Lost workers with an audit, after which a run begins no more audits: these may be the reason."""
+
 MOST_TRIALS = 20
 """Trials that an error names."""
 
@@ -75,11 +78,17 @@ class NoAudits:
     def leave(self, worker: str) -> None:
         """Do nothing."""
 
-    def lose(self, worker: str) -> None:
-        """Do nothing."""
+    def lose(self, worker: str) -> bool:
+        """Return False: there was no audit."""
+        return False
 
     def turn(
-        self, submitter: Submitter, wake: Callable[[], None], *, is_last: bool = False
+        self,
+        submitter: Submitter,
+        wake: Callable[[], None],
+        paused: Collection[str],
+        *,
+        is_last: bool = False,
     ) -> bool:
         """Return False: nothing is under way."""
         return False
@@ -136,17 +145,16 @@ class Audits:
         self._steps_before = view.steps_executed
         self._running: dict[str, _Running] = {}
         self._leaving: set[str] = set()
-        self._workers: dict[str, str] = {}
-        """The workers of the stages of which something is still to be heard."""
         self._sent = 0
         self._dropped = 0
+        self._lost = 0
         self._is_closed = False
 
     def launched(self, order: RunStage) -> None:
         """Note a stage that was sent to its worker."""
         if order.start < order.stop:
-            self._workers[order.attempt] = order.worker
             self._draw.launched(order.attempt, order.node, order.start)
+            self._draw.keep(self._view.attempts)
 
     def receive(self, message: StageMessage) -> None:
         """Note what a worker says of a stage."""
@@ -155,31 +163,42 @@ class Audits:
                 if message.by == attempt:
                     self._draw.saved(attempt, message.step)
                 else:
-                    self._forget(attempt)
+                    self._draw.lost(attempt)
             case StageEnded(attempt=attempt, status="trained" | "stopped"):
                 if message.loaded_at is not None:
                     self._draw.ended(attempt, message.step, loaded_at=message.loaded_at)
             case StageEnded(attempt=attempt):
-                self._forget(attempt)
+                self._draw.lost(attempt)
             case _:
                 pass
-        if not self._draw.is_open(message.attempt):
-            self._workers.pop(message.attempt, None)
 
     def leave(self, worker: str) -> None:
         """Drop the audit of a worker that will be gone soon."""
         self._leaving.add(worker)
-        self._cancel(run for run in self._running.values() if run.worker == worker)
+        self._cancel(self._running_on({worker}))
 
-    def lose(self, worker: str) -> None:
-        """Drop the audit of a worker that is gone, and forget its stages."""
+    def lose(self, worker: str) -> bool:
+        """Drop the audit of a worker that is gone; return whether there was one.
+
+        It may be the reason. It may have begun in the moment in which the end of the stage before
+        was on its way to the driver. So no stage is blamed, and there are at most `MOST_LOST`.
+        """
         self._leaving.discard(worker)
-        self._cancel(run for run in self._running.values() if run.worker == worker)
-        for attempt in [each for each, at in self._workers.items() if at == worker]:
-            self._forget(attempt)
+        audits = self._running_on({worker})
+        self._cancel(audits)
+        self._lost += len(audits)
+        if audits:
+            more = "; this run begins no more audits" if self._lost == MOST_LOST else ""
+            logger.warning("worker %s was lost with an audit, which is given up%s", worker, more)
+        return bool(audits)
 
     def turn(
-        self, submitter: Submitter, wake: Callable[[], None], *, is_last: bool = False
+        self,
+        submitter: Submitter,
+        wake: Callable[[], None],
+        paused: Collection[str],
+        *,
+        is_last: bool = False,
     ) -> bool:
         """Take the results that are there, and begin the next audit; return whether one runs.
 
@@ -189,8 +208,11 @@ class Audits:
             Sends it.
         wake
             Called from any thread when a result is there.
+        paused
+            The workers that begin nothing at present.
         is_last
-            Whether nothing else is left to train: then only those begin that a study always has.
+            Whether nothing else is left to train: then only those begin that a study always has,
+            and those on paused workers are given up.
 
         Raises
         ------
@@ -201,8 +223,11 @@ class Audits:
             if running.future.done():
                 del self._running[name]
                 self._take(running, _receipt_of(running.future))
-        if self._draw.waiting and not self._is_closed and (self._draw.is_first or not is_last):
-            self._begin(submitter, wake, is_last=is_last)
+        if is_last:
+            self._give_up(paused)
+        is_wanted = self._draw.waiting and (self._draw.is_first or not is_last)
+        if is_wanted and not self._is_closed and self._lost < MOST_LOST:
+            self._begin(submitter, wake, paused, is_last=is_last)
         return bool(self._running)
 
     def close(self) -> None:
@@ -216,9 +241,22 @@ class Audits:
             with suppress(StorageError):  # another error may be why the run ends
                 self._note(RESUMES, run=self._run, resumes=counts.resumes, not_run=not_run)
 
-    def _begin(self, submitter: Submitter, wake: Callable[[], None], *, is_last: bool) -> None:
+    def _give_up(self, paused: Collection[str]) -> None:
+        """Drop the audits on workers that begin nothing: nobody knows when they will."""
+        for running in self._running_on(paused):
+            logger.warning("worker %s is paused: its audit is given up", running.worker)
+            self._cancel([running])
+
+    def _begin(
+        self,
+        submitter: Submitter,
+        wake: Callable[[], None],
+        paused: Collection[str],
+        *,
+        is_last: bool,
+    ) -> None:
         trained = self._view.steps_executed - self._steps_before
-        worker = self._next_worker()
+        worker = self._next_worker(paused)
         begun = None if worker is None else self._draw.begin(trained, is_last=is_last)
         if worker is None or begun is None:
             return
@@ -230,10 +268,10 @@ class Audits:
         future.add_done_callback(lambda _: wake())
         self._running[name] = _Running(key=key, audit=audit, worker=worker, future=future)
 
-    def _next_worker(self) -> str | None:
+    def _next_worker(self, paused: Collection[str]) -> str | None:
         """Return an idle worker, or one that has little to do; None if all are taken."""
         taken = {running.worker for running in self._running.values()} | self._leaving
-        taken |= {aside.worker for aside in self._view.aside}
+        taken |= {*paused, *(aside.worker for aside in self._view.aside)}
         slots = [slot for worker, slot in self._view.slots.items() if worker not in taken]
         return min(slots, key=lambda slot: len(slot.queue)).worker if slots else None
 
@@ -284,6 +322,9 @@ class Audits:
             f"merge=False, or allow_failed_check=True. {text}"
         )
 
+    def _running_on(self, workers: Collection[str]) -> list[_Running]:
+        return [running for running in self._running.values() if running.worker in workers]
+
     def _cancel(self, audits: Iterable[_Running]) -> None:
         for running in list(audits):
             name = next(each for each, other in self._running.items() if other is running)
@@ -292,10 +333,6 @@ class Audits:
                 running.future.cancel()
             self._draw.end(running.key, 0, has_result=False)
             self._dropped += 1
-
-    def _forget(self, attempt: str) -> None:
-        self._workers.pop(attempt, None)
-        self._draw.lost(attempt)
 
 
 def spec_of(name: str, audit: Audit, seed: int) -> AuditSpec:

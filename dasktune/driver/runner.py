@@ -255,7 +255,7 @@ class DaskRunner:
         self._carry_out()
         self._cluster.check_futures()
         self._follow(self._attempts.check(self._now()))
-        self._audits.turn(self._cluster.submissions, self._wake)
+        self._turn_audits()
         self._note_aside()
         self._check_workers()
         self._count()
@@ -451,9 +451,9 @@ class DaskRunner:
         elif worker in self._engine.view.slots:
             logger.warning("worker %s is lost", worker, extra=about(worker=worker))
         self._predictions.lose(worker, is_blameless=is_blameless)
-        self._audits.lose(worker)
+        had_audit = self._audits.lose(worker)
         # One that leaves saves what it trains, at a step that may not have been heard of.
-        is_blameless = is_blameless or worker in self._leaving
+        is_blameless = is_blameless or had_audit or worker in self._leaving
         self._leaving.discard(worker)
         self._follow(self._attempts.abandon(worker, self._now()))
         keys = self._attempts.likely_saves(worker, goes_far=is_blameless)
@@ -552,7 +552,7 @@ class DaskRunner:
 
     def _finish_audits(self) -> None:
         """Wait for the audits under way, and for those that a study always has."""
-        while self._audits.turn(self._cluster.submissions, self._wake, is_last=True):
+        while self._turn_audits(is_last=True):
             is_over = self._stop.is_set() or self._meter.reached() is not None
             if is_over or not self._cluster.is_there():
                 return
@@ -562,6 +562,10 @@ class DaskRunner:
                 self._receive(message)
             self._carry_out()
             self._count()
+
+    def _turn_audits(self, *, is_last: bool = False) -> bool:
+        submitter, paused = self._cluster.submissions, self._cluster.workers.paused
+        return self._audits.turn(submitter, self._wake, paused, is_last=is_last)
 
     def _wake(self) -> None:
         """Begin the next turn of the loop; called from any thread."""

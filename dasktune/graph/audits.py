@@ -14,7 +14,7 @@ draw the same.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 from dasktune.graph.plan import Node, SearchPlan
@@ -50,6 +50,9 @@ MOST_WAITING = 100
 
 MOST_STRETCHES = 10_000
 """Stretches trained in memory that are remembered; of more, the last stay."""
+
+MOST_OPEN = 100
+"""Stages that are remembered though the engine is done with them."""
 
 MOST_SPLITS = 4
 """Steps at which a worker resumes to make sure of a difference: it holds a state for each."""
@@ -329,10 +332,6 @@ class AuditDraw:
         """Whether the next audit is one of those that a study always has."""
         return self.counts.audits + len(self._under_way) < ALWAYS
 
-    def is_open(self, attempt: str) -> bool:
-        """Return whether something is still to be heard of a stage."""
-        return attempt in self._open
-
     def launched(self, attempt: str, node: Node, start: Step) -> None:
         """Note a stage that was sent to a worker."""
         self._has_news = True
@@ -364,6 +363,14 @@ class AuditDraw:
     def lost(self, attempt: str) -> None:
         """Forget a stage of which nothing more will be heard, or that another driver trains."""
         self._open.pop(attempt, None)
+
+    def keep(self, under_way: Collection[str]) -> None:
+        """Forget the stages that are not under way any more, once they are many.
+
+        Messages can be lost, also those of a worker that is gone.
+        """
+        if len(self._open) > 2 * len(under_way) + MOST_OPEN:
+            self._open = {name: each for name, each in self._open.items() if name in under_way}
 
     def begin(self, trained: Step, *, is_last: bool = False) -> tuple[str, Audit] | None:
         """Return the name of the next audit within the budget, and the audit; or None.

@@ -6,21 +6,26 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, Status, Worker, get_worker
 
 import dasktune as dt
 from dasktune.cli.status import read
-from dasktune.driver.audits import Audits
+from dasktune.cluster.local import local_client
+from dasktune.driver.audits import MOST_LOST, Audits
 from dasktune.driver.shared_stages import SharedStages
+from dasktune.engine.timeouts import WAITS
 from dasktune.errors import ConfigurationError, StorageError, TrainerError
-from dasktune.graph.audits import AuditDraw
+from dasktune.graph.audits import MOST_OPEN, AuditDraw
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import RunStage, WorkerGone, WorkerJoined
+from dasktune.graph.plan import Node
 from dasktune.graph.view import RunView
 from dasktune.sequences import Constant, MultiStep
 from dasktune.storage.verdicts import Verdicts
@@ -30,6 +35,7 @@ from dasktune.trainer.check_resume.new_process import run_in_new_process
 from dasktune.trainer.check_resume.verdict import verdict
 from dasktune.trainer.check_switch import SWITCH
 from dasktune.trainer.isolation import give_own_generator
+from dasktune.types import TrialState
 from dasktune.worker.audit import AuditRun
 from dasktune.worker.job import AuditSpec
 from dasktune.worker.messages import AuditEnded, StageEnded, StateSaved, to_wire
@@ -77,9 +83,9 @@ def pass_check(study: Study) -> None:
     Verdicts(study.results.database, study.results.store.files).record(passed)
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    """Return a client of one worker in this process, which trains in one thread."""
+@contextmanager
+def in_this_process(**options: Any) -> Iterator[Client]:
+    """Give a client of one worker in this process, which trains in one thread."""
     give_own_generator()
     with (
         LocalCluster(
@@ -89,9 +95,16 @@ def client() -> Iterator[Client]:
             host="127.0.0.1",
             protocol="tcp://",
             dashboard_address="127.0.0.1:0",
+            **options,
         ) as cluster,
         Client(cluster) as connected,
     ):
+        yield connected
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with in_this_process() as connected:
         yield connected
 
 
@@ -288,6 +301,55 @@ def test_audit_on_another_machine_finds_an_inexact_trainer(create: Any, client: 
     assert study.summary()["audits"]["incomparable"] == 0
 
 
+def test_end_does_not_wait_for_a_paused_worker(
+    create: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    turn, paused = Audits.turn, []
+
+    def pause(dask_worker: Worker) -> None:
+        dask_worker.status = Status.paused
+
+    def turn_at_the_end(running: Audits, *given: Any, is_last: bool = False) -> bool:
+        if is_last and not paused:
+            paused.append(client.run(pause))
+        return is_last and turn(running, *given, is_last=is_last)
+
+    monkeypatch.setattr(Audits, "turn", turn_at_the_end)
+    study = create(Adding)
+    waits = replace(WAITS, look_seconds=0.05)
+    with in_this_process(memory_limit=0) as client:
+        run(study, client, timeouts=dt.Timeouts(waits=waits))
+    assert "is paused: its audit is given up" in caplog.text
+    assert audits(study) == (0, 0)
+    assert study.summary()["audits"]["not_run"] == 2
+
+
+class DeadlyAudit(Adding):
+    """Ends its process when an audit builds it."""
+
+    ignored_config = ("log",)
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        super().build(hp)
+        if ":audit" in str(get_worker().get_current_task()):
+            with Path(self.config["log"]).open("a") as log:
+                log.write("killed\n")
+            os._exit(1)
+
+
+@pytest.mark.cluster
+def test_audits_that_kill_their_workers_end(create: Any, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    study = create(DeadlyAudit, config={"log": str(log)}, audit=1.0)
+    rates = [Constant(0.1), *(MultiStep(0.1, [step], gamma=0.5) for step in (8, 9, 10, 11))]
+    with local_client(2) as client:
+        grid = dt.algos.Grid(dt.Space(lr=rates), max_steps=STEPS)
+        study.optimize(grid, client=client, progress=False)
+    assert len(log.read_text().splitlines()) == MOST_LOST
+    assert {trial.state for trial in study.trials} == {TrialState.COMPLETE}
+    assert audits(study) == (0, 0)
+
+
 def test_failed_audit_leaves_what_was_reported(create: Any, client: Client) -> None:
     study = create(LateMean)
     with pytest.raises(TrainerError, match="audit failed"):
@@ -358,6 +420,21 @@ class Answers:
         return to_wire(self.receipt)
 
 
+def launch(attempt: str, node: Node, start: int) -> RunStage:
+    """Return the order of a stage on worker w1 from a step to the end of a node."""
+    return RunStage(
+        attempt=attempt,
+        order=0,
+        worker="w1",
+        after=None,
+        node=node,
+        start=start,
+        stop=node.stop,
+        saves=(),
+        needs={},
+    )
+
+
 class Scene:
     """The audits of a run on two workers, in which trial 1 has resumed at step 10."""
 
@@ -369,8 +446,10 @@ class Scene:
         self.is_database_gone = False
         for worker in ("w1", "w2"):
             self.dispatcher.handle(WorkerJoined(worker=worker), 0.0)
+        self.draw = AuditDraw(1.0)
+        self.paused: set[str] = set()
         self.audits = Audits(
-            AuditDraw(1.0),
+            self.draw,
             RunView(self.dispatcher),
             run="run",
             trainer="Net",
@@ -396,17 +475,7 @@ class Scene:
         for step in range(1, STEPS + 1):
             metrics = {"loss": float(step)}
             self.dispatcher.plan.learn(node, step, metrics=metrics, is_stored=step % 10 == 0)
-        order = RunStage(
-            attempt=f"{trial}",
-            order=trial,
-            worker="w1",
-            after=None,
-            node=node,
-            start=start,
-            stop=STEPS,
-            saves=(),
-            needs={},
-        )
+        order = launch(f"{trial}", node, start)
         self.audits.launched(order)
         ended = StageEnded(
             attempt=f"{trial}", step=STEPS, status="trained", at=0.0, loaded_at=start
@@ -424,7 +493,7 @@ class Scene:
         self.audits.receive(saved)
 
     def turn(self, *, is_last: bool = False) -> bool:
-        return self.audits.turn(self, lambda: None, is_last=is_last)
+        return self.audits.turn(self, lambda: None, self.paused, is_last=is_last)
 
 
 def test_audit_goes_to_an_idle_worker_as_it_is_stored() -> None:
@@ -550,6 +619,39 @@ def test_result_that_cannot_be_recorded_is_an_error() -> None:
         scene.turn()
 
 
-def test_audits_forget_stages_that_have_ended() -> None:
+def test_audits_forget_stages_that_are_not_under_way() -> None:
     scene = Scene()
-    assert scene.audits._workers == {}
+    assert scene.draw.remembered == 0, "the stage has ended"
+    leaf = scene.dispatcher.plan.paths[1].leaf
+    for number in range(2 * MOST_OPEN):
+        scene.audits.launched(launch(f"lost {number}", leaf, 10))
+    assert 0 < scene.draw.remembered <= MOST_OPEN
+
+
+def test_audit_avoids_paused_workers() -> None:
+    scene = Scene()
+    scene.paused = {"w1"}
+    assert scene.turn()
+    assert scene.sent[0][0] == "w2"
+
+
+def test_audit_on_a_paused_worker_is_given_up_at_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scene = Scene()
+    scene.turn()
+    scene.paused = {"w1", "w2"}
+    assert scene.turn(), "it may go on"
+    assert not scene.turn(is_last=True)
+    assert scene.sent[0][2].status == "cancelled"
+    assert "worker w1 is paused: its audit is given up" in caplog.text
+
+
+def test_worker_lost_with_an_audit_blames_it() -> None:
+    scene = Scene()
+    assert not scene.audits.lose("w1")
+    for lost in range(MOST_LOST):
+        scene.resume(2, 14 - lost)
+        assert scene.turn(is_last=True)
+        assert scene.audits.lose(scene.sent[-1][0])
+    assert not scene.turn(is_last=True), "no more in this run"
