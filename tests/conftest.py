@@ -15,7 +15,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Collection, Generator, Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,13 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 
 fork_workers()
+
+MEMORY = Path("/dev/shm")
+"""Where Linux keeps files in memory; the tests write less than a quarter of a gigabyte."""
+
+# Every commit of a database waits for the disk, which slows thousands of tests and proves nothing.
+if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2 * 2**30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 # Thousands of toy trainers need no check; tests of the check itself turn it on.
 os.environ[SWITCH] = "off"
@@ -144,19 +153,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test with its tier."""
     for item in items:
         markers = {mark.name for mark in item.iter_markers()}
+        if by_hand := markers & {"fast", "processes", "services"}:
+            raise pytest.UsageError(f"{item.nodeid} must not name its tier, got {min(by_hand)}")
         item.add_marker(tier_of(markers, getattr(item, "fixturenames", ())))
 
 
 _started: list[str] = []
-"""The interpreters that the test which runs has started, by their arguments."""
+"""The processes of Python that the test which runs has started, by their arguments or names."""
+
+_start = BaseProcess.start
 
 
-def _note_interpreters(event: str, arguments: tuple[Any, ...]) -> None:
+def _note_interpreter(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "subprocess.Popen" and arguments[0] == sys.executable:
         _started.append(" ".join(map(str, arguments[1])))
 
 
-sys.addaudithook(_note_interpreters)
+def _note_and_start(process: BaseProcess) -> None:
+    # A cluster that tests share may start a worker anew at any time, in Dask's own thread.
+    if threading.current_thread() is threading.main_thread():
+        _started.append(process.name)
+    _start(process)
+
+
+sys.addaudithook(_note_interpreter)
+BaseProcess.start = _note_and_start  # type: ignore[method-assign]
 
 
 @pytest.hookimpl(wrapper=True)

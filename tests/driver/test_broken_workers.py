@@ -16,7 +16,7 @@ from dasktune.engine.timeouts import Waits
 from dasktune.graph.trust import IN_A_ROW
 from dasktune.study.study import Study
 
-pytestmark = pytest.mark.processes
+pytestmark = pytest.mark.cluster
 
 TRIALS = 40
 

@@ -93,6 +93,7 @@ def test_it_learns(example: ModuleType) -> None:
 
 
 @every
+@pytest.mark.process
 def test_it_resumes_exactly(example: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     fork_for_resume_checks(monkeypatch)
     report = dt.check_resume(trainer(example), hp(example), split=1, total=3)

@@ -786,6 +786,7 @@ def test_failed_check_of_other_code_forbids_nothing(tmp_path: Path, client: Clie
     second.close()
 
 
+@pytest.mark.process
 def test_check_resume_records_its_verdict_where_it_is_told(
     tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,7 +108,7 @@ def test_resumed_loader_gives_the_same_batches(sizes, split, workers, drop_last)
         loader.close()
 
 
-@pytest.mark.parametrize("processes", [False, True])
+@pytest.mark.parametrize("processes", [False, pytest.param(True, marks=pytest.mark.process)])
 def test_workers_and_prefetching_change_no_batch(processes):
     here = ResumableLoader(np.arange(20), 3, seed=1, transform=noisy)
     ahead = ResumableLoader(

@@ -240,6 +240,7 @@ def test_memory_listing_while_others_write_is_whole(operation):
 # What only servers have.
 
 
+@pytest.mark.process
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("url", [one for one in KINDS if one != "memory"], indirect=True)
 def test_forked_process_uses_open_and_new_stores(store):

@@ -10,22 +10,18 @@ import torch
 from sklearn.linear_model import SGDClassifier
 from torch import nn
 
-from dasktune.errors import ConfigurationError, TrainerError
+from dasktune.errors import TrainerError
 from dasktune.sequences import MultiStep
 from dasktune.trainer.base import Trainer
-from dasktune.trainer.check_resume.check import (
-    GPU_TOLERANCE,
-    CheckLimit,
-    _within,
-    check_resume,
-    tolerance_of,
-)
-from dasktune.trainer.check_resume.new_process import CheckJob, StepMeter, run_in_new_process
+from dasktune.trainer.check_resume.check import CheckLimit, check_resume
+from dasktune.trainer.check_resume.new_process import run_in_new_process
 from dasktune.trainer.data import ResumableLoader
 from dasktune.trainer.torch import TorchTrainer
 from tests.forked import run_forked
 
 HP = {"lr": MultiStep(0.1, [4], 0.5), "batch_size": 8}
+
+pytestmark = pytest.mark.process
 
 FORKED = partial(run_in_new_process, execute=run_forked)
 
@@ -177,7 +173,6 @@ class ByHand(Net):
         torch.set_rng_state(state["rng"])
 
 
-@pytest.mark.process
 def test_check_in_new_interpreters_passes():
     assert check(Net, run=run_in_new_process).ok
 
@@ -670,18 +665,6 @@ def test_a_failure_comes_with_its_traceback(trainer_class, message):
     assert caught.value.traceback.startswith("Traceback")
 
 
-def test_bad_arguments_are_refused_at_once():
-    class Incomplete:
-        build = setup = train = evaluate = load_state_dict = Descent.build
-
-    with pytest.raises(ConfigurationError) as caught:
-        check(Incomplete, split=6)
-    assert caught.value.problems == (
-        "Incomplete must define state_dict()",
-        "split must be >= 1 and less than total, got 6 of 6",
-    )
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_on_a_gpu(deterministic):
@@ -689,66 +672,3 @@ def test_on_a_gpu(deterministic):
     report = check(trainer_class, device="cuda", run=run_in_new_process)
     assert report.ok, str(report)
     assert report.tolerance == (0 if deterministic else 1e-3)
-
-
-class Ticking:
-    """A clock that goes on by one second each time it is read."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        self.now += 1.0
-        return self.now
-
-
-def job(**fields):
-    given = {"part": "whole", "code": None, "values": (), "total": 7, "spans": ()}
-    return CheckJob(**given, config={}, seed=0, device="cpu", folder="", path=(), **fields)
-
-
-class Still:
-    def advance(self, values):
-        """Train nothing."""
-
-
-def test_meter_counts_free_steps_before_the_time():
-    meter = StepMeter(job(free=2, seconds=2.0), Ticking())
-    for _ in range(2):
-        assert not meter.is_over
-        meter.advance(Still(), {})
-    assert [meter.is_over, meter.is_over] == [False, True]
-    assert meter.trained == 2
-
-
-def test_meter_without_a_limit_never_reads_the_clock():
-    clock = Ticking()
-    meter = StepMeter(job(), clock)
-    assert not meter.is_over
-    assert clock.now == 1.0
-
-
-@pytest.mark.parametrize(
-    ("device", "deterministic", "tolerance"),
-    [
-        ("cpu", False, 0.0),
-        ("cpu", True, 0.0),
-        ("mps", False, 0.0),
-        ("cuda", False, GPU_TOLERANCE),
-        ("cuda:1", False, GPU_TOLERANCE),
-        ("cuda", True, 0.0),
-    ],
-)
-def test_only_gpus_that_are_not_deterministic_have_a_tolerance(device, deterministic, tolerance):
-    trainer_class = type("Trainer", (Descent,), {"deterministic": deterministic})
-    assert tolerance_of(trainer_class, device) == tolerance
-
-
-def test_within_compares_metrics_and_the_last_state():
-    whole = {"metrics": {3: {"loss": 1.0}}, "final": {"w": np.ones(3), "generators": 1}}
-    span = {"split": 2, "stop": 3, "metrics": {3: {"loss": 1.0001}}}
-    final = {"w": np.ones(3) * 1.0001, "generators": 2}
-    assert list(_within(whole, {"spans": [span], "final": final}, 1e-3)) == []
-    assert list(_within(whole, {"spans": [span]}, 1e-3)) == []
-    paths = [each.path for each in _within(whole, {"spans": [span, span], "final": final}, 1e-6)]
-    assert paths == ["metrics after step 3['loss']", "state['w']"]
