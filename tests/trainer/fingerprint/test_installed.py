@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+import pytest
 
 from dasktune.trainer.fingerprint import installed
 
@@ -35,3 +36,16 @@ def test_link_counts_as_the_file_to_which_it_leads(tmp_path: Path) -> None:
         (tmp_path / name).symlink_to(target)
     assert installed.is_installed(module_in(tmp_path / "numpy.py"))
     assert not installed.is_installed(module_in(tmp_path / "linked.py"))
+
+
+@pytest.mark.parametrize("name", ["dasktune", "dasktune.study", "json", "json.decoder"])
+def test_dasktune_and_python_are_installed_wherever_they_are(tmp_path: Path, name: str) -> None:
+    module = ModuleType(name)
+    module.__file__ = str(tmp_path / "unpacked.py")
+    assert installed.is_installed(module)
+
+
+def test_main_module_is_never_installed() -> None:
+    module = ModuleType("__main__")
+    module.__file__ = os.__file__
+    assert not installed.is_installed(module)
