@@ -57,9 +57,10 @@ class Run:
     def failed(self) -> str:
         """The first test that failed, or the seed; the empty string if none is named."""
         for line in self.output.splitlines():
-            for word in ("FAILED ", "ERROR ", "python -m tests.torture --seed "):
-                if line.startswith(word):
-                    return line.removeprefix("FAILED ").removeprefix("ERROR ").partition(" - ")[0]
+            if line.startswith("python -m tests.torture --seed "):
+                return line
+            if line.startswith(("FAILED tests/", "ERROR tests/")):  # no error line of a log
+                return line.partition(" ")[2].partition(" - ")[0]
         return ""
 
 
