@@ -19,11 +19,8 @@ from distributed import Client
 
 import dasktune as dt
 from dasktune.cluster.local import local_client
-from dasktune.engine.outcome import with_save_points
 from dasktune.engine.timeouts import Waits
 from dasktune.errors import ClusterError, StorageError
-from dasktune.graph.events import RunStage, SavePoint, StopStage
-from dasktune.graph.plan import Node
 from dasktune.storage.database.database import Batch, Database
 from dasktune.study import create
 from dasktune.study.create import opening_with
@@ -291,26 +288,6 @@ def test_a_worker_that_falls_silent_costs_its_stage_some_time(tmp_path: Path) ->
         assert running.error is None
         assert [trial.state.value for trial in running.study.trials] == ["COMPLETE"] * 3
     running.study.close()
-
-
-def test_save_points_of_stages_that_start_now_go_with_them() -> None:
-    node = Node(1, None, (0, 9), {})
-    stage = RunStage(
-        attempt="a0",
-        order=0,
-        worker="w",
-        after=None,
-        node=node,
-        start=0,
-        stop=9,
-        saves=(4,),
-        needs={},
-    )
-    points = [SavePoint(attempt=name, worker="w", step=6) for name in ("a0", "b1")]
-    stop = StopStage(attempt="b1", worker="w")
-    found = with_save_points([stage, *points, stop])
-    assert [getattr(one, "saves", None) for one in found] == [(4, 6), None, None]
-    assert found[1:] == [points[1], stop]
 
 
 def test_states_that_stages_begin_from_are_known_to_be_in_use(

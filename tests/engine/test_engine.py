@@ -22,7 +22,15 @@ from dasktune.engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError, InternalError
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
-from dasktune.graph.events import Event, Failed, RunStage, Saved, Tick, TrainingEnded, WorkerJoined
+from dasktune.graph.events import (
+    Event,
+    Failed,
+    RunStage,
+    Saved,
+    Tick,
+    TrainingEnded,
+    WorkerJoined,
+)
 from dasktune.graph.keys import root_key
 from dasktune.sequences import Constant
 from dasktune.simulate import simulate
@@ -538,6 +546,15 @@ def test_a_nan_may_end_its_trial_as_a_failure() -> None:
     assert summary(bench.trials) == [("COMPLETE", 8, 0.0125), ("FAIL", 2, 0.1)]
     assert "loss must be finite (on_nan='fail'), got nan at step 5" in bench.trials[1].message
     assert bench.engine.finished
+
+
+def test_a_nan_that_fails_its_trial_ends_its_training() -> None:
+    bench = Bench(nan_for, fails_on_nan=True)
+    bench.begin(Watching())
+    while bench.trials[1].state is not TrialState.FAIL:
+        assert 1 in bench.dispatcher.wanted
+        bench.run(1)
+    assert 1 not in bench.dispatcher.wanted
 
 
 def test_a_nan_is_an_infinite_loss_to_the_tuner() -> None:
