@@ -154,6 +154,13 @@ def test_trial_that_raises_everywhere_fails_after_three_workers() -> None:
     assert cluster.aside == set()
 
 
+def test_trial_that_raises_on_new_workers_fails_after_eight() -> None:
+    cluster = Cluster({f"w{number}": f"h{number}" for number in range(12)}, wrong={0})
+    cluster.train(1)
+    assert list(cluster.failed) == [0]
+    assert len(set(cluster.raised)) == DispatchOptions().most_workers_tried == 8
+
+
 def test_wrong_trial_beside_broken_workers_fails_alone() -> None:
     cluster = Cluster(on_one_host(4), broken=["w0", "w1"], wrong=[5])
     cluster.train(40)

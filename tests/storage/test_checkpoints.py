@@ -433,6 +433,7 @@ def test_invalid_commit_is_corrupt_and_discarded(tmp_path, local, content):
         {"seconds": float("nan")},
         {"seconds": float("inf")},
         {"seconds": -1.0},
+        {"seconds": 2.0**63},
         {"environment": "torch"},
     ],
     ids=str,

@@ -615,6 +615,30 @@ def test_only_retries_of_s3fs_are_switched_off():
     assert ObjectFiles(OwnRetriesOfS3("SlowDown"), "bucket")._system.retries == 1
 
 
+class Asynchronous(fsspec.AbstractFileSystem):
+    """Keeps the time limit of each request."""
+
+    protocol = "asynchronous"
+    cachable = False
+    async_impl = True
+
+    def __init__(self):
+        super().__init__()
+        self.limits = []
+
+    def pipe_file(self, path, value, mode="overwrite", timeout=None):
+        self.limits.append(timeout)
+
+
+@pytest.mark.parametrize(("request_seconds", "limit"), [(None, 30.0), (3.0, 3.0)])
+def test_each_request_has_a_time_limit(request_seconds, limit):
+    system = Asynchronous()
+    files = ObjectFiles(system, "bucket", patience=Patience(request=request_seconds))
+    files.replace("commit", b"")
+    files.create("commit", b"")
+    assert system.limits == [limit, limit]
+
+
 def test_create_understands_the_refusal_of_gateways():
     assert ObjectFiles(Gateway("PreconditionFailed"), "bucket").create("commit", b"") is False
     with pytest.raises(OSError, match="access to bucket 'bucket' is denied"):
