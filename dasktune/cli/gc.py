@@ -291,7 +291,7 @@ def collect(request: Request, now: float | None = None) -> Collected:
                 GcChoice(goes=True, kind="commit", name=key, reason="its data are gone")
                 for key in sorted(dangling)
             ),
-            *_lease_choices(store, request, now, store_now),
+            *_lease_choices(store, request, store_now),
         ]
         choices.sort(key=lambda choice: not choice.goes)
         failures: list[str] = []
@@ -452,20 +452,21 @@ def _upload_choices(listing: StoreListing) -> Iterator[GcChoice]:
         )
 
 
-def _lease_choices(
-    store: CheckpointStore, request: Request, now: float, store_now: float
-) -> Iterator[GcChoice]:
-    """Yield a choice for each old lease, unreadable lease, dead driver and old save request."""
+def _lease_choices(store: CheckpointStore, request: Request, now: float) -> Iterator[GcChoice]:
+    """Yield a choice for each old lease, unreadable lease, dead driver and old save request.
+
+    All their times are by the store's clock, and so is `now`.
+    """
     try:
         leases = Leases(store.files)
         drivers = leases.drivers(leases.holders())
         entries = [
             entry
             for entry in store.files.entries(layout.LEASES)
-            if entry.modified and store_now - entry.modified > request.grace
+            if entry.modified and now - entry.modified > request.grace
         ]
         contents = store.files.read("", [entry.path for entry in entries])
-        oldest = store_now - max(request.grace, STALE_SECONDS)
+        oldest = now - max(request.grace, STALE_SECONDS)
         save_requests = [
             entry
             for entry in store.files.entries(layout.SAVE_REQUESTS)

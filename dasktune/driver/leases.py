@@ -8,7 +8,6 @@ without leases drivers train the same steps twice, and nothing worse happens.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -22,6 +21,7 @@ from dasktune.engine.timeouts import STALE_SECONDS, WAITS, Waits
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.files.base import Files
+from dasktune.storage.files.clock import store_clock
 from dasktune.storage.files.objects import open_files
 from dasktune.storage.leases import Lease, LeaseMark, LeaseName, Leases, SaveRequest
 from dasktune.types import Sequences, Step
@@ -47,7 +47,7 @@ class Leasing:
     put
         Takes the messages; called from the threads of the leases.
     clock
-        Gives epoch seconds.
+        Gives epoch seconds; by default those of the store's clock.
     waits
         How long a lease lasts, and how often it is renewed.
     files
@@ -62,7 +62,7 @@ class Leasing:
         study: str,
         put: Callable[[LeaseMessage], None],
         *,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         waits: Waits = WAITS,
         files: Files | None = None,
         threads: Threads | None = None,
@@ -70,9 +70,10 @@ class Leasing:
         self.study = study
         self._lease_seconds = waits.lease_seconds
         self._store = store
-        self._leases = Leases(files or open_files(store.url, patience=PATIENCE))
+        files = files or open_files(store.url, patience=PATIENCE)
+        self._leases = Leases(files)
         self._put = put
-        self._clock = clock
+        clock = self._clock = clock or store_clock(files)
         self._threads = threads or LeaseThreads()
         self._presence = StorePresence(clock)
         self._keys: dict[str, str] = {}

@@ -66,7 +66,7 @@ class Lease:
     saves
         Steps on the way whose states the driver is going to save.
     expires
-        Time at which the lease ends unless it is renewed (epoch seconds).
+        Time at which the lease ends unless it is renewed (epoch seconds, by the store's clock).
     is_done
         Whether the training has ended.
     of

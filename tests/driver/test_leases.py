@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -493,3 +494,48 @@ def test_many_save_requests_leave_two_files(driver: Driver) -> None:
     names = sorted(entry.path.rpartition("-")[2] for entry in files)
     assert names == ["3", "4"]
     assert len(list(driver.leases.save_requests(ROOT, {}))) == 1400
+
+
+NINE_MINUTES = 540.0
+
+
+def by_store_clock(folder: Path, study: str) -> Driver:
+    """Return a driver that goes by its own clock, as drivers of users do."""
+    driver = Driver(folder, study)
+    driver.leasing.close()
+    store = CheckpointStore(str(folder))
+    driver.leasing = Leasing(store, study, driver.inbox.put)
+    return driver
+
+
+@pytest.mark.parametrize("skew", [-NINE_MINUTES, NINE_MINUTES])
+def test_lease_is_seen_by_a_driver_whose_clock_is_wrong(
+    skew: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = by_store_clock(tmp_path, "first")
+    assert first.ask("a") is None
+    real = time.time
+    monkeypatch.setattr("time.time", lambda: real() + skew)
+    second = by_store_clock(tmp_path, "second")
+    other = second.ask("b")
+    second.leasing.close()
+    first.leasing.close()
+    assert other is not None
+    assert other.holder == first.leasing.holder
+
+
+def test_lease_lasts_when_the_clock_is_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (by_store_clock(tmp_path, study) for study in ("first", "second"))
+    assert first.ask("a") is None
+    taken = first.leases.drivers([first.leasing.holder])[0]
+    real = time.time
+    monkeypatch.setattr("time.time", lambda: real() - NINE_MINUTES - 120)
+    other = second.ask("b")
+    renewed = first.leases.drivers([first.leasing.holder])[0]
+    second.leasing.close()
+    first.leasing.close()
+    assert other is not None
+    assert other.holder == first.leasing.holder
+    assert renewed.expires >= taken.expires
