@@ -325,13 +325,17 @@ class ObjectFiles:
         """Return all objects below a folder.
 
         A store lists page after page. If the folders below are large, they are listed at the
-        same time.
+        same time; if there are none, the first listing is all.
         """
-        folders = self._folders(folder) if self._threads > 1 else []
-        if len(folders) <= self._threads:
+        if self._threads == 1:
             yield from self._below(folder)
             return
-        first = self._below(folders[0])
+        listing = self._call(lambda: self._listed(self._system.ls, folder, detail=True))
+        folders = [self._relative(item["name"]) for item in listing if item["type"] == "directory"]
+        if not folders:
+            yield from (self._entry(item) for item in listing)
+            return
+        first = self._below(folders[0]) if len(folders) > self._threads else []
         if len(first) * self._threads <= self._page:
             yield from self._below(folder)
             return
@@ -340,18 +344,15 @@ class ObjectFiles:
             for entries in pool.map(self._below, folders[1:]):
                 yield from entries
 
-    def _folders(self, folder: str) -> list[str]:
-        """Return the direct subfolders of a folder."""
-        listing = self._call(lambda: self._listed(self._system.ls, folder, detail=True))
-        return [self._relative(item["name"]) for item in listing if item["type"] == "directory"]
-
     def _below(self, path: str) -> list[Entry]:
         """Return the files below a folder from one listing; for a file, the file itself."""
         listing = self._call(lambda: self._listed(self._system.find, path, detail=True))
-        return [
-            Entry(path=self._relative(name), nbytes=item["size"], modified=_modified(item))
-            for name, item in dict(listing).items()
-        ]
+        return [self._entry(item) for item in dict(listing).values()]
+
+    def _entry(self, item: Mapping[str, Any]) -> Entry:
+        return Entry(
+            path=self._relative(item["name"]), nbytes=item["size"], modified=_modified(item)
+        )
 
     def _listed(self, listing: Callable[..., Any], path: str, **options: Any) -> Any:
         try:
