@@ -17,6 +17,7 @@ NAMES = (
     "exactness",
     "merging",
     "wall_time",
+    "audits",
     "driver_cost",
     "long_curves",
     "overhead",

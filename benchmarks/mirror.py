@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import optuna
 from figures import Figure, main
+from trainers import compute, loops_for
 
 from dasktune.engine.trials import TrialRecord
 from dasktune.mirror import Mirror, optuna_study
@@ -56,7 +57,7 @@ def measure(short: bool) -> list[Figure]:
     """Train without, with and without a mirror, on processes that compute; then only write."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     trials, reports = (SHORT_TRIALS, SHORT_REPORTS) if short else (TRIALS, REPORTS)
-    loops = _loops_per_step()
+    loops = loops_for(STEP_SECONDS)
     rounds = [_round(trials, reports, loops) for _ in range(1 if short else ROUNDS)]
     before, last, after = rounds[-1]
     size = f"{trials:,} trials x {reports} reports"
@@ -171,30 +172,12 @@ def _work(messages: SimpleQueue[Any], start: Any, trials: range, reports: int, l
     for number in trials:
         losses = {}
         for step in range(1, reports + 1):
-            _compute(loops)
+            compute(loops)
             losses[step] = {"loss": 1 / step}
             if len(losses) == MESSAGE or step == reports:
                 messages.put((number, losses))
                 losses = {}
     messages.put((None, time.process_time() - began))
-
-
-def _compute(loops: int) -> int:
-    total = 0
-    for number in range(loops):
-        total += number
-    return total
-
-
-def _loops_per_step() -> int:
-    """Return how much work a step is, so that it takes its time on a core of its own."""
-    trial = 200_000
-    took = []
-    for _ in range(5):
-        began = time.process_time()
-        _compute(trial)
-        took.append(time.process_time() - began)
-    return int(trial * STEP_SECONDS / min(took))
 
 
 def _record(number: int, reports: int) -> TrialRecord:

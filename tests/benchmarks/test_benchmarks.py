@@ -71,6 +71,14 @@ def test_reuse_trains_nothing_twice_but_what_it_reports(tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
+def test_audits_are_in_the_runs_that_have_them(tmp_path: Path) -> None:
+    figures = run("audits", tmp_path)
+    assert figures["audits"]["value"] == 1, "a small study has one"
+    assert 0 < figures["steps of audits over trained steps"]["value"] < 1
+    assert figures["CPU time of workers, the same"]["value"] > 0
+
+
+@pytest.mark.cluster
 def test_wall_time_is_a_multiple_of_the_bound(tmp_path: Path) -> None:
     figures = run("wall_time", tmp_path)
     assert sum("simulated" in name for name in figures) == 4
