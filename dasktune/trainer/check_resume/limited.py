@@ -2,7 +2,7 @@
 
 A trainer that hangs, or that crashes its interpreter, ends its process and nothing else. The
 process shows its parent each step that it trains, in a file that grows by 1 byte a step. It ends
-by itself when its parent is gone.
+by itself when its parent is gone. What the trainer has started ends with the process.
 """
 
 from __future__ import annotations
@@ -212,12 +212,11 @@ def _steps_in(path: Path) -> Step | None:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process that runs, and what it has started."""
-    if process.poll() is not None:
-        return
+    """Kill a process if it runs, and what it has started in any case."""
     if hasattr(os, "killpg"):
-        # It leads its group, so the group has its number as long as it has not been waited for.
+        # It leads its group. The group keeps its number as long as anything of it is left, and
+        # numbers are given out in turn, so nothing else has this one a moment after its end.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-    else:
+    elif process.poll() is None:
         process.kill()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -135,12 +136,14 @@ def main(clock: Callable[[], float] = time.monotonic) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End this process when the one that watches it is gone: nobody else ends a trainer that hangs.
+    """End this process, and what it has started, when the one that watches it is gone.
 
-    A parent that dies leaves its children to another process.
+    Nobody else ends a trainer that hangs. If a parent dies, its children get another parent.
     """
     while os.getppid() == parent:
         time.sleep(PARENT_LOOK_SECONDS)
+    if hasattr(os, "killpg") and os.getpgid(0) == os.getpid():
+        os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 

@@ -27,16 +27,25 @@ from tests.toy_trainers import Adding
 AT_LENGTH = CheckTimes(seconds=1e9)
 
 
-class Waiting(Adding):
-    """Waits for ever in its third step, once it has written its process and that of a child."""
+class Starting(Adding):
+    """Starts a process in its third step, and writes down its own process and this one."""
 
     def train(self) -> None:
         super().train()
         if self.total > 2.5:
             child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1e9)"])
             path = Path(self.config["pids"])
-            path.with_suffix(".new").write_text(f"{os.getpid()} {child.pid}")
+            pids = path.read_text() if path.exists() else ""
+            path.with_suffix(".new").write_text(f"{pids} {os.getpid()} {child.pid}")
             path.with_suffix(".new").rename(path)
+
+
+class Waiting(Starting):
+    """Starts a process in its third step, and waits for ever then."""
+
+    def train(self) -> None:
+        super().train()
+        if self.total > 2.5:
             threading.Event().wait()
 
 
@@ -87,6 +96,13 @@ def test_a_trainer_that_hangs_is_killed_with_its_children(tmp_path: Path, ends_b
 
 
 @pytest.mark.process
+def test_a_check_that_ends_leaves_no_process_of_the_trainer(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    assert check(Starting, LimitedProcesses(AT_LENGTH), {"pids": str(pids)}).ok
+    wait_until(lambda: all_gone(pids))
+
+
+@pytest.mark.process
 def test_a_trainer_that_kills_its_process_is_an_error() -> None:
     with pytest.raises(TrainerError, match=r"Aborting failed in check_resume: .* code -9"):
         check(Aborting, LimitedProcesses(AT_LENGTH))
@@ -106,9 +122,7 @@ def test_a_check_ends_when_its_driver_was_killed(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", PARENT, str(pids)]) as driver:
         wait_until(pids.exists, driver)
         driver.kill()
-    checked, child = map(int, pids.read_text().split())
-    wait_until(lambda: not psutil.pid_exists(checked), seconds=PATIENCE)
-    os.kill(child, signal.SIGKILL)
+    wait_until(lambda: all_gone(pids), seconds=PATIENCE)
 
 
 LOOKS: list[tuple[CheckTimes, list[tuple[float, int | None]], list[str | None]]] = [
