@@ -238,8 +238,8 @@ class Tuner(ABC):
     def widen(self, trials: int) -> list[Decision]:
         """Return the decisions that raise the number of trials to `trials`.
 
-        It may raise `max_steps`. Trials that were registered up to the old one may go on to the
-        new one then, also from these decisions on.
+        It may raise `max_steps`. These decisions, and all later ones, may then extend the trials
+        that were registered up to the old number to the new one.
         """
         raise ConfigurationError(f"{type(self).__name__} cannot be given more trials")
 

@@ -224,7 +224,7 @@ class BracketTuner(SampledTuner):
         return self.ask(0)
 
     def _lengthen(self) -> list[Decision]:
-        """Give the brackets the rungs and widths for all trials; return what the old ones do."""
+        """Give the brackets their rungs and widths for all trials; return what their trials do."""
         decisions: list[Decision] = []
         wider = self.layout()
         added = tuple(

@@ -60,7 +60,7 @@ def run(
     limits: LimitFlags,
     check: Annotated[
         bool,
-        typer.Option("--check/--no-check", help="Check that the trainer resumes, if it never was."),
+        typer.Option("--check/--no-check", help="Check an unchecked trainer before it is merged."),
     ] = True,
     allow_failed_check: Annotated[
         bool, typer.Option("--allow-failed-check", help="Merge although the check failed.")

@@ -126,7 +126,7 @@ class StudyStatus:
             f"  best    {_best_text(self.best)}",
             f"  steps   {self.steps_executed:,} trained of {self.steps_requested:,} asked for"
             + (f", {self.steps_repeated:,} of them repeated" if self.steps_repeated else "")
-            + (f", {self.steps_audited:,} more by checks" if self.steps_audited else ""),
+            + (f", {self.steps_audited:,} more by checks and audits" if self.steps_audited else ""),
             f"  stages  {_counts(self.stages)}",
             *self._audit_lines(),
             f"  last    {when}",

@@ -244,7 +244,7 @@ def resumes(facts: Facts) -> Iterator[Finding]:
         "resume",
         found=f"{name} {'was never checked' if is_unknown else 'was found not to resume exactly'}",
         mend=(
-            "'dasktune check FILE' shows whether it resumes exactly; else the first run does"
+            "'dasktune check FILE' shows whether it resumes exactly; if not, the first run does"
             if is_unknown
             else "mend its state_dict until 'dasktune check FILE' is content, or use merge=False"
         ),

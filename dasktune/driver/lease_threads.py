@@ -1,4 +1,4 @@
-"""The threads in which a driver's leases are dealt with, and how they bear a store that fails.
+"""The threads that make the requests for a driver's leases, also while the store fails.
 
 Questions, on which the start of a stage waits, have threads of their own: however many leases
 are to be written again, no question waits for a free thread.

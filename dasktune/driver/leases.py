@@ -235,7 +235,7 @@ class Leasing:
     def _take_beside_others(
         self, attempt: str, lease: Lease, heeded: Collection[LeaseMark | LeaseName]
     ) -> tuple[Lease | None, bool]:
-        """Take a lease; return the other one that prevents it, and whether it begins inside that.
+        """Take a lease; return the lease that prevents it, and whether a file was made in vain.
 
         The lease is announced while its file is created: three requests in a row at most.
         """

@@ -118,9 +118,10 @@ class OwnLeases:
             return not self._is_shared
 
     def begin(self, attempt: str, lease: Lease) -> Callable[[Heeded], Lease | None]:
-        """Announce a lease that is being taken, and give what finds the others' leases around it.
+        """Announce a lease that is being taken; return a function that finds one around it.
 
-        Of two drivers that take leases at the same time, the one that reads last sees the other.
+        The function waits for the announcement. Of two drivers that take leases at the same
+        time, the one that reads last sees the other.
         """
         with self._lock:
             self._taking[attempt] = lease
@@ -210,10 +211,11 @@ class OwnLeases:
             self.release(attempt, held.lease.step)
 
     def leave(self, roots: Iterable[str]) -> None:
-        """Remove all files below these roots if no other driver runs or has any, and the object.
+        """Remove the object, and all files below these roots unless another driver needs them.
 
-        An object with leases that ended lately stays: another driver may have looked into the
-        store before their last states were there.
+        Another driver does if it runs, or has files there. An object with leases that ended
+        lately stays: another driver may have looked into the store before their last states
+        were there.
         """
         for root in roots if self._is_shared and not self._others else ():
             there = {path for path, _ in self._leases.all(root)}

@@ -22,19 +22,19 @@ CHANGES_PER_TURN = 4096
 """Changes of values that the loop hashes in one turn, and at most a block more: about 3 ms."""
 
 CHANGES_PER_JOB = 65_536
-"""Changes of values that the thread hashes for one stage before it is another one's turn."""
+"""Changes of values that the thread hashes for one stage before it goes on to another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeysHashed:
-    """The thread has computed a part of the keys on the way from a node."""
+    """The thread has computed some of the keys on the path that goes on from a node."""
 
     node: Node
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A part of the way to a node that the thread computes."""
+    """A part of the path to a node, whose keys the thread computes."""
 
     node: Node
     marks: Future[list[Mark]]

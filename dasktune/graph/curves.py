@@ -15,7 +15,7 @@ MOST_NBYTES = 128 * 2**20
 """Bytes of packed values that are kept: those of 16.7 million steps."""
 
 _Block = tuple[ValueFunction, Step, Step]
-"""A family member with its first step and the step after its last one."""
+"""A curve, its first step, and the step after its last one."""
 
 
 class Curves:

@@ -43,7 +43,7 @@ class WorkerLeaving:
 class WorkerGone:
     """A worker is gone: it gets no more stages. `WorkerLost` follows for those that it had.
 
-    Between the two it becomes known which of their states are durable.
+    Between these two events the driver looks up which states of the worker are durable.
     """
 
     worker: str

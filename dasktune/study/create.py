@@ -111,10 +111,11 @@ def create_study(
         Whose last states are never evicted: ``best:3`` for the 3 best trials, ``all`` or
         ``none``.
     audit
-        Share (0 to 1) of the stages that resume from a stored state of which some steps are
-        trained again and compared: whether resuming gives what going on gives. The first three
-        are audited in any case, unless it is 0. Audits take at most 3% of the steps of a study
-        of more than 1,000 steps; a smaller one has one audit of at most 30 steps.
+        Share (0 to 1) of the stages that are audited, of those that resume from a stored state.
+        An audit trains some steps again, and compares: does resuming give what going on gives?
+        The first three are audited in any case, unless the share is 0. Audits take at most 3%
+        of the steps of a study of more than 1,000 steps; a smaller one has one audit of at most 30
+        steps.
 
     Raises
     ------

@@ -261,8 +261,15 @@ class TrainerChecks:
             self._running = None
             check.close()
 
-    def finish(self, allow_failed_check: bool) -> None:
+    def finish(self, allow_failed_check: bool, *, is_audited: bool) -> None:
         """Wait for the check that runs, if any, and record its verdict.
+
+        Parameters
+        ----------
+        allow_failed_check
+            Whether the run goes on although the trainer has failed.
+        is_audited
+            Whether the run has audits; a warning says what is left to them.
 
         Raises
         ------
@@ -281,13 +288,14 @@ class TrainerChecks:
         self._was_tried = True
         match outcome:
             case NotChecked(reason=reason):
-                self._warn(f"was not checked before this run: {reason}")
+                self._warn(f"was not checked before this run: {reason}", is_audited)
             case ResumeReport():
                 self._record(outcome)
                 if not outcome.ok:
                     self._refuse(str(outcome), allow_failed_check)
                 elif outcome.is_cut_short:
-                    self._warn(f"was checked in part: {'; '.join(outcome.unchecked)}")
+                    missing = "; ".join(outcome.unchecked)
+                    self._warn(f"was checked in part; not checked: {missing}", is_audited)
                 else:
                     logger.info("%s: %s", self._name, outcome)
             case _:
@@ -333,11 +341,12 @@ class TrainerChecks:
                 f"merge=False, or allow_failed_check=True. {reason}"
             )
 
-    def _warn(self, text: str) -> None:
+    def _warn(self, text: str, is_audited: bool) -> None:
         logger.warning(
-            "%s %s. The rest is left to the audits; 'dasktune check' checks the whole",
+            "%s %s. %s; 'dasktune check' has no time limit",
             self._name,
             text,
+            "That is left to the audits" if is_audited else "Nothing else tests that",
         )
 
 

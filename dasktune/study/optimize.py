@@ -176,7 +176,8 @@ class Optimizer:
         # Tuners have a state: the caller's stays as it is, and can be used again.
         tuner = copy.deepcopy(tuner)
         results, timeouts = self._results, timeouts or Timeouts()
-        is_audited = check and checks_are_on() and not allow_failed_check
+        if not check or not checks_are_on() or allow_failed_check:
+            audit = 0.0
         announcer = Announcer(self._study, callbacks, self._mirroring)
         with self.alone():
             results.catch_up()
@@ -209,9 +210,9 @@ class Optimizer:
                         self._checks.running(known, timeouts.step_seconds),
                         cluster_of(client, workers, gpus) as connected,
                     ):
-                        self._checks.finish(allow_failed_check)
+                        self._checks.finish(allow_failed_check, is_audited=audit > 0)
                         results.is_current = False  # until all decisions have been written
-                        audits = self._audit_terms(audit if is_audited else 0.0)
+                        audits = self._audit_terms(audit)
                         self._run(
                             *(run, place, connected, progress, meter, announcer),
                             timeouts=timeouts,

@@ -213,6 +213,7 @@ def test_a_trainer_that_fails_in_the_check_is_trained(
 ) -> None:
     with made(tmp_path, trainer) as study:
         run(study, two_threads)
+        assert "Nothing else tests that; 'dasktune check' has no time limit" in caplog.text
         assert f"{trainer.__name__} was not checked before this run: " in caplog.text
         assert reason in caplog.text
         assert (study.summary()["steps_executed"], recorded(study)) == (UNIQUE, ([], 0))
@@ -220,6 +221,16 @@ def test_a_trainer_that_fails_in_the_check_is_trained(
         assert study.summary()["steps_audited"] == begun
         study.optimize(dt.algos.Grid(SPACE, max_steps=STEPS + 1), client=two_threads)
         assert checked_steps(tmp_path) == begun, "one attempt is enough"
+
+
+@pytest.mark.process
+def test_a_check_without_a_result_is_left_to_the_audits(
+    tmp_path: Path, two_threads: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    with made(tmp_path, Failing) as study:
+        run(study, two_threads, audit=0.02)
+    assert "Failing was not checked before this run" in caplog.text
+    assert "That is left to the audits; 'dasktune check' has no time limit" in caplog.text
 
 
 @pytest.mark.process
@@ -233,7 +244,6 @@ def test_a_trainer_that_hangs_in_the_check_is_trained(
     with made(tmp_path, Hanging) as study:
         run(study, two_threads)
         assert "Hanging was not checked before this run: it was not done after 0 s" in caplog.text
-        assert "left to the audits" in caplog.text
         assert (study.summary()["steps_executed"], recorded(study)) == (UNIQUE, ([], 0))
     assert no_child_trains(tmp_path)
 

@@ -38,7 +38,7 @@ class CheckTimes:
     free
         Number of steps that may be trained however long they take together; 0 for none.
     step_seconds
-        Longest silence after `seconds`, if there are free steps: of one step, or of building.
+        After `seconds`, the longest time without another step, if there are free steps.
     start_seconds
         Longest time from the start of a process until its training begins.
     """
