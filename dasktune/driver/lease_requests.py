@@ -6,6 +6,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
+from dasktune.driver.lease_threads import Threads
 from dasktune.storage import layout
 from dasktune.storage.leases import Leases, SaveRequest
 
@@ -24,15 +25,18 @@ class SaveRequests:
         The driver's name.
     on_written
         Called with the path of each file that is written.
+    threads
+        Where requests are made.
     """
 
-    def __init__(self, leases: Leases, holder: str, on_written: Callable[[str], None]) -> None:
+    def __init__(
+        self, leases: Leases, holder: str, on_written: Callable[[str], None], threads: Threads
+    ) -> None:
         self._leases = leases
         self._holder = holder
         self._on_written = on_written
         self._lock = threading.Lock()
-        # Held during requests: each file is written by one thread at a time.
-        self._writing = threading.Lock()
+        self._writing = threads.lock()  # each file is written by one thread at a time
         self._wanted: dict[str, list[SaveRequest]] = {}
         self._written: dict[str, list[SaveRequest]] = defaultdict(list)
         self._files: dict[str, int] = defaultdict(int)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Protocol
 
@@ -48,6 +49,9 @@ class Threads(Protocol):
 
     def in_turn(self, work: Work) -> None:
         """Do a job after all others that were given here."""
+
+    def lock(self) -> AbstractContextManager[object]:
+        """Return a lock that a job may hold during requests."""
 
     def repeat(self, work: Callable[[], float]) -> None:
         """Do a job again and again; it returns the seconds until the next time."""
@@ -104,6 +108,10 @@ class LeaseThreads:
     def in_turn(self, work: Work) -> None:
         """Do a job after all others that were given here."""
         self._turns.submit(work)
+
+    def lock(self) -> AbstractContextManager[object]:
+        """Return a lock that a job may hold during requests."""
+        return threading.Lock()
 
     def repeat(self, work: Callable[[], float]) -> None:
         """Do a job again and again; it returns the seconds until the next time."""

@@ -66,7 +66,7 @@ class LeaseUpkeep:
         self._clock = clock
         self._lock = threading.Lock()
         self._watched: dict[str, Lease] = {}
-        self._looking = threading.Lock()  # held during requests: one thread looks at a time
+        self._looking = threads.lock()  # one thread looks at a time
         self._poll_seconds = LEASE_POLL_SECONDS[0]
 
     def watch(self, attempt: str, other: Lease) -> None:
@@ -99,7 +99,7 @@ class LeaseUpkeep:
         """Read the save requests of other drivers, and measure how long that takes."""
         self._presence.check()
         began = self._threads.monotonic()
-        paths = self._requests.read(list(self._roots))
+        paths = self._requests.read(sorted(self._roots))
         least, longest = LEASE_POLL_SECONDS
         took = self._threads.monotonic() - began
         self._poll_seconds = min(longest, max(least, took / POLL_SHARE))

@@ -7,7 +7,6 @@ without leases drivers train the same steps twice, and nothing worse happens.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -54,6 +53,8 @@ class Leasing:
         The store's files; by default they are opened again, and tried for a short time only.
     threads
         Where requests are made; by default in threads of this process.
+    holder
+        Name of this driver, which no other has; by default a random one.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Leasing:
         waits: Waits = WAITS,
         files: Files | None = None,
         threads: Threads | None = None,
+        holder: str | None = None,
     ) -> None:
         self.study = study
         self._lease_seconds = waits.lease_seconds
@@ -79,7 +81,7 @@ class Leasing:
         self._keys: dict[str, str] = {}
         self._roots: set[str] = set()
         self._known: set[str] = set()
-        self._knowing = threading.Lock()  # held during requests: one thread learns of a root
+        self._knowing = self._threads.lock()  # one thread learns of a root
         self._alive = clock()
         self._own = OwnLeases(
             self._leases,
@@ -88,9 +90,12 @@ class Leasing:
             presence=self._presence,
             clock=clock,
             waits=waits,
+            holder=holder,
         )
         self.holder = self._own.holder
-        self._requests = SaveRequests(self._leases, self.holder, self._own.note_path)
+        self._requests = SaveRequests(
+            self._leases, self.holder, self._own.note_path, self._threads
+        )
         self._upkeep = LeaseUpkeep(
             self._leases,
             self._own,

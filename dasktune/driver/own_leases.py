@@ -61,6 +61,8 @@ class OwnLeases:
         Gives epoch seconds.
     waits
         How long a lease lasts, and how often it is renewed.
+    holder
+        Name of the driver, which no other has; by default a random one.
 
     Attributes
     ----------
@@ -77,8 +79,9 @@ class OwnLeases:
         presence: StorePresence,
         clock: Callable[[], float],
         waits: Waits = WAITS,
+        holder: str | None = None,
     ) -> None:
-        self.holder = _own_name()
+        self.holder = holder or _own_name()
         self._study = study
         self._leases = leases
         self._threads = threads

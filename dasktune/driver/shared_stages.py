@@ -186,7 +186,7 @@ class SharedStages:
         """Release the leases of attempts that have ended."""
         self._leasing.beat()
         attempts = self._view.attempts
-        for attempt in self._running.keys() - attempts.keys():
+        for attempt in [each for each in self._running if each not in attempts]:
             self._release(attempt)
 
     def holders(self) -> list[str]:

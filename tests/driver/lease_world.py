@@ -11,12 +11,10 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
-from greenlet import getcurrent, greenlet
 
 from dasktune.driver.lease_messages import LeaseMessage
 from dasktune.driver.leases import Leasing
@@ -47,6 +45,7 @@ from dasktune.storage.buffers import Buffer
 from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.files.base import Entry, Parts
 from dasktune.types import Metrics, Step
+from tests.torture.turns import Turns
 from tests.torture.ways import ROOT, State, Ways, metrics_of
 
 SECONDS = 0.003
@@ -126,101 +125,6 @@ class MemoryFiles:
         return iter(
             [Entry(path=path, nbytes=len(self._contents[path]), modified=0.0) for path in there]
         )
-
-
-class Turns:
-    """In the place of a driver's threads: two greenlets, for its questions and for its upkeep."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self.questions: deque[tuple[Callable[[], None], Future[None]]] = deque()
-        self._look: Callable[[], float] = lambda: 0.0
-        self._is_announcing = False
-        self._tasks: dict[str, greenlet] = {}
-
-    # ------------------------------------------------------------ as `Threads`
-
-    def do(self, key: str, work: Callable[[], None], *, is_question: bool = True) -> Future[None]:
-        done: Future[None] = Future()
-        self.questions.append((work, done))
-        return done
-
-    def in_turn(self, work: Callable[[], None]) -> None:
-        while self._is_announcing:
-            self.before_request()
-        self._is_announcing = True
-        work()
-        self._is_announcing = False
-
-    def repeat(self, work: Callable[[], float]) -> None:
-        self._look = work
-
-    def wake(self) -> None:
-        pass
-
-    def wait(self, job: Future[None]) -> None:
-        while not job.done():
-            if getcurrent() is self._tasks.get("questions"):
-                self._answer_next()
-            else:
-                self.before_request()
-        job.result()
-
-    def settle(self) -> None:
-        while self.questions:
-            self._answer_next()
-
-    def pause(self, seconds: float) -> None:
-        self.before_request()
-
-    def monotonic(self) -> float:
-        return self._world.now
-
-    def stop(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-    # ------------------------------------------------------------ the schedule
-
-    def before_request(self) -> None:
-        """Pause a job before its next request: others act."""
-        if getcurrent() in self._tasks.values():
-            self._world.main.switch()
-
-    def answer(self) -> None:
-        """Carry the questions on by one request."""
-        if self.questions or "questions" in self._tasks:
-            self._go_on("questions", self.settle)
-
-    def look(self) -> None:
-        """Carry the upkeep on by one request."""
-        self._go_on("upkeep", self._look)
-
-    @property
-    def is_looking(self) -> bool:
-        return "upkeep" in self._tasks
-
-    @property
-    def is_busy(self) -> bool:
-        return bool(self._tasks or self.questions)
-
-    def _go_on(self, name: str, work: Callable[[], object]) -> None:
-        task = self._tasks.get(name)
-        if task is None:
-            task = self._tasks[name] = greenlet(work)
-        task.switch()
-        if task.dead:
-            del self._tasks[name]
-
-    def _answer_next(self) -> None:
-        if not self.questions:
-            self.before_request()
-            return
-        work, done = self.questions.popleft()
-        work()
-        done.set_result(None)
 
 
 class States:
@@ -366,7 +270,7 @@ class Driver:
         )
         self.dispatcher = Dispatcher(ROOT, options, on_new=self._fill)
         self.view = RunView(self.dispatcher)
-        self.turns = Turns(world)
+        self.turns = Turns(lambda: world.now)
         self.inbox: deque[LeaseMessage] = deque()
         before = self.turns.before_request
         self._leasing = Leasing(
@@ -417,11 +321,10 @@ class Driver:
         if self.is_ending:
             self._end(rng)
             return
-        match rng.choices(("answer", "look", "hear", "work", "listen"), (4, 3, 3, 2, 3))[0]:
-            case "answer":
-                self.turns.answer()
-            case "look":
+        match rng.choices(("request", "hear", "work", "listen"), (7, 3, 2, 3))[0]:
+            case "request":
                 self.turns.look()
+                self.turns.go_on(rng.randrange(1000))
             case "hear":
                 self._turn()
                 if self.inbox:
@@ -438,10 +341,7 @@ class Driver:
 
     def _end(self, rng: random.Random) -> None:
         """Close the leases, once nobody looks after them any more."""
-        if self.turns.is_looking and rng.random() < 0.5:
-            self.turns.look()
-        else:
-            self.turns.answer()
+        self.turns.go_on(rng.randrange(1000))
         if not self.turns.is_busy:
             self.is_gone = self._is_closed
             if not self._is_closed:
@@ -521,7 +421,6 @@ class World:
     drivers: dict[int, Driver] = field(default_factory=dict)
     story: list[object] = field(default_factory=list)
     now: float = 1000.0
-    main: greenlet = field(default_factory=getcurrent)
 
     def run(self) -> None:
         """Run until all drivers have ended."""
