@@ -10,7 +10,7 @@ from figures import Figure, main
 from tests.torture.seeds import many
 
 SEEDS, SHORT_SEEDS = 4000, 200
-RATE = 20
+RATE = 10
 
 
 def measure(short: bool) -> list[Figure]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -13,8 +14,9 @@ from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.save_policy import SavePolicy
 from dasktune.space import Space
 from dasktune.worker.messages import StageProgress, StateSaved
-from tests.torture.driver import Driver, World
+from tests.torture.driver import Driver
 from tests.torture.parts import PARTS
+from tests.torture.study import Study, World
 from tests.torture.ways import State
 from tests.torture.workers import Worker
 
@@ -29,14 +31,15 @@ def nowhere(state: State) -> bool:
 def trained(steps: int = STEPS, save_every: int | None = 2) -> tuple[Driver, Worker]:
     """Return a driver that has heard nothing yet of the only stage, and its worker."""
     options = DispatchOptions(saves=SavePolicy(every=save_every))
-    world = World(
-        lambda: Grid(Space(lr=[0.5]), max_steps=STEPS), options, snapshot_every=1000, parts=PARTS
-    )
-    worker = world.workers["w0"] = Worker("w0", world.store, nowhere, nowhere, 1)
-    driver = Driver(world, lambda order: False)
+    make = partial(Grid, Space(lr=[0.5]), max_steps=STEPS)
+    study = Study(World(PARTS), "study", make, options, snapshot_every=1000)
+    worker = study.workers["w0"] = Worker("w0", study.world.store, nowhere, nowhere, 1)
+    driver = Driver(study)
     driver.begin()
     driver.carry_out()
-    worker.take(0, lambda order: world.ways.of(order.node))
+    driver.turns.settle()
+    driver.hear_of_leases()
+    worker.take(0, lambda order: study.world.ways.of(order.node))
     for _ in range(1 + steps):
         worker.work()
     while worker.writes:
@@ -57,7 +60,7 @@ def test_all_states_are_looked_up_whose_messages_do_not_come() -> None:
         if not isinstance(message, StateSaved):
             driver.hear(message)
     assert known(driver) == (set(), set())
-    driver.world.now += DURABLE_SECONDS
+    driver.study.now += DURABLE_SECONDS
     driver.tick()
     assert known(driver) == ({2, 4}, {1, 2, 3, 4})
     assert driver.is_done
@@ -97,6 +100,8 @@ def test_unreadable_metrics_of_a_state_do_not_end_the_run(
     worker.receipts.clear()
     assert known(driver) == ({2, 4}, set())
     driver.carry_out()
+    driver.turns.settle()
+    driver.hear_of_leases()
     worker.take(0, lambda order: driver.world.ways.of(order.node))
     worker.work()
     for message in worker.outbox:

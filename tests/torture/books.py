@@ -18,6 +18,7 @@ from dasktune.graph.events import (
     Saved,
     SaveMissed,
     Taken,
+    TrainedElsewhere,
     TrainingEnded,
     WorkerLost,
 )
@@ -142,6 +143,9 @@ class Books:
                 self._ever_evicted.add(state)
             case Taken():
                 self._close(event.attempt)
+            case TrainedElsewhere():
+                way = self._ways.of(event.node)
+                self._trained.update(way.states(0, min(event.step, event.node.stop)))
             case WorkerLost():
                 for attempt in list(self._open.pop(event.worker, ())):
                     self._close(attempt)

@@ -7,10 +7,12 @@ from typing import Any
 
 from dasktune.driver.attempts import AttemptLost, Attempts, Following
 from dasktune.driver.history import History
+from dasktune.driver.leases import Leasing
 from dasktune.driver.orders import PendingOrders
 from dasktune.driver.recorder import Recorder
 from dasktune.driver.retention.evict import Evictor
 from dasktune.driver.reuse import KnownStates
+from dasktune.driver.shared_stages import SharedStages
 from dasktune.engine.engine import Engine
 from dasktune.engine.event_log import Record
 from dasktune.engine.outcome import Order, Outcome, with_save_points
@@ -21,6 +23,7 @@ from dasktune.graph.events import Evicted, Saved, StoreCrowded, WorkerLost
 from dasktune.graph.frontier import Frontier
 from dasktune.graph.placement import Placing
 from dasktune.graph.plan import Node, Place, SearchPlan
+from dasktune.storage.leases import Lease
 from dasktune.worker.messages import StageMessage, StageProgress
 from tests.torture.parts import Parts
 
@@ -206,6 +209,52 @@ class EvictsUnwritten(Evictor):
         super().__init__(*arguments, **{**options, "write_down": lambda: None})
 
 
+class LooksAtNoLease(Leasing):
+    def _take_beside_others(self, *arguments: Any) -> tuple[Lease | None, bool]:
+        return None, False
+
+
+def _replace(part: object, **methods: Any) -> None:
+    for name, method in methods.items():
+        setattr(part, name, method)
+
+
+class ListsNoRanges(Leasing):
+    """Writes a heartbeat that names no range of steps."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        write = self._own._object
+        _replace(self._own, _object=lambda expires, _, sees: write(expires, (), sees))
+
+
+class RenewsNothing(Leasing):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        _replace(self._upkeep, _renew=lambda: None)
+
+
+class MeetsNobody(Leasing):
+    """Waits for no other driver to see it."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        _replace(self._own, meet_others=lambda: None)
+
+
+class SendsSecondStageFirst(SharedStages):
+    """Sends a stage without the answer of the stage before it."""
+
+    def _settle(self, order: Any, other: Lease | None) -> Any:
+        return self._decide(order, other)
+
+
+class HearsOfNoEnd(SharedStages):
+    def _changed(self, attempt: str, lease: Lease | None) -> None:
+        if lease is not None and not lease.is_done:
+            super()._changed(attempt, lease)
+
+
 BUGS: dict[str, Parts] = {
     parts.bug: parts
     for parts in (
@@ -232,6 +281,12 @@ BUGS: dict[str, Parts] = {
         Parts(bug="needed-states-evicted", evictor=EvictsNeededStates),
         Parts(bug="evictions-untold", evictor=EvictsUntold),
         Parts(bug="evicted-unwritten", evictor=EvictsUnwritten),
+        Parts(bug="no-lease-looked-at", leasing=LooksAtNoLease),
+        Parts(bug="heartbeat-without-ranges", leasing=ListsNoRanges),
+        Parts(bug="nothing-renewed", leasing=RenewsNothing),
+        Parts(bug="nobody-met", leasing=MeetsNobody),
+        Parts(bug="second-stage-first", sharing=SendsSecondStageFirst),
+        Parts(bug="no-end-received", sharing=HearsOfNoEnd),
     )
 }
 """Parts by the name of the bug that is planted in one of them."""

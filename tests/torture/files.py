@@ -81,6 +81,8 @@ class FailingFiles:
     ----------
     files
         The files.
+    before
+        Called before each request.
 
     Attributes
     ----------
@@ -88,14 +90,16 @@ class FailingFiles:
         How many of the next requests fail.
     """
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, before: Callable[[], None] = lambda: None) -> None:
         self.failures = 0
         self._files = files
+        self._before = before
 
     def __getattr__(self, name: str) -> Callable[..., object]:
         request = getattr(self._files, name)
 
         def try_request(*arguments: object, **options: object) -> object:
+            self._before()
             if self.failures > 0:
                 self.failures -= 1
                 raise OSError("the simulated store does not answer")

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from dasktune.driver.attempts import Attempts
 from dasktune.driver.history import History
+from dasktune.driver.leases import Leasing
 from dasktune.driver.orders import PendingOrders
 from dasktune.driver.recorder import Recorder
 from dasktune.driver.retention.evict import Evictor
 from dasktune.driver.reuse import KnownStates
+from dasktune.driver.shared_stages import SharedStages
 from dasktune.engine.engine import Engine
 from dasktune.graph.dispatch import Dispatcher
 
@@ -33,6 +35,8 @@ class Parts:
     recorder: type[Recorder] = Recorder
     orders: type[PendingOrders] = PendingOrders
     evictor: type[Evictor] = Evictor
+    leasing: type[Leasing] = Leasing
+    sharing: type[SharedStages] = SharedStages
 
 
 PARTS = Parts()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from dasktune.algos import (
@@ -48,7 +48,10 @@ FAULTS = {
     "scheduler": "the scheduler is gone, and all workers: they save, and nobody hears of it",
     "evict": "states are evicted, and the engine receives that",
     "lose": "a state that was durable is gone from the store, and nobody says so",
-    "lease": "another driver trains a stage, and may die on the way",
+    "lease": "a driver of another study arrives, which trains some of the same steps",
+    "vanish": "the driver of the other study dies, with its workers, and never comes back",
+    "store": "the store does not answer a driver, or takes long",
+    "suspend": "a driver does nothing for a while: its leases may end",
     "save": "a worker saves where nobody asked it to",
     "break": "whatever a worker trains raises from now on, while others are well",
 }
@@ -63,6 +66,16 @@ SPACES = (
     ),
 )
 """What configurations are drawn from: they share much of their ways."""
+
+OTHER_SPACES = (
+    Space(lr=[Constant(0.5), MultiStep(0.5, [1], gamma=0.5), MultiStep(0.5, [3], gamma=0.1)]),
+    Space(lr=[Constant(0.5), Piecewise([0.5, 0.25], boundaries=[5])], batch=[1, 2]),
+    Space(
+        lr=[Warmup(2, 0.5) >> Constant(0.5), Warmup(2, 0.5) >> Constant(0.1)],
+        momentum=[0.0, Piecewise([0.0, 0.9], boundaries=[4])],
+    ),
+)
+"""Spaces of the second study, which leave the ways of the first one elsewhere."""
 
 Make = Callable[[Space, int, random.Random], Callable[[], Tuner]]
 """Returns what makes a tuner, given a space, a seed for it, and what decides the rest."""
@@ -159,17 +172,48 @@ TUNERS = {**ORDERLY, **EAGER}
 """All by name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
-    """One study, and what may go wrong in it."""
+OFFSETS = (0.0, 0.0, -4.0, 4.0)
+"""Seconds by which the clock of the second driver may be ahead."""
 
-    seed: int
+SHARED = ("lease", "pause", "receipt", "repeat", "save", "cloud")
+"""Faults after which all steps that were trained twice are reported."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A study: its tuner, and the workers of its drivers.
+
+    Attributes
+    ----------
+    offset
+        Seconds by which the clock of its drivers is ahead of the world's.
+    """
+
+    name: str
     tuner: str
     make: Callable[[], Tuner]
     options: DispatchOptions
     workers: int
     report_every: int
     snapshot_every: int
+    offset: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Studies, and what may go wrong in them.
+
+    Attributes
+    ----------
+    plan
+        The study that begins.
+    other
+        The study that arrives later, if the fault ``lease`` happens.
+    """
+
+    seed: int
+    plan: Plan
+    other: Plan
     faults: tuple[str, ...]
     most_faults: int
     parts: Parts = PARTS
@@ -178,26 +222,45 @@ class Scenario:
     def of(cls, seed: int, parts: Parts = PARTS) -> Scenario:
         """Return the scenario of a seed, with one of its parts replaced for a planted bug."""
         rng = random.Random(seed)
-        name = rng.choice(list(TUNERS))
-        space = rng.choice(SPACES)
-        made = TUNERS[name](space, rng.randrange(8), rng)()
-        options = DispatchOptions(
-            saves=SavePolicy(every=rng.choice((None, None, 2, 3)), at_changes=rng.random() < 0.5),
-            lookahead_seconds=rng.choice((0.0, 2.0)),
-            merge=rng.random() < 0.85,
-        )
+        number = rng.randrange(len(SPACES))
+        report_every, most = rng.choice((1, 1, 2)), rng.choice((0, 2, 4, 8, 12))
         share = rng.choice((0.1, 0.5, 0.5))
         faults = tuple(name for name in FAULTS if rng.random() < share)
+        if rng.random() < 0.25:
+            faults, most = tuple(name for name in SHARED if rng.random() < 0.9), most + 2
+        first = _plan("first", SPACES[number], rng, report_every, most)
+        space = rng.choice((SPACES, OTHER_SPACES))[number]
+        second = _plan("second", space, rng, report_every, most)
+        merges = replace(second.options, merge=True)
+        second = replace(second, options=merges, offset=rng.choice(OFFSETS))
         return cls(
-            seed=seed,
-            tuner=name,
-            # A copy is made ten times as fast as a tuner is.
-            make=partial(pickle.loads, pickle.dumps(made)),
-            options=options,
-            workers=rng.randint(1, 3),
-            report_every=rng.choice((1, 1, 2)),
-            snapshot_every=rng.choice((1, 4, 1000)),
-            faults=faults,
-            most_faults=rng.choice((0, 2, 4, 8, 12)),
-            parts=parts,
+            seed=seed, plan=first, other=second, faults=faults, most_faults=most, parts=parts
         )
+
+
+def _plan(
+    study: str, space: Space, rng: random.Random, report_every: int, most_faults: int
+) -> Plan:
+    tuner = rng.choice(list(TUNERS))
+    made = TUNERS[tuner](space, rng.randrange(8), rng)()
+    return Plan(
+        name=study,
+        tuner=tuner,
+        # A copy is made ten times as fast as a tuner is.
+        make=partial(pickle.loads, pickle.dumps(made)),
+        options=_options(rng, most_faults),
+        workers=rng.randint(1, 3),
+        report_every=report_every,
+        snapshot_every=rng.choice((1, 4, 1000)),
+    )
+
+
+def _options(rng: random.Random, most_faults: int) -> DispatchOptions:
+    return DispatchOptions(
+        saves=SavePolicy(every=rng.choice((None, None, 2, 3)), at_changes=rng.random() < 0.5),
+        lookahead_seconds=rng.choice((0.0, 2.0)),
+        merge=rng.random() < 0.85,
+        # What kills its workers is told from a stage that was unlucky as often as workers die for
+        # other reasons, and once because it ended just before the next one killed them.
+        losses_allowed=most_faults + 1,
+    )

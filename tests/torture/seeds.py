@@ -15,7 +15,14 @@ from tests.torture.parts import PARTS, Parts
 from tests.torture.run import Torture
 from tests.torture.scenario import Scenario
 
-QUIET = ("driver.attempts", "driver.recorder", "driver.leases", "driver.retention.evict")
+QUIET = (
+    "driver.attempts",
+    "driver.recorder",
+    "driver.lease_threads",
+    "driver.look_ups",
+    "driver.shared_stages",
+    "driver.retention.evict",
+)
 """Parts that log injected faults."""
 
 CHUNK = 200

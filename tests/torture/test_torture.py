@@ -37,7 +37,7 @@ def test_torture_of_right_code_finds_no_violation() -> None:
     happened = Counter(name for one in findings for name in one.faults)
     assert {*happened} == {*FAULTS} - {"raise", "poison"}
     assert min(happened.values()) > 10
-    assert {one.scenario.tuner for one in findings} == {*TUNERS}
+    assert {one.scenario.plan.tuner for one in findings} == {*TUNERS}
 
 
 @pytest.mark.slow
@@ -85,6 +85,8 @@ def test_several_processes_find_the_same() -> None:
 
 def test_broken_workers_fail_no_trial_while_one_is_well() -> None:
     for seed in range(100):
-        scenario = replace(Scenario.of(seed), faults=("break",), workers=3, most_faults=12)
+        scenario = Scenario.of(seed)
+        plan = replace(scenario.plan, workers=3)
+        scenario = replace(scenario, plan=plan, faults=("break",), most_faults=12)
         finding = torture(scenario)
         assert finding.problem is None, f"seed {seed}: {finding.problem}"

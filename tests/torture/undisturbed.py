@@ -14,7 +14,7 @@ from dasktune.types import (
     Stop,
     TrialState,
 )
-from tests.torture.driver import OBJECTIVE
+from tests.torture.study import OBJECTIVE
 from tests.torture.ways import Way, metrics_of, root_of
 from tests.torture.workers import Raises
 

@@ -7,7 +7,7 @@ way, before or after. A worker that is *cut off* goes on, and nobody hears it in
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -75,10 +75,18 @@ class Worker:
         See `Raises`.
     report_every
         Steps between two reports.
+    trained
+        Counts each step by the state that it makes.
     """
 
     def __init__(
-        self, name: str, store: Store, raises: Raises, dies: Raises, report_every: int
+        self,
+        name: str,
+        store: Store,
+        raises: Raises,
+        dies: Raises,
+        report_every: int,
+        trained: Counter[State] | None = None,
     ) -> None:
         self.name = name
         self.inbox: list[RunStage | SavePoint | StopStage] = []
@@ -96,6 +104,7 @@ class Worker:
         self._raises = raises
         self._dies = dies
         self._report_every = report_every
+        self._trained = Counter[State]() if trained is None else trained
         self._warm: State | None = None
         self._save_is_due = False
         self._past: dict[str, tuple[str, Step]] = {}
@@ -249,6 +258,7 @@ class Worker:
             self.receipts.append(StageEnded(attempt=attempt, step=step, status="failed", at=0.0))
             return
         job.position += 1
+        self._trained[state] += 1
         self._warm = state
         control = self._controls.get(order.attempt)
         stopped = control is not None and self._is_at_stop(job)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from dasktune.errors import CorruptCheckpointError
 from dasktune.storage.checkpoints import CheckpointStore, Commit
@@ -55,3 +55,28 @@ class Store:
     def has(self, key: str) -> bool:
         """Whether a key has a commit that can be read."""
         return key in self.checkpoints.commits([key])
+
+
+class SharedStore(CheckpointStore):
+    """The store as the evictor of one driver has it.
+
+    Parameters
+    ----------
+    store
+        The store.
+    on_removed
+        Called with each state that is removed.
+    """
+
+    def __init__(self, store: Store, on_removed: Callable[[State], None]) -> None:
+        super().__init__(store.checkpoints.url, files=store.files)
+        self._states = store
+        self._on_removed = on_removed
+
+    def discard(self, key: str, *, attempt: str | None = None) -> bool:
+        """Remove a checkpoint."""
+        state = self._states.load(key)
+        is_removed = super().discard(key, attempt=attempt)
+        if is_removed and state is not None:
+            self._on_removed(state)
+        return is_removed
