@@ -93,9 +93,7 @@ class Leasing:
             holder=holder,
         )
         self.holder = self._own.holder
-        self._requests = SaveRequests(
-            self._leases, self.holder, self._own.note_path, self._threads
-        )
+        self._requests = SaveRequests(self._leases, self.holder, self._own.note_path, self._threads)
         self._upkeep = LeaseUpkeep(
             self._leases,
             self._own,
