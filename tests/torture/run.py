@@ -83,7 +83,7 @@ class Torture:
                 there.append(site)
             elif site.plan.name not in self._ended:
                 self._ended.add(site.plan.name)
-                site.end()
+                site.end(frozenset(self.faults))
         return there
 
     def _arrive(self, plan: Plan) -> None:

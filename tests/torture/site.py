@@ -96,10 +96,17 @@ class Site:
         for _ in range(int(self._rng.random() * 8)):
             turns.go_on(int(self._rng.random() * 60))
 
-    def end(self) -> None:
+    def end(self, faults: frozenset[str]) -> None:
         """End the run, once it is done."""
-        if not self.is_gone:
-            self.driver.close()
+        if self.is_gone:
+            return
+        self.driver.flush_all()
+        # Where messages with metrics are lost, and then the store does not answer the look-up, the
+        # state may be evicted, and with it metrics that no tuner has asked for.
+        if "lose" not in faults and not {"evict", "store"} <= faults:
+            # What no driver heard of is found in the store by whoever opens the study next.
+            self._check_metrics(Driver(self.study))
+        self.driver.close()
 
     def _way(self, order: RunStage) -> Way:
         return self.world.ways.of(order.node)
@@ -252,9 +259,6 @@ class Site:
             merge = plan.options.merge
             expected = undisturbed(plan.make(), self._trainer.always_fails, merge=merge)
             check(results == expected, f"trials are {results}, undisturbed {expected}")
-        if "lose" not in faults:
-            # What no driver heard of is found in the store by whoever opens the study next.
-            self._check_metrics(Driver(self.study))
 
     def _check_stages(self, faults: frozenset[str]) -> None:
         """Check that the rows of stages add up to the steps that the engine has counted.
