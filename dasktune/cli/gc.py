@@ -23,7 +23,7 @@ from dasktune.graph.plan import Node
 from dasktune.graph.view import RunView
 from dasktune.report.formats import duration, percent, printable
 from dasktune.results.keep import keep_of, kept_keys
-from dasktune.results.results import objective_of, seeded_key_of
+from dasktune.results.results import alone_key_of, objective_of, seeded_key_of
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
@@ -371,10 +371,15 @@ class _Appraisal:
 def _view_of(row: StudyRow, trials: Iterable[TrialRecord], database: Database) -> RunView:
     """Return the view of a study at rest, with its trials and the measured time of its steps."""
     options = DispatchOptions(merge=bool(row.spec.get("merge")))
-    dispatcher = Dispatcher(row.root, options, seeded_key=seeded_key_of(row))
+    dispatcher = Dispatcher(
+        row.root, options, seeded_key=seeded_key_of(row), alone_key=alone_key_of(row)
+    )
     for trial in trials:
         if trial.was_trained_here:
-            dispatcher.register(trial.number, trial.sequences, trial.max_steps, seed=trial.seed)
+            dispatcher.register(
+                *(trial.number, trial.sequences, trial.max_steps, trial.seed),
+                is_alone=trial.alone is not None,
+            )
     spans = [
         (stage.steps, stage.ended - stage.started)
         for stage in database.stages(row.id)

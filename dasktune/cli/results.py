@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,12 +45,14 @@ def ranking(trials: Iterable[Trial], direction: Direction) -> list[Trial]:
 
 def as_text(study: Study, trials: Sequence[Trial]) -> str:
     """Return the results of a study as text."""
+    summary = study.summary()
+    withdrawn = summary["withdrawn"]["trials"]
     if len(study.objective.metrics) > 1:
-        best = _front(study)
+        best = _front(study, withdrawn)
     else:
-        best = _best(study, ranking(trials, study.direction))
-    parts = [*best, *_failures(failed(trials)), savings_line(study.summary())]
-    differences = study.summary()["audits"]["differences"]
+        best = _best(study, ranking(trials, study.direction), withdrawn)
+    parts = [*best, *_failures(failed(trials)), savings_line(summary)]
+    differences = summary["audits"]["differences"]
     parts += ["\n".join(map(printable, text.splitlines())) for text in differences]
     if study.ending:
         parts.append(f"ended: {study.ending}")
@@ -118,26 +120,32 @@ def shown(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else printable(str(value))
 
 
-def _best(study: Study, ranked: Sequence[Trial]) -> list[str]:
+def _best(study: Study, ranked: Sequence[Trial], withdrawn: Collection[int]) -> list[str]:
     if not ranked:
         return ["no trial has a finite value"]
     best = ranked[0]
     lines = [
-        f"best {study.metric}: {shown(best.value)} (trial {best.number}, {best.steps:,} steps)",
+        f"best {study.metric}: {shown(best.value)} (trial {best.number}, {best.steps:,} steps)"
+        + (", rests on a withdrawn metric" if best.number in withdrawn else ""),
         *_params(best.params),
     ]
     if len(ranked) == 1:
         return lines
     header = ["trial", study.metric, "steps", "state", *best.params]
     rows = [
-        [trial.number, trial.value, trial.steps, trial.state.value]
+        [trial.number, trial.value, trial.steps, _state(trial, withdrawn)]
         + [_cut(shown(trial.params.get(name, ""))) for name in best.params]
         for trial in ranked[:MOST_TRIALS]
     ]
     return [*lines, "", *table(header, rows), ""]
 
 
-def _front(study: Study) -> list[str]:
+def _state(trial: Trial, withdrawn: Collection[int]) -> str:
+    state = trial.state.value
+    return f"{state}, withdrawn" if trial.number in withdrawn else state
+
+
+def _front(study: Study, withdrawn: Collection[int]) -> list[str]:
     """Return a table of the Pareto front: no other trial beats these in every metric."""
     front = study.best_trials
     if not front:
@@ -145,7 +153,7 @@ def _front(study: Study) -> list[str]:
     metrics = study.objective.metrics
     header = ["trial", *metrics, "steps", "state", *front[0].params]
     rows = [
-        [trial.number, *(trial.values or ()), trial.steps, trial.state.value]
+        [trial.number, *(trial.values or ()), trial.steps, _state(trial, withdrawn)]
         + [_cut(shown(trial.params.get(name, ""))) for name in front[0].params]
         for trial in front[:MOST_TRIALS]
     ]

@@ -73,9 +73,10 @@ def run(
 ) -> None:
     """Run a study; go on where it was interrupted.
 
-    Exit code 1 if a trial failed. Ctrl-C saves what runs first, as the end by a limit does;
-    the same command goes on, after a limit with a larger one. Where it runs, dasktune.toml
-    beside FILE may say: [run] has flags of this command, [slurm] what its jobs need.
+    Exit code 1 if a trial failed or rests on a withdrawn metric. Ctrl-C saves what runs first, as
+    the end by a limit does; the same command goes on, after a limit with a larger one. Where it
+    runs, dasktune.toml beside FILE may say: [run] has flags of this command, [slurm] what its
+    jobs need.
     """
     from dasktune.cli.target import place_of
     from dasktune.engine.limits import Limits
@@ -118,7 +119,8 @@ def _print_results(study: Study, page: Path | None, *, as_json: bool) -> int:
         typer.echo(as_text(study, trials))
         if page is not None:
             typer.echo(f"report: {page}")
-    return FAILED if failed(trials) else DONE
+    is_wrong = failed(trials) or study.summary()["withdrawn"]["trials"]
+    return FAILED if is_wrong else DONE
 
 
 def _optimize(study: Study, optimize: Callable[..., None], client: Connecting) -> None:

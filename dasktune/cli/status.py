@@ -27,6 +27,7 @@ from dasktune.driver.run_status import RunStatus
 from dasktune.errors import ConfigurationError, unknown
 from dasktune.report.formats import duration, printable
 from dasktune.results.results import objective_of
+from dasktune.results.withdrawn import Withdrawn, withdrawn_of
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import RunRow, StudyRow
 from dasktune.study.config import default_database
@@ -61,6 +62,8 @@ class StudyStatus:
         Steps that checks and audits have trained, in no other figure.
     audits
         The results of audits of resumed stages.
+    withdrawn
+        The results that rest on withdrawn metrics.
     stages
         Number of ended stages, by how they ended.
     last_activity
@@ -87,6 +90,7 @@ class StudyStatus:
     steps_repeated: int
     steps_audited: int
     audits: AuditFigures
+    withdrawn: Withdrawn
     stages: Mapping[str, int]
     last_activity: float
     read_at: float
@@ -123,9 +127,10 @@ class StudyStatus:
         lines = [
             printable(f"{self.study} ({self.direction} {self.metric})"),
             f"  trials  {_counts(self.trials)}",
-            f"  best    {_best_text(self.best)}",
+            f"  best    {_best_text(self.best, self.withdrawn)}",
             f"  steps   {self.steps_executed:,} trained of {self.steps_requested:,} asked for"
             + (f", {self.steps_repeated:,} of them repeated" if self.steps_repeated else "")
+            + (f", {self.withdrawn.steps:,} of them withdrawn" if self.withdrawn.steps else "")
             + (f", {self.steps_audited:,} more by checks and audits" if self.steps_audited else ""),
             f"  stages  {_counts(self.stages)}",
             *self._audit_lines(),
@@ -156,6 +161,8 @@ class StudyStatus:
             yield f"  audits  {text}"
         for difference in self.audits.differences:
             yield from (f"{'':10}{printable(line)}" for line in difference.splitlines())
+        if text := str(self.withdrawn):
+            yield f"{'':10}{text}"
 
     def _driver_lines(self) -> list[str]:
         """Return the lines about the driver and its workers."""
@@ -282,6 +289,7 @@ def _status(database: Database, row: StudyRow) -> StudyStatus:
         steps_repeated=figures.steps_repeated,
         steps_audited=history.steps_audited,
         audits=figures_of(history),
+        withdrawn=withdrawn_of(history, lambda: history.trials().values()),
         stages=dict(figures.stages),
         last_activity=max(row.created, figures.last_end or 0.0),
         read_at=now,
@@ -315,10 +323,12 @@ def _best(database: Database, study_id: int, direction: Direction) -> dict[str, 
     }
 
 
-def _best_text(best: Mapping[str, object] | None) -> str:
+def _best_text(best: Mapping[str, object] | None, withdrawn: Withdrawn) -> str:
     if best is None:
         return "none yet"
-    return f"{shown(best['value'])} (trial {best['number']}, {best['steps']} steps)"
+    text = f"{shown(best['value'])} (trial {best['number']}, {best['steps']} steps)"
+    is_withdrawn = best["number"] in withdrawn.trials
+    return f"{text}, rests on a withdrawn metric" if is_withdrawn else text
 
 
 def _counts(counts: Mapping[str, int]) -> str:

@@ -1,13 +1,18 @@
-"""The notes that audits leave in a study: how many there were, and what they found."""
+"""The notes that audits leave in a study: how many there were, and what they found.
+
+After a difference the study does not merge any more. Its notes say so, also to later runs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from dasktune.driver.history import AUDITED, History
 from dasktune.engine.event_log import Record
+from dasktune.errors import TrainerError
 from dasktune.graph.audits import AuditCounts
+from dasktune.logs import trials_text
 from dasktune.types import Step
 
 AUDIT_FAILED = "audit failed"
@@ -15,6 +20,14 @@ AUDIT_FAILED = "audit failed"
 
 RESUMES = "resumes"
 """Kind of the note that a run with audits leaves at its end."""
+
+
+MOST_TRIALS = 20
+"""Trials that a text names."""
+
+
+class AuditDifferenceError(TrainerError):
+    """An audit found a difference, which is recorded: the study must not merge any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +90,21 @@ class AuditFigures:
             )
         if self.not_run:
             yield f"{self.not_run:,} {'more drawn and not done' if audited else 'drawn'}"
+
+
+def named(trials: Iterable[int]) -> str:
+    """Return trial numbers in words, of many only the first."""
+    numbers = list(trials)
+    more = len(numbers) - MOST_TRIALS
+    return trials_text(numbers[:MOST_TRIALS]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def differences_of(history: History) -> list[Record]:
+    """Return the notes of audits that found a difference, oldest first.
+
+    A study that has any does not merge.
+    """
+    return [note for note in _audits_of(history) if note["audit"] == "differs"]
 
 
 def figures_of(history: History) -> AuditFigures:

@@ -14,7 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dasktune.driver.audit_notes import AUDIT_FAILED, RESUMES, AuditFailure
+from dasktune.driver.audit_notes import (
+    AUDIT_FAILED,
+    RESUMES,
+    AuditDifferenceError,
+    AuditFailure,
+    named,
+)
 from dasktune.driver.history import AUDITED
 from dasktune.engine.timeouts import RESULT_SECONDS
 from dasktune.errors import StorageError, TrainerError
@@ -29,7 +35,6 @@ from dasktune.graph.audits import (
 )
 from dasktune.graph.events import RunStage
 from dasktune.graph.view import RunView
-from dasktune.logs import trials_text
 from dasktune.worker.job import AuditSpec, StageSpec
 from dasktune.worker.messages import (
     AuditEnded,
@@ -52,9 +57,6 @@ INCOMPARABLE = (
 
 MOST_LOST = 2
 """Lost workers with an audit, after which a run begins no more audits: these may be the reason."""
-
-MOST_TRIALS = 20
-"""Trials that an error names."""
 
 
 class Submitter(Protocol):
@@ -216,8 +218,10 @@ class Audits:
 
         Raises
         ------
-        TrainerError
+        AuditDifferenceError
             If an audit found a difference: it is recorded, and the run must not go on.
+        TrainerError
+            If it could not be recorded.
         """
         for name, running in list(self._running.items()):
             if running.future.done():
@@ -280,8 +284,10 @@ class Audits:
 
         Raises
         ------
-        TrainerError
+        AuditDifferenceError
             If it found a difference.
+        TrainerError
+            If that could not be recorded.
         """
         status = "dropped" if receipt is None else receipt.status
         steps = 0 if receipt is None else receipt.steps
@@ -301,26 +307,24 @@ class Audits:
         if receipt is not None and status == "incomparable":
             path, reason = receipt.differences[0]
             logger.warning("worker %s %s: %s: %s", running.worker, INCOMPARABLE, path, reason)
-        text = ""
+        text, resting = "", {}
         if receipt is not None and status == "differs":
-            resting = resting_on(self._view.plan, running.audit.resumed)
-            text = failure_text(running.audit, receipt, resting)
+            resumed = running.audit.resumed
+            trials = resting_on(self._view.plan, resumed)
+            text = failure_text(running.audit, receipt, trials)
+            resting = {"trials": trials, "after": resumed.start}
+        problem = f"{self._trainer} must resume exactly for its trials to be merged"
         try:
-            self._note(AUDITED, run=self._run, audit=status, steps=steps, text=text)
+            self._note(AUDITED, run=self._run, audit=status, steps=steps, text=text, **resting)
             if text:
                 self._fail(AuditFailure(text=text, steps=steps))
         except StorageError as error:
             if not text:
                 raise
-            raise self._failure(text) from error  # it is written down nowhere else
+            # It is written down nowhere else; and no run may go on from what is not recorded.
+            raise TrainerError(f"{problem}. {text}") from error
         if text:
-            raise self._failure(text)
-
-    def _failure(self, text: str) -> TrainerError:
-        return TrainerError(
-            f"{self._trainer} must resume exactly for its trials to be merged: mend it, or use "
-            f"merge=False, or allow_failed_check=True. {text}"
-        )
+            raise AuditDifferenceError(f"{problem}. {text}")
 
     def _running_on(self, workers: Collection[str]) -> list[_Running]:
         return [running for running in self._running.values() if running.worker in workers]
@@ -380,14 +384,13 @@ def failure_text(audit: Audit, receipt: AuditEnded, trials: list[int]) -> str:
     """
     start, resumed = audit.way.start, audit.resumed.start
     began = f"the stored state after step {start}" if start else "the beginning"
-    more = len(trials) - MOST_TRIALS
-    named = trials_text(trials[:MOST_TRIALS]) + (f" and {more:,} more" if more > 0 else "")
     return "\n".join(
         [
             f"{AUDIT_FAILED}: steps {start + 1} to {receipt.step}, trained again from {began}, are "
             "not what is stored",
             *(f"- {path}: {reason}" for path, reason in receipt.differences),
-            f"what rests on the state after step {resumed}, from which a stage resumed: {named}",
+            f"what rests on the state after step {resumed}, from which a stage resumed: "
+            f"{named(trials)}",
         ]
     )
 

@@ -22,6 +22,7 @@ from distributed import Client
 import dasktune
 from dasktune.cluster.workers import pool_of
 from dasktune.driver import prometheus
+from dasktune.driver.audit_notes import AuditDifferenceError
 from dasktune.driver.recorder import Recorder
 from dasktune.driver.run_status import RunCounts, RunStatus
 from dasktune.driver.waiting import Delays, Surroundings, in_words, waits_of
@@ -295,4 +296,6 @@ def _ending_of(error: BaseException | None) -> tuple[str, str] | None:
         return None
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", ""
+    if isinstance(error, AuditDifferenceError):
+        return "interrupted", "an audit found a difference"
     return "failed", redacted(traceback.format_exception_only(error)[-1].strip())

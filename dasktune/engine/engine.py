@@ -29,7 +29,7 @@ from dasktune.engine.event_log import (
 )
 from dasktune.engine.outcome import Order, Outcome, RunPrediction
 from dasktune.engine.session import Session, after_last_snapshot
-from dasktune.engine.trials import TrialRecord
+from dasktune.engine.trials import Alone, TrialRecord
 from dasktune.errors import ConfigurationError, InternalError, unknown
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import Deliver, Event, Evicted, FailTrial, Instruction, Saved
@@ -67,6 +67,9 @@ class Engine:
         The study's trials so far; new ones are added to it.
     fails_on_nan
         Whether a value that is NaN or infinite ends its trial as a failure.
+    trains_alone
+        Whether trials are trained alone from now on: their trainer does not resume exactly. Those
+        that have ended stay as they are.
     snapshot_every
         Records of a tuner between two snapshots of it, or as many as it has trials if those
         are more: so that a snapshot's share of the cost of a record does not grow.
@@ -79,6 +82,7 @@ class Engine:
         objective: Objective,
         trials: dict[int, TrialRecord],
         fails_on_nan: bool = False,
+        trains_alone: bool = False,
         snapshot_every: int = SNAPSHOT_EVERY,
     ) -> None:
         self._dispatcher = dispatcher
@@ -90,6 +94,7 @@ class Engine:
         self.own_workers = 0
         """Number of trials that a loop of the user trains side by side."""
         self._fails_on_nan = fails_on_nan
+        self._trains_alone = trains_alone
         self._snapshot_every = snapshot_every
         self._session: Session | None = None
         self._clock_before = 0.0
@@ -534,9 +539,7 @@ class Engine:
         for local, request in sorted(session.requests.items()):
             trial = self.trials[session.numbers[local]]
             ahead = tuple(step for step in request.reports if step > trial.steps)
-            self._todo.extend(
-                self._dispatcher.extend(trial.number, request.until, request.priority, now, ahead)
-            )
+            self._extend(trial, replace(request, reports=ahead), now)
         for local in sorted(session.questions):
             number = session.numbers[local]
             if self.trials[number].state.is_finished:
@@ -572,23 +575,37 @@ class Engine:
             point=decision.point,
             domains=decision.domains,
             seed=decision.seed,
+            alone=Alone() if self._trains_alone else None,
         )
         self._changed[number] = None
         self._make_known(self.trials[number])
 
     def _make_known(self, trial: TrialRecord) -> None:
-        register = self._dispatcher.register
-        self._todo.extend(register(trial.number, trial.sequences, trial.max_steps, seed=trial.seed))
+        instructions = self._dispatcher.register(
+            *(trial.number, trial.sequences, trial.max_steps, trial.seed),
+            is_alone=trial.alone is not None,
+        )
+        self._todo.extend(instructions)
+
+    def _extend(self, trial: TrialRecord, request: Extend, now: float) -> None:
+        """Ask the dispatcher for training, of a trial by itself if all are from now on."""
+        dispatcher = self._dispatcher
+        if self._trains_alone and trial.alone is None:
+            path = trial.number, trial.sequences, trial.max_steps, trial.seed
+            trial.alone = Alone(told=trial.steps, trained=dispatcher.separate(*path))
+            self._changed[trial.number] = None
+        instructions = dispatcher.extend(
+            trial.number, request.until, request.priority, now, request.reports
+        )
+        self._todo.extend(instructions)
 
     def _carry_out(self, session: Session, decision: Decision, now: float) -> list[Instruction]:
         """Pass a decision on to the dispatcher."""
         dispatcher = self._dispatcher
         match decision:
             case Extend():
-                number = session.numbers[decision.trial]
-                return dispatcher.extend(
-                    number, decision.until, decision.priority, now, decision.reports
-                )
+                self._extend(self.trials[session.numbers[decision.trial]], decision, now)
+                return []
             case Stop():
                 return dispatcher.stop(session.numbers[decision.trial], now)
             case Rank():

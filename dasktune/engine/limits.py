@@ -141,7 +141,11 @@ class Meter:
         )
         if seconds - self._saved_at >= self._save_seconds:
             self._saved_at = seconds
-            self._save(self.of_this_run)
+            self.save()
+
+    def save(self) -> None:
+        """Save what this run has used so far."""
+        self._save(self.of_this_run)
 
     def see(self, metrics: Metrics) -> None:
         """Update the best loss with the metrics of any step, if they hold the study's metrics."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import fmean, stdev
 from typing import TypeVar
 
@@ -15,6 +15,22 @@ from dasktune.types import Direction, Metrics, Objective, Sequences, Step, Trial
 
 ADDED = -1
 """Stands for the tuner of trials that were added with their results."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """The trial is trained alone, always from step 0: its trainer does not resume exactly.
+
+    Parameters
+    ----------
+    told
+        Steps of its last report before.
+    trained
+        Last step of it that was trained before.
+    """
+
+    told: Step = 0
+    trained: Step = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,6 +61,8 @@ class TrialRecord:
         What was sampled by coordinate of the space, and what each coordinate may be; JSON.
     seed
         Added to the study's training seed.
+    alone
+        Since when it is trained alone; None if it shares steps with other trials.
     """
 
     number: int
@@ -63,6 +81,7 @@ class TrialRecord:
     point: Mapping[str, Value] = field(default_factory=dict)
     domains: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     seed: int = 0
+    alone: Alone | None = None
 
     @property
     def value(self) -> float | None:
@@ -91,6 +110,7 @@ class TrialRecord:
             "user_attrs": self.user_attrs,
             "values": None if self.values is None else list(self.values),
             "max_steps": self.max_steps,
+            **({} if self.alone is None else {"alone": asdict(self.alone)}),
         }
 
     def lasting_json(self) -> dict[str, object]:
@@ -124,11 +144,13 @@ class TrialRecord:
         try:
             fields = dict(document)
             sequences, values = fields.pop("sequences"), fields.pop("values")
+            alone = fields.pop("alone", None)
             return cls(
                 number=number,
                 state=TrialState(state),
                 steps=steps,
                 values=tuple(values) if isinstance(values, list) else None,
+                alone=None if alone is None else Alone(**alone),  # type: ignore[arg-type]
                 sequences={name: sequence_from_json(item) for name, item in sequences.items()},  # type: ignore[attr-defined]
                 **fields,  # type: ignore[arg-type]
             )

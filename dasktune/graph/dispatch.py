@@ -115,11 +115,12 @@ class Dispatcher:
         Returns
         -------
         int
-            Number of its trained steps that no other trial shares: they are of no use any more.
+            The last of its steps that was trained before, as far as is known; 0 if none was.
         """
-        freed = self.plan.remove(trial)
+        nodes = self.plan.remove(trial)
         self.plan.register(trial, sequences, max_steps, seed, is_alone=True)
-        return sum(max(0, self.frontier.work(node).trained - node.start) for node in freed)
+        reached = [(self.frontier.work(node).trained, node.start) for node in nodes]
+        return max((step for step, start in reached if step > start), default=0)
 
     def extend(
         self,

@@ -309,14 +309,12 @@ class SearchPlan:
         return leaf
 
     def remove(self, trial: int) -> list[Node]:
-        """Forget a trial; return its nodes through which no other trial passes.
-
-        The nodes stay, with all that is known of them.
-        """
-        path = self.paths.pop(trial)
-        for node in path.leaf.up():
+        """Forget a trial; return its nodes, which stay with all that is known of them."""
+        nodes = self.nodes_of(trial)
+        del self.paths[trial]
+        for node in nodes:
             node.passing -= 1
-        return [node for node in path.leaf.up() if not node.passing]
+        return nodes
 
     def node_at(self, trial: int, step: Step) -> Node:
         """Return the trial's node that holds `step`: start < step <= stop."""

@@ -28,7 +28,7 @@ from dasktune.report.svg import Svg, marks_css
 from dasktune.report.tree_layout import layout
 from dasktune.report.tree_svg import described, draw_tree
 from dasktune.results.prediction import INTERVALS, TrialPrediction
-from dasktune.results.summary import Summary, savings_line
+from dasktune.results.summary import Summary, savings_line, withdrawn_text
 from dasktune.storage.database.schema import StageRow
 from dasktune.types import Direction, Step, TrialState, ValueFunction
 
@@ -160,6 +160,7 @@ def render(content: Content) -> str:
         content=content,
         summary=content.summary,
         savings=savings_line(content.summary),
+        withdrawn=withdrawn_text(content.summary),
         states=Counter(trial.state.value for trial in content.trials),
         best=rows[0] if rows else None,
         names=names,
@@ -202,6 +203,10 @@ def amounts(summary: Summary) -> list[Amount]:
     ]
     if beyond := summary["steps_beyond"]:
         bars.insert(-1, ("beyond", "of those, more than were asked for in the end", beyond, "k1"))
+    if withdrawn := summary["steps_withdrawn"]:
+        bars.insert(
+            -1, ("withdrawn", "of those, before an audit forbade to merge", withdrawn, "k1")
+        )
     audited = summary["steps_audited"]
     if audited:
         bars.append(("audited", "by checks and audits, beside all others", audited, "k1"))

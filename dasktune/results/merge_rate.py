@@ -51,7 +51,5 @@ def _asked(study: HasTrials) -> Iterator[tuple[Hashable, Sequences, Step]]:
     for number, trial in study.records.items():
         steps = max(trial.steps, trial.until or 0)
         if trial.was_trained_here and steps:
-            first = plan.nodes_of(number)[0]
-            # In a study that does not merge each trial starts from a state of its own.
-            start = plan.root_key_of(first)
-            yield start if plan.merge else (start, number), trial.sequences, steps
+            # A trial that shares nothing starts from a state of its own.
+            yield plan.nodes_of(number)[0].key_at(0), trial.sequences, steps

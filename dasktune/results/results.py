@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from dasktune.algos.base import Tuner
 from dasktune.algos.curves import Predictor
-from dasktune.driver.audit_notes import figures_of
+from dasktune.driver.audit_notes import differences_of, figures_of
 from dasktune.driver.history import History, TunerPlace
 from dasktune.driver.reuse import KnownStates
 from dasktune.engine.event_log import Record, Replay, replay
@@ -40,6 +40,7 @@ from dasktune.results.prediction import (
     seconds_of_steps,
 )
 from dasktune.results.summary import Summary, steps_beyond, summarise, suspensions_of
+from dasktune.results.withdrawn import withdrawn_of
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StageRow, StudyRow
@@ -192,8 +193,14 @@ class StudyResults:
             steps_beyond=steps_beyond(self.plan, self.records, stages),
             steps_audited=self.history.steps_audited,
             audits=figures_of(self.history),
+            withdrawn=withdrawn_of(self.history, self.records.values),
             suspensions=suspensions_of(stages),
         )
+
+    @property
+    def differences(self) -> list[Record]:
+        """The notes of audits that found a difference; with any, nothing is merged any more."""
+        return differences_of(self.history) if self.options.merge else []
 
     @property
     def tuners(self) -> list[Mapping[str, object]]:
@@ -398,14 +405,21 @@ class StudyResults:
                 known_states.fill(dispatcher.plan, node)
 
             dispatcher = Dispatcher(
-                self.row.root, options, on_new=fill, seeded_key=seeded_key_of(self.row)
+                self.row.root,
+                options,
+                on_new=fill,
+                seeded_key=seeded_key_of(self.row),
+                alone_key=alone_key_of(self.row),
             )
             # The longest trials look up most states; the others find these already there.
             furthest_first = sorted(
                 self.records.values(), key=lambda trial: -max(trial.steps, trial.until or 0)
             )
             for trial in furthest_first:
-                dispatcher.register(trial.number, trial.sequences, trial.max_steps, seed=trial.seed)
+                dispatcher.register(
+                    *(trial.number, trial.sequences, trial.max_steps, trial.seed),
+                    is_alone=trial.alone is not None,
+                )
             self._dispatcher, self.known_states = dispatcher, known_states
         return self._dispatcher
 
@@ -430,9 +444,22 @@ def seeded_key_of(row: StudyRow) -> Callable[[int], str]:
     return lambda added: root_key(str(row.spec["fingerprint"]), row.spec["seed"] + added)
 
 
+def alone_key_of(row: StudyRow) -> str:
+    """Return the state key before any step that a study's trials have which are trained alone.
+
+    It is joined with their numbers. Other studies have others, also of the same trainer.
+    """
+    return root_key(f"alone {row.root} {row.created!r}", 0)
+
+
 def plan_of(row: StudyRow) -> SearchPlan:
     """Return the plan of a study, without trials."""
-    return SearchPlan(row.root, merge=bool(row.spec.get("merge")), seeded_key=seeded_key_of(row))
+    return SearchPlan(
+        row.root,
+        merge=bool(row.spec.get("merge")),
+        seeded_key=seeded_key_of(row),
+        alone_key=alone_key_of(row),
+    )
 
 
 def objective_of(spec: Mapping[str, Any]) -> Objective:

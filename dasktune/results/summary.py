@@ -10,6 +10,7 @@ from typing import TypedDict
 from dasktune.driver.audit_notes import AuditFigures
 from dasktune.engine.trials import TrialRecord
 from dasktune.graph.plan import Node, SearchPlan
+from dasktune.results.withdrawn import Withdrawn
 from dasktune.storage.database.schema import StageRow
 from dasktune.types import Step
 
@@ -56,6 +57,17 @@ class AuditResults(TypedDict):
     differences: list[str]
 
 
+class WithdrawnResults(TypedDict):
+    """Results that rest on withdrawn metrics: an audit found a difference behind them.
+
+    ``trials`` are those whose last report does. ``others`` counts the other trials whose last
+    report was made while trials were merged; they may be wrong as well if they resumed.
+    """
+
+    trials: list[int]
+    others: int
+
+
 class Summary(TypedDict):
     """Figures of a study; ``wall_seconds`` are of the wall clock.
 
@@ -64,7 +76,9 @@ class Summary(TypedDict):
     ``steps_repeated``, which had been trained before, and ``steps_beyond``, which a trial
     trained before its order to stop arrived. ``steps_reused`` were found in the store.
     ``steps_audited`` were trained by checks and audits, and are in no other figure.
-    ``audits`` is the result of the audits of resumed stages.
+    ``steps_withdrawn`` were trained before an audit found a difference, and are of no use since:
+    their trials are trained alone. ``audits`` is the result of the audits of resumed stages, and
+    ``withdrawn`` what rests on metrics behind a difference.
     ``merge_rate`` is requested by unique steps. ``worker_seconds`` is the time that workers
     spent on stages. ``suspensions`` is None if no trial was suspended.
     """
@@ -77,7 +91,9 @@ class Summary(TypedDict):
     steps_beyond: int
     steps_reused: int
     steps_audited: int
+    steps_withdrawn: int
     audits: AuditResults
+    withdrawn: WithdrawnResults
     merge_rate: float
     wall_seconds: float
     worker_seconds: float
@@ -97,6 +113,7 @@ def summarise(
     steps_beyond: int = 0,
     steps_audited: int = 0,
     audits: AuditFigures | None = None,
+    withdrawn: Withdrawn | None = None,
     suspensions: Suspensions | None = None,
 ) -> Summary:
     """Return the summary of a study from its plan and measurements."""
@@ -104,6 +121,8 @@ def summarise(
     requested = sum(asked.values())
     unique = unique_steps(plan, asked)
     existing = unique_steps(plan, steps_known(plan, asked))
+    withdrawn = withdrawn or Withdrawn()
+    trained = steps_executed - steps_repeated - steps_beyond - withdrawn.steps
     return Summary(
         trials=len(trials),
         steps_requested=requested,
@@ -111,9 +130,11 @@ def summarise(
         steps_executed=steps_executed,
         steps_repeated=steps_repeated,
         steps_beyond=steps_beyond,
-        steps_reused=max(0, existing - (steps_executed - steps_repeated - steps_beyond)),
+        steps_reused=max(0, existing - trained),
         steps_audited=steps_audited,
+        steps_withdrawn=withdrawn.steps,
         audits=audits_of(audits or AuditFigures()),
+        withdrawn=WithdrawnResults(trials=list(withdrawn.trials), others=withdrawn.others),
         merge_rate=requested / unique if unique else 1.0,
         wall_seconds=wall_seconds,
         worker_seconds=worker_seconds,
@@ -231,12 +252,19 @@ def savings_line(summary: Summary) -> str:
     details = [f"{executed:,} of {requested:,}"]
     if summary["steps_repeated"]:
         details.append(f"{summary['steps_repeated']:,} repeated")
+    if summary["steps_withdrawn"]:
+        details.append(f"{summary['steps_withdrawn']:,} withdrawn")
     if summary["steps_reused"]:
         details.append(f"{summary['steps_reused']:,} found from other runs")
     line = f"trained {executed / requested:.0%} of the steps asked for ({', '.join(details)})"
     line += f", and {beyond:,} more than were asked for in the end" if beyond else ""
-    audits = audits_text(summary)
-    return f"{line}; {audits}" if audits else line
+    return "; ".join(filter(None, [line, audits_text(summary), withdrawn_text(summary)]))
+
+
+def withdrawn_text(summary: Summary) -> str:
+    """Return in words what rests on withdrawn metrics; empty if all is right."""
+    withdrawn = summary["withdrawn"]
+    return str(Withdrawn(trials=tuple(withdrawn["trials"]), others=withdrawn["others"]))
 
 
 def audits_text(summary: Summary) -> str:

@@ -332,6 +332,19 @@ class TrainerChecks:
             )
         )
 
+    def repeat_audits(self, failures: Iterable[AuditFailure]) -> None:
+        """Record what audits of this study found, as far as a killed driver could not.
+
+        Raises
+        ------
+        StorageError
+            If it cannot be recorded.
+        """
+        known = {each.text for each in self._verdicts.of(self._results.row.spec["fingerprint"])}
+        for failure in failures:
+            if failure.text not in known:
+                self.record_audit(failure)
+
     def _refuse(self, failure: str, allow_failed_check: bool) -> None:
         if not allow_failed_check:
             is_audit = failure.startswith(AUDIT_FAILED)

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -16,6 +16,7 @@ from uuid import uuid4
 from dasktune.algos.base import Tuner
 from dasktune.algos.fixed import SingleTrial
 from dasktune.algos.stopping import beyond_bounds
+from dasktune.driver.audit_notes import AuditDifferenceError, AuditFailure
 from dasktune.driver.history import TunerPlace
 from dasktune.driver.interrupt import interruptible
 from dasktune.driver.run import (
@@ -56,6 +57,15 @@ logger = logging.getLogger(__name__)
 
 GOES_ON = "once that is mended, the same call or command goes on where it was"
 """Advice for a store or database that fails a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Beginning:
+    """A run that begins: its name, its tuner's place, and what it may use."""
+
+    run: str
+    place: TunerPlace
+    meter: Meter
 
 
 class Optimizer:
@@ -142,8 +152,8 @@ class Optimizer:
             earlier check. The check runs while the cluster starts, for 30 seconds or 1% of the
             steps at most. A recorded failure counts in any case.
         allow_failed_check
-            Merge trials although a check found that this trainer does not resume exactly; there are
-            no audits then.
+            Merge trials although a check or an audit found that this trainer does not resume
+            exactly; there are no audits then.
         audit
             As for `dasktune.create_study`, for this run; None takes that of the study.
         timeouts
@@ -173,8 +183,6 @@ class Optimizer:
             ]
         )
         refuse_objectives(tuner, self._results.objective)
-        # Tuners have a state: the caller's stays as it is, and can be used again.
-        tuner = copy.deepcopy(tuner)
         results, timeouts = self._results, timeouts or Timeouts()
         if not check or not checks_are_on() or allow_failed_check:
             audit = 0.0
@@ -182,22 +190,21 @@ class Optimizer:
         with self.alone():
             results.catch_up()
             results.look_again(timeouts.waits.listing_seconds)
-            place, self.limit = self._with_retries(results.history.place_of(tuner)), None
+            place, self.limit = self._with_retries(self._place_of(tuner)), None
             self.ending = place.ending
             if not place.records:
                 refuse(self._known_problems(tuner))
             if place.has_ended:
                 logger.info("study %s: this tuner has ended already", self._name)
                 return
-            limits, run = limits or Limits(), f"{self._name}-{uuid4().hex[:8]}"
-            save = partial(self._note_run, run, place.number)
-            used = results.used(place.number, with_best=limits.target is not None)
-            save_seconds = timeouts.waits.save_seconds
-            meter = Meter(limits, results.objective, used, save, save_seconds=save_seconds)
+            limits = limits or Limits()
+            first = self._beginning(place, limits, timeouts)
+            meter = first.meter
             if meter.reached() is None:
                 refuse_other_rule(results.row)
-                is_unchecked = self._checks.refuse_failed(allow_failed_check)
-                place = self._with_retries(self._take_over(tuner, place, run))
+                is_alone = self._is_alone(allow_failed_check)
+                is_unchecked = not is_alone and self._checks.refuse_failed(allow_failed_check)
+                place = self._with_retries(self._take_over(tuner, first))
                 self._retries = frozenset()
                 gpus = gpus_per_local_worker(client, gpus_per_worker, results.options.needs)
                 is_checked = is_unchecked and check and checks_are_on()
@@ -205,23 +212,32 @@ class Optimizer:
                 try:
                     with (
                         self._mirroring,
-                        self._stoppable(meter, save),
+                        self._stoppable(meter),
                         interruptible(self.stop),
                         self._checks.running(known, timeouts.step_seconds),
                         cluster_of(client, workers, gpus) as connected,
                     ):
                         self._checks.finish(allow_failed_check, is_audited=audit > 0)
-                        results.is_current = False  # until all decisions have been written
-                        audits = self._audit_terms(audit)
-                        self._run(
-                            *(run, place, connected, progress, meter, announcer),
+                        train = partial(
+                            self._run,
+                            client=connected,
+                            progress=progress,
+                            announcer=announcer,
                             timeouts=timeouts,
-                            audits=audits,
                         )
-                        results.is_current = True
+                        share = 0.0 if is_alone else audit
+                        try:
+                            train(replace(first, place=place), is_alone=is_alone, share=share)
+                        except AuditDifferenceError as difference:
+                            meter.save()
+                            self._warn_of_difference(difference)
+                            results.catch_up()
+                            last = self._beginning(self._place_of(tuner), limits, timeouts)
+                            meter = last.meter
+                            self._go_on_alone(train, tuner, last)
                 finally:
                     announcer.end()
-            place = results.history.place_of(tuner)
+            place = self._place_of(tuner)
             self.limit = None if place.has_ended else meter.reached()
             self.ending = place.ending
         if last_line and (place.has_ended or self.limit is not None):
@@ -288,12 +304,56 @@ class Optimizer:
             )
         return replace(place, retry=retry)
 
-    def _take_over(self, tuner: Tuner, place: TunerPlace, run: str) -> TunerPlace:
+    def _place_of(self, tuner: Tuner) -> TunerPlace:
+        """Return the place of a tuner, with a copy of it: the caller's stays as it is."""
+        return self._results.history.place_of(copy.deepcopy(tuner))
+
+    def _beginning(self, place: TunerPlace, limits: Limits, timeouts: Timeouts) -> _Beginning:
+        """Return a new run of a tuner, which has used nothing yet."""
+        results, run = self._results, f"{self._name}-{uuid4().hex[:8]}"
+        meter = Meter(
+            limits,
+            results.objective,
+            results.used(place.number, with_best=limits.target is not None),
+            partial(self._note_run, run, place.number),
+            save_seconds=timeouts.waits.save_seconds,
+        )
+        return _Beginning(run=run, place=place, meter=meter)
+
+    def _take_over(self, tuner: Tuner, beginning: _Beginning) -> TunerPlace:
         """Begin a run: from now on, an earlier driver that still runs elsewhere cannot write."""
-        while not self._results.history.begin(run, place.number):
+        place = beginning.place
+        while not self._results.history.begin(beginning.run, place.number):
             self._results.catch_up()
-            place = self._results.history.place_of(tuner)
+            place = self._place_of(tuner)
         return place
+
+    def _is_alone(self, allow_failed_check: bool) -> bool:
+        """Whether an audit of the study has found a difference, so that nothing is merged."""
+        differences = self._results.differences
+        failures = [AuditFailure(text=note["text"], steps=note["steps"]) for note in differences]
+        self._checks.repeat_audits(failures)
+        if not failures or allow_failed_check:
+            return False
+        logger.warning(
+            "study %s trains each trial alone, from step 0: %s", self._name, failures[-1].text
+        )
+        return True
+
+    def _warn_of_difference(self, difference: AuditDifferenceError) -> None:
+        logger.warning(
+            "%s\nFrom now on the study merges nothing: trials that have not ended are trained "
+            "again, each alone and from step 0. The others keep their results",
+            difference,
+        )
+
+    def _go_on_alone(self, train: Callable[..., None], tuner: Tuner, beginning: _Beginning) -> None:
+        """Run a tuner on, without merging, unless it has ended or reached a limit."""
+        if beginning.place.has_ended or beginning.meter.reached() is not None:
+            return
+        place = self._take_over(tuner, beginning)
+        with self._noted(beginning.meter):
+            train(replace(beginning, place=place), is_alone=True, share=0.0)
 
     def evaluate(
         self,
@@ -363,21 +423,29 @@ class Optimizer:
             self._lock.release()
 
     @contextmanager
-    def _stoppable(self, meter: Meter, save: Callable[[Used], None]) -> Iterator[None]:
+    def _stoppable(self, meter: Meter) -> Iterator[None]:
         """Accept `stop` while the context lasts, and note at its end what the run used."""
         self._is_stopping = False
         try:
-            yield
-        except BaseException as error:
-            with suppress(StorageError):  # the first error is the one to raise
-                save(meter.of_this_run)
-            if isinstance(error, StorageError):
-                error.add_note(GOES_ON)
+            with self._noted(meter):
+                yield
+        except StorageError as error:
+            error.add_note(GOES_ON)
             raise
-        else:
-            save(meter.of_this_run)
         finally:
             self._is_stopping = None
+
+    @contextmanager
+    def _noted(self, meter: Meter) -> Iterator[None]:
+        """Note at the end of the context what a run used."""
+        try:
+            yield
+        except BaseException:
+            with suppress(StorageError):  # the first error is the one to raise
+                meter.save()
+            raise
+        else:
+            meter.save()
 
     def _note_run(self, run: str, place: int, used: Used) -> None:
         self._results.history.note(
@@ -391,24 +459,26 @@ class Optimizer:
 
     def _run(
         self,
-        run: str,
-        place: TunerPlace,
+        beginning: _Beginning,
+        *,
         client: Client,
         progress: bool | None,
-        meter: Meter,
         announcer: Announcer,
-        *,
         timeouts: Timeouts,
-        audits: AuditTerms | None,
+        is_alone: bool,
+        share: float,
     ) -> None:
+        """Run a tuner until it has ended; nothing is merged if `is_alone`."""
         from dasktune.report.progress import display
 
-        results = self._results
-        engine = self.engine()
+        results, run, place = self._results, beginning.run, beginning.place
+        results.is_current = False  # until all decisions have been written
+        engine = self.engine(is_alone=is_alone)
+        merges = results.options.merge and not is_alone
         started = StudyRun(
             study=self._name,
             study_id=results.row.id,
-            owner=self._owner if results.options.merge else None,
+            owner=self._owner if merges else None,
             database=self._results.database,
             store=self._results.store,
             history=results.history,
@@ -417,9 +487,9 @@ class Optimizer:
             plan=self._plan(run, timeouts),
             engine=engine,
             recorder=recorder_of(results, run, timeouts.waits),
-            meter=meter,
+            meter=beginning.meter,
             timeouts=timeouts,
-            audits=audits,
+            audits=self._audit_terms(share),
             retention=self._config.retention,
             kept_elsewhere=partial(kept_elsewhere, self._results.database, results.row.id),
         )
@@ -434,6 +504,7 @@ class Optimizer:
                 self.runner.run(started.begin)
             finally:
                 self.runner = None
+        results.is_current = True
 
     def _audit_terms(self, share: float) -> AuditTerms | None:
         """Return the terms of a run's audits; None without any: nothing is merged, or share 0."""
@@ -441,13 +512,14 @@ class Optimizer:
             return None
         return AuditTerms(share=share, fail=self._checks.record_audit)
 
-    def engine(self) -> Engine:
-        """Return a new engine of the study."""
+    def engine(self, *, is_alone: bool = False) -> Engine:
+        """Return a new engine of the study; from now on trials are trained alone if `is_alone`."""
         return Engine(
             self._results.dispatcher(),
             objective=self._results.objective,
             trials=self._results.records,
             fails_on_nan=self._config.on_nan == "fail",
+            trains_alone=is_alone,
         )
 
     def _inputs(self, tuner: Tuner) -> dict[str, object]:

@@ -159,7 +159,7 @@ class TrialStates:
     def _nearest(self, node: Node, step: Step) -> tuple[Step, Any, str | None]:
         """Return step, state and digest of the last state before `step` that can be read."""
         for above in node.up():
-            for at in sorted(above.checkpoints, reverse=True):
+            for at in sorted(above.starts, reverse=True):
                 if at >= step:
                     continue
                 try:

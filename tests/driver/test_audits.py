@@ -202,13 +202,12 @@ def test_check_passes_what_shows_later_than_its_steps() -> None:
 
 
 def test_trainer_that_the_check_passes_is_found_by_an_audit(
-    create: Any, client: Client, tmp_path: Path
+    create: Any, client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     study = create(LateMean)
-    with pytest.raises(TrainerError) as caught:
-        run(study, client)
-    message = str(caught.value)
-    assert message.startswith("LateMean must resume exactly for its trials to be merged: mend it")
+    run(study, client)
+    (message,) = [text for text in caplog.messages if "merges nothing" in text]
+    assert message.startswith("LateMean must resume exactly for its trials to be merged. audit")
     assert "audit failed: steps 11 to 20, trained again from the stored state after step 10" in (
         message
     )
@@ -224,12 +223,10 @@ def test_trainer_that_the_check_passes_is_found_by_an_audit(
 def test_failed_audit_forbids_merging_in_every_study(create: Any, client: Client) -> None:
     # Both now: a run in this process changes the module of the trainer, and so its fingerprint.
     study, other = create(LateMean), create(LateMean, "other")
-    with pytest.raises(TrainerError, match="audit failed"):
-        run(study, client)
+    run(study, client)
     pass_check(other)  # does not take it back: a check does not see what the audit saw
-    for each in (study, other):
-        with pytest.raises(ConfigurationError, match="audit failed: steps 11 to 20"):
-            run(each, client, steps=STEPS + 1)
+    with pytest.raises(ConfigurationError, match="audit failed: steps 11 to 20"):
+        run(other, client, steps=STEPS + 1)
     run(other, client, allow_failed_check=True)
     assert audits(other) == (0, 0)
 
@@ -295,8 +292,7 @@ def test_audit_on_another_machine_is_counted_apart(
 @pytest.mark.usefixtures("audits_elsewhere")
 def test_audit_on_another_machine_finds_an_inexact_trainer(create: Any, client: Client) -> None:
     study = create(ForgottenSum)
-    with pytest.raises(TrainerError, match="audit failed"):
-        run(study, client)
+    run(study, client)
     assert audits(study) == (0, 1)
     assert study.summary()["audits"]["incomparable"] == 0
 
@@ -352,8 +348,8 @@ def test_audits_that_kill_their_workers_end(create: Any, tmp_path: Path) -> None
 
 def test_failed_audit_leaves_what_was_reported(create: Any, client: Client) -> None:
     study = create(LateMean)
-    with pytest.raises(TrainerError, match="audit failed"):
-        run(study, client)
+    run(study, client)
+    assert audits(study) == (0, 1)
     assert study.best_trial.steps == STEPS
     assert study.replay(dt.algos.Grid(dt.Space(lr=RATES), max_steps=STEPS)).identical
 

@@ -154,10 +154,10 @@ def test_separated_trial_shares_nothing_any_more() -> None:
     for attempt, stop in ((0, 4), (1, 6), (2, 9)):
         table.saved(attempt, stop)
         table.ended(attempt, stop)
-    freed = table.dispatcher.separate(1, {"lr": turn(4)}, 12)
-    assert freed == 5, "the trunk is still the other trial's"
+    assert table.dispatcher.separate(1, {"lr": turn(4)}, 12) == 9
     assert table.extend(1, 12) == [("run", 3, "w0", 0, 12, None)]
-    assert table.dispatcher.separate(0, {"lr": turn(4, 0.25)}, 6) == 6
+    assert table.trial(Constant(2.0), 6) == []
+    assert table.dispatcher.separate(2, {"lr": Constant(2.0)}, 6) == 0
 
 
 def two_branches() -> Table:

@@ -263,14 +263,13 @@ def test_trial_alone_has_keys_that_name_it() -> None:
     assert [plan.seed_of(node) for node in alone] == [0, 5]
 
 
-def test_removed_trial_frees_what_no_other_shares() -> None:
+def test_removed_trial_leaves_its_nodes() -> None:
     plan = planned([({"lr": Constant(1.0)}, 9), ({"lr": MultiStep(1.0, [4], 0.5)}, 9)])
-    own = plan.paths[1].leaf
-    assert plan.remove(1) == [own]
+    trunk, own = plan.nodes_of(1)
+    assert plan.remove(1) == [trunk, own]
     assert 1 not in plan.paths
-    trunk, end = plan.nodes_of(0)
-    assert (trunk.passing, end.passing, own.passing) == (1, 1, 0)
-    assert plan.remove(0) == [end, trunk]
+    assert plan.nodes_of(0)[0] is trunk
+    assert (trunk.passing, own.passing) == (1, 0)
 
 
 def test_plan_reports_new_nodes_and_splits() -> None:

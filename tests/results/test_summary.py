@@ -5,7 +5,14 @@ from __future__ import annotations
 from dasktune.driver.audit_notes import AuditFigures
 from dasktune.engine.trials import TrialRecord
 from dasktune.graph.plan import SearchPlan
-from dasktune.results.summary import Summary, audits_of, savings_line, steps_beyond, summarise
+from dasktune.results.summary import (
+    Summary,
+    WithdrawnResults,
+    audits_of,
+    savings_line,
+    steps_beyond,
+    summarise,
+)
 from dasktune.sequences import Constant, MultiStep
 from dasktune.storage.database.schema import StageRow
 from dasktune.types import TrialState
@@ -139,7 +146,9 @@ def test_savings_line_has_the_savings() -> None:
         steps_beyond=0,
         steps_reused=40,
         steps_audited=18,
+        steps_withdrawn=0,
         audits=audits_of(AuditFigures()),
+        withdrawn=WithdrawnResults(trials=[], others=0),
         merge_rate=1.6,
         wall_seconds=1.0,
         worker_seconds=1.0,

@@ -1,0 +1,99 @@
+"""Results that rest on withdrawn metrics: on steps behind a difference that an audit found.
+
+From then on trials are trained alone, and what they report is right. Reports and decisions before
+stand in the log as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from dasktune.driver.audit_notes import differences_of, named
+from dasktune.driver.history import History
+from dasktune.engine.trials import TrialRecord
+from dasktune.graph.cost import steps_together
+from dasktune.types import Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Withdrawn:
+    """Results that rest on withdrawn metrics: an audit found a difference behind them.
+
+    Parameters
+    ----------
+    trials
+        Trials whose last report is of steps in which, or after which, an audit found a difference.
+    others
+        Number of other trials whose last report was made while trials were merged: they may be
+        wrong as well if they resumed.
+    steps
+        Number of trained steps that are of no use any more, since their trials are trained alone.
+
+    Examples
+    --------
+    >>> print(Withdrawn(trials=(1, 2), others=1))
+    trials 1, 2 rest on a withdrawn metric; 1 other trial was merged, and may be wrong if it resumed
+    """
+
+    trials: tuple[int, ...] = ()
+    others: int = 0
+    steps: Step = 0
+
+    def __str__(self) -> str:
+        """Return the trials in words; empty if all is right."""
+        parts = []
+        if self.trials:
+            rest = "rest" if len(self.trials) > 1 else "rests"
+            parts.append(f"{named(self.trials)} {rest} on a withdrawn metric")
+        if self.others:
+            other = "other " if self.trials else ""
+            of_one = f"1 {other}trial was merged, and may be wrong if it resumed"
+            of_more = f"{self.others:,} {other}trials were merged, and may be wrong if they resumed"
+            parts.append(of_one if self.others == 1 else of_more)
+        return "; ".join(parts)
+
+
+def withdrawn_of(history: History, records: Callable[[], Iterable[TrialRecord]]) -> Withdrawn:
+    """Return the results of a study that rest on withdrawn metrics.
+
+    Parameters
+    ----------
+    history
+        Of the study.
+    records
+        Returns the study's trials; called only if an audit found a difference.
+    """
+    differences = differences_of(history)
+    if not differences:
+        return Withdrawn()
+    known = [record for record in records() if record.was_trained_here]
+    # What was told before a trial was trained alone stands in the log until its next report.
+    merged = {
+        record.number: record.steps
+        for record in known
+        if record.steps and (record.alone is None or record.alone.told == record.steps)
+    }
+    # Notes of older versions name the trials in words only.
+    resting = {
+        number
+        for note in differences
+        for number in note.get("trials", ())
+        if merged.get(number, 0) > note["after"]
+    }
+    return Withdrawn(
+        trials=tuple(sorted(resting)),
+        others=len(merged) - len(resting),
+        steps=_withdrawn_steps(known),
+    )
+
+
+def _withdrawn_steps(trials: Iterable[TrialRecord]) -> Step:
+    """Return the number of steps that only trials have trained which are trained alone since."""
+    kept, left = [], []
+    for trial in trials:
+        if trial.alone is None:
+            kept.append((trial.seed, trial.sequences, max(trial.steps, trial.until or 0)))
+        elif trial.alone.trained:
+            left.append((trial.seed, trial.sequences, trial.alone.trained))
+    return steps_together([*kept, *left])[1] - steps_together(kept)[1]
