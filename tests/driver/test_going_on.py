@@ -161,7 +161,7 @@ def test_study_goes_on_and_trains_trials_alone(
     alone = [study.trials[number] for number in alone_since(study)]
     assert alone
     assert all(map(is_exact, alone))
-    assert {trial.steps for trial in alone} <= {20, STEPS}
+    assert {trial.steps for trial in alone} <= {10, 20, STEPS}
     check_figures(study)
     assert study.replay(make()).identical
     assert " withdrawn); audited 1 " in capsys.readouterr().err
@@ -231,12 +231,15 @@ def test_killed_driver_goes_on_alone(
 
 
 def test_limit_ends_a_study_that_goes_on(create: Any, client: Client) -> None:
+    """Two stages of 400 steps may be under way when the difference, or the limit, is heard of."""
     study = create()
-    study.optimize(grid(), client=client, progress=False, limits=dt.Limits(steps=200))
+    study.optimize(grid(400), client=client, progress=False, limits=dt.Limits(steps=2400))
     assert study.limit is not None
-    assert study.limit.endswith(" of 200 steps were trained")
-    assert 200 <= study.summary()["steps_executed"] < 250
+    assert study.limit.endswith(" of 2,400 steps were trained")
     assert alone_since(study)
+    notes = {note["run"]: note["steps"] for note in study.results.runs()}
+    assert len(notes) == 2
+    assert sum(notes.values()) == study.summary()["steps_executed"] >= 2400
 
 
 def test_next_tuner_of_the_study_trains_alone(
