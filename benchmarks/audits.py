@@ -57,15 +57,12 @@ def measure(short: bool) -> list[Figure]:
         f"step; {audited.seconds:.1f} s between {before.seconds:.1f} and {after.seconds:.1f} s"
     )
     walls = [[each.seconds for each in one] for one in ran]
+    cpus = [[each.worker_cpu for each in one] for one in ran]
     return [
         _ratio("wall time with audits over that without", walls, note),
-        _ratio("CPU time of workers, the same", [[each.worker_cpu for each in one] for one in ran]),
-        Figure(
-            name="wall time of two runs without audits, one over the other",
-            value=statistics.median(max(each[::2]) / min(each[::2]) for each in walls),
-            unit="x",
-            note="the ratios above are no finer",
-        ),
+        _noise("wall time of two runs without audits, one over the other", walls),
+        _ratio("CPU time of workers with audits over that without", cpus),
+        _noise("CPU time of workers of two runs without, one over the other", cpus),
         Figure(
             name="steps of audits over trained steps",
             value=audited.steps_audited / audited.steps,
@@ -84,6 +81,12 @@ def _ratio(name: str, rounds: list[list[float]], note: str = "") -> Figure:
     value = statistics.median(ratios)
     note = "; ".join(filter(None, [note, f"each {every}"]))
     return Figure(name=name, value=value, unit="x", at_most=MOST, note=note)
+
+
+def _noise(name: str, rounds: list[list[float]]) -> Figure:
+    """Return the median over rounds of the larger one of the runs without over the smaller one."""
+    value = statistics.median(max(each[::2]) / min(each[::2]) for each in rounds)
+    return Figure(name=name, value=value, unit="x", note="the ratio above is no finer")
 
 
 def _run(client: Client, steps: int, loops: int, *, is_audited: bool) -> Ran:
