@@ -16,7 +16,7 @@ from uuid import uuid4
 from dasktune.algos.base import Tuner
 from dasktune.algos.fixed import SingleTrial
 from dasktune.algos.stopping import beyond_bounds
-from dasktune.driver.audit_notes import AuditDifferenceError, AuditFailure
+from dasktune.driver.audit_notes import AuditDifferenceError, AuditFailure, figures_of
 from dasktune.driver.history import TunerPlace
 from dasktune.driver.interrupt import interruptible
 from dasktune.driver.run import (
@@ -196,6 +196,7 @@ class Optimizer:
                 refuse(self._known_problems(tuner))
             if place.has_ended:
                 logger.info("study %s: this tuner has ended already", self._name)
+                self._repeat_differences()
                 return
             limits = limits or Limits()
             first = self._beginning(place, limits, timeouts)
@@ -269,6 +270,11 @@ class Optimizer:
             failed = [record.number for record in records if record.state is TrialState.FAIL]
             self._retries = frozenset(failed)
         return sorted(failed)
+
+    def _repeat_differences(self) -> None:
+        """Warn of what audits have found: results of the ended tuner may rest on it."""
+        for text in figures_of(self._results.history).differences:
+            logger.warning("study %s: %s", self._name, text)
 
     def _known_problems(self, tuner: Tuner) -> Iterator[str]:
         """Yield the problems of a new tuner that its first report would show, if known by now.

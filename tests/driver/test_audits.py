@@ -19,6 +19,7 @@ import dasktune as dt
 from dasktune.cli.status import read
 from dasktune.cluster.local import local_client
 from dasktune.driver.audits import MOST_LOST, Audits
+from dasktune.driver.history import AUDITED
 from dasktune.driver.shared_stages import SharedStages
 from dasktune.engine.timeouts import WAITS
 from dasktune.errors import ConfigurationError, StorageError, TrainerError
@@ -352,6 +353,19 @@ def test_failed_audit_leaves_what_was_reported(create: Any, client: Client) -> N
     assert audits(study) == (0, 1)
     assert study.best_trial.steps == STEPS
     assert study.replay(dt.algos.Grid(dt.Space(lr=RATES), max_steps=STEPS)).identical
+
+
+def test_ended_tuner_says_again_what_audits_found(
+    create: Any, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = create(Adding)
+    run(study, client)
+    text = "audit failed: steps 11 to 20, trained again, are not what is stored"
+    study.results.history.note(AUDITED, run="last", audit="differs", steps=10, text=text)
+    caplog.clear()
+    run(study, client)
+    warnings = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert warnings == [f"study audits: {text}"]
 
 
 @pytest.mark.parametrize(
