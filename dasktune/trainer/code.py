@@ -147,7 +147,7 @@ def _travelling_by_value() -> Iterator[None]:
     before = set(cloudpickle.list_registry_pickle_by_value())
     ours = [
         module
-        for name, module in list(sys.modules.items())
+        for name, module in sys.modules.copy().items()
         if isinstance(module, ModuleType)
         and module.__name__ == name
         and name not in before

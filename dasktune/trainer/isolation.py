@@ -35,7 +35,7 @@ def give_own_generator(packages: Collection[str] = PACKAGES) -> list[str]:
     own = _copy_of_random()
     shared = random.random.__self__  # type: ignore[attr-defined]
     changed = []
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():
         if name.partition(".")[0] not in packages:
             continue
         for attribute, value in list(vars(module).items()):

@@ -1,4 +1,5 @@
 import dataclasses
+import gc
 import importlib
 import os
 import pickle
@@ -6,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from types import ModuleType
 
 import cloudpickle
 import pytest
@@ -292,3 +294,25 @@ def test_another_version_of_a_package_is_refused(installed_net, tmp_path):
     module.write_text(module.read_text().replace("return 1", "return 12"))
     printed = in_process_with(folder, code, tmp_path)
     assert "it differs in function gain: install the same version" in printed
+
+
+def test_dumps_by_value_bears_imports_meanwhile():
+    """Another thread may import whenever Python allocates: here the garbage collector does."""
+    names = []
+
+    def import_another(phase, info):
+        names.append(f"imported_meanwhile_{len(names)}")
+        sys.modules[names[-1]] = ModuleType(names[-1])
+
+    before = gc.get_threshold()
+    gc.callbacks.append(import_another)
+    gc.set_threshold(1)
+    try:
+        payload = dumps_by_value(scaled)
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(import_another)
+        for name in names:
+            del sys.modules[name]
+    assert names
+    assert payload
