@@ -20,7 +20,13 @@ from distributed import Client, Future, KilledWorker
 from distributed.client import ClosedClientError
 
 from dasktune.cluster.workers import Workers, client_hushed, connect_again, pool_of
-from dasktune.engine.timeouts import CLIENT_CLOSE_SECONDS, RESULT_SECONDS, SETTLE_SECONDS, Timeouts
+from dasktune.engine.timeouts import (
+    CANCELLED_SECONDS,
+    CLIENT_CLOSE_SECONDS,
+    RESULT_SECONDS,
+    SETTLE_SECONDS,
+    Timeouts,
+)
 from dasktune.errors import ClusterError, InternalError
 from dasktune.graph.events import RunStage, SaveMissed, WorkerJoined, WorkerLost
 from dasktune.worker.job import AuditSpec, JobPlan, StageSpec
@@ -75,6 +81,8 @@ class Submissions:
         self._plan = plan
         self._claims = claims
         self._futures: dict[str, Future[Any]] = {}
+        self._cancelled: dict[str, float] = {}
+        """Since when each attempt is known to be cancelled by somebody else."""
 
     def submit(self, order: RunStage, seed: int) -> str:
         """Send a stage to its worker; return the key of the state at its end.
@@ -131,16 +139,27 @@ class Submissions:
         )
 
     def done(self) -> Iterator[str]:
-        """Yield the attempts that Dask is done with."""
-        return (attempt for attempt, future in self._futures.items() if future.done())
+        """Yield the attempts that Dask is done with.
+
+        If somebody else has cancelled one, its worker saves its state and says so, or is gone. That
+        is waited for: the steps of an attempt that is taken for lost before are trained again.
+        """
+        now = time.monotonic()
+        for attempt, future in self._futures.items():
+            if future.cancelled():
+                if now - self._cancelled.setdefault(attempt, now) >= CANCELLED_SECONDS:
+                    yield attempt
+            elif future.done():
+                yield attempt
 
     def take(self, attempt: str) -> Future[Any] | None:
         """Return the future of an attempt, which is forgotten here."""
+        self._cancelled.pop(attempt, None)
         return self._futures.pop(attempt, None)
 
     def cancel(self, attempt: str) -> None:
         """Cancel an attempt in Dask, which tells its worker."""
-        future = self._futures.pop(attempt, None)
+        future = self.take(attempt)
         if future is not None and self._client.status == "running":
             with suppress(ClosedClientError):  # its scheduler may be gone at this moment
                 future.cancel()

@@ -37,6 +37,13 @@ The message of the commit comes from another thread than that of the end, and a 
 is written for seconds; only a lost message takes longer.
 """
 
+CANCELLED_SECONDS = 10.0
+"""Time from the cancellation of a stage, by somebody else, until the driver takes it for lost.
+
+Its worker saves it at its next step and says so, or is gone: after `client.restart()` within
+seconds. After that time a message was lost, or a step takes longer.
+"""
+
 LOOK_UP_SECONDS = 5.0
 """Retries of the store when a thread looks up states whose messages were lost."""
 

@@ -1,0 +1,111 @@
+"""A restart of all workers by `client.restart()`: the running stages are saved, and go on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dasktune as dt
+from dasktune.cluster.local import local_client
+from dasktune.driver import connection
+from dasktune.driver.connection import Submissions
+from tests.holding import Gate, pass_gate, wait_until
+
+STEPS, HELD = 6, 3
+"""Steps of each trial, and those after which trainers are held."""
+
+RATES = (0.1, 0.2, 0.3)
+
+
+class Walk(dt.Trainer):
+    """Multiplies a number by 1 - lr at every step, and writes each down."""
+
+    ignored_config = ("folder",)
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        self.lr, self.done, self.x = hp["lr"], 0, 1.0
+
+    def setup(self, hp: Mapping[str, Any]) -> None:
+        self.lr = hp["lr"]
+
+    def train(self) -> None:
+        folder = Path(self.config["folder"])
+        if self.done == HELD:
+            pass_gate(folder / "gate")
+        self.x -= self.lr * self.x
+        self.done += 1
+        with open(folder / "log", "a") as file:
+            file.write(f"{self.lr} {self.done}\n")
+
+    def evaluate(self) -> dict[str, float]:
+        return {"loss": self.x}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"x": self.x, "done": self.done}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.x, self.done = state["x"], state["done"]
+
+
+class CancelledFuture:
+    """A future that somebody else has cancelled."""
+
+    def cancelled(self) -> bool:
+        return True
+
+    def done(self) -> bool:
+        return True
+
+
+def test_cancelled_stage_is_not_lost_before_its_worker_may_save(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(connection.time, "monotonic", lambda: now)
+    submissions = Submissions(client=None, plan=None, claims=None)  # type: ignore[arg-type]
+    submissions._futures["a0"] = CancelledFuture()  # type: ignore[assignment]
+    assert list(submissions.done()) == []
+    now += connection.CANCELLED_SECONDS - 1
+    assert list(submissions.done()) == []
+    now += 1
+    assert list(submissions.done()) == ["a0"]
+    assert submissions.take("a0") is not None
+    assert list(submissions.done()) == []
+
+
+@pytest.mark.cluster
+def test_restart_of_all_workers_repeats_no_step(tmp_path: Path) -> None:
+    study = dt.create_study(
+        Walk, name="walk", storage=tmp_path, metric="loss", config={"folder": str(tmp_path)}
+    )
+    log, gate = tmp_path / "log", Gate(tmp_path / "gate")
+
+    def trained() -> list[str]:
+        return log.read_text().splitlines() if log.exists() else []
+
+    def act() -> None:
+        try:
+            wait_until(lambda: len(trained()) == 2 * HELD)
+            restart.start()
+            wait_until(lambda: len(study._optimizer.runner._leaving) == 2)
+        finally:
+            gate.open()
+
+    gate.close()
+    actor = threading.Thread(target=act)
+    with local_client(2) as client:
+        restart = threading.Thread(target=client.restart)
+        actor.start()
+        tuner = dt.algos.Grid(dt.Space(lr=list(RATES)), max_steps=STEPS)
+        study.optimize(tuner, client=client, progress=False, check=False)
+        actor.join()
+        restart.join()
+    assert sorted(trained()) == sorted(
+        f"{rate} {step}" for rate in RATES for step in range(1, STEPS + 1)
+    )
+    assert study.summary()["steps_executed"] == STEPS * len(RATES)
+    study.close()
