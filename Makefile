@@ -41,8 +41,8 @@ lint: $(TOOLS) ## check style, formatting and types
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 
-test-fast: $(TOOLS) ## run the tests that start no process
-	@$(PYTEST) -m fast
+test-fast: $(TOOLS) ## run the tests that start no process, with fewer examples
+	@$(PYTEST) -m fast --hypothesis-profile fast
 
 test: lint ## run lint and every test that Python alone can run
 	@$(PYTEST) -m "fast or processes"

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import platform
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -70,7 +70,9 @@ Measure = Callable[..., list[Figure]]
 """Measures; the argument asks for a short version, which is held to counts, not to times."""
 
 
-def main(name: str, measure: Measure, **paths: str) -> int:
+def main(
+    name: str, measure: Measure, *, arguments: Sequence[str] | None = None, **paths: str
+) -> int:
     """Run a benchmark from the command line; return 1 if it missed a bound, else 0.
 
     Parameters
@@ -79,6 +81,8 @@ def main(name: str, measure: Measure, **paths: str) -> int:
         Its name, as it stands in the document.
     measure
         What is run.
+    arguments
+        Those of the command line; None reads them.
     paths
         Further options, and what each is for. They are paths that `measure` takes by name,
         None where nothing was given.
@@ -88,7 +92,7 @@ def main(name: str, measure: Measure, **paths: str) -> int:
     parser.add_argument("--short", action="store_true", help="try it on something small")
     for path, purpose in paths.items():
         parser.add_argument(f"--{path}", type=Path, help=purpose)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     os.environ.setdefault(SWITCH, "off")  # what is measured has no check in it
     before = os.getloadavg()[0]
     figures = measure(options.short, **{path: getattr(options, path) for path in paths})

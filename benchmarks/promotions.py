@@ -83,7 +83,7 @@ def _first(rungs: dict[str, int], *, trials: int, workers: int, resume: bool) ->
 def _regretted(short: bool) -> list[Figure]:
     """Return how promotions that hindsight would not make grow with the width of a rung."""
     repeats, sizes = (SHORT_REPEATS, SHORT_SIZES) if short else (REPEATS, SIZES)
-    counts = np.array([regretted(sizes, seed) for seed in range(repeats)])
+    counts = np.array([regretted(sizes, random_losses(sizes[-1], seed)) for seed in range(repeats)])
     means = counts.mean(axis=0)
     slope, intercept = np.polyfit(np.log(sizes), np.log(means), 1)
     ratios = means / np.sqrt(sizes)
@@ -108,17 +108,16 @@ def _regretted(short: bool) -> list[Figure]:
     ]
 
 
-def regretted(sizes: Sequence[int], seed: int) -> list[int]:
+def regretted(sizes: Sequence[int], losses: Sequence[float]) -> list[int]:
     """Return how many of the first n configurations were promoted that are not in their top.
 
     Parameters
     ----------
     sizes
         The values of n, ascending.
-    seed
-        Decides the losses.
+    losses
+        Those of the configurations.
     """
-    losses = random_losses(sizes[-1], seed)
     tuner = dt.algos.ASHA(
         SPACE,
         trials=sizes[-1],

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -23,17 +24,16 @@ from typing import Any
 
 import pytest
 from distributed import Client, LocalCluster
-from hypothesis import HealthCheck, settings
+from distributed.comm import core
 
 from dasktune.cluster.local import local_client
 from dasktune.trainer.check_switch import SWITCH
 from dasktune.trainer.isolation import give_own_generator
 from tests import services, slurm_server
+from tests.effort import register_profiles
 from tests.forked import fork_workers
 
-# Nothing may rest on how long an example, or drawing one, takes: a machine may stand still.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
+register_profiles()
 
 fork_workers()
 
@@ -214,6 +214,12 @@ def two_threads() -> Iterator[Client]:
         Client(cluster) as connected,
     ):
         yield connected
+
+
+@pytest.fixture
+def dask_draws_globally(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have Dask draw from the global generator, as it does in a process without `two_threads`."""
+    monkeypatch.setattr(core, "random", random)
 
 
 @pytest.fixture(scope="session")

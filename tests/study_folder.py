@@ -11,15 +11,21 @@ import pytest
 
 
 @contextmanager
-def working_in(folder: Path) -> Iterator[None]:
-    """Work in a folder; forget at the end what was imported from there.
+def without_bytecode() -> Iterator[None]:
+    """Write no bytecode: a file that is changed within a second would be taken for the old one."""
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before
 
-    No bytecode is written: a file that is changed within a second would be taken for the old one.
-    """
+
+@contextmanager
+def working_in(folder: Path) -> Iterator[None]:
+    """Work in a folder; forget at the end what was imported from there."""
     modules, path = set(sys.modules), [*sys.path]
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, without_bytecode():
         patch.chdir(folder)
-        patch.setattr(sys, "dont_write_bytecode", True)
         try:
             yield
         finally:

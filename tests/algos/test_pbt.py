@@ -20,6 +20,7 @@ from dasktune.sequences import Constant, Exponential, Joined, Linear, Sequence
 from dasktune.space import Branch, Choice, Family, Float, Int, Space
 from dasktune.space.define_by_run import Suggesting
 from dasktune.types import Decision, Extend, Finish, Register, Report, Step, Stop, Value
+from tests.effort import examples
 
 SPACE = Space(
     lr=Family(Exponential, init=Float(0.01, 1.0, log=True), gamma=[0.9, 0.95, 0.99]),
@@ -238,7 +239,7 @@ def run(
 ORDERS = st.integers(0, 10**6)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(ORDERS)
 def test_child_equals_its_donor_up_to_its_birth(seed: int) -> None:
     driver = Driver(make(max_steps=13, population=6, resample=0.5))
@@ -256,7 +257,7 @@ def test_child_equals_its_donor_up_to_its_birth(seed: int) -> None:
     assert cost.steps_unique <= sum(13 - born for _, _, _, born, *_ in members)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(ORDERS, st.sampled_from([2, 3, 4, 5]), st.booleans(), st.sampled_from([0.0, 0.1]))
 def test_no_member_is_further_than_the_window_from_the_slowest(
     seed: int, window: int, idle: bool, failing: float

@@ -159,13 +159,12 @@ def test_a_figure_knows_whether_it_was_reached(load: Any) -> None:
 
 
 def test_a_missed_bound_is_an_exit_code_and_a_line(
-    load: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    load: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     figures = load("figures")
     slow = [figures.Figure(name="slow", value=3.0, unit="x", at_most=2.5)]
     path = tmp_path / "figures.json"
-    monkeypatch.setattr(sys, "argv", ["slow.py", "--json", str(path)])
-    assert figures.main("slow", lambda short: slow) == 1
+    assert figures.main("slow", lambda short: slow, arguments=["--json", str(path)]) == 1
     assert "NO" in capsys.readouterr().out
     document = json.loads(path.read_text())
     assert document["figures"][0]["reached"] is False

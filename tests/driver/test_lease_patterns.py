@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.driver.lease_world import Branch, Pattern, World
+from tests.effort import examples
 
 STEPS = 24
 
@@ -36,12 +37,12 @@ def check(world: World) -> None:
 
 
 @given(patterns=st.lists(patterns, min_size=2, max_size=2), seed=st.integers(0, 10**6))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_what_two_drivers_train_twice_is_reported(patterns: list[Pattern], seed: int) -> None:
     check(World(patterns, seed))
 
 
 @given(patterns=st.lists(patterns, min_size=4, max_size=4), seed=st.integers(0, 10**6))
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_what_four_drivers_train_twice_is_reported(patterns: list[Pattern], seed: int) -> None:
     check(World(patterns, seed))

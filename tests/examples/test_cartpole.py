@@ -21,6 +21,7 @@ from dasktune.sequences import Piecewise
 from dasktune.trainer import run_alone
 from dasktune.trainer.check_resume.differences import state_differences
 from dasktune.trainer.lifecycle import TrainerRun
+from tests.effort import examples
 from tests.study_folder import working_in
 
 FILE = Path(__file__).parents[2] / "examples" / "cartpole.py"
@@ -116,7 +117,7 @@ def test_episodes_of_one_length_say_nothing(example: Any) -> None:
     assert played.advantages(0.9) == pytest.approx(0, abs=1e-6)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     split=st.integers(1, 5),
     drop=st.integers(1, 5),

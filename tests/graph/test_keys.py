@@ -24,6 +24,7 @@ from dasktune.sequences import (
     Warmup,
 )
 from dasktune.types import Step, Value
+from tests.effort import examples
 
 ROOT = root_key("code", 0)
 STEPS = 12
@@ -188,7 +189,7 @@ def one_by_one(functions: dict[str, Sequence], start: Chain, first: Step, stop: 
     return start
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(sequences(), sequences(), st.integers(0, 3), st.integers(-2, 3))
 def test_long_ways_are_as_steps_one_by_one(a: Sequence, b: Sequence, first: int, more: int) -> None:
     stop = first + BLOCK_STEPS + more

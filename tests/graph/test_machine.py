@@ -56,6 +56,7 @@ from dasktune.graph.save_policy import SavePolicy
 from dasktune.graph.tree import build_stage_tree
 from dasktune.sequences import Constant, MultiStep, Piecewise, Sequence, Warmup
 from dasktune.types import Sequences, Step, Value
+from tests.effort import examples
 
 HORIZON = 12
 ALLOWED_LOSSES = 2
@@ -809,7 +810,7 @@ class DispatcherMachine(RuleBasedStateMachine):
 
 
 DispatcherMachine.TestCase.settings = settings(
-    max_examples=100,
+    max_examples=examples(100),
     stateful_step_count=60,
     deadline=None,
     suppress_health_check=list(HealthCheck),

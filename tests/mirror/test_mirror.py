@@ -33,6 +33,7 @@ from dasktune.sequences import Constant, MultiStep, Piecewise
 from dasktune.space import Choice, Family, Float, Int, Space
 from dasktune.storage.database.schema import StageRow
 from dasktune.types import Direction, Objective, Register, TrialState
+from tests.effort import examples
 
 STEPS = 4
 LOSS = Objective.single("loss", "minimize")
@@ -404,7 +405,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RDBStorage]:
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(data=st.data())
 def test_table_writer_and_call_writer_give_equal_studies(
     shared: RDBStorage, data: st.DataObject

@@ -243,8 +243,7 @@ def _is_none(node: ast.AST) -> bool:
 
 def _code(node: ast.expr, **fields: object) -> str:
     changed = copy(node)
-    for name, value in fields.items():
-        setattr(changed, name, value)
+    vars(changed).update(fields)
     return f"({ast.unparse(changed)})"
 
 

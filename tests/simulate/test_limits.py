@@ -12,6 +12,7 @@ import dasktune as dt
 from dasktune.engine.limits import Limits
 from dasktune.simulate import Incumbent, Simulation
 from dasktune.types import TrialState
+from tests.effort import examples
 
 from .cases import BRANCHING, STEPS, grid, spans, wavy
 
@@ -78,7 +79,7 @@ def test_limit_above_the_use_has_no_effect() -> None:
     assert found.events == free.events
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     workers=st.integers(1, 4),
     share=st.floats(0.01, 0.99),
@@ -124,7 +125,7 @@ def test_limited_run_is_a_prefix_of_the_unlimited_run(
     assert found.incumbents == known
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     workers=st.integers(1, 4),
     every=st.integers(1, 5),

@@ -18,6 +18,7 @@ from dasktune.sequences import Constant
 from dasktune.simulate.jobs import Mishaps
 from dasktune.space import Float
 from dasktune.types import Step, TrialState
+from tests.effort import examples
 
 from .cases import BRANCHING, STEPS, UNIQUE, grid, spans, wavy
 
@@ -69,7 +70,7 @@ def test_drop_rate_does_not_change_stragglers() -> None:
     assert [few.draw(3)[0] for _ in range(9)] == [many.draw(3)[0] for _ in range(9)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     workers=st.integers(1, 4),
     straggling=st.sampled_from([0.0, 1.5]),

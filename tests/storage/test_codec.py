@@ -20,6 +20,7 @@ from hypothesis.extra import numpy as hnp
 
 from dasktune.errors import CorruptCheckpointError, StateError
 from dasktune.storage.codec import Snapshot, decode, encode
+from tests.effort import examples
 
 
 def round_trip(state):
@@ -95,13 +96,13 @@ states = st.recursive(
 
 
 @given(states)
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_any_state_comes_back_bit_for_bit(state):
     assert bits(round_trip(state)) == bits(state)
 
 
 @given(states)
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 def test_decoded_state_has_the_same_digest(state):
     snapshot = encode(state)
     again = encode(round_trip(state))
@@ -561,7 +562,7 @@ json_values = st.recursive(
 @given(
     st.sampled_from(["name", "kind", "dtype", "shape", "offset", "nbytes", "order"]), json_values
 )
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_any_json_in_a_document_is_read_or_refused(name, value):
     try:
         found = decode(hostile(**{name: value}), DATA)

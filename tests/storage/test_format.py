@@ -24,6 +24,7 @@ from dasktune.sequences import Constant
 from dasktune.storage import zarr_array as flat
 from dasktune.storage.checkpoints import CheckpointStore, NewerFormatError
 from dasktune.storage.codec import encode
+from tests.effort import examples
 
 KEY, OTHER = "a1b2c3", "d4e5f6"
 RNG = np.random.default_rng(0)
@@ -144,7 +145,7 @@ def test_a_large_state_has_few_objects(tmp_path: Path, cut_chunks: Callable[[int
 @given(st.data())
 @settings(
     deadline=None,
-    max_examples=60,
+    max_examples=examples(60),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_flipped_bit_is_corrupt(store: CheckpointStore, data: st.DataObject) -> None:
@@ -164,7 +165,7 @@ def test_flipped_bit_is_corrupt(store: CheckpointStore, data: st.DataObject) -> 
 @given(st.data())
 @settings(
     deadline=None,
-    max_examples=60,
+    max_examples=examples(60),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_cut_or_longer_file_is_corrupt(store: CheckpointStore, data: st.DataObject) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import dasktune as dt
 from dasktune.errors import ConfigurationError, StorageError
 from dasktune.storage.codec import decode, encode
 from dasktune.study.export import write_state
+from tests.effort import examples
 
 ABOUT = {"trial": 0}
 
@@ -89,7 +91,7 @@ STATES = st.dictionaries(
 
 
 @given(state=STATES)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_export_plain_values_are_read_back_unchanged(
     state: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -161,7 +163,7 @@ def test_export_torch_view_does_not_bring_its_base(tmp_path: Path) -> None:
 def test_export_needs_torch_only_for_its_endings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dasktune.study.export.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "torch", None)  # as if it were not installed
     with pytest.raises(ConfigurationError, match="pt needs torch: pip install 'dasktune"):
         write_state(tmp_path / "state.pt", {"x": 1}, ABOUT)
     assert write_state(tmp_path / "state.npz", {"x": 1}, ABOUT).exists()

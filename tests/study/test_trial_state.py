@@ -259,9 +259,7 @@ def test_trial_state_training_restores_process_state() -> None:
     assert list(CheckpointStore("memory://states").keys()) == []
 
 
-def test_trial_state_trainer_has_its_own_generator(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.usefixtures("dask_draws_globally")
+def test_trial_state_trainer_has_its_own_generator() -> None:
     undisturbed = encode(net_states().at(0, 3)).digest
-    monkeypatch.setattr(core, "random", random)
     assert encode(net_states(with_dask=True).at(0, 3)).digest == undisturbed

@@ -24,6 +24,7 @@ from dasktune.algos.stopping_asha import StoppingASHA
 from dasktune.sequences import Exponential
 from dasktune.space import Float, Int, Space
 from dasktune.testing import TunerConformance
+from tests.effort import is_quick
 
 SPACE = Space(
     lr=Float(0.01, 1.0, log=True),
@@ -33,7 +34,8 @@ SPACE = Space(
 
 
 class Conformance(TunerConformance):
-    seeds = range(4)  # all capacities; with and without inputs, restored tuners prepared and not
+    # All capacities, or two; with and without inputs, restored tuners prepared and not.
+    seeds = (0, 3) if is_quick() else range(4)
 
 
 class CostlyConformance(TunerConformance):

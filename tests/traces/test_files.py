@@ -18,6 +18,7 @@ from dasktune.sequences import MultiStep, sequence_from_json
 from dasktune.simulate import Trace
 from dasktune.traces.timing import Overheads
 from dasktune.types import Direction
+from tests.effort import examples
 
 RATE = MultiStep(0.1, milestones=[2], gamma=0.5)
 NAN = float("nan")
@@ -72,7 +73,7 @@ def test_npz_file_holds_curves_and_times(tmp_path: Path) -> None:
 
 @given(data=st.data(), name=st.sampled_from(["t.zarr", "t.zarr.zip", "t.npz"]))
 @settings(
-    max_examples=20,
+    max_examples=examples(20),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

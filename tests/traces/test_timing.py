@@ -17,6 +17,7 @@ from dasktune.simulate import Trace
 from dasktune.simulate.jobs import SimulatedJob
 from dasktune.traces.timing import EvenPace, MeasuredPace, Overheads
 from dasktune.types import Decision, Extend, Finish, Rank, Register, Report
+from tests.effort import examples
 from tests.simulate.cases import STEPS, UNIQUE, spans
 
 OVERHEADS = Overheads(begin=7.0, build=5.0, load=3.0, save=1.0, report=2.0, handover=0.5)
@@ -184,7 +185,7 @@ def test_invalid_overhead_is_refused(seconds: object) -> None:
     seed=st.integers(0, 99),
     report=st.floats(0, 5),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_simulation_with_mishaps_completes_every_trial(
     drop: float, straggling: float, workers: int, seed: int, report: float
 ) -> None:

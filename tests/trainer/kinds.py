@@ -563,8 +563,7 @@ class PartialFit(dt.Trainer):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.train()
-        for name, value in state.items():
-            setattr(self.model, name, value)
+        vars(self.model).update(state)
 
 
 class EstimatorAsState(PartialFit):

@@ -19,6 +19,7 @@ from dasktune.trainer import fingerprint
 from dasktune.trainer.base import Trainer
 from dasktune.trainer.code import dumps_by_value, pack, unpack
 from tests.holding import PATIENCE
+from tests.study_folder import without_bytecode
 
 SCALE = 3
 
@@ -249,9 +250,9 @@ def installed_net(tmp_path, monkeypatch):
         )
     )
     monkeypatch.syspath_prepend(folder)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr("dasktune.trainer.code.is_installed", lambda module: True)
-    yield importlib.import_module("package_of_mine").Net, folder
+    with without_bytecode():
+        yield importlib.import_module("package_of_mine").Net, folder
     del sys.modules["package_of_mine"]
 
 

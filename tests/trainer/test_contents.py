@@ -100,20 +100,23 @@ def test_contents_other_values_differ(before: Any, after: Any) -> None:
     assert not ContentStamp.of(after).are_those_of(before)
 
 
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contents, "CHUNK_BYTES", 16)
+
+
+@pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("place", [0, 3, 5, 8])
 @pytest.mark.parametrize("make", [torch.zeros, np.zeros])
-def test_contents_each_chunk_counts(
-    monkeypatch: pytest.MonkeyPatch, make: Callable[..., Any], place: int
-) -> None:
-    monkeypatch.setattr(contents, "CHUNK_BYTES", 16)
+def test_contents_each_chunk_counts(make: Callable[..., Any], place: int) -> None:
     for value in (make(9), make((9, 2)), make((2, 9)).T):
         taken = ContentStamp.of(value)
         value[place] = 1
         assert not taken.are_those_of(value)
 
 
+@pytest.mark.usefixtures("small_chunks")
 def test_contents_comparison_ends_at_first_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contents, "CHUNK_BYTES", 16)
     read: list[int] = []
 
     def digest_of(content: memoryview) -> str:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dasktune.errors import ConfigurationError, StateError
 from dasktune.trainer.data import ResumableLoader
+from tests.effort import examples
 
 
 class Squares:
@@ -56,7 +57,7 @@ def test_the_seed_decides_the_order():
     sizes=st.lists(st.integers(1, 15), min_size=1, max_size=20),
     shuffle=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_changing_batch_sizes_visit_each_sample_once(length, sizes, shuffle):
     loader = ResumableLoader(np.arange(length), 1, seed=3, shuffle=shuffle)
     seen = []
@@ -76,7 +77,7 @@ def test_changing_batch_sizes_visit_each_sample_once(length, sizes, shuffle):
     workers=st.sampled_from([0, 2]),
     drop_last=st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_resumed_loader_gives_the_same_batches(sizes, split, workers, drop_last):
     split = min(split, len(sizes) - 1)
 

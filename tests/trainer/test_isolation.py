@@ -72,8 +72,8 @@ class Walk(dt.Trainer):
         self.at = state["at"]
 
 
-def test_run_alone_beside_a_cluster_is_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core, "random", random)
+@pytest.mark.usefixtures("dask_draws_globally")
+def test_run_alone_beside_a_cluster_is_unchanged() -> None:
     found = [
         run_alone(Walk, {"lr": 0.1}, 3, config={"with_dask": with_dask}).metrics
         for with_dask in (False, True)

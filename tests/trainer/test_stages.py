@@ -91,11 +91,9 @@ class Shaken(Walk):
         core.random.uniform(0, 1)  # as a thread of a worker's would
 
 
-def test_draws_of_dask_do_not_reach_the_trainer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("dask_draws_globally")
+def test_draws_of_dask_do_not_reach_the_trainer(tmp_path: Path) -> None:
     study = dt.create_study(Shaken, name="shaken", storage=tmp_path, metric="loss")
     graph = study.stage_tree(dt.algos.Grid(dt.Space(lr=[0.1]), max_steps=STEPS)).to_dask()
-    monkeypatch.setattr(core, "random", random)
     (found,) = dask.local.get_sync(graph, list(graph))
     assert found.metrics == run_alone(Shaken, {"lr": 0.1}, STEPS).metrics

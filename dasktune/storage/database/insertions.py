@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -90,6 +91,7 @@ def write_rows(connection: sa.Connection, sql: str, rows: Sequence[tuple[Any, ..
         cursor.close()
 
 
+@cache
 def statement(dialect: str, name: str) -> str:
     """Return the SQL that writes a row of one table.
 

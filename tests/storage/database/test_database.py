@@ -31,6 +31,7 @@ from dasktune.storage.database.schema import (
     StageRow,
     TrialRow,
 )
+from tests.effort import examples
 
 TRIAL = TrialRow(
     study_id=1, number=0, state="RUNNING", steps=3, value=0.1 + 0.2, record={"lr": [0.1, None]}
@@ -167,7 +168,7 @@ def test_reads_leave_out_other_studies_and_roots(database):
 
 
 @given(st.dictionaries(st.text(), st.floats(), max_size=4), st.floats())
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 def test_every_float_comes_back(values, value):
     database = Database("sqlite://")
     database.write(

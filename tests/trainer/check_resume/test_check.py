@@ -104,8 +104,7 @@ class Forest(Trainer):
     def load_state_dict(self, state):
         # Makes the arrays for the values below.
         self.model.partial_fit(self.x[:2], [0, 1], classes=[0, 1])
-        for name, value in state["model"].items():
-            setattr(self.model, name, value)
+        vars(self.model).update(state["model"])
         self.loader.load_state_dict(state["loader"])
 
 

@@ -19,6 +19,7 @@ import pytest
 import dasktune as dt
 from dasktune.errors import ConfigurationError
 from dasktune.trainer import Fingerprint, fingerprint
+from tests.study_folder import without_bytecode
 
 Cover = Callable[..., Fingerprint]
 PLUS = "def f(x=0):\n    return x + 1\n"
@@ -34,7 +35,6 @@ def training(body: str, head: str = "") -> str:
 def cover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cover]:
     """Return a function that writes a package and covers its ``net.Net``."""
     numbers = count()
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     before = set(sys.modules)
 
     def forget() -> None:
@@ -52,7 +52,8 @@ def cover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cover]:
             patch.syspath_prepend(folder)
             return fingerprint(importlib.import_module("pkg.net").Net, {})
 
-    yield cover
+    with without_bytecode():
+        yield cover
     forget()
     assert not {name for name in set(sys.modules) - before if name.startswith("pkg")}
 

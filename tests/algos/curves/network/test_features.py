@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dasktune.algos.curves import Branch, Curve
 from dasktune.algos.curves.curve import MOST_SIBLINGS
 from dasktune.algos.curves.network.features import LIMIT, describe
+from tests.effort import examples
 
 STEPS = (45, 60)
 
@@ -36,7 +37,7 @@ def told_apart(one: Curve, other: Curve) -> int:
     return int((np.abs(first - second) > 1e-9).any(axis=0).sum())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(factor=st.sampled_from([1e-6, 0.1, 3.0, 1e5]), every=st.sampled_from([1, 7, 200]))
 def test_another_unit_of_scores_or_steps_gives_the_same_rows(factor: float, every: int) -> None:
     one = replace(curve(), siblings=(branch(0.1),), rates=((0, 0.1), (50, 0.01)))

@@ -17,6 +17,7 @@ from dasktune.algos.curves.curve import future_steps
 from dasktune.algos.curves.network.prior_fitted import Weights, packaged
 from dasktune.errors import ConfigurationError
 from dasktune.testing import PredictorConformance
+from tests.effort import examples
 
 NOISE = 0.004
 RATE, DROP = ((0, 0.1),), ((0, 0.1), (30, 0.01))
@@ -117,7 +118,7 @@ def test_a_prediction_takes_milliseconds() -> None:
     assert min(took) < 0.05
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     scores=st.lists(
         st.floats(-1e12, 1e12) | st.sampled_from([math.nan, math.inf, 0.0, 1e300]),
