@@ -338,8 +338,10 @@ class Optimizer:
         """Whether an audit of the study has found a difference, so that nothing is merged."""
         differences = self._results.differences
         failures = [AuditFailure(text=note["text"], steps=note["steps"]) for note in differences]
+        if not failures:
+            return False
         self._checks.repeat_audits(failures)
-        if not failures or allow_failed_check:
+        if allow_failed_check:
             return False
         logger.warning(
             "study %s trains each trial alone, from step 0: %s", self._name, failures[-1].text

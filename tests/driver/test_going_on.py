@@ -18,7 +18,10 @@ from dasktune.cli.status import read
 from dasktune.driver.audits import Audits
 from dasktune.engine.trials import Trial
 from dasktune.errors import ConfigurationError, StorageError, TrainerError
+from dasktune.results.inventory import take_inventory
+from dasktune.results.keep import kept_keys
 from dasktune.sequences import Constant, MultiStep
+from dasktune.storage.retention import Keep
 from dasktune.storage.verdicts import Verdicts
 from dasktune.study.first_check import TrainerChecks
 from dasktune.study.study import Study
@@ -168,6 +171,24 @@ def test_study_goes_on_and_trains_trials_alone(
     keys = {study.plan.nodes_of(trial.number)[0].key_at(0) for trial in alone}
     assert len(keys) == len(alone), "each has keys of its own"
     assert not {trial.number for trial in alone} & {*study.summary()["withdrawn"]["trials"]}
+
+
+def test_states_of_trials_alone_are_found_again(create: Any, client: Client) -> None:
+    study = create()
+    study.optimize(grid(), client=client, progress=False)
+    number = alone_since(study)[-1]
+    sequences = study.trials[number].sequences
+    lone = run_alone(Accumulating, sequences, STEPS, states_at=(20, STEPS))
+    for step in (STEPS, 20):  # the second is not stored: no stored state may be its beginning
+        assert study.trial_state(number, step) == lone.states[step]
+    results = study.results
+    inventory = take_inventory(results.store, results.database, 0.0)
+    assert inventory.strangers == []
+    key = study.plan.node_at(number, STEPS).key_at(STEPS)
+    assert [each.owners for each in inventory.holdings if each.key == key] == [
+        {"going on": (number,)}
+    ]
+    assert key in kept_keys(results.database, results.row, Keep.parse("best:9"))
 
 
 def test_trials_that_have_ended_stay_and_are_marked(
