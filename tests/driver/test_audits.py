@@ -28,6 +28,7 @@ from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import RunStage, WorkerGone, WorkerJoined
 from dasktune.graph.plan import Node
 from dasktune.graph.view import RunView
+from dasktune.results.summary import savings_line
 from dasktune.sequences import Constant, MultiStep
 from dasktune.storage.verdicts import Verdicts
 from dasktune.study.study import Study
@@ -394,7 +395,7 @@ def test_study_without_a_resume_has_no_audit(create: Any, client: Client) -> Non
     study = create(Adding)
     study.optimize(dt.algos.Grid(dt.Space(lr=[0.1, 0.2]), max_steps=8), client=client)
     assert audits(study) == (0, 0)
-    assert "audited" not in str(study.summary()["audits"]["differences"])
+    assert "audited" not in savings_line(study.summary())
 
 
 @pytest.mark.parametrize("share", [-0.01, 1.01, "all"])
@@ -448,7 +449,7 @@ def launch(attempt: str, node: Node, start: int) -> RunStage:
 class Scene:
     """The audits of a run on two workers, in which trial 1 has resumed at step 10."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, by: str = "") -> None:
         self.dispatcher = Dispatcher("aa" * 16)
         self.sent: list[tuple[str, AuditSpec, Answers]] = []
         self.notes: list[Mapping[str, Any]] = []
@@ -469,7 +470,7 @@ class Scene:
         )
         for trial, rate in enumerate(RATES):
             self.dispatcher.register(trial, {"lr": rate}, STEPS)
-        self.resume(1, 10)
+        self.resume(1, 10, by=by)
 
     def note(self, kind: str, **content: Any) -> None:
         if self.is_database_gone:
@@ -480,7 +481,7 @@ class Scene:
         self.sent.append((worker, spec, Answers()))
         return self.sent[-1][2]
 
-    def resume(self, trial: int, start: int) -> None:
+    def resume(self, trial: int, start: int, *, by: str = "") -> None:
         node = self.dispatcher.plan.paths[trial].leaf
         for step in range(1, STEPS + 1):
             metrics = {"loss": float(step)}
@@ -494,7 +495,7 @@ class Scene:
             attempt=f"{trial}",
             step=STEPS,
             key=node.key_at(STEPS),
-            by=f"{trial}",
+            by=by or f"{trial}",
             digest="00",
             nbytes=0,
             seconds=1.0,
@@ -523,6 +524,19 @@ def test_audit_avoids_workers_that_leave() -> None:
     scene.audits.leave("w1")
     assert scene.turn()
     assert scene.sent[0][0] == "w2"
+
+
+def test_audit_avoids_workers_that_are_put_aside() -> None:
+    scene = Scene()
+    scene.dispatcher._placing.trust.put_aside("w1", 0.0)
+    assert scene.turn()
+    assert scene.sent[0][0] == "w2"
+
+
+def test_states_of_another_driver_are_no_resume_of_this_one() -> None:
+    scene = Scene(by="of another driver")
+    assert not scene.turn()
+    assert scene.sent == []
 
 
 def test_audit_avoids_worker_whose_states_are_looked_up() -> None:

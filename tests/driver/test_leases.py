@@ -218,6 +218,18 @@ def test_leases_get_files_once_another_driver_appears(driver: Driver) -> None:
     assert driver.leases.drivers([driver.leasing.holder])[0].sees == ("h2",)
 
 
+def test_files_are_written_before_another_driver_is_seen(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, threads=Unrepeated())
+    assert driver.ask("mine") is None
+    driver.settle()
+    driver.meet_another()
+    driver.files.requests.clear()
+    driver.settle()
+    written = [path for kind, path in driver.files.requests if kind == "replace"]
+    assert written == [layout.lease_path(ROOT, KEY), layout.driver_path(driver.leasing.holder)]
+    driver.leasing.close()
+
+
 def test_of_two_drivers_one_gets_each_lease(driver: Driver) -> None:
     other = Driver(driver.folder, "other")
     try:
@@ -461,6 +473,64 @@ def test_failed_store_is_not_tried_again_within_patience(driver: Driver) -> None
     driver.meet_another()
     assert driver.ask("third") is None
     assert driver.there() is not None
+
+
+def test_failed_store_is_tried_again_after_a_clock_was_set_back(driver: Driver) -> None:
+    folder = driver.folder / layout.DRIVERS
+    folder.write_text("no folder")
+    assert driver.ask("first") is None
+    folder.unlink()
+    driver.now -= 3600.0
+    driver.meet_another()
+    assert driver.ask("second") is None
+    assert driver.there() is not None
+
+
+def test_saved_state_that_was_not_written_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(tmp_path, threads=Unrepeated())
+    driver.meet_another()
+    assert driver.ask("mine") is None
+    replace, fails = driver.files.replace, [OSError("no answer")]
+
+    def failing(path: str, content: bytes, **options: bool) -> None:
+        if fails and path == layout.lease_path(ROOT, KEY):
+            raise fails.pop()
+        replace(path, content, **options)
+
+    monkeypatch.setattr(driver.files, "replace", failing)
+    driver.leasing.saved("mine", 5, None)
+    driver.settle()
+    assert not fails
+    driver.now += STORE_PATIENCE.seconds
+    driver.meet_another()
+    driver.settle()
+    there = driver.there()
+    assert there is not None
+    assert there.saved == (5,)
+    driver.leasing.close()
+
+
+def test_jobs_about_the_same_key_are_done_in_turn() -> None:
+    threads, gate = LeaseThreads(), threading.Event()
+    done: list[str] = []
+
+    def wait() -> None:
+        gate.wait(PATIENCE)
+        done.append("first")
+
+    first = threads.do("key", wait)
+    second = threads.do("key", lambda: done.append("second"), is_question=False)
+    threads.do("other", lambda: done.append("other")).result(PATIENCE)
+    before = list(done)
+    gate.set()
+    threads.settle()
+    assert before == ["other"]
+    assert done == ["other", "first", "second"]
+    assert first.done()
+    assert second.done()
+    threads.close()
 
 
 def test_start_makes_no_request_of_a_store_that_just_failed(driver: Driver) -> None:

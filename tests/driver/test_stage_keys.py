@@ -128,6 +128,16 @@ def test_loop_hashes_little_for_many_stages_at_once(loop: Loop) -> None:
     assert max(hashes.turns) <= AT_ONCE
 
 
+def test_thread_goes_on_to_another_stage_after_a_part(loop: Loop) -> None:
+    nodes = planned(CURVE, {"lr": Exponential(0.2, gamma=1 - 1e-6)})
+    loop.start(*map(loop.order, nodes))
+    known = [node.known_position(LONG).step for node in nodes]
+    for number, node in enumerate(nodes):
+        loop.receive()
+        trained = node.known_position(LONG).step - known[number]
+        assert trained == stage_keys.CHANGES_PER_JOB
+
+
 def test_short_stages_start_at_once(loop: Loop) -> None:
     nodes = planned({"lr": Constant(0.1)}, {"lr": Constant(0.2)}, CURVE, steps=100)
     loop.start(*map(loop.order, nodes))

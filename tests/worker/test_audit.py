@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -87,6 +87,17 @@ class ClassCount(Rounding):
         self.calls[0] += 1
         if self.calls[0] % 4 == 0:
             self.total += 1.0
+
+
+class Watched(Adding):
+    """Notes at every step when the host says that the step began."""
+
+    host: ClassVar[StageHost]
+    began: ClassVar[list[float | None]] = []
+
+    def train(self) -> None:
+        super().train()
+        self.began.append(self.host.step_began)
 
 
 class Raising(Adding):
@@ -305,6 +316,24 @@ def test_audit_whose_trainer_raises_failed(workers: Any) -> None:
     receipt = worker.audit(2, 4, 4)
     assert (receipt.status, receipt.message) == ("failed", "RuntimeError: no such file")
     worker.train(0, 1, name="the next stage")
+
+
+def test_each_step_of_an_audit_is_watched(workers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = workers(Watched)
+    Watched.host, store, waiting = worker.host, worker.host.store, []
+    worker.train(0, 8, 4)
+    Watched.began.clear()
+    commit_of = store.commit_of
+
+    def waited(key: str) -> Any:
+        waiting.append(worker.host.step_began)
+        return commit_of(key)
+
+    monkeypatch.setattr(store, "commit_of", waited)
+    assert worker.audit(4, 8, 6, 8).status == "identical"
+    assert None not in Watched.began
+    assert len(set(Watched.began)) == 4, "each step has a time of its own"
+    assert set(waiting) == {None}, "a store that does not answer is no slow step"
 
 
 def test_audit_that_is_told_to_end_is_dropped(workers: Any) -> None:
