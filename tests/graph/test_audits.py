@@ -263,6 +263,16 @@ def test_draw_counts_resumes_only() -> None:
     assert (draw.counts, draw.waiting) == (AuditCounts(resumes=1), 1)
 
 
+def test_draw_takes_states_that_came_before_the_end() -> None:
+    draw, plan = AuditDraw(1.0), planned(10)
+    leaf = learn(plan, 1, 10, 20)
+    draw.launched("1", leaf, leaf.start)
+    draw.saved("1", leaf.stop)
+    assert draw.counts.resumes == 0, "whether it resumed is known at its end"
+    draw.ended("1", leaf.stop, loaded_at=leaf.start)
+    assert (draw.counts.resumes, draw.waiting) == (1, 1)
+
+
 def test_draw_gives_a_small_study_one_audit() -> None:
     draw, plan = AuditDraw(1.0), planned(10, 12)
     run_through(draw, plan, trial=1, warm=False)

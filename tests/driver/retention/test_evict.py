@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future
 from contextlib import closing
 from dataclasses import fields, replace
 from functools import cache
@@ -54,6 +55,7 @@ from dasktune.storage.database.database import Database
 from dasktune.storage.retention import Keep, Retention
 from dasktune.traces.timing import EvenPace
 from dasktune.types import Objective, Step, TrialState
+from tests.storage.power_cut import AtOnce
 
 FLOATS = 1000
 NBYTES = 8 * FLOATS
@@ -103,7 +105,7 @@ class Scene:
         record = self.trials[trial]
         record.steps, record.values, record.state = record.max_steps, (value,), state
 
-    def evictor(self, budget: int, keep: str = "none") -> Evictor:
+    def evictor(self, budget: int, keep: str = "none", *, pool: Executor | None = None) -> Evictor:
         """Return an open evictor."""
         made = Evictor(
             self.store,
@@ -115,6 +117,7 @@ class Scene:
             kept_elsewhere=lambda: self.kept,
             write_down=lambda: self.there_when_written_down.append(self.keys),
             clock=lambda: self.now,
+            pool=pool,
         )
         made.open()
         return made
@@ -288,6 +291,28 @@ def test_start_of_the_stage_that_comes_next_stays(database: Database) -> None:
     scene.tell(evictor.turn())
     evictor.close()
     assert scene.keys == {start}
+
+
+class CountedJobs(AtOnce):
+    """Does each job when it is submitted, and counts them."""
+
+    count = 0
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:  # type: ignore[override]
+        self.count += 1
+        return super().submit(work, *arguments, **options)
+
+
+def test_turn_without_need_starts_no_job(database: Database) -> None:
+    scene, jobs = Scene(database), CountedJobs()
+    trial = scene.trial(Constant(0.5))
+    evictor = scene.evictor(10**9, pool=jobs)
+    scene.save(trial, 20, evictor)
+    evictor.turn()
+    assert jobs.count == 1, "the first state that is saved needs a listing"
+    assert evictor.turn() == evictor.turn() == []
+    assert jobs.count == 1
+    evictor.close()
 
 
 def test_states_are_removed_from_the_database_too(database: Database) -> None:

@@ -26,6 +26,12 @@ def test_bad_arguments_are_refused_at_once():
     )
 
 
+@pytest.mark.parametrize("split", [-1, 0, 6])
+def test_split_must_leave_steps_on_both_sides(split):
+    with pytest.raises(ConfigurationError, match=f"split must be >= 1 .* got {split} of 6"):
+        check_resume(Adding, {"lr": 1.0}, split=split, total=6)
+
+
 class Ticking:
     """A clock that goes on by one second each time it is read."""
 
