@@ -66,7 +66,10 @@ def test_fenced_recorder_still_writes_which_stages_ended(database: Database) -> 
     assert kinds == ["begun", "begun"], "no event of the fenced driver"
 
 
-def test_state_that_a_stage_loads_counts_as_used(database: Database) -> None:
+@pytest.mark.parametrize(("used_seconds", "is_written"), [(0.0, True), (3600.0, False)])
+def test_state_that_a_stage_loads_counts_as_used(
+    database: Database, used_seconds: float, is_written: bool
+) -> None:
     dispatcher, orders = stages(3)
     loads, continues, begins = (
         replace(orders[0], start=3),
@@ -86,9 +89,10 @@ def test_state_that_a_stage_loads_counts_as_used(database: Database) -> None:
         for order in orders
     ]
     database.write(Batch(checkpoints=rows))
-    recorder = Recorder(History(database, 1), dispatcher.plan, run="r", used_seconds=0.0)
+    recorder = Recorder(History(database, 1), dispatcher.plan, run="r", used_seconds=used_seconds)
     for order in (loads, continues, begins):
         recorder.launched(order, order.node.key_at(order.stop))
     recorder.flush()
     used = {row.key for row in database.storage_rows() if row.used > 0}
-    assert used == {loads.node.key_at(3)}, "not what a worker holds in memory"
+    loaded = {loads.node.key_at(3)}
+    assert used == (loaded if is_written else set()), "not what a worker holds in memory"

@@ -6,8 +6,20 @@ EQUIVALENT = {
     "dasktune/engine/engine.py Engine.give_up: 0 -> (-1)": (
         "The engine does not read the step of a failure: it is for those who watch a dispatcher."
     ),
+    "dasktune/engine/timeouts.py _is_duration: return False -> return None": (
+        "The only caller asks for truth, and None is as false as False."
+    ),
+    "dasktune/graph/frontier.py Frontier.move: 1 -> (2) (2)": (
+        "A version is only compared with the one that was seen: any other number is newer."
+    ),
+    "dasktune/storage/files/failures.py _status_of: 100 -> (101)": (
+        "Callers ask for 401, 403 and those that pass; status 100 is as little one of them as 0."
+    ),
     "dasktune/storage/files/objects.py ObjectFiles._remove_seen.look_and_remove: 1 -> (2)": (
         "Only whether the list of tries is empty is read."
+    ),
+    "dasktune/trainer/fingerprint/data.py _file_digest: status.st_size >= _LARGE -> True": (
+        "A small file is read by several threads, too; its digest is the same."
     ),
     "dasktune/trainer/fingerprint/installed.py _is_editable: return False -> return None": (
         "The only caller asks for truth, and None is as false as False."

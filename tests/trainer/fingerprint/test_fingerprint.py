@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from dasktune.errors import ConfigurationError
-from dasktune.trainer.fingerprint.fingerprint import fingerprint
+from dasktune.trainer.fingerprint.fingerprint import code_parts, fingerprint
 from dasktune.trainer.fingerprint.source import Sources
+from tests.toy_trainers import Adding
 
 STUDY = """
 import math
@@ -150,7 +151,7 @@ def test_the_parts_are_named(tmp_path):
 def test_run_file_and_imported_file_are_equal(tmp_path):
     text = STUDY + dedent(
         """
-        from dasktune.trainer.fingerprint.fingerprint import fingerprint
+        from dasktune.trainer.fingerprint.fingerprint import code_parts, fingerprint
         print(fingerprint(Net, {}).digest)
         """
     )
@@ -172,7 +173,7 @@ def test_files_beside_a_study_file_count(tmp_path):
         dedent(
             """
             import layers_here
-            from dasktune.trainer.fingerprint.fingerprint import fingerprint
+            from dasktune.trainer.fingerprint.fingerprint import code_parts, fingerprint
             class Net:
                 def train(self):
                     return layers_here.width()
@@ -309,3 +310,10 @@ def test_class_without_source_is_refused():
     exec("class Typed:\n    def train(self): ...", namespace)
     with pytest.raises(ConfigurationError, match="the source of Typed cannot be read"):
         fingerprint(namespace["Typed"], {})
+
+
+def test_code_parts_are_those_of_the_class_and_its_bases():
+    parts = code_parts(Adding)
+    assert "class Adding" in parts
+    assert parts == code_parts(Adding)
+    assert parts != code_parts(type("Adding", (Adding,), {"train": lambda self: None}))
