@@ -24,8 +24,12 @@ logger = logging.getLogger(__name__)
 PATIENCE = Patience(seconds=LEASE_STORE_SECONDS, request=LEASE_STORE_SECONDS)
 """How long the store is tried: training goes on without a lease that cannot be written soon."""
 
-THREADS = 32
-"""Questions that are answered at a time, and leases that are written at a time."""
+QUESTIONS, WRITES = 128, 32
+"""Questions that are answered at a time, and leases that are written at a time.
+
+Most of its time a question waits for requests that it shares with others, so that there are more
+of them than requests at a time.
+"""
 
 Work = Callable[[], None]
 """A job that makes requests to the store."""
@@ -84,7 +88,7 @@ class LeaseThreads:
     def __init__(self) -> None:
         self._questions, self._upkeep, self._turns = (
             ThreadPoolExecutor(most, thread_name_prefix=f"dasktune-{name}")
-            for most, name in ((THREADS, "leases"), (THREADS, "lease-upkeep"), (1, "lease-object"))
+            for most, name in ((QUESTIONS, "leases"), (WRITES, "lease-upkeep"), (1, "lease-object"))
         )
         self._lock = threading.Lock()
         self._jobs: dict[str, Future[None]] = {}

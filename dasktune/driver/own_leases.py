@@ -2,7 +2,8 @@
 
 As long as no other driver is seen, a lease has no file. The object announces all leases to other
 drivers, and renews them with one request. Announcements that are asked for while one is under way
-share the next one, so that a stage waits for two of them at most.
+share the next one, so that a stage waits for two of them at most. Stages that share an announcement
+share the reading of the others' objects that follows it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from uuid import uuid4
 
@@ -42,6 +43,14 @@ class _Held:
     following: str = ""
     is_dirty: bool = False
     is_lost: bool = False
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A reading of the objects of other drivers, which began after an announcement."""
+
+    done: Future[None] = field(default_factory=Future)
+    drivers: list[HeldLeases] = field(default_factory=list)
 
 
 class OwnLeases:
@@ -100,6 +109,7 @@ class OwnLeases:
         self._others: tuple[str, ...] = ()
         self._is_shared = False
         self._next: Future[None] | None = None
+        self._readings: dict[tuple[Future[None], tuple[str, ...]], _Reading] = {}
         self._announced: Mapping[str, Lease] = {}
         self._announced_to: tuple[str, ...] = ()
         self._expires = clock() + waits.lease_seconds
@@ -135,10 +145,28 @@ class OwnLeases:
             if announcement is None:
                 return None
             self._threads.wait(announcement)
-            drivers = self._leases.drivers(others)
+            drivers = self._read(announcement, others)
             return self._ranges.around(lease, drivers, now=self._clock(), heeded=heeded)
 
         return around
+
+    def _read(self, announcement: Future[None], others: tuple[str, ...]) -> list[HeldLeases]:
+        """Return the leases of others after an announcement: starts that share it read once."""
+        with self._lock:
+            reading = self._readings.get((announcement, others))
+            is_first = reading is None
+            if reading is None:
+                reading = _Reading()
+                self._readings = {(announcement, others): reading}
+        if is_first:
+            try:
+                reading.drivers = self._leases.drivers(others)
+                reading.done.set_result(None)
+            # It is raised where the reading is waited for.
+            except Exception as error:  # noqa: BLE001
+                reading.done.set_exception(error)
+        self._threads.wait(reading.done)
+        return reading.drivers
 
     def around_departed(self, lease: Lease, heeded: Heeded) -> Lease | None:
         """Return the lease around one that a driver left when it ended, or died, not long ago."""

@@ -390,9 +390,10 @@ def test_start_waits_for_three_requests_in_a_row(held: Driver) -> None:
     renewing.join()
 
 
-def test_starts_at_once_share_their_announcements(held: Driver) -> None:
+def test_starts_at_once_share_announcement_and_reading(held: Driver) -> None:
     files = held.files
     assert isinstance(files, HeldFiles)
+    files.requests.clear()
     announce = ("replace", layout.driver_path(held.leasing.holder))
     keys = [f"{number}a" * 16 for number in range(9)]
     files.holds = True
@@ -404,6 +405,17 @@ def test_starts_at_once_share_their_announcements(held: Driver) -> None:
     files.expect(announce, ("read", layout.driver_path("h2")))
     files.release()
     assert {held.receive().attempt for _ in keys} == set(keys)  # type: ignore[union-attr]
+    assert [kind for kind, _ in files.requests].count("read") == 2
+
+
+def test_reading_that_failed_is_made_again(held: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(held.files, "read", lambda *arguments: 1 / 0)
+        assert held.ask("second") is None, "without leases training goes on"
+    theirs = replace(held.lease(), sequences={"lr": Constant(0.3).to_json()}, stop=20)
+    held.meet_another(theirs)
+    inside = replace(held.lease("dd" * 16), sequences=theirs.sequences, start=5)
+    assert held.ask("third", inside) is not None
 
 
 def test_the_next_attempt_at_the_same_steps_keeps_the_lease(driver: Driver) -> None:
