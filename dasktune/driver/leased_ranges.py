@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from dasktune.graph.plan import shared_until
 from dasktune.sequences import sequence_from_json
 from dasktune.storage.leases import HeldLeases, Lease, LeaseMark, LeaseName
 from dasktune.types import Sequences, Step
+
+MOST_ENDED = 10_000
+"""Ended leases of one driver that are remembered, each in about 1 kB."""
 
 _INVALID = (ConfigurationError, LookupError, RecursionError, TypeError, ValueError)
 """What a lease may cause that anyone may have written."""
@@ -103,10 +107,16 @@ class _Filed:
 
 
 class _Ranges:
-    """The leases of one driver, filed so that a path meets few that are not on it."""
+    """The leases of one driver, filed so that a path meets few that are not on it.
+
+    A driver lists an ended lease for a short time only. Who was there before it ended does not find
+    its states otherwise: the store was listed before, and its file is below a key further on.
+    """
 
     def __init__(self) -> None:
         self._driver: HeldLeases | None = None
+        self._listed: set[int] = set()
+        self._ended: deque[int] = deque()
         self._filed: dict[int, _Filed] = {}
         self._ways: _Ways = {}
 
@@ -116,11 +126,17 @@ class _Ranges:
             return
         leases = {id(lease): lease for lease in driver.leases}
         # The leases of the driver's last object are kept until here, so that no `id` is used twice.
-        for number in self._filed.keys() - leases.keys():
-            self._remove(number)
-        for number in leases.keys() - self._filed.keys():
+        for number in self._listed - leases.keys():
+            filed = self._filed.get(number)
+            if filed is not None and filed.lease.is_done:
+                self._ended.append(number)
+            elif filed is not None:
+                self._remove(number)
+        for number in leases.keys() - self._listed:
             self._file(number, leases[number])
-        self._driver = driver
+        self._driver, self._listed = driver, set(leases)
+        while len(self._ended) > MOST_ENDED:
+            self._remove(self._ended.popleft())
 
     def _file(self, number: int, lease: Lease) -> None:
         path = _path_of(lease.sequences)

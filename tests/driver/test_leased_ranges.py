@@ -93,6 +93,7 @@ def test_around_finds_the_nearest_lease_on_a_path(
     objects: list[list[Lease]], own: list[Lease], data: st.DataObject
 ) -> None:
     ranges, codec = LeasedRanges(), HeldLeasesCodec()
+    past: list[Lease] = []
     for there in objects or [[]]:
         expires = NOW + data.draw(st.sampled_from([60, -60]))
         drivers = [
@@ -105,13 +106,28 @@ def test_around_finds_the_nearest_lease_on_a_path(
         # Leases that have not changed are the same objects, as after reading.
         read = [codec.decode(each.holder, codec.encode(each)) for each in drivers]
         assert read == drivers
+        remembered = replace(driver_of([]), leases=tuple(past))
         for lease in own:
             found = ranges.around(lease, [each for each in read if each], now=NOW, heeded=heeded)
             start = None if found is None else max(found.start, lease.start)
-            assert start == expected(lease, drivers, heeded)
+            assert start == expected(lease, [*drivers, remembered], heeded)
             if found is not None:
                 is_live = expires > NOW or found.holder == "h2"
                 assert found.is_held(NOW) == (is_live and not found.is_done)
+        past += [each for driver in drivers for each in driver.leases if each.is_done]
+
+
+def test_ended_lease_is_remembered_after_its_driver_lists_it() -> None:
+    ended = replace(lease_of(Constant(0.5), 2, 4, step=4, key="c2"), saved=(3,), is_done=True)
+    running = lease_of(Constant(0.5), 6, 8, key="c6")
+    ranges, behind = LeasedRanges(), lease_of(Constant(0.5), 1, 3, key="c9")
+    ranges.prepare([driver_of([ended, running])])
+    ranges.prepare([driver_of([])])
+    found = ranges.around(behind, [driver_of([])], now=NOW)
+    assert found == replace(ended, holder="h", expires=NOW + 60)
+    assert ranges.around(behind, [driver_of([])], now=NOW, heeded={ended.mark}) is None
+    after = lease_of(Constant(0.5), 5, 8, key="c9")
+    assert ranges.around(after, [driver_of([])], now=NOW) is None
 
 
 def test_taken_lease_is_seen_beside_an_ended_one_of_its_key() -> None:
