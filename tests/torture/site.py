@@ -102,8 +102,8 @@ class Site:
             return
         self.driver.flush_all()
         # Where messages with metrics are lost, and then the store does not answer the look-up, the
-        # state may be evicted, and with it metrics that no tuner has asked for.
-        if "lose" not in faults and not {"evict", "store"} <= faults:
+        # state is recorded without metrics that no tuner has asked for.
+        if faults.isdisjoint(("lose", "store")):
             # What no driver heard of is found in the store by whoever opens the study next.
             self._check_metrics(Driver(self.study))
         self.driver.close()
