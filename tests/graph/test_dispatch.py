@@ -352,6 +352,18 @@ def test_stages_of_a_worker_that_is_gone_wait_for_its_loss() -> None:
     assert table.dispatcher.steps_executed == 3
 
 
+def test_stage_behind_one_of_a_worker_that_is_gone_waits() -> None:
+    table = Table()
+    table.trial(Constant(0.5), 9)
+    table.extend(0, 5)
+    assert table.join("w0") == [("run", 0, "w0", 0, 5, None)]
+    table.started(0)
+    assert table.tell(WorkerGone(worker="w0")) == []
+    assert table.extend(0, 9) == []
+    assert table.join("w1") == []
+    assert table.tell(WorkerLost(worker="w0"))[0] == ("run", 1, "w1", 0, 5, None)
+
+
 def test_a_stage_that_is_lost_too_often_fails_its_trials() -> None:
     table = two_branches()
     table.dispatcher.options = DispatchOptions(losses_allowed=1, saves=PLAIN)
