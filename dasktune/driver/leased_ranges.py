@@ -31,6 +31,7 @@ class LeasedRanges:
 
     Examples
     --------
+    >>> from dataclasses import replace
     >>> from dasktune.sequences import Constant, MultiStep
     >>> trunk, branch = Constant(0.1), MultiStep(0.1, [30], gamma=0.1)
     >>> names = {"root": "a1f0", "study": "s", "holder": "h", "step": 0, "expires": 60.0}
