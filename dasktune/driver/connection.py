@@ -29,6 +29,7 @@ from dasktune.engine.timeouts import (
 )
 from dasktune.errors import ClusterError, InternalError
 from dasktune.graph.events import RunStage, SaveMissed, WorkerJoined, WorkerLost
+from dasktune.graph.view import AttemptView
 from dasktune.worker.job import AuditSpec, JobPlan, StageSpec
 from dasktune.worker.messages import (
     MessageError,
@@ -138,15 +139,16 @@ class Submissions:
             pure=False,
         )
 
-    def done(self) -> Iterator[str]:
+    def done(self, open_attempts: Mapping[str, AttemptView], now: float) -> Iterator[str]:
         """Yield the attempts that Dask is done with.
 
-        If somebody else has cancelled one, its worker saves its state and says so, or is gone. That
-        is waited for: the steps of an attempt that is taken for lost before are trained again.
+        If somebody else has cancelled one that trains, its worker saves its state and says so, or
+        is gone. That is waited for: the steps of an attempt that is taken for lost before are
+        trained again. One that has not begun is cancelled with the stage before it.
         """
-        now = time.monotonic()
         for attempt, future in self._futures.items():
-            if future.cancelled():
+            known = open_attempts.get(attempt)
+            if future.cancelled() and known is not None and known.begun and not known.ended:
                 if now - self._cancelled.setdefault(attempt, now) >= CANCELLED_SECONDS:
                     yield attempt
             elif future.done():
@@ -352,9 +354,9 @@ class Connection:
         logger.warning("scheduler %s is there again", self._address)
         return True
 
-    def check_futures(self) -> None:
+    def check_futures(self, open_attempts: Mapping[str, AttemptView], now: float) -> None:
         """Report the attempts that Dask is done with; callbacks would cost a thread hop each."""
-        for attempt in self.submissions.done():
+        for attempt in self.submissions.done(open_attempts, now):
             self._put(AttemptFinished(attempt=attempt))
 
     def receipt_of(self, order: RunStage) -> StageEnded | None:

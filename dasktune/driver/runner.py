@@ -253,7 +253,7 @@ class DaskRunner:
         self._ask_for_more()
         self._make_room()
         self._carry_out()
-        self._cluster.check_futures()
+        self._cluster.check_futures(self._engine.view.attempts, self._now())
         self._follow(self._attempts.check(self._now()))
         self._turn_audits()
         self._note_aside()
@@ -602,7 +602,7 @@ class DaskRunner:
                 self._receive(message)
             self._make_room()
             self._carry_out()
-            self._cluster.check_futures()
+            self._cluster.check_futures(self._engine.view.attempts, self._now())
             self._follow(self._attempts.check(self._now()))
 
     def _close(self) -> None:

@@ -438,6 +438,7 @@ def test_the_same_command_goes_on_after_the_driver_died(tmp_path: Path) -> None:
     study.close()
 
 
+@pytest.mark.cluster
 def test_worker_killed_between_stages_repeats_no_step(tmp_path: Path) -> None:
     with local_client(2) as client:
         study = open_study(tmp_path)

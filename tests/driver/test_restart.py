@@ -5,14 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import dasktune as dt
 from dasktune.cluster.local import local_client
-from dasktune.driver import connection
 from dasktune.driver.connection import Submissions
+from dasktune.engine.timeouts import CANCELLED_SECONDS
 from tests.holding import Gate, pass_gate, wait_until
 
 STEPS, HELD = 6, 3
@@ -61,20 +62,17 @@ class CancelledFuture:
         return True
 
 
-def test_cancelled_stage_is_not_lost_before_its_worker_may_save(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = 100.0
-    monkeypatch.setattr(connection.time, "monotonic", lambda: now)
+@pytest.mark.parametrize("begun", [True, False])
+def test_cancelled_stage_that_trains_has_time_to_be_saved(begun: bool) -> None:
     submissions = Submissions(client=None, plan=None, claims=None)  # type: ignore[arg-type]
     submissions._futures["a0"] = CancelledFuture()  # type: ignore[assignment]
-    assert list(submissions.done()) == []
-    now += connection.CANCELLED_SECONDS - 1
-    assert list(submissions.done()) == []
-    now += 1
-    assert list(submissions.done()) == ["a0"]
+    attempts: dict[str, Any] = {"a0": SimpleNamespace(begun=begun, ended=False)}
+    for now in (100.0, 99.0 + CANCELLED_SECONDS):
+        assert list(submissions.done(attempts, now)) == ([] if begun else ["a0"])
+    now = 100.0 + CANCELLED_SECONDS
+    assert list(submissions.done(attempts, now)) == ["a0"]
     assert submissions.take("a0") is not None
-    assert list(submissions.done()) == []
+    assert list(submissions.done(attempts, now)) == []
 
 
 @pytest.mark.cluster
