@@ -56,8 +56,8 @@ def measure(short: bool) -> list[Figure]:
         f"{audited.steps:,} steps on {WORKERS} workers that compute {step_seconds * 1e3:g} ms a "
         f"step; {audited.seconds:.1f} s between {before.seconds:.1f} and {after.seconds:.1f} s"
     )
-    walls = [[each.seconds for each in one] for one in ran]
-    cpus = [[each.worker_cpu for each in one] for one in ran]
+    walls = [[each.seconds for each in runs] for runs in ran]
+    cpus = [[each.worker_cpu for each in runs] for runs in ran]
     return [
         _ratio("wall time with audits over that without", walls, note),
         _noise("wall time of two runs without audits, one over the other", walls),

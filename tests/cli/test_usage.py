@@ -93,8 +93,8 @@ def test_an_unknown_metric_is_refused_and_nothing_is_made() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "none.py"], "the study file must be a Python file, got 'none.py'"),
-        (["run", "."], "the study file must be a Python file, got '.'"),
+        (["run", "none.py"], "the study file must exist, there is no file 'none.py'"),
+        (["run", "."], "the study file must exist, there is no file '.'"),
         (["run", "counting.py", "--config", "x"], "must be given as key=value, got 'x'"),
         (
             ["run", "counting.py", "--config", "pauze=1"],
