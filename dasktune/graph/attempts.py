@@ -62,9 +62,10 @@ QUEUE_LENGTH = 2
 
 @dataclass(slots=True)
 class Slot:
-    """A worker process that runs one stage at a time."""
+    """A worker process of a compute class that runs one stage at a time."""
 
     worker: str
+    kind: str = ""
     queue: list[Attempt] = field(default_factory=list)
     last: Node | None = None
 

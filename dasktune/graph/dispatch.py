@@ -303,7 +303,7 @@ class Dispatcher:
             event.resources.get(name, 0.0) >= amount for name, amount in self.options.needs.items()
         )
         if fits:
-            self._placing.join(event.worker, event.host)
+            self._placing.join(event.worker, kind=event.kind, host=event.host)
 
     def _worker_leaving(self, worker: str) -> None:
         self._placing.retire(worker)

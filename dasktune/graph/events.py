@@ -23,12 +23,19 @@ class WorkerJoined:
     ----------
     resources
         The amounts that it has, by name.
+    kind
+        The name of its compute class: workers of one class are equally fast. Empty where all
+        are taken for one class.
+    tags
+        The words that it is marked with, which needs may ask for.
     host
         The host that it runs on; empty if that is not known.
     """
 
     worker: str
     resources: Mapping[str, float] = field(default_factory=dict)
+    kind: str = ""
+    tags: frozenset[str] = frozenset()
     host: str = ""
 
 

@@ -85,10 +85,10 @@ class Placing:
             ]
         return min(dues, default=None)
 
-    def join(self, worker: str, host: str) -> None:
-        """Add an idle worker."""
+    def join(self, worker: str, *, kind: str, host: str) -> None:
+        """Add an idle worker of a compute class."""
         if worker not in self.slots:
-            self.slots[worker] = Slot(worker)
+            self.slots[worker] = Slot(worker, kind)
             self.trust.join(worker, host)
             self._idle[worker] = None
 
