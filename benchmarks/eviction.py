@@ -253,7 +253,7 @@ def run(
     engine = Engine(Dispatcher(root_key("play", 0), options), objective=LOSS, trials={})
     conditions = Conditions(
         curve=curve,
-        pace=lambda sequences, start, stop: EvenPace(1.0),
+        pace=lambda sequences, start, stop, kind: EvenPace(1.0),
         mishaps=Mishaps(straggling=0.3, drop=0.0, seed=seed),
         report_every=STEPS,
     )

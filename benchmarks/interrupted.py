@@ -150,7 +150,7 @@ def write_study(
     recorded = _Recorded(study, reports)
     conditions = Conditions(
         curve=loss_of,
-        pace=lambda sequences, start, stop: EvenPace(1.0),
+        pace=lambda sequences, start, stop, kind: EvenPace(1.0),
         mishaps=Mishaps(straggling=0.5, drop=0.0, seed=0),
         report_every=1,
     )

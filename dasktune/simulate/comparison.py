@@ -162,7 +162,7 @@ def compare(
     tuners: Mapping[str, Callable[[int], Tuner]],
     curves: Curves,
     *,
-    workers: int | Iterable[int] = 1,
+    workers: int | Mapping[str, int] | Iterable[int] = 1,
     repeats: int = 5,
     target: float | None = None,
     seed: int = 0,
@@ -179,7 +179,7 @@ def compare(
     curves, metric, direction
         As for `simulate`.
     workers
-        Number of simulated workers, or several numbers.
+        Number of simulated workers, or several numbers; or their numbers by class.
     repeats
         Number of simulations of each tuner, with seeds from `seed` on, which also decide about
         stragglers and drops.
@@ -204,11 +204,15 @@ def compare(
         curves = Trace.load(curves)
     (towards,) = objective_on(curves, metric, direction).directions
 
-    def run(make: Callable[[int], Tuner], capacity: int, seed: int) -> Repeat:
+    pools: Iterable[int | Mapping[str, int]] = (
+        [workers] if isinstance(workers, int | Mapping) else workers
+    )
+
+    def run(make: Callable[[int], Tuner], pool: int | Mapping[str, int], seed: int) -> Repeat:
         simulation = simulate(
             make(seed),
             curves,
-            workers=capacity,
+            workers=pool,
             seed=seed,
             metric=metric,
             direction=towards,
@@ -219,10 +223,10 @@ def compare(
     return [
         Compared(
             name=name,
-            workers=capacity,
+            workers=sum(pool.values()) if isinstance(pool, Mapping) else pool,
             direction=towards,
-            repeats=tuple(run(make, capacity, each) for each in range(seed, seed + repeats)),
+            repeats=tuple(run(make, pool, each) for each in range(seed, seed + repeats)),
         )
-        for capacity in ([workers] if isinstance(workers, int) else workers)
+        for pool in pools
         for name, make in tuners.items()
     ]

@@ -112,9 +112,10 @@ class Held:
 
 @dataclass(slots=True)
 class Worker:
-    """A simulated worker: its job, and its queue."""
+    """A simulated worker of a class: its job, and its queue."""
 
     name: str
+    kind: str = ""
     queue: deque[RunStage] = field(default_factory=deque)
     job: SimulatedJob | None = None
     held: Held | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dasktune.engine.trials import Trial, TrialRecord, best_of
 from dasktune.graph.plan import SearchPlan
@@ -54,6 +54,9 @@ class Simulation:
         step of any trial, running jobs included.
     completed
         Virtual times at which trials were reported at their `max_steps`, in order.
+    busy_seconds
+        Virtual time for which the workers of each class were busy; the class of all is empty
+        if they are of one class.
     """
 
     trials: list[Trial]
@@ -68,6 +71,7 @@ class Simulation:
     steps_executed: int
     steps_repeated: int
     worker_seconds: float
+    busy_seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def best_trial(self) -> Trial | None:

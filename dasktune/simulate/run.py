@@ -18,8 +18,9 @@ from dasktune.graph.keys import root_key
 from dasktune.graph.save_policy import SavePolicy
 from dasktune.graph.speeds import Speeds
 from dasktune.simulate.jobs import Mishaps
+from dasktune.simulate.pool import StepSeconds, Values, call_problems, pool_problems, step_seconds
 from dasktune.simulate.result import Simulation
-from dasktune.simulate.runner import Conditions, SimulatedRunner, Values
+from dasktune.simulate.runner import Conditions, SimulatedRunner
 from dasktune.traces.timing import EvenPace, Overheads, Pace
 from dasktune.traces.trace import Trace
 from dasktune.types import Direction, Objective, Sequences, Step, Value
@@ -35,10 +36,10 @@ def simulate(
     tuner: Tuner,
     curves: Curves,
     *,
-    workers: int = 1,
+    workers: int | Mapping[str, int] = 1,
     metric: str | None = None,
     direction: str | Direction | None = None,
-    seconds_per_step: float | Callable[[Values], float] | None = None,
+    seconds_per_step: float | StepSeconds | None = None,
     report_every: Step = 1,
     merge: bool = True,
     resume: bool = True,
@@ -63,13 +64,16 @@ def simulate(
         hyper-parameters at the last of them. Or a `Trace` or the path of one, for tuners on
         its `Trace.space`.
     workers
-        Number of simulated workers.
+        Number of simulated workers, or their numbers by the name of their class, such as
+        ``{"fast": 2, "slow": 4}``.
     metric, direction
         As for `dasktune.create_study`. None takes those of the trace, or its only metric; else
         ``value`` and ``minimize``.
     seconds_per_step
         Expected virtual seconds of a step, or a function of the hyper-parameters at the first
-        step of a stage. None takes the measured times of a trace, overheads included, or 1.
+        step of a stage. The function also gets the class of the worker if its signature needs
+        a second argument or has a parameter `kind`: ``lambda values, kind: ...``. None takes
+        the measured times of a trace, overheads included, or 1.
     report_every
         The metric is measured after every so many steps, and where a state is saved.
     merge
@@ -123,6 +127,18 @@ def simulate(
     ... )
     >>> found.seconds, found.limit
     (5.0, '10 worker seconds were used')
+
+    Workers of two classes:
+
+    >>> tuner = dt.algos.Grid(dt.Space(lr=[0.1, 0.2]), max_steps=10)
+    >>> found = dt.simulate(
+    ...     tuner,
+    ...     lambda values, step: values["lr"] / step,
+    ...     workers={"fast": 1, "slow": 1},
+    ...     seconds_per_step=lambda values, kind: 1.0 if kind == "fast" else 1.5,
+    ... )
+    >>> found.seconds, found.busy_seconds
+    (15.0, {'fast': 10.0, 'slow': 15.0})
 
     References
     ----------
@@ -192,21 +208,23 @@ def _result(runner: SimulatedRunner) -> Simulation:
         steps_executed=runner.budget.steps,
         steps_repeated=engine.view.steps_repeated + runner.steps_again,
         worker_seconds=runner.budget.worker_seconds,
+        busy_seconds=runner.busy_seconds,
     )
 
 
 def _pace(
-    given: float | Callable[[Values], float] | None, curves: object
-) -> Callable[[Sequences, Step, Step], Pace]:
-    """Return a function that gives a stage's pace from its sequences, start and stop."""
+    given: float | StepSeconds | None, curves: object
+) -> Callable[[Sequences, Step, Step, str], Pace]:
+    """Return a function that gives a stage's pace from sequences, start, stop and class."""
     if given is None and isinstance(curves, Trace):
-        return lambda sequences, start, stop: curves.pace(sequences, stop)
+        return lambda sequences, start, stop, kind: curves.pace(sequences, stop)
     if callable(given):
-        return lambda sequences, start, stop: EvenPace(
-            given({name: function(start) for name, function in sequences.items()})
+        seconds = step_seconds(given)
+        return lambda sequences, start, stop, kind: EvenPace(
+            seconds({name: function(start) for name, function in sequences.items()}, kind)
         )
     even = EvenPace(1.0 if given is None else given)
-    return lambda sequences, start, stop: even
+    return lambda sequences, start, stop, kind: even
 
 
 def _known(curves: object) -> Callable[[Sequences, Step], Mapping[str, Value]] | None:
@@ -222,7 +240,7 @@ def _overheads(given: object, curves: object) -> Overheads:
 def _problems(
     curves: object, workers: object, seconds: object, report_every: object, limits: object
 ) -> list[str]:
-    problems = []
+    problems = pool_problems(workers)
     if not callable(curves) and not isinstance(curves, Trace):
         problems.append(
             f"curves must be a function of (values, step), a Trace or its path, got {curves!r}"
@@ -230,9 +248,10 @@ def _problems(
     is_time = _is_number(seconds) and 0 <= seconds < math.inf  # type: ignore[operator]
     if not is_time and not callable(seconds) and seconds is not None:
         problems.append(f"seconds_per_step must be >= 0 or a function, got {seconds!r}")
-    for name, value in (("workers", workers), ("report_every", report_every)):
-        if type(value) is not int or value < 1:
-            problems.append(f"{name} must be an int >= 1, got {value!r}")
+    if callable(seconds):
+        problems += call_problems(seconds)
+    if type(report_every) is not int or report_every < 1:
+        problems.append(f"report_every must be an int >= 1, got {report_every!r}")
     if limits is not None and not isinstance(limits, Limits):
         problems.append(f"limits must be dasktune.Limits, got {limits!r}")
     return problems

@@ -31,12 +31,10 @@ from dasktune.graph.events import (
 from dasktune.simulate.budget import SimulatedBudget
 from dasktune.simulate.incumbents import Incumbents
 from dasktune.simulate.jobs import Held, Mishaps, SimulatedJob, Worker
+from dasktune.simulate.pool import Values, kinds_of
 from dasktune.simulate.result import Happening
 from dasktune.traces.timing import Overheads, Pace
-from dasktune.types import Sequences, Step, Value
-
-Values = Mapping[str, Value]
-"""Hyper-parameters at one step."""
+from dasktune.types import Sequences, Step
 
 TICK_SECONDS = 1e-6
 """Delay of a tick after its due time, because sums of floats have rounding errors."""
@@ -54,7 +52,7 @@ class Conditions:
     curve
         Gives the metric after `step` steps, from the hyper-parameters at the last of them.
     pace
-        Gives the pace of a stage from its sequences, first step and end.
+        Gives the pace of a stage from its sequences, first step and end, and its worker's class.
     mishaps
         Stragglers and drops.
     report_every
@@ -72,7 +70,7 @@ class Conditions:
     """
 
     curve: Callable[[Values, Step], float]
-    pace: Callable[[Sequences, Step, Step], Pace]
+    pace: Callable[[Sequences, Step, Step, str], Pace]
     mishaps: Mishaps
     report_every: Step = 1
     resume: bool = True
@@ -92,13 +90,18 @@ class SimulatedRunner:
     conditions
         The simulated training.
     workers
-        Number of workers.
+        Number of workers, or their numbers by class.
     limits
         Limits of the run.
     """
 
     def __init__(
-        self, engine: Engine, conditions: Conditions, *, workers: int, limits: Limits
+        self,
+        engine: Engine,
+        conditions: Conditions,
+        *,
+        workers: int | Mapping[str, int],
+        limits: Limits,
     ) -> None:
         self.engine = engine
         self.now = 0.0
@@ -110,7 +113,10 @@ class SimulatedRunner:
         self.budget = SimulatedBudget(limits, engine.objective)
         self._conditions = conditions
         self._metric = engine.objective.metrics[0]
-        self._workers = {f"w{index}": Worker(f"w{index}") for index in range(workers)}
+        self._workers = {
+            f"w{index}": Worker(f"w{index}", kind) for index, kind in enumerate(kinds_of(workers))
+        }
+        self.busy_seconds = {worker.kind: 0.0 for worker in self._workers.values()}
         self._due: list[tuple[float, int, Worker, SimulatedJob, Step | None, int]] = []
         self._answers: list[tuple[float, int, RunPrediction]] = []
         self._durable: list[tuple[float, int, Saved]] = []
@@ -126,8 +132,8 @@ class SimulatedRunner:
         workers = len(self._workers)
         self._carry_out(self.engine.begin(tuner, place=0, capacity=workers, now=self.now))
         self.now = self._conditions.overheads.begin
-        for name in self._workers:
-            self._tell(WorkerJoined(worker=name))
+        for worker in self._workers.values():
+            self._tell(WorkerJoined(worker=worker.name, kind=worker.kind))
         while not (self.engine.finished and self.engine.view.is_idle):
             self._ask_for_more()
             at = self._next_at()
@@ -268,6 +274,7 @@ class SimulatedRunner:
         self._note(kind, worker, max(job.order.start, job.first + steps), job.order)
         self.steps_again += min(steps, job.order.start - job.first)
         self.budget.end(job, self.now)
+        self.busy_seconds[worker.kind] += self.now - job.launched
         self.incumbents.count(job, steps, self.now)
         self._extra.pop(job.order.attempt, None)
         worker.job, worker.held = None, None
@@ -296,7 +303,7 @@ class SimulatedRunner:
         conditions.check(sequences)
         is_held = conditions.resume or self._goes_on(worker, order)
         first = order.start if is_held else 0
-        pace = conditions.pace(sequences, order.start, order.stop)
+        pace = conditions.pace(sequences, order.start, order.stop, worker.kind)
         seconds = pace.between(first, stop)
         self._refuse_hopeless(seconds)
         factor, dropped = conditions.mishaps.draw(seconds)

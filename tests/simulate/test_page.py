@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 from distributed import Client
 
+import dasktune as dt
 from dasktune.simulate import Trace
 from dasktune.traces.files import ATTRIBUTES
 from dasktune.traces.timing import Overheads
@@ -35,6 +36,8 @@ def test_page_study_is_recorded_and_simulated(
     assert found.best_trial.value == trace.values[:, -1, 0].min()
     assert trace.overheads.start > 0
     assert module.without_overheads(trace).overheads.start == 0
+    seconds, busy = module.unlike(dt.algos.Grid(dt.Space(lr=[0.1]), max_steps=4))
+    assert (seconds, busy) == (2.0, {"fast": 2.0, "slow": 0.0})
 
 
 def test_page_describes_the_whole_format() -> None:

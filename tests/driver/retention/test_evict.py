@@ -608,7 +608,7 @@ def play(
     engine = Logged(Dispatcher(root_key("play", 0), options), objective=LOSS, trials={})
     conditions = Conditions(
         curve=lambda values, step: float(values["lr"]) * 10 + 1 / step,  # type: ignore[arg-type]
-        pace=lambda sequences, start, stop: EvenPace(1.0),
+        pace=lambda sequences, start, stop, kind: EvenPace(1.0),
         mishaps=Mishaps(straggling=0.0, drop=0.0, seed=0),
     )
     # The metric is called as in LOSS.

@@ -1,0 +1,98 @@
+"""Simulated workers by class: how many there are, and how long a step takes on each."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from dasktune.errors import ConfigurationError
+from dasktune.types import Value
+
+Values = Mapping[str, Value]
+"""Hyper-parameters at one step."""
+
+StepSeconds = Callable[[Values], float] | Callable[[Values, str], float]
+"""Virtual seconds of a step, by the hyper-parameters and, with two arguments, the class."""
+
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
+
+
+def pool_problems(workers: object) -> list[str]:
+    """Return the reasons why a number of workers, or numbers by class, cannot be simulated."""
+    if not isinstance(workers, Mapping):
+        if type(workers) is int and workers >= 1:
+            return []
+        return [f"workers must be an int >= 1, got {workers!r}"]
+    if not workers:
+        return ["workers must have at least one class, got none"]
+    problems = [
+        f"a class of workers must be a word of letters, digits and _ . + -, got {kind!r}"
+        for kind in workers
+        if not isinstance(kind, str) or not _WORD.fullmatch(kind)
+    ]
+    problems += [
+        f"workers of class {kind!r} must be an int >= 1, got {count!r}"
+        for kind, count in workers.items()
+        if type(count) is not int or count < 1
+    ]
+    return problems
+
+
+def kinds_of(workers: int | Mapping[str, int]) -> Iterator[str]:
+    """Yield the class of each worker; it is empty where all are of one class.
+
+    Examples
+    --------
+    >>> list(kinds_of({"fast": 1, "slow": 2})), list(kinds_of(2))
+    (['fast', 'slow', 'slow'], ['', ''])
+    """
+    counts = workers if isinstance(workers, Mapping) else {"": workers}
+    for kind, count in counts.items():
+        yield from [kind] * count
+
+
+def call_problems(given: StepSeconds) -> list[str]:
+    """Return the reason why a function cannot give the seconds of a step, if there is one."""
+    if _call_of(given) is not None:
+        return []
+    return [f"seconds_per_step must be a function of (values) or (values, kind), got {given!r}"]
+
+
+def step_seconds(given: StepSeconds) -> Callable[[Values, str], float]:
+    """Return the seconds of a step as a function of hyper-parameters and class.
+
+    A function gets the class if it cannot be called without a second argument, or if it has a
+    parameter `kind`. All others are functions of the hyper-parameters alone.
+
+    Raises
+    ------
+    ConfigurationError
+        If the function can be called neither way.
+    """
+    call = _call_of(given)
+    if call is None:
+        raise ConfigurationError(*call_problems(given))
+    return call
+
+
+def _call_of(given: Callable[..., float]) -> Callable[[Values, str], float] | None:
+    try:
+        signature = inspect.signature(given)
+    except (TypeError, ValueError):  # some functions written in C do not tell their parameters
+        return lambda values, kind: given(values)
+    if "kind" in signature.parameters and _binds(signature, "", kind=""):
+        return lambda values, kind: given(values, kind=kind)
+    if _binds(signature, ""):
+        return lambda values, kind: given(values)
+    if _binds(signature, "", ""):
+        return lambda values, kind: given(values, kind)
+    return None
+
+
+def _binds(signature: inspect.Signature, *args: str, **kwargs: str) -> bool:
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
