@@ -25,6 +25,7 @@ from dasktune.driver.audit_notes import AuditFigures, figures_of
 from dasktune.driver.history import History
 from dasktune.driver.run_status import RunStatus
 from dasktune.errors import ConfigurationError, unknown
+from dasktune.graph.classes import classes_text
 from dasktune.report.formats import duration, printable
 from dasktune.results.results import objective_of
 from dasktune.results.withdrawn import Withdrawn, withdrawn_of
@@ -109,6 +110,7 @@ class StudyStatus:
             **document,
             "waits": waits,
             "workers": dict(run.workers),
+            "classes": dict(run.classes),
             "seconds_left": run.seconds_left,
         }
 
@@ -178,6 +180,8 @@ class StudyStatus:
                 f"  workers {workers['busy']:,} of {workers['usable']:,} busy, {aside_text}"
                 f"{workers['stages_waiting']:,} stages wait for one"
             )
+        if self.run.classes:
+            lines.append(f"{'':10}{printable(classes_text(self.run.classes))}")
         if self.run.seconds_left is not None:
             left = duration(self.run.seconds_left)
             lines.append(f"  left    about {left} for what is asked for now")

@@ -449,8 +449,13 @@ class Workers:
         self._resources[address] = greeting["resources"]
         if greeting["leaving"]:
             self._put(LeaveAnnounced(worker=address))
-        resources = greeting["resources"]
-        return WorkerJoined(worker=address, resources=resources, host=_host_of(address))
+        return WorkerJoined(
+            worker=address,
+            resources=greeting["resources"],
+            kind=greeting["class"],
+            tags=frozenset(greeting["tags"]),
+            host=_host_of(address),
+        )
 
     def _problem_of(self, address: str, greeting: Mapping[str, Any]) -> str | None:
         if greeting["problem"]:

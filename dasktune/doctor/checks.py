@@ -322,7 +322,8 @@ RULES = (
         host_checks.database,
         host_checks.disks,
     ),
-    *(host_checks.clocks, host_checks.memory, host_checks.cores, host_checks.gpus),
+    *(host_checks.clocks, host_checks.memory, host_checks.cores, host_checks.classes),
+    host_checks.gpus,
 )
 """All checks, in the order of their findings."""
 

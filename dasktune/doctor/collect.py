@@ -326,6 +326,7 @@ class Collector:
         same = [worker for worker in self._alive() if _version_of(self._known[worker]) == own]
         answers = self._calls.call(study.open_there, same, plan)
         self._store("open the trainer", answers, lambda problem: {"opened": problem})
+        self._store("find its class", self._calls.call(study.class_there, same), _kind)
         able = [worker for worker in same if self._known[worker].opened == ""]
         here = dict(study.parts_of(plan, self._checked.trainer))
         if here:
@@ -490,6 +491,10 @@ def offset_of(trips: Sequence[tuple[float, float, float]]) -> Offset:
 def _torch(answer: Mapping[str, Any]) -> Torch:
     devices = tuple(Device(**device) for device in answer["devices"])
     return Torch(cuda=answer["cuda"], devices=devices, problem=answer["problem"])
+
+
+def _kind(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"kind": answer["class"], "tags": tuple(answer["tags"])}
 
 
 def _shared(answers: Answers, group: Sequence[str]) -> Answers:

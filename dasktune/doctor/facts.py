@@ -203,6 +203,8 @@ class WorkerFacts:
         Why the worker cannot open the trainer; empty if it can.
     differing
         The parts of the trainer's fingerprint that differ on the worker, in words.
+    kind, tags
+        The worker's compute class, and its tags; None and none if unknown.
     """
 
     address: str
@@ -216,6 +218,8 @@ class WorkerFacts:
     use: StoreUse | None = None
     speed: Speed | None = None
     trip: Trip | None = None
+    kind: str | None = None
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

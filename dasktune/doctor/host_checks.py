@@ -326,6 +326,18 @@ def cores(facts: Facts) -> Iterator[Finding]:
             yield MACHINES.ok("cores", text, addresses)
 
 
+def classes(facts: Facts) -> Iterator[Finding]:
+    """Find the compute classes of the workers, and the tags of each."""
+    known = [worker for worker in facts.workers if worker.kind is not None]
+    by_class: dict[str, list[WorkerFacts]] = defaultdict(list)
+    for worker in known:
+        by_class[worker.kind or ""].append(worker)
+    for kind, workers in by_class.items():
+        tags = sorted({tag for worker in workers for tag in worker.tags})
+        words = f"{kind}; tags {', '.join(tags)}" if tags else kind
+        yield MACHINES.ok("class", words, [worker.address for worker in workers])
+
+
 def gpus(facts: Facts) -> Iterator[Finding]:
     """Find GPUs that cannot be used, stay unused or are shared without being declared."""
     good: dict[str, list[str]] = defaultdict(list)

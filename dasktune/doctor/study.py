@@ -1,6 +1,7 @@
 """The study that is checked: an open one, or the one that a study file would open.
 
-`open_there` and `parts_there` travel by value to workers that have the same version of dasktune.
+`open_there`, `class_there` and `parts_there` travel by value to workers that have the same version
+of dasktune.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from dasktune.trainer.check_resume.verdict import binding_here, device_of
 from dasktune.trainer.fingerprint.data import json_digest
 from dasktune.trainer.fingerprint.fingerprint import fingerprint
 from dasktune.trainer.fingerprint.installed import is_installed_name
+from dasktune.worker.hardware import describe_worker
 from dasktune.worker.job import JobPlan, open_job
 
 _PARSING = threading.Lock()
@@ -189,6 +191,11 @@ async def open_there(plan: JobPlan, dask_worker: Any = None) -> str:
     except Exception as error:  # noqa: BLE001 - a module of the user's may run here
         return f"{type(error).__name__}: {' '.join(str(error).split())}"
     return ""
+
+
+async def class_there(dask_worker: Any = None) -> dict[str, object]:
+    """Return the compute class and the tags of a worker."""
+    return await asyncio.to_thread(describe_worker, dict(dask_worker.state.total_resources))
 
 
 async def parts_there(plan: JobPlan, dask_worker: Any = None) -> dict[str, str]:

@@ -127,6 +127,8 @@ class Heartbeat:
         self._delays = Delays()
         self._speeds: deque[tuple[float, int]] = deque()
         self._status = RunStatus(seen=now)
+        self._classes: Mapping[str, int] = {}
+        """The number of workers by compute class, when there were most."""
 
     def __enter__(self) -> Heartbeat:
         self._within.__enter__()
@@ -156,7 +158,12 @@ class Heartbeat:
             extra=self._about(),
         )
         now = time.time()
-        last = RunStatus(seen=now, workers=self._status.workers, counts=self._counts())
+        last = RunStatus(
+            seen=now,
+            workers=self._status.workers,
+            classes=self._classes,
+            counts=self._counts(),
+        )
         row = replace(self._row, ended=now, how=how, message=message)
         self._write(last.to_row(row))
         self._send(last, is_last=True)
@@ -176,7 +183,9 @@ class Heartbeat:
         sharing
             Knows which stages other drivers train; None if nothing is shared, or not yet.
         """
-        began = time.monotonic()
+        began, view = time.monotonic(), self._engine.view
+        if len(view.slots) > sum(self._classes.values()):
+            self._classes = view.classes
         if began < self._due:
             return
         self._status = self._look(sharing)
@@ -212,6 +221,7 @@ class Heartbeat:
                 "busy": view.busy_workers,
                 "stages_waiting": view.stages_waiting,
             },
+            classes=view.classes,
             positions={
                 attempt.id: attempt.position
                 for attempt in view.attempts.values()

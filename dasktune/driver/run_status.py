@@ -15,6 +15,9 @@ from dasktune.storage.database.schema import RunRow
 from dasktune.storage.redaction import redacted
 from dasktune.types import Step
 
+CLASSES = "classes"
+"""The part of a row's ``workers`` that holds their number by compute class."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
@@ -80,6 +83,8 @@ class RunStatus:
     workers
         Numbers of workers that are ``usable``, ``busy``, and put ``aside`` because stage after
         stage raised on them, and of ``stages_waiting``; empty before the first look.
+    classes
+        Number of workers by compute class; after the end, when there were most.
     waits
         Reasons for waiting, the gravest first.
     positions
@@ -92,6 +97,7 @@ class RunStatus:
 
     seen: float
     workers: Mapping[str, int] = field(default_factory=dict)
+    classes: Mapping[str, int] = field(default_factory=dict)
     waits: tuple[Wait, ...] = ()
     positions: Mapping[str, Step] = field(default_factory=dict)
     seconds_left: float | None = None
@@ -104,7 +110,7 @@ class RunStatus:
             seen=self.seen,
             seconds_left=self.seconds_left,
             waits=[wait.to_json() for wait in self.waits],
-            workers=dict(self.workers),
+            workers={**self.workers, **({CLASSES: dict(self.classes)} if self.classes else {})},
             positions=dict(self.positions),
         )
 
@@ -113,7 +119,8 @@ class RunStatus:
         """Return the status in a row; parts of waits that are malformed are left out."""
         return cls(
             seen=row.seen,
-            workers=row.workers,
+            workers={name: count for name, count in row.workers.items() if name != CLASSES},
+            classes=_counts_of(row.workers.get(CLASSES)),
             waits=tuple(_wait_of(wait) for wait in row.waits if isinstance(wait, Mapping)),
             positions=row.positions,
             seconds_left=row.seconds_left,
@@ -140,6 +147,12 @@ class RunStatus:
             }
             figures |= {} if counts.best is None else {"best": counts.best}
         return figures
+
+
+def _counts_of(document: object) -> dict[str, int]:
+    """Return the counts of a document of a row; those that are malformed are left out."""
+    pairs = document.items() if isinstance(document, Mapping) else ()
+    return {str(name): count for name, count in pairs if isinstance(count, int)}
 
 
 def _wait_of(document: Mapping[str, Any]) -> Wait:

@@ -6,6 +6,7 @@ Attempts and slots are given as read-only protocols, so that the type checker re
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -96,6 +97,10 @@ class SlotView(Protocol):
         """The address of the worker."""
 
     @property
+    def kind(self) -> str:
+        """The name of its compute class."""
+
+    @property
     def queue(self) -> Sequence[AttemptView]:
         """The attempt that runs, then the one that follows it."""
 
@@ -125,6 +130,11 @@ class RunView:
     def needs(self) -> Mapping[str, float]:
         """The resources that each stage occupies."""
         return self._dispatcher.options.needs
+
+    @property
+    def classes(self) -> Mapping[str, int]:
+        """Number of workers by compute class."""
+        return Counter(slot.kind for slot in self._dispatcher.slots.values())
 
     @property
     def busy_workers(self) -> int:

@@ -16,7 +16,9 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from dasktune.driver.run_status import RunStatus
 from dasktune.engine.trials import Trial
+from dasktune.graph.classes import classes_text
 from dasktune.graph.plan import SearchPlan
 from dasktune.report.curves import PlottedCurve, curves_of, draw_curves, points_of
 from dasktune.report.fan import draw_fan
@@ -44,7 +46,10 @@ FAILURES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """The contents of a report."""
+    """The contents of a report.
+
+    `classes` are the workers of the last run by compute class, in words; empty if unknown.
+    """
 
     name: str
     metric: str
@@ -55,6 +60,7 @@ class Content:
     stages: Sequence[StageRow]
     written: datetime
     prospects: Prospects = field(default_factory=Prospects)
+    classes: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +145,16 @@ def gather(study: Any) -> Content:
         stages=study.stages(),
         written=datetime.now().astimezone(),
         prospects=prospects_of(study, ranking(trials, study.direction)),
+        classes=_classes(study),
     )
+
+
+def _classes(study: Any) -> str:
+    """Return the workers of the last run by compute class, in words."""
+    row = study.database.study(study.name)
+    run = None if row is None else study.database.last_run(row.id)
+    classes = {} if run is None else RunStatus.from_row(run).classes
+    return classes_text(classes) if classes else ""
 
 
 def render(content: Content) -> str:

@@ -7,7 +7,10 @@ import math
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
 from importlib.util import find_spec
 from itertools import takewhile
 from typing import Any
@@ -19,6 +22,29 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 GPU_ID = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
 """What may stand in it; for CUDA the list ends before anything else, such as -1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """A GPU as its driver describes it.
+
+    Parameters
+    ----------
+    model
+        Its name there.
+    nbytes
+        Its memory.
+    """
+
+    model: str
+    nbytes: int
+
+
+class _Memory(ctypes.Structure):
+    """``nvmlMemory_t``."""
+
+    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong)]
+    _fields_ += [("used", ctypes.c_ulonglong)]
 
 
 def visible_gpus() -> tuple[str, ...]:
@@ -132,18 +158,86 @@ def _in_words(gpus: tuple[str, ...]) -> str:
     return f"there {'is' if len(gpus) == 1 else 'are'} {len(gpus)} ({', '.join(gpus)})"
 
 
+@lru_cache(maxsize=64)
+def gpu_of(gpu_id: str) -> Gpu | None:
+    """Return the model and memory of a GPU, by NVIDIA's driver; None for an unknown GPU.
+
+    Parameters
+    ----------
+    gpu_id
+        Index or UUID, as `visible_gpus` returns them. Indices are those of the driver, which
+        orders GPUs by their bus: CUDA does so, too, where all GPUs of a host are alike or
+        ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID``.
+    """
+    try:
+        with _nvml() as driver:
+            device = None if driver is None else _device(driver, gpu_id)
+            if driver is None or device is None:
+                return None
+            name, memory = ctypes.create_string_buffer(96), _Memory()
+            if driver.nvmlDeviceGetName(device, name, ctypes.c_uint(96)) != 0:
+                return None
+            failed = driver.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory))
+            model = name.value.decode(errors="replace")
+            return Gpu(model=model, nbytes=0 if failed else memory.total)
+    except (OSError, AttributeError):
+        return None
+
+
+@contextmanager
+def _nvml() -> Iterator[Any]:
+    """Give the library of NVIDIA's driver; None without an answer of the driver.
+
+    Raises
+    ------
+    OSError
+        If there is no such library.
+    AttributeError
+        If the library is too old.
+    """
+    driver = ctypes.CDLL("libnvidia-ml.so.1")
+    if driver.nvmlInit_v2() != 0:
+        yield None
+        return
+    try:
+        yield driver
+    finally:
+        driver.nvmlShutdown()
+
+
+def _device(driver: Any, gpu_id: str) -> ctypes.c_void_p | None:
+    """Return the driver's handle of a GPU by index or UUID, which may be cut short."""
+    device = ctypes.c_void_p()
+    if not gpu_id.isdecimal():
+        if driver.nvmlDeviceGetHandleByUUID(gpu_id.encode(), ctypes.byref(device)) == 0:
+            return device
+        return next(_with_uuid(driver, gpu_id.encode()), None)
+    failed = driver.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(int(gpu_id)), ctypes.byref(device))
+    return None if failed else device
+
+
+def _with_uuid(driver: Any, start: bytes) -> Iterator[ctypes.c_void_p]:
+    """Yield the GPUs whose UUID begins so."""
+    count = ctypes.c_uint()
+    driver.nvmlDeviceGetCount_v2(ctypes.byref(count))
+    for index in range(count.value):
+        device, uuid = ctypes.c_void_p(), ctypes.create_string_buffer(96)
+        failed = driver.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(device))
+        failed = failed or driver.nvmlDeviceGetUUID(device, uuid, ctypes.c_uint(96))
+        if not failed and uuid.value.startswith(start):
+            yield device
+
+
 def _counted() -> int:
     """Return how many GPUs the driver of NVIDIA counts, or torch where it is another's."""
     try:
-        driver = ctypes.CDLL("libnvidia-ml.so.1")
-        if driver.nvmlInit_v2() != 0:
-            return 0
-        count = ctypes.c_uint()
-        failed = driver.nvmlDeviceGetCount_v2(ctypes.byref(count))
-        driver.nvmlShutdown()
+        with _nvml() as driver:
+            count = ctypes.c_uint()
+            if driver is None or driver.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
+                return 0
+            return count.value
     except (OSError, AttributeError):
         return _counted_by_torch()
-    return 0 if failed else count.value
 
 
 def _counted_by_torch() -> int:

@@ -30,6 +30,7 @@ from dasktune.engine.timeouts import (
     STEP_WATCH_SECONDS,
 )
 from dasktune.trainer.isolation import give_own_generator
+from dasktune.worker.hardware import describe_worker
 from dasktune.worker.job import AuditSpec, JobPlan, StageSpec, open_job, this_process
 from dasktune.worker.messages import (
     LeaveAnnounced,
@@ -380,10 +381,12 @@ def run_audit(run: str, spec: Mapping[str, Any]) -> dict[str, Any]:
 def greet(run: str, dask_worker: Worker) -> dict[str, object]:
     """Return the greeting of a worker: facts that the driver needs before it uses the worker."""
     plugin = cast(StagePlugin | None, dask_worker.plugins.get(run))
+    resources = dict(dask_worker.state.total_resources)
     return {
         "process": this_process(),
         "problem": NO_PLUGIN if plugin is None else plugin.problem,
-        "resources": dict(dask_worker.state.total_resources),
+        "resources": resources,
+        **describe_worker(resources),
         "threads": dask_worker.state.nthreads,
         "leaving": plugin is not None and plugin.is_leaving,
     }

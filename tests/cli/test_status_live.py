@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from dasktune.cli.status import StudyStatus, read
+from dasktune.worker.hardware import hardware_of
 from tests.holding import wait_until
 
 from .conftest import Folder
@@ -38,6 +39,9 @@ def test_status_shows_a_run_that_is_running_killed_and_resumed(
     found = status_when(folder, lambda one: bool(one.running))
     assert found.driver is not None
     assert (found.driver.state, found.driver.pid) == ("running", driver.pid)
+    assert found.run is not None
+    assert found.run.classes == {hardware_of({}).name: 2}
+    assert str(found).count(f"          2 workers: 2 x {hardware_of({}).name}") == 1
     stage = found.running[0]
     assert (stage.start, stage.host) == (0, "127.0.0.1")
     assert set(stage.trials) <= {0, 1, 2, 3}

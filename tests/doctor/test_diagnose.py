@@ -222,6 +222,7 @@ TABLE: list[tuple[Change, str, Status, str, tuple[str, ...]]] = [
         SECOND,
     ),
     (of_worker(torch=Torch(cuda="13.0", problem="driver too old")), "GPU", P, "too old", SECOND),
+    (of_worker(kind="H100 80 GB", tags=("gpu",)), "class", Status.OK, "80 GB; tags gpu", SECOND),
     (of("trainer", needs={"GPU": 1.0}), "resources", P, "no worker has it", NONE),
 ]
 

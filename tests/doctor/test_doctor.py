@@ -107,7 +107,7 @@ def test_doctor_local_cluster_is_ok_and_leaves_no_files(study: Study, tmp_path: 
     warned = {one.check for one in found.of(Status.WARNING)}
     assert warned <= {"resume", "memory", "disk", "tasks", "speed", "database"}  # by this machine
     checked = {one.check for one in found.findings if len(one.workers) == 2}
-    assert checked >= {"versions", "trainer", "store", "clock", "cores"}
+    assert checked >= {"versions", "trainer", "store", "clock", "cores", "class"}
     assert content(tmp_path) == before
 
 

@@ -12,6 +12,7 @@ ROW = RunRow(run="r", study_id=1, host="h", pid=2, version="1", began=0.0, seen=
 STATUS = RunStatus(
     seen=9.0,
     workers={"usable": 2, "busy": 1, "stages_waiting": 4},
+    classes={"H100 80 GB": 2},
     waits=(Wait(kind="store", text="the store has not answered", since=3.0),),
     positions={"0-a": 7},
     seconds_left=60.0,
@@ -32,6 +33,13 @@ def test_stored_wait_holds_no_secret() -> None:
 def test_malformed_waits_of_a_row_are_left_out() -> None:
     row = replace(ROW, waits=["x", {"since": "yesterday", "text": 5}])
     assert RunStatus.from_row(row).waits == (Wait(kind="", text="5"),)
+
+
+def test_row_without_classes_is_as_before() -> None:
+    row = replace(STATUS, classes={}).to_row(ROW)
+    assert row.workers == {"usable": 2, "busy": 1, "stages_waiting": 4}
+    assert RunStatus.from_row(row).classes == {}
+    assert RunStatus.from_row(replace(ROW, workers={"classes": [1]})).classes == {}
 
 
 def test_figures_have_no_best_value_without_one() -> None:

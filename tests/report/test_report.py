@@ -14,6 +14,7 @@ from dasktune.algos import Grid
 from dasktune.report import draw_tree, plot_sequence
 from dasktune.sequences import Constant, Exponential, MultiStep, Warmup
 from dasktune.study.study import Study
+from dasktune.worker.hardware import hardware_of
 
 BAR = r'<g class="stage bar-stage">'
 HOSTILE = "<script>alert('x')</script>&\""
@@ -78,6 +79,7 @@ def test_it_says_what_was_measured(study: Study, page: Path) -> None:
     assert {trial.state.value for trial in study.trials} == {"COMPLETE", "FAIL"}
     assert "ValueError: no such thing" in text
     assert f"{len(study.stages())} attempts on 2 workers" in text
+    assert f"2 workers: 2 x {hardware_of({}).name}" in text
 
 
 def test_names_and_errors_cannot_run_code(page: Path) -> None:

@@ -185,7 +185,8 @@ class RunRow:
     waits
         Reasons for waiting: objects with ``kind``, ``text`` and ``since`` (epoch seconds).
     workers
-        Numbers of workers, of busy workers, and of stages that wait for one.
+        Numbers of workers, of busy workers, and of stages that wait for one; and ``classes``,
+        the number of workers by compute class.
     positions
         Steps that the running attempts have reached, by attempt.
     """
