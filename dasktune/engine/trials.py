@@ -300,10 +300,10 @@ def repeats_of(records: Iterable[TrialRecord], direction: Direction) -> list[Rep
         groups.setdefault((record.tuner, texts), []).append(record)
     repeated = []
     for group in groups.values():
+        group.sort(key=lambda record: record.seed)
         values = [record.value for record in group if record.value is not None]
         several = len({record.seed for record in group}) == len(group) > 1
         if several and len(values) == len(group) and all(map(math.isfinite, values)):
-            group.sort(key=lambda record: record.seed)
             made = Repeated(
                 params=group[0].params,
                 sequences=group[0].sequences,
