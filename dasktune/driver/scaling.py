@@ -53,8 +53,8 @@ def usable_slots(
 
 def slowest_step(view: RunView) -> float:
     """Return the seconds per step of the slowest running stage, as measured; 0 if none runs."""
-    queues = (slot.queue for slot in view.slots.values())
-    return max((view.seconds_per_step(queue[0].node) for queue in queues if queue), default=0.0)
+    running = (slot.queue[0] for slot in view.slots.values() if slot.queue)
+    return max((view.seconds_per_step(each.node, each.kind) for each in running), default=0.0)
 
 
 def _opening_soon(view: RunView, now: float, seconds: float) -> int:
@@ -63,7 +63,7 @@ def _opening_soon(view: RunView, now: float, seconds: float) -> int:
     for slot in view.slots.values():
         left = seconds
         for attempt in slot.queue:
-            per_step = view.seconds_per_step(attempt.node)
+            per_step = view.seconds_per_step(attempt.node, attempt.kind)
             left += 0.0 if attempt.started is None else now - attempt.started
             is_last = attempt is slot.queue[-1]
             count += _opening(attempt, view, left / per_step, is_last=is_last)

@@ -14,11 +14,12 @@ from dasktune.types import Step
 class Attempt:
     """One try at training a stage on one worker.
 
-    `node` is where it shall end and `leaf` where it was first sent to: it may be told to
-    end earlier after it has passed there. `position` is the last step it was heard of at,
-    `repeated` how many of its steps had been trained before. One that is `taken` stands for
-    what another driver trains; of one that is `uprooted` it is known that the state it starts from
-    had gone: that it does not find it says nothing of one that was saved there since.
+    `node` is where it shall end and `leaf` where it was first sent to: it may be told to end
+    earlier after it has passed there. `position` is the last step it was heard of at, `repeated`
+    how many of its steps had been trained before, `kind` its worker's class. One that is `taken`
+    stands for what another driver trains; of one that is `uprooted` it is known that the state
+    it starts from had gone: that it does not find it says nothing of one that was saved there
+    since.
     """
 
     id: str
@@ -37,6 +38,7 @@ class Attempt:
     stopping: bool = False
     ended: bool = False
     taken: bool = False
+    kind: str = ""
     uprooted: bool = False
 
     @property

@@ -441,7 +441,7 @@ class Dispatcher:
         steps = event.step - attempt.start
         if event.status == "trained" or (event.status == "stopped" and steps > 0):
             self._placing.ended_well(attempt.worker)
-        if self.speeds.observe(attempt.leaf, steps=steps, seconds=event.seconds):
+        if self.speeds.observe(attempt.leaf, steps=steps, seconds=event.seconds, kind=attempt.kind):
             self.frontier.reweigh()
         nothing_to_save = event.step == attempt.start and event.status == "stopped"
         is_saved = attempt.saved >= event.step

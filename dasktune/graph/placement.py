@@ -8,6 +8,7 @@ them is chosen `lookahead_seconds` before it would run dry: the longest path goe
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
 
@@ -91,6 +92,7 @@ class Placing:
             self.slots[worker] = Slot(worker, kind)
             self.trust.join(worker, host)
             self._idle[worker] = None
+            self._count_slots()
 
     def raised(self, worker: str, place: Place, message: str, now: float) -> list[Place]:
         """Note that the step after a place raised on a worker, which may be put aside for that.
@@ -139,6 +141,7 @@ class Placing:
         self._leaving.discard(worker)
         self.trust.lose(worker)
         self.slots.pop(worker, None)
+        self._count_slots()
 
     def leave(self, attempt: Attempt) -> None:
         """Remove an attempt from its slot."""
@@ -156,6 +159,12 @@ class Placing:
         self._leaving.clear()
         self._idle.clear()
         self.trust.clear()
+        self._count_slots()
+
+    def _count_slots(self) -> None:
+        """Tell the speeds how many slots there are of each class; a new class changes lengths."""
+        if self._speeds.set_slots(Counter(slot.kind for slot in self.slots.values())):
+            self._frontier.reweigh()
 
     def _note_idle(self, worker: str) -> None:
         """Give a worker stages again if it has none and may have some."""
@@ -321,6 +330,7 @@ class Placing:
             after=None if after is None else after.id,
             launched=now,
             position=start,
+            kind=slot.kind,
         )
         self._attempts[attempt.id] = attempt
         slot.queue.append(attempt)
@@ -348,7 +358,7 @@ class Placing:
 
     def _remaining_seconds(self, attempt: Attempt, now: float) -> float:
         """Return how long an attempt will still run, by the speeds measured so far."""
-        per_step = self._speeds.seconds_per_step(attempt.node)
+        per_step = self._speeds.seconds_per_step(attempt.node, attempt.kind)
         whole = (attempt.stop - attempt.position) * per_step
         if attempt.started is None:
             return whole

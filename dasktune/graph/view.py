@@ -47,6 +47,10 @@ class AttemptView(Protocol):
         """The address of its worker."""
 
     @property
+    def kind(self) -> str:
+        """The compute class of its worker."""
+
+    @property
     def position(self) -> Step:
         """The last step that its worker reported."""
 
@@ -227,9 +231,12 @@ class RunView:
         """Whether the node's stage must be trained and has no attempt."""
         return self._dispatcher.frontier.is_active(node)
 
-    def seconds_per_step(self, node: Node) -> float:
-        """Return the seconds that a step of a node takes, as measured or guessed so far."""
-        return self._dispatcher.speeds.seconds_per_step(node)
+    def seconds_per_step(self, node: Node, kind: str | None = None) -> float:
+        """Return the seconds that a step of a node takes, as measured or guessed so far.
+
+        That is on a class of workers, or on an average slot.
+        """
+        return self._dispatcher.speeds.seconds_per_step(node, kind)
 
     def count_ready(self, most: int) -> int:
         """Return how many stages could start now, counted up to `most`."""

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
 from dasktune.graph.keys import root_key
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.graph.speeds import Speeds
@@ -58,3 +64,62 @@ def test_old_measurements_fade() -> None:
         speeds.observe(node, steps=10_000, seconds=10_000.0)
     speeds.observe(node, steps=10_000, seconds=30_000.0)
     assert 1.95 < speeds.seconds_per_step(node) < 2.05
+
+
+def models(count: int) -> list[Node]:
+    """Return the leaves of trials of so many models."""
+    plan = SearchPlan(root_key("speeds", 0))
+    return [leaf(plan, number, width=number, lr=0.1) for number in range(count)]
+
+
+def test_class_has_its_own_estimate() -> None:
+    speeds, (node,) = Speeds(), models(1)
+    speeds.observe(node, steps=2, seconds=1.0, kind="fast")
+    assert speeds.seconds_per_step(node, "slow") == 0.5, "nothing tells the classes apart yet"
+    speeds.observe(node, steps=2, seconds=6.0, kind="slow")
+    assert speeds.seconds_per_step(node, "fast") == 0.5
+    assert speeds.seconds_per_step(node, "slow") == 3.0
+
+
+def test_unmeasured_class_has_the_mean_factor_of_models() -> None:
+    speeds, (first, second, third, never) = Speeds(), models(4)
+    for node, slow in ((first, 2.0), (second, 8.0)):
+        speeds.observe(node, steps=1, seconds=1.0, kind="fast")
+        speeds.observe(node, steps=1, seconds=slow, kind="slow")
+    speeds.observe(third, steps=1, seconds=5.0, kind="fast")
+    assert speeds.seconds_per_step(third, "slow") == pytest.approx(20.0)
+    # A model that nobody trained: 1, 1 and 5 seconds on "fast", 2 and 8 on "slow" a fourth.
+    mean = (1 + 1 + 5 + (2 + 8) / 4) / 5
+    assert speeds.seconds_per_step(never, "fast") == pytest.approx(mean)
+    assert speeds.seconds_per_step(never, "slow") == pytest.approx(4 * mean)
+
+
+def test_estimate_without_class_is_that_of_an_average_slot() -> None:
+    speeds, (node,) = Speeds(), models(1)
+    speeds.observe(node, steps=1, seconds=1.0, kind="fast")
+    speeds.observe(node, steps=1, seconds=4.0, kind="slow")
+    assert speeds.set_slots({"fast": 1, "slow": 4})
+    assert speeds.seconds_per_step(node) == 5 / (1 + 4 / 4)
+    assert not speeds.set_slots({"fast": 2, "slow": 4}), "the classes are the same"
+    assert speeds.set_slots({"slow": 4})
+    assert speeds.seconds_per_step(node) == 4.0
+
+
+def test_first_class_is_no_reason_to_recompute_lengths() -> None:
+    speeds = Speeds()
+    assert not speeds.set_slots({"any": 1})
+    assert not speeds.set_slots({})
+
+
+@given(st.lists(st.floats(0.1, 10.0), min_size=3, max_size=3), st.randoms())
+def test_products_of_model_and_class_are_estimated_exactly(
+    costs: list[float], random: object
+) -> None:
+    speeds, nodes, factors = Speeds(), models(3), {"a": 1.0, "b": 3.0, "c": 0.2}
+    pairs = [(0, "a"), (0, "b"), (0, "c"), (1, "b"), (2, "c")]
+    random.shuffle(pairs)  # type: ignore[attr-defined]
+    for number, kind in pairs:
+        speeds.observe(nodes[number], steps=3, seconds=3 * costs[number] * factors[kind], kind=kind)
+    for cost, node in zip(costs, nodes, strict=True):
+        for kind, factor in factors.items():
+            assert math.isclose(speeds.seconds_per_step(node, kind), cost * factor, rel_tol=1e-9)
