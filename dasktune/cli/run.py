@@ -68,6 +68,12 @@ def run(
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Train failed trials again.")
     ] = False,
+    retrain_withdrawn: Annotated[
+        bool,
+        typer.Option(
+            "--retrain-withdrawn", help="Train trials again, alone, that an audit has withdrawn."
+        ),
+    ] = False,
     audits: AuditFlags,
     log: LogFlags,
 ) -> None:
@@ -102,6 +108,8 @@ def run(
         )
         if retry_failed:
             study.retry_failed()
+        if retrain_withdrawn:
+            study.retrain_withdrawn()
         _optimize(study, optimize, connect)
     page = None if no_report else study.report(report)
     raise typer.Exit(_print_results(study, page, as_json=as_json))

@@ -37,6 +37,8 @@ class TunerPlace:
         How many trials in all it is to be given now; None if that is what it has.
     retry
         The failed trials that it takes back now, by its own numbers.
+    retrain
+        The trials that are trained again now, alone, by its own numbers.
     """
 
     number: int
@@ -44,11 +46,13 @@ class TunerPlace:
     records: list[Record]
     widen: int | None = None
     retry: tuple[int, ...] = ()
+    retrain: tuple[int, ...] = ()
 
     @property
     def has_ended(self) -> bool:
         """Whether nothing is left to do."""
-        return self.widen is None and not self.retry and has_ended(self.records)
+        is_asked = self.widen is not None or self.retry or self.retrain
+        return not is_asked and has_ended(self.records)
 
     @property
     def ending(self) -> str:

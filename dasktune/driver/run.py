@@ -216,6 +216,7 @@ def begin_tuner(
             now=now,
             widen=place.widen,
             retry=place.retry,
+            retrain=place.retrain,
         )
     return engine.begin(tuner, place=number, capacity=capacity, now=now, inputs=dict(inputs))
 

@@ -106,8 +106,9 @@ class Engine:
 
     @property
     def finished(self) -> bool:
-        """Whether the tuner has ended."""
-        return self._session is None or self._session.finished
+        """Whether the tuner has ended, and no trial is trained again."""
+        session = self._session
+        return session is None or (session.finished and not session.retrained)
 
     @property
     def to_begin(self) -> int | None:
@@ -166,6 +167,7 @@ class Engine:
         now: float,
         widen: int | None = None,
         retry: Iterable[int] = (),
+        retrain: Iterable[int] = (),
     ) -> Outcome:
         """Go on with a tuner whose records are in the log.
 
@@ -183,6 +185,10 @@ class Engine:
             Number of trials in all that it is given from now on, if it changes.
         retry
             The failed trials that it takes back, by its own numbers.
+        retrain
+            The trials that are trained again, alone, to the step of their last report, by its own
+            numbers. The tuner is not told: its decisions stay. Left out are trials that it waits
+            for, and those that have failed or never reported.
 
         Raises
         ------
@@ -201,6 +207,8 @@ class Engine:
         self._ask_again(session, now)
         for local in retry:
             self._retry(session, local, now)
+        for local in retrain:
+            self._retrain(session, local, now)
         if widen is not None:
             self._widen(session, widen, now)
         return self._settle(now)
@@ -314,11 +322,10 @@ class Engine:
         session, trial = self._session, self.trials[report.trial]
         if session is None or trial.tuner != session.place or trial.state.is_finished:
             return
+        is_retrained = trial.local in session.retrained
         request = session.requests.get(trial.local)
-        if request is None or report.step not in (*request.reports, request.until):
-            return  # something else was asked for in the meantime
-        if report.step <= trial.steps:
-            return  # what was asked for anew in the meantime
+        if not is_retrained and not _is_answer(report, request, trial):
+            return
         missing = [name for name in self.objective.metrics if name not in report.metrics]
         if missing:
             self._miss_metric(missing[0], report, now)
@@ -327,6 +334,9 @@ class Engine:
         scored = report_of(trial.local, report.step, report.metrics, self.objective, clock)
         self._reports.append(replace(scored, trial=trial.number))
         self.reports_told += 1
+        if is_retrained:
+            self._end_retraining(session, trial, scored, metrics=dict(report.metrics))
+            return
         if self._fails_on_nan and math.inf in scored.losses:
             self._fail_on_nan(report, now)
             return
@@ -409,6 +419,10 @@ class Engine:
         session, trial = self._session, self.trials[failure.trial]
         if session is None or trial.tuner != session.place or trial.state.is_finished:
             return
+        if trial.local in session.retrained:
+            reason = {"message": failure.message, "traceback": failure.traceback}
+            self._end_retraining(session, trial, None, **reason)
+            return
         self._take_failure(session, trial, failure.message, failure.traceback)
         decisions = session.tuner.tell_failure(trial.local)
         cause = {"kind": "fail", "trial": trial.local, "message": failure.message}
@@ -422,6 +436,28 @@ class Engine:
         decisions = session.tuner.tell_retry(local, trial.steps)
         self._note({"kind": "retry", "trial": local, "step": trial.steps}, decisions)
         self._apply(session, decisions, now)
+
+    def _retrain(self, session: Session, local: int, now: float) -> None:
+        trial = self.trials[session.numbers[local]]
+        is_waited_for = local in session.requests or local in session.retrained
+        if is_waited_for or trial.state is TrialState.FAIL or not trial.steps:
+            return
+        self._dispatcher.forgive(trial.number)
+        self._take_retrain(session, trial)
+        self._note({"kind": "retrain", "trial": local, "step": trial.steps}, ())
+        self._train_again(trial, now)
+
+    def _end_retraining(
+        self, session: Session, trial: TrialRecord, report: Report | None, **result: object
+    ) -> None:
+        self._take_retrained(session, trial, report)
+        cause = {"kind": "retrained", "trial": trial.local, "step": trial.steps}
+        self._note({**cause, **result}, ())
+
+    def _train_again(self, trial: TrialRecord, now: float) -> None:
+        """Ask the dispatcher for what a trial has reported, trained by itself."""
+        self._separate(trial)
+        self._todo.extend(self._dispatcher.extend(trial.number, trial.steps, 0.0, now))
 
     def _widen(self, session: Session, trials: int, now: float) -> None:
         self._reopen(session)
@@ -454,6 +490,20 @@ class Engine:
         """Open the tuner again, and a trial that had failed."""
         self._reopen(session)
         trial.state, trial.message, trial.traceback = TrialState.PAUSED, "", ""
+        self._changed[trial.number] = None
+
+    def _take_retrain(self, session: Session, trial: TrialRecord) -> None:
+        session.retrained.add(trial.local)
+        trial.state, trial.until = TrialState.RUNNING, trial.steps
+        self._changed[trial.number] = None
+
+    def _take_retrained(self, session: Session, trial: TrialRecord, report: Report | None) -> None:
+        """Give a trial its new values; without a report it failed, and keeps its old ones."""
+        session.retrained.discard(trial.local)
+        trial.state, trial.until = session.state_of(trial), None
+        if report is not None:
+            trial.values = self.objective.values(report.metrics)
+            trial.alone = replace(trial.alone or Alone(), told=0)
         self._changed[trial.number] = None
 
     def _reopen(self, session: Session) -> None:
@@ -515,6 +565,13 @@ class Engine:
                 self._reopen(session)
             case "retry":
                 self._take_retry(session, self.trials[session.numbers[record["trial"]]])
+            case "retrain":
+                self._take_retrain(session, self.trials[session.numbers[record["trial"]]])
+            case "retrained":
+                trial = self.trials[session.numbers[record["trial"]]]
+                is_told = "metrics" in record
+                report = recorded_report(record, self.objective) if is_told else None
+                self._take_retrained(session, trial, report)
             case "predicted":
                 session.questions.discard(record["trial"])
             case _:
@@ -540,6 +597,8 @@ class Engine:
             trial = self.trials[session.numbers[local]]
             ahead = tuple(step for step in request.reports if step > trial.steps)
             self._extend(trial, replace(request, reports=ahead), now)
+        for local in sorted(session.retrained):
+            self._train_again(self.trials[session.numbers[local]], now)
         for local in sorted(session.questions):
             number = session.numbers[local]
             if self.trials[number].state.is_finished:
@@ -589,15 +648,19 @@ class Engine:
 
     def _extend(self, trial: TrialRecord, request: Extend, now: float) -> None:
         """Ask the dispatcher for training, of a trial by itself if all are from now on."""
-        dispatcher = self._dispatcher
-        if self._trains_alone and trial.alone is None:
-            path = trial.number, trial.sequences, trial.max_steps, trial.seed
-            trial.alone = Alone(told=trial.steps, trained=dispatcher.separate(*path))
-            self._changed[trial.number] = None
-        instructions = dispatcher.extend(
+        if self._trains_alone:
+            self._separate(trial)
+        instructions = self._dispatcher.extend(
             trial.number, request.until, request.priority, now, request.reports
         )
         self._todo.extend(instructions)
+
+    def _separate(self, trial: TrialRecord) -> None:
+        """Train a trial by itself from now on."""
+        if trial.alone is None:
+            path = trial.number, trial.sequences, trial.max_steps, trial.seed
+            trial.alone = Alone(told=trial.steps, trained=self._dispatcher.separate(*path))
+            self._changed[trial.number] = None
 
     def _carry_out(self, session: Session, decision: Decision, now: float) -> list[Instruction]:
         """Pass a decision on to the dispatcher."""
@@ -605,6 +668,8 @@ class Engine:
         match decision:
             case Extend():
                 self._extend(self.trials[session.numbers[decision.trial]], decision, now)
+                return []
+            case Stop() if decision.trial in session.retrained:
                 return []
             case Stop():
                 return dispatcher.stop(session.numbers[decision.trial], now)
@@ -614,7 +679,11 @@ class Engine:
                 self._orders.append(self._prediction_of(session, decision.trial))
                 return []
             case Finish():
-                live = [n for n in session.numbers.values() if n in dispatcher.wanted]
+                live = [
+                    number
+                    for local, number in session.numbers.items()
+                    if number in dispatcher.wanted and local not in session.retrained
+                ]
                 return [
                     instruction for number in live for instruction in dispatcher.stop(number, now)
                 ]
@@ -628,6 +697,8 @@ class Engine:
                 trial = self.trials[session.numbers[decision.trial]]
                 trial.state, trial.until = TrialState.RUNNING, decision.until
                 session.requests[decision.trial] = decision
+                # Its next report is of a trial by itself, too.
+                session.retrained.discard(decision.trial)
                 self._changed[trial.number] = None
             case Rank():
                 request = session.requests.get(decision.trial)
@@ -640,18 +711,19 @@ class Engine:
                 session.requests.pop(decision.trial, None)
                 session.questions.discard(decision.trial)
                 session.stopped.add(decision.trial)
-                self._prune(self.trials[session.numbers[decision.trial]])
+                self._prune(session, self.trials[session.numbers[decision.trial]])
             case Finish():
                 session.finished, session.ending = True, decision.reason
                 session.requests.clear()
                 session.questions.clear()
                 for number in session.numbers.values():
-                    self._prune(self.trials[number])
+                    self._prune(session, self.trials[number])
             case _:
                 pass
 
-    def _prune(self, trial: TrialRecord) -> None:
-        if not trial.state.is_finished:
+    def _prune(self, session: Session, trial: TrialRecord) -> None:
+        # One that is trained again gets its state at the end of that.
+        if not trial.state.is_finished and trial.local not in session.retrained:
             trial.state, trial.until = TrialState.PRUNED, None
             self._changed[trial.number] = None
 
@@ -690,3 +762,12 @@ def refuse_objectives(tuner: Tuner, objective: Objective) -> None:
             f"{type(tuner).__name__} must have one objective, since it compares trials on "
             f"the way, got {', '.join(objective.metrics)}"
         )
+
+
+def _is_answer(report: Report, request: Extend | None, trial: TrialRecord) -> bool:
+    """Whether a report is the next that a tuner waits for: it may ask anew in the meantime."""
+    return (
+        request is not None
+        and report.step in (*request.reports, request.until)
+        and report.step > trial.steps
+    )

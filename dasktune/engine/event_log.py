@@ -35,9 +35,17 @@ Record = Mapping[str, Any]
 
 KINDS = (
     *("tuner", "ask", "tell", "fail", "retry", "widen", "predicted", "time", "clock", "snapshot"),
+    *("retrain", "retrained"),
 )
-"""``tuner`` begins it, with identity and inputs; ``snapshot`` holds its state, and ``clock`` how
-long a timed tuner has run when a run of it ended: neither is a call."""
+"""``tuner`` begins it, with identity and inputs."""
+
+NO_CALLS = ("snapshot", "clock", "retrain", "retrained")
+"""Kinds of records that are no calls.
+
+``snapshot`` holds the tuner's state, and ``clock`` how long a timed tuner has run when a run of it
+ended. From ``retrain`` to ``retrained`` a trial is trained again to the step of its last report:
+the tuner has decided by that report, and is not told the metrics of the new one.
+"""
 
 
 REOPENING = ("retry", "widen")
@@ -128,7 +136,7 @@ def call(tuner: Tuner, record: Record, objective: Objective) -> list[Decision]:
             return tuner.tell_retry(record["trial"], record["step"])
         case "widen":
             return tuner.widen(record["trials"])
-        case "snapshot" | "clock":
+        case kind if kind in NO_CALLS:
             return []
         case kind:
             raise InternalError(f"the log holds a record of unknown kind {kind!r}")
@@ -137,17 +145,23 @@ def call(tuner: Tuner, record: Record, objective: Objective) -> list[Decision]:
 def has_ended(records: Iterable[Record]) -> bool:
     """Return whether a tuner has ended and was not opened again since, by its records.
 
-    They may be all, or those from a snapshot on.
+    It has not while a trial is trained again. The records may be all, or those from a snapshot on.
     """
-    ended = False
+    ended, retrained = False, set[int]()
     for record in records:
-        if record["kind"] == "snapshot":
-            ended = record["state"]["finished"]
-        else:
-            ended = any(decision["do"] == "finish" for decision in record["decisions"]) or (
-                ended and record["kind"] not in REOPENING
-            )
-    return ended
+        match record:
+            case {"kind": "snapshot", "state": state}:
+                ended, retrained = state["finished"], {*state.get("retrained", ())}
+            case {"kind": "retrain", "trial": trial}:
+                retrained.add(trial)
+            case {"kind": "retrained", "trial": trial}:
+                retrained.discard(trial)
+            case {"kind": kind, "decisions": decisions}:
+                ended = any(decision["do"] == "finish" for decision in decisions) or (
+                    ended and kind not in REOPENING
+                )
+                retrained -= {each["trial"] for each in decisions if each["do"] == "extend"}
+    return ended and not retrained
 
 
 def ending_of(records: Iterable[Record]) -> str:
@@ -196,7 +210,7 @@ def replay(tuner: Tuner, records: Iterable[Record], objective: Objective) -> Rep
     """Give recorded calls to a new tuner of the same identity; compare every decision."""
     calls = 0
     for record in records:
-        calls += record["kind"] not in ("snapshot", "clock")
+        calls += record["kind"] not in NO_CALLS
         try:
             difference = difference_of(record, call(tuner, record, objective))
         except DasktuneError as error:
@@ -228,6 +242,10 @@ def cause_of(record: Record) -> str:
             return f"the failure of trial {record['trial']}"
         case "retry":
             return f"taking trial {record['trial']} back, which had failed"
+        case "retrain":
+            return f"training trial {record['trial']} again, alone, to step {record['step']}"
+        case "retrained":
+            return f"the end of training trial {record['trial']} again"
         case "predicted":
             return f"a prediction for trial {record['trial']}"
         case "time":

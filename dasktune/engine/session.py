@@ -11,14 +11,15 @@ from dasktune.algos.base import Tuner
 from dasktune.engine.event_log import Record, describe, extend_of
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError, InternalError
-from dasktune.types import Decision, Extend, Finish, Register
+from dasktune.types import Decision, Extend, Finish, Register, TrialState
 
 
 @dataclass(slots=True)
 class Session:
     """A tuner at work: its place in the study, its trials' numbers and what it asks for.
 
-    `questions` are the trials whose prediction it waits for.
+    `questions` are the trials whose prediction it waits for. `retrained` are those that are trained
+    again to the step of their last report: the tuner does not wait for them.
     """
 
     tuner: Tuner
@@ -27,6 +28,7 @@ class Session:
     requests: dict[int, Extend] = field(default_factory=dict)
     stopped: set[int] = field(default_factory=set)
     questions: set[int] = field(default_factory=set)
+    retrained: set[int] = field(default_factory=set)
     finished: bool = False
     ending: str = ""
     since_snapshot: int = 0
@@ -43,6 +45,7 @@ class Session:
             "finished": self.finished,
             **(timed if self.seconds or self.questions else {}),
             **({"ending": self.ending} if self.ending else {}),
+            **({"retrained": sorted(self.retrained)} if self.retrained else {}),
         }
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
@@ -61,8 +64,16 @@ class Session:
                 self.requests = {request["trial"]: extend_of(request) for request in requests}
                 self.stopped, self.finished = set(stopped), finished
                 self.ending = others.get("ending", "")
+                self.retrained = set(others.get("retrained", ()))
             case _:
                 raise InternalError(f"not a snapshot of a session: {snapshot!r}")
+
+    def state_of(self, trial: TrialRecord) -> TrialState:
+        """Return the state of a trial that has reported and waits for no further steps."""
+        if trial.steps >= trial.max_steps:
+            return TrialState.COMPLETE
+        is_pruned = self.finished or trial.local in self.stopped
+        return TrialState.PRUNED if is_pruned else TrialState.PAUSED
 
     def check(self, decision: Decision, trials: Mapping[int, TrialRecord]) -> None:
         """Refuse an impossible decision: it is a defect of the tuner.

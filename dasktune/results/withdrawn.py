@@ -13,7 +13,10 @@ from dasktune.driver.audit_notes import differences_of, named
 from dasktune.driver.history import History
 from dasktune.engine.trials import TrialRecord
 from dasktune.graph.cost import steps_together
-from dasktune.types import Step
+from dasktune.types import Step, TrialState
+
+RETRAIN = "study.retrain_withdrawn(), or dasktune run --retrain-withdrawn, trains them again, alone"
+"""Advice for results that rest on withdrawn metrics, or may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,7 @@ class Withdrawn:
     ----------
     trials
         Trials whose last report is of steps in which, or after which, an audit found a difference.
+        A failed trial has no result.
     others
         Number of other trials whose last report was made while trials were merged: they may be
         wrong as well if they resumed.
@@ -32,8 +36,9 @@ class Withdrawn:
 
     Examples
     --------
-    >>> print(Withdrawn(trials=(1, 2), others=1))
-    trials 1, 2 rest on a withdrawn metric; 1 other trial was merged, and may be wrong if it resumed
+    >>> print(Withdrawn(trials=(1, 2)))
+    trials 1, 2 rest on a withdrawn metric; \
+    study.retrain_withdrawn(), or dasktune run --retrain-withdrawn, trains them again, alone
     """
 
     trials: tuple[int, ...] = ()
@@ -51,6 +56,8 @@ class Withdrawn:
             of_one = f"1 {other}trial was merged, and may be wrong if it resumed"
             of_more = f"{self.others:,} {other}trials were merged, and may be wrong if they resumed"
             parts.append(of_one if self.others == 1 else of_more)
+        if parts:
+            parts.append(RETRAIN)
         return "; ".join(parts)
 
 
@@ -68,12 +75,7 @@ def withdrawn_of(history: History, records: Callable[[], Iterable[TrialRecord]])
     if not differences:
         return Withdrawn()
     known = [record for record in records() if record.was_trained_here]
-    # What was told before a trial was trained alone stands in the log until its next report.
-    merged = {
-        record.number: record.steps
-        for record in known
-        if record.steps and (record.alone is None or record.alone.told == record.steps)
-    }
+    merged = merged_results(known)
     # Notes of older versions name the trials in words only.
     resting = {
         number
@@ -86,6 +88,23 @@ def withdrawn_of(history: History, records: Callable[[], Iterable[TrialRecord]])
         others=len(merged) - len(resting),
         steps=_withdrawn_steps(known),
     )
+
+
+def merged_results(trials: Iterable[TrialRecord]) -> dict[int, Step]:
+    """Return the last reported step of each trial whose result was made while trials were merged.
+
+    Failed trials have no result, and that of an added trial is its user's.
+    """
+    # What was told before a trial was trained alone stands in the log until its next report, or
+    # until it is trained again.
+    return {
+        trial.number: trial.steps
+        for trial in trials
+        if trial.steps
+        and trial.was_trained_here
+        and trial.state is not TrialState.FAIL
+        and (trial.alone is None or trial.alone.told == trial.steps)
+    }
 
 
 def _withdrawn_steps(trials: Iterable[TrialRecord]) -> Step:

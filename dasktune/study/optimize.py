@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, assert_never
 from uuid import uuid4
 
 from dasktune.algos.base import Tuner
@@ -37,6 +37,7 @@ from dasktune.results.keep import kept_elsewhere
 from dasktune.results.results import StudyResults
 from dasktune.results.rules import refuse_other_rule
 from dasktune.results.summary import savings_line
+from dasktune.results.withdrawn import RETRAIN, merged_results
 from dasktune.study.additions import StudyAdditions, recorder_of
 from dasktune.study.ask_tell import Opened
 from dasktune.study.callbacks import Announcer, Callback, Mirroring
@@ -54,6 +55,11 @@ if TYPE_CHECKING:
     from dasktune.driver.runner import DaskRunner
 
 logger = logging.getLogger(__name__)
+
+Again = Literal["retry", "retrain"]
+"""A way to train trials again: failed ones go on, withdrawn ones begin anew and alone."""
+
+_AGAIN: tuple[Again, ...] = ("retry", "retrain")
 
 GOES_ON = "once that is mended, the same call or command goes on where it was"
 """Advice for a store or database that fails a run."""
@@ -101,7 +107,7 @@ class Optimizer:
         self._lock = threading.Lock()
         self._is_stopping: bool | None = None  # None while nothing runs
         self._checks = TrainerChecks(results, config, lambda: bool(self._is_stopping))
-        self._retries: frozenset[int] = frozenset()
+        self._again: dict[Again, list[int]] = {}
         self.limit: str | None = None
         self.ending = ""
         self.runner: DaskRunner | None = None
@@ -190,7 +196,7 @@ class Optimizer:
         with self.alone():
             results.catch_up()
             results.look_again(timeouts.waits.listing_seconds)
-            place, self.limit = self._with_retries(self._place_of(tuner)), None
+            place, self.limit = self._with_again(self._place_of(tuner)), None
             self.ending = place.ending
             if not place.records:
                 refuse(self._known_problems(tuner))
@@ -205,8 +211,8 @@ class Optimizer:
                 refuse_other_rule(results.row)
                 is_alone = self._is_alone(allow_failed_check)
                 is_unchecked = not is_alone and self._checks.refuse_failed(allow_failed_check)
-                place = self._with_retries(self._take_over(tuner, first))
-                self._retries = frozenset()
+                place = self._with_again(self._take_over(tuner, first))
+                self._again = {}
                 gpus = gpus_per_local_worker(client, gpus_per_worker, results.options.needs)
                 is_checked = is_unchecked and check and checks_are_on()
                 known = self._known_trials(place.tuner, limits) if is_checked else None
@@ -264,12 +270,48 @@ class Optimizer:
         --------
         ``study.retry_failed(); study.optimize(tuner)``
         """
+        return self._train_again("retry")
+
+    def retrain_withdrawn(self) -> list[int]:
+        """Have the next `optimize` train trials again, alone, whose results an audit has withdrawn.
+
+        These are the trials that rest on a withdrawn metric, and all others whose last report
+        was made while trials were merged: they may be wrong as well. Each of the tuner's is
+        trained from step 0 to the step of its last report, and gets the metrics measured then.
+        The tuner is not told: its decisions stay as they are in the event log. A trial that
+        fails keeps its result, which stays marked.
+
+        Returns
+        -------
+        list
+            The numbers of the study's trials that are to be trained again; empty if no audit
+            has found a difference. Trials that are left out: failed ones, and those that their
+            tuner has asked more of, which are trained alone anyway.
+
+        Examples
+        --------
+        ``study.retrain_withdrawn(); study.optimize(tuner)``
+        """
+        return self._train_again("retrain")
+
+    def _train_again(self, how: Again) -> list[int]:
+        """Remember, for the next run, which of the study's trials are to be trained again."""
         with self.alone():
             self._results.catch_up()
-            records = self._results.records.values()
-            failed = [record.number for record in records if record.state is TrialState.FAIL]
-            self._retries = frozenset(failed)
-        return sorted(failed)
+            self._again[how] = sorted(self._eligible(how))
+            return self._again[how]
+
+    def _eligible(self, how: Again) -> set[int]:
+        """Return the trials that can be trained again in a way."""
+        records = self._results.records
+        match how:
+            case "retry":
+                return {n for n, record in records.items() if record.state is TrialState.FAIL}
+            case "retrain":
+                merged = merged_results(records.values()) if self._results.differences else {}
+                return {n for n, steps in merged.items() if (records[n].until or 0) <= steps}
+            case _:
+                assert_never(how)
 
     def _repeat_differences(self) -> None:
         """Warn of what audits have found: results of the ended tuner may rest on it."""
@@ -294,21 +336,24 @@ class Optimizer:
                     yield f"{type(tuner).__name__}: {beyond[0]}"
                     return
 
-    def _with_retries(self, place: TunerPlace) -> TunerPlace:
-        """Return a place with the failed trials of its tuner that are to be trained again."""
-        records = self._results.records
-        failed = [records[number] for number in sorted(self._retries) if number in records]
-        retry = tuple(
-            record.local
-            for record in failed
-            if record.tuner == place.number and record.state is TrialState.FAIL
-        )
+    def _with_again(self, place: TunerPlace) -> TunerPlace:
+        """Return a place with the trials of its tuner that are to be trained again."""
+        retry, retrain = (self._locals_of(place, how) for how in _AGAIN)
         if retry and not place.tuner.takes_back:
             raise ConfigurationError(
                 f"{type(place.tuner).__name__} cannot take a failed trial back: it has decided "
                 f"without it; the study has {len(retry):,}"
             )
-        return replace(place, retry=retry)
+        return replace(place, retry=retry, retrain=retrain)
+
+    def _locals_of(self, place: TunerPlace, how: Again) -> tuple[int, ...]:
+        """Return a tuner's own numbers of its trials that are to be trained again in a way."""
+        numbers = self._again.get(how)
+        if not numbers:
+            return ()
+        known = self._eligible(how)
+        records = [self._results.records[number] for number in numbers if number in known]
+        return tuple(record.local for record in records if record.tuner == place.number)
 
     def _place_of(self, tuner: Tuner) -> TunerPlace:
         """Return the place of a tuner, with a copy of it: the caller's stays as it is."""
@@ -351,8 +396,9 @@ class Optimizer:
     def _warn_of_difference(self, difference: AuditDifferenceError) -> None:
         logger.warning(
             "%s\nFrom now on the study merges nothing: trials that have not ended are trained "
-            "again, each alone and from step 0. The others keep their results",
+            "again, each alone and from step 0. The others keep their results: %s",
             difference,
+            RETRAIN,
         )
 
     def _go_on_alone(self, train: Callable[..., None], tuner: Tuner, beginning: _Beginning) -> None:

@@ -230,6 +230,7 @@ class Study:
     optimize = _of("_optimizer", Optimizer.optimize)
     evaluate = _of("_optimizer", Optimizer.evaluate)
     retry_failed = _of("_optimizer", Optimizer.retry_failed)
+    retrain_withdrawn = _of("_optimizer", Optimizer.retrain_withdrawn)
     stop = _of("_optimizer", Optimizer.stop)
     plan_of_run = _of("_optimizer", Optimizer.plan_of_run)
 

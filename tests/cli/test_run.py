@@ -14,6 +14,9 @@ import pytest
 from distributed import LocalCluster
 
 from dasktune.cli.status import StudyStatus, read
+from dasktune.cli.study_file import load
+from dasktune.driver.history import AUDITED
+from tests.study_folder import working_in
 
 from .conftest import PATIENCE, UNIQUE, Folder
 
@@ -65,6 +68,25 @@ def test_retry_failed_trains_only_failed_trials_again(folder: Folder) -> None:
     assert after.stages["failed"] > before.stages["failed"]
     assert after.stages["trained"] == before.stages["trained"]
     assert folder.steps() == steps
+
+
+def test_retrain_withdrawn_trains_trials_again_alone(folder: Folder) -> None:
+    assert folder.command(*RUN).returncode == 0
+    found = {"audit": "differs", "trials": [1], "after": 6, "steps": 3, "text": "audit failed"}
+    with working_in(folder.path):
+        study = load(Path("counting.py")).study()
+        study.results.history.note(AUDITED, run="of a test", **found)
+        study.close()
+    marked = folder.command(*RUN)
+    assert marked.returncode == 1, "trial 1 rests on a withdrawn metric"
+    assert "dasktune run --retrain-withdrawn, trains them again, alone" in marked.stdout
+    assert len(folder.steps()) == UNIQUE
+    again = folder.command(*RUN, "--retrain-withdrawn", "--json")
+    assert again.returncode == 0, again.stderr
+    assert len(folder.steps()) == UNIQUE + 4 * 12
+    summary = json.loads(again.stdout)["summary"]
+    assert summary["withdrawn"] == {"trials": [], "others": 0}
+    assert summary["steps_withdrawn"] == UNIQUE
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 from distributed import Client, LocalCluster
 
@@ -29,6 +30,7 @@ from dasktune.trainer.check_resume.verdict import verdict
 from dasktune.trainer.check_switch import SWITCH
 from dasktune.trainer.isolation import give_own_generator
 from dasktune.trainer.lifecycle import run_alone
+from dasktune.types import Report
 from tests.toy_trainers import Adding
 
 STEPS = 40
@@ -140,6 +142,18 @@ def alone_since(study: Study) -> list[int]:
     return [number for number, record in study.results.records.items() if record.alone is not None]
 
 
+def check_all_alone(study: Study, make: Callable[[], Tuner]) -> None:
+    """Check that no trial is marked, and that each has the metrics of the trial alone."""
+    summary = study.summary()
+    assert summary["withdrawn"] == {"trials": [], "others": 0}
+    assert alone_since(study) == [trial.number for trial in study.trials]
+    assert all(map(is_exact, study.trials))
+    for trial in study.trials:
+        assert trial.value == trial.metrics[trial.steps]["loss"]
+    assert study.replay(make()).identical
+    check_figures(study)
+
+
 def check_figures(study: Study) -> None:
     """Check that every trained step has its place in the summary."""
     summary = study.summary()
@@ -218,6 +232,84 @@ def test_tuner_that_has_ended_stays_so(create: Any, client: Client, late_audits:
         summary = study.summary()
         assert summary["withdrawn"]["trials"]
         assert (summary["audits"]["differing"], summary["steps_withdrawn"]) == (1, 0)
+
+
+def few_halved() -> Tuner:
+    return dt.algos.StoppingASHA(
+        dt.Space(lr=RATES[:3]), max_steps=STEPS, min_steps=10, eta=2, trials=12, seed=0
+    )
+
+
+@pytest.mark.parametrize("make", [few, few_halved])
+def test_withdrawn_trials_are_trained_again_alone(
+    make: Callable[[], Tuner], create: Any, client: Client, tmp_path: Path, late_audits: None
+) -> None:
+    study = create()
+    assert study.retrain_withdrawn() == [], "no audit has found anything"
+    study.optimize(make(), client=client, progress=False)
+    ended = [(trial.state, trial.steps) for trial in study.trials]
+    assert "--retrain-withdrawn" in str(read(str(tmp_path))[0])
+    log = study.log(make())
+    marked = study.summary()["withdrawn"]
+    asked = study.retrain_withdrawn()
+    assert len(asked) == len(marked["trials"]) + marked["others"] == len(study.trials)
+    ends: list[tuple[int, float]] = []
+
+    class Ends(dt.Callback):
+        def on_trial_end(self, study: Any, trial: Trial) -> None:
+            ends.append((trial.number, trial.values[0]))
+
+    study.optimize(make(), client=client, progress=False, callbacks=[Ends()])
+    check_all_alone(study, make)
+    assert [(trial.state, trial.steps) for trial in study.trials] == ended
+    assert sorted(ends) == [(trial.number, trial.value) for trial in study.trials]
+    lowest = min(study.trials, key=lambda trial: trial.value)
+    assert study.best_trial.value == lowest.value
+    assert study.summary()["best_value"] == lowest.value
+    assert "--retrain-withdrawn" not in str(read(str(tmp_path))[0])
+    assert _print_results(study, None, as_json=True) == 0
+    assert study.log(make())[: len(log)] == log, "the log stays"
+    assert study.retrain_withdrawn() == []
+    executed = study.summary()["steps_executed"]
+    study.optimize(make(), client=client, progress=False)
+    assert study.summary()["steps_executed"] == executed
+
+
+def test_mirror_gets_the_results_of_retrained_trials(
+    create: Any, client: Client, tmp_path: Path, late_audits: None
+) -> None:
+    url = f"sqlite:///{tmp_path}/optuna.db"
+    study = create(mirror=url)
+    study.optimize(few(), client=client, progress=False)
+    study.retrain_withdrawn()
+    study.optimize(few(), client=client, progress=False)
+    mirrored = optuna.load_study(study_name="going on", storage=url).trials
+    assert [(trial.state.name, trial.value) for trial in mirrored] == [
+        ("COMPLETE", trial.value) for trial in study.trials
+    ]
+    assert [trial.intermediate_values for trial in mirrored] == [
+        {step: metrics["loss"] for step, metrics in trial.metrics.items()} for trial in study.trials
+    ]
+
+
+class Dies(dt.Callback):
+    """Ends the run at its first report."""
+
+    def on_report(self, study: Any, trial: Trial, report: Report) -> None:
+        raise StorageError("the database is gone")
+
+
+def test_killed_retraining_goes_on(create: Any, client: Client, late_audits: None) -> None:
+    study = create()
+    study.optimize(grid(), client=client, progress=False)
+    assert len(study.retrain_withdrawn()) == len(RATES)
+    with pytest.raises(StorageError, match="gone"):
+        study.optimize(grid(), client=client, progress=False, callbacks=[Dies()])
+    withdrawn = study.summary()["withdrawn"]
+    assert 1 <= len(withdrawn["trials"]) + withdrawn["others"] < len(RATES)
+    study = create()
+    study.optimize(grid(), client=client, progress=False)
+    check_all_alone(study, grid)
 
 
 def test_killed_driver_goes_on_alone(

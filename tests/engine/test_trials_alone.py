@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
-from dasktune.algos import Grid
-from dasktune.engine.event_log import replay
+from dasktune.algos import ASHA, Grid, StoppingASHA, Tuner
+from dasktune.engine.event_log import has_ended, replay
 from dasktune.engine.trials import Alone, TrialRecord
-from dasktune.space import Space
-from dasktune.types import Objective, TrialState
-from tests.engine.test_engine import END, Bench, Halving, loss, summary
+from dasktune.space import Float, Space
+from dasktune.types import Objective, Step, TrialState
+from tests.engine.test_engine import END, Bench, Halving, Metric, loss, summary
 
 
-def resumed(before: Bench, **options: bool) -> Bench:
+def resumed(before: Bench, metric: Metric = loss, **options: Any) -> Bench:
     """Return a bench that goes on with the trials as a database gives them back."""
     trials = {
         number: TrialRecord.from_json(
@@ -20,7 +23,7 @@ def resumed(before: Bench, **options: bool) -> Bench:
         )
         for number, trial in before.trials.items()
     }
-    bench = Bench(loss, trials, **options)
+    bench = Bench(metric, trials, **options)
     bench.log = list(before.log)
     return bench
 
@@ -72,3 +75,129 @@ def test_new_trials_are_trained_alone() -> None:
     assert summary(bench.trials) == END
     assert {trial.alone for trial in bench.trials.values()} == {Alone()}
     assert bench.dispatcher.steps_repeated == 2 * 2, "the 2 that were promoted began anew"
+
+
+SPACE = Space(lr=Float(0.1, 1.0))
+OBJECTIVE = Objective.single("loss", "minimize")
+TUNERS: dict[str, Callable[[], Tuner]] = {
+    "grid": lambda: Grid(Space(lr=[0.1, 0.2, 0.3]), max_steps=8),
+    "halving": Halving,
+    "asha": lambda: ASHA(SPACE, trials=12, max_steps=8, min_steps=2, eta=2),
+    "stopping-asha": lambda: StoppingASHA(SPACE, trials=12, max_steps=8, min_steps=2, eta=2),
+}
+
+
+def right(lr: float, step: Step) -> float:
+    """Return another loss than `loss`, in another order of trials."""
+    return 1.0 - lr + step
+
+
+def run_of(tuner: Tuner) -> Bench:
+    bench = Bench(loss)
+    bench.begin(tuner)
+    bench.run()
+    assert bench.engine.finished
+    return bench
+
+
+def retrained(before: Bench, tuner: Tuner, *, most: int = 1000, **options: Any) -> Bench:
+    """Return a bench that trains all trials again, as far as a number of stages goes."""
+    again = resumed(before, right, **options)
+    again.take(
+        again.engine.resume(
+            tuner, place=0, records=before.log, now=0.0, retrain=range(len(before.trials))
+        )
+    )
+    again.run(most)
+    return again
+
+
+def check_retrained(bench: Bench, before: Bench, tuner: Tuner) -> None:
+    """Check that trials have new values and no mark, and that all decisions stay."""
+    assert bench.engine.finished
+    assert has_ended(bench.log)
+    for number, trial in bench.trials.items():
+        old = before.trials[number]
+        assert (trial.state, trial.steps, trial.until) == (old.state, old.steps, None)
+        assert trial.value == right(trial.sequences["lr"](0), trial.steps)  # type: ignore[arg-type]
+        assert trial.alone is not None
+        assert trial.alone.told == 0, "not marked"
+        assert bench.dispatcher.plan.paths[number].leaf.is_alone
+    assert {record["kind"] for record in bench.log[len(before.log) :]} == {"retrain", "retrained"}
+    result = replay(tuner, bench.log, OBJECTIVE)
+    assert result.identical
+    assert result.calls == len(before.log), "the tuner was called no more"
+
+
+@pytest.mark.parametrize("name", TUNERS)
+@pytest.mark.parametrize("options", [{}, {"trains_alone": True}, {"snapshot_every": 1}])
+def test_retrained_trials_get_new_values(name: str, options: Any) -> None:
+    before = run_of(TUNERS[name]())
+    again = retrained(before, TUNERS[name](), **options)
+    again.log = [record for record in again.log if record["kind"] != "snapshot"]
+    check_retrained(again, before, TUNERS[name]())
+
+
+@pytest.mark.parametrize("snapshot_every", [1, 1000])
+@pytest.mark.parametrize("most", [0, 1, 2])
+def test_retraining_that_was_killed_goes_on(most: int, snapshot_every: int) -> None:
+    before = run_of(TUNERS["asha"]())
+    killed = retrained(before, TUNERS["asha"](), most=most, snapshot_every=snapshot_every)
+    assert not killed.engine.finished
+    assert not has_ended(killed.log)
+    again = resumed(killed, right)
+    again.take(again.engine.resume(TUNERS["asha"](), place=0, records=killed.log, now=0.0))
+    again.run()
+    assert len(again.order_of_runs) == len(before.trials) - most
+    again.log = [record for record in again.log if record["kind"] != "snapshot"]
+    check_retrained(again, before, TUNERS["asha"]())
+
+
+def test_retrained_trial_that_raises_keeps_its_value() -> None:
+    before = run_of(Halving())
+    again = resumed(before, right)
+    again.raises = lambda lr: lr == 0.1
+    again.take(
+        again.engine.resume(Halving(), place=0, records=before.log, now=0.0, retrain=range(4))
+    )
+    again.run()
+    assert again.engine.finished
+    assert has_ended(again.log)
+    (failed,) = [n for n, trial in again.trials.items() if trial.params["lr"] == 0.1]
+    assert summary(again.trials)[failed] == END[failed]
+    alone = again.trials[failed].alone
+    assert alone is not None
+    assert alone.told == END[failed][1], "still marked"
+    ((message,)) = [record["message"] for record in again.log if "message" in record]
+    assert "boom" in str(message)
+    last = retrained(again, Halving())
+    assert last.trials[failed].value == right(0.1, last.trials[failed].steps)
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+def test_paused_trial_may_be_retrained_while_tuner_goes_on(stages: int) -> None:
+    """The tuner may ask more of a trial that is trained again, or end."""
+    first = Bench(loss)
+    first.begin(Halving())
+    first.run(stages)
+    paused = [n for n, trial in first.trials.items() if trial.state is TrialState.PAUSED]
+    again = resumed(first, trains_alone=True)
+    again.take(again.engine.resume(Halving(), place=0, records=first.log, now=0.0, retrain=paused))
+    again.run()
+    assert again.engine.finished
+    assert summary(again.trials) == END
+    assert replay(Halving(), again.log, OBJECTIVE).identical
+    for trial in again.trials.values():
+        assert trial.alone is not None
+        assert trial.alone.told < trial.steps, "none is marked"
+
+
+def test_trials_that_cannot_be_retrained_are_left_out() -> None:
+    first = Bench(loss, raises=lambda lr: lr == 0.2)
+    first.begin(TUNERS["grid"]())
+    first.run(2)
+    again = resumed(first)
+    grid = TUNERS["grid"]()
+    again.take(again.engine.resume(grid, place=0, records=first.log, now=0.0, retrain=range(3)))
+    told = [record["trial"] for record in again.log if record["kind"] == "retrain"]
+    assert told == [0], "trial 1 has failed, and trial 2 has not reported"
