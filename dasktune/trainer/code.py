@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import inspect
+import io
 import pickle
 import sys
 import threading
@@ -21,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
 from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
 import cloudpickle
 
@@ -104,7 +106,7 @@ def unpack(code: TrainerCode) -> type:
         made, here = (".".join(map(str, pair)) for pair in (code.python, sys.version_info[:2]))
         raise ClusterError(f"the code of {name} was packed by Python {made}; this is {here}")
     try:
-        opened = cloudpickle.loads(code.payload)
+        opened = loads_apart(code.payload)
     except (ImportError, AttributeError, pickle.UnpicklingError) as error:
         raise ClusterError(f"the code of {name} cannot be opened here: {error}") from error
     return _checked(opened, name)
@@ -129,6 +131,36 @@ def dumps_by_value(thing: object) -> bytes:
     with _REGISTERING, _travelling_by_value():
         payload: bytes = cloudpickle.dumps(thing)
     return payload
+
+
+def loads_apart(payload: bytes) -> Any:
+    """Return the value that `dumps_by_value` has pickled; its classes are new ones each time.
+
+    `cloudpickle` opens a class that it knows in this process in place: it gives the class copies
+    of its functions, whose globals are copies, too. Where a worker is a thread of the driver's
+    process, training would change the driver's class, and with it the fingerprint of later studies.
+    """
+    return _Opening(io.BytesIO(payload)).load()
+
+
+class _Opening(pickle.Unpickler):
+    """Opens classes without looking for those that are known by their tracker's identifier."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a global object; of a function that tracks classes, one that does not."""
+        thing = super().find_class(module, name)
+        if module.partition(".")[0] != "cloudpickle" or not inspect.isfunction(thing):
+            return thing
+        signature = inspect.signature(thing)
+        if "class_tracker_id" not in signature.parameters:
+            return thing
+
+        def make_untracked(*arguments: object) -> object:
+            bound = signature.bind(*arguments)
+            bound.arguments["class_tracker_id"] = None
+            return thing(*bound.args, **bound.kwargs)
+
+        return make_untracked
 
 
 def _by_value(trainer_class: type) -> bytes:

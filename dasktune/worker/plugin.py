@@ -263,7 +263,9 @@ def answer_to(question: bytes) -> dict[str, object]:
 @lru_cache(maxsize=8)
 def _opened(packed: bytes) -> Any:
     """Return a predictor, which each study packs once."""
-    return pickle.loads(packed)
+    from dasktune.trainer.code import loads_apart
+
+    return loads_apart(packed)
 
 
 def stop_profiling(worker: Worker) -> None:

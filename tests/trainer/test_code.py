@@ -1,4 +1,5 @@
 import dataclasses
+import enum
 import gc
 import importlib
 import os
@@ -60,6 +61,31 @@ def test_an_installed_class_travels_by_path():
     assert unpack(code) is Trainer
 
 
+MEANS = {}
+
+
+class Mode(enum.Enum):
+    MEAN = 1
+
+
+class Averaging(Trainer):
+    mode = Mode.MEAN
+
+    def train(self):
+        MEANS["mean"] = 2.0
+        return self.mode
+
+
+def test_unpack_in_the_same_process_leaves_the_class_alone():
+    before, train = fingerprint(Averaging, {}), Averaging.train
+    opened = unpack(pack(Averaging))
+    assert opened().train().name == "MEAN"
+    assert opened is not Averaging
+    assert Averaging.train is train
+    assert MEANS == {}
+    assert fingerprint(Averaging, {}) == before
+
+
 FACTOR = 2.0
 
 
@@ -72,9 +98,9 @@ class Multiplying(Trainer):
         return multiplied(1.0)
 
 
-def test_fingerprint_stays_after_unpack_in_the_same_process():
+def test_fingerprint_stays_after_cloudpickle_in_the_same_process():
     before = fingerprint(Multiplying, {})
-    assert unpack(pack(Multiplying)) is Multiplying
+    assert cloudpickle.loads(dumps_by_value(Multiplying)) is Multiplying
     now = Multiplying.train.__globals__["multiplied"]
     assert "FACTOR" not in now.__globals__, "the function of the class is a copy now"
     assert fingerprint(Multiplying, {}) == before

@@ -433,7 +433,7 @@ def _scope(thing: FunctionType | type) -> Mapping[str, Any]:
     """Return the objects of the names in a definition: closures before module globals.
 
     A function that travelled by value has only the globals that its code reads when it is called,
-    and cloudpickle puts it in the class of this process, too, if a worker is a thread here. The
+    and cloudpickle puts it in the class of this process, too, if the class comes back to it. The
     names in its defaults are still those of its module.
     """
     module = sys.modules.get(thing.__module__)
