@@ -3,7 +3,8 @@
 An attempt is under way from its submission until its last state is durable. Some messages of
 its worker may be lost: metrics are in the commits, too, and a commit whose message does not
 come is looked up. Each look-up is a note to the caller, who answers it later: nothing here waits
-for the store.
+for the store. A state whose metrics the store cannot give is not recorded before it can: whoever
+opens the study next takes it for one that only the store has, and reads its metrics there.
 """
 
 from __future__ import annotations
@@ -61,11 +62,23 @@ class Reached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateDurable:
-    """A state at or above a node is durable; `attempt` made it, or the one that was first."""
+    """A state at or above a node is durable; `attempt` made it, or the one that was first.
+
+    Metrics that it covers may be in the store only: then it is not recorded until `StateRecorded`,
+    and must stay in the store.
+    """
 
     node: Node
     attempt: str
     commit: Commit
+    is_recorded: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateRecorded:
+    """A durable state of this key is recorded now, with metrics that were read from the store."""
+
+    key: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,19 +95,19 @@ class LookUp:
     Parameters
     ----------
     attempt
-        The attempt.
+        The attempt; None for all states that are not recorded yet.
     keys
         The keys of the states.
     message
         The message of a saved state whose metrics were lost; None if the messages of states were.
     """
 
-    attempt: str
+    attempt: str | None
     keys: tuple[str, ...]
     message: StateSaved | StateMeasured | None = None
 
 
-Following = Event | Reached | StateDurable | AttemptLost | LookUp
+Following = Event | Reached | StateDurable | StateRecorded | AttemptLost | LookUp
 """What follows from a message: events for the engine, and notes for other parts of the driver."""
 
 
@@ -158,6 +171,9 @@ class Attempts:
         self._view = view
         self._recorder = recorder
         self._open: dict[str, _OpenAttempt] = {}
+        self._unread: dict[str, tuple[Node, StateSaved]] = {}
+        """The states by key that are not recorded, because their metrics are not known."""
+        self._asked_at: float | None = None
         self._ends: list[_End] = []
         self._touched: dict[str, bool] = {}
         """The attempts whose events the engine is about to handle, and whether each is lost."""
@@ -275,6 +291,9 @@ class Attempts:
                 known.is_asked = True
                 keys = _likely_keys(known.order, attempt, attempt.position)
                 questions.append(LookUp(attempt=attempt_id, keys=tuple(keys.values())))
+        if self._unread and (self._asked_at is None or now - self._asked_at >= DURABLE_SECONDS):
+            self._asked_at = now
+            questions.append(LookUp(attempt=None, keys=tuple(self._unread)))
         return questions
 
     def looked_up(
@@ -291,6 +310,9 @@ class Attempts:
         now
             Seconds since the run began.
         """
+        if question.attempt is None:
+            yield from self._record_unread(commits)
+            return
         known = self._open.get(question.attempt)
         if known is None:
             return
@@ -312,7 +334,7 @@ class Attempts:
         """Handle a message whose metrics were looked up, and those that came after it.
 
         Metrics that the store cannot give either are left out: a worker evaluates the state
-        again, or trains it again if the state is corrupt, too.
+        again, or trains it again if the state is corrupt, too. They are looked up again later.
         """
         if not known.held or known.held[0] is not message:
             return  # its worker was lost meanwhile
@@ -325,6 +347,17 @@ class Attempts:
         yield from self._handle(known, message, now)
         for later in held:
             yield from self.receive(later, now)
+
+    def _record_unread(self, commits: Mapping[str, Commit]) -> Iterator[StateRecorded]:
+        """Record states whose metrics the store could not give before."""
+        for key, commit in commits.items():
+            if key not in self._unread:
+                continue  # another attempt has saved it again meanwhile
+            node, message = self._unread.pop(key)
+            reports = [(step, node.key_at(step), metrics) for step, metrics in commit.reports]
+            self._recorder.metrics(node, reports)
+            self._record(node, message)
+            yield StateRecorded(key=key)
 
     def _release_held(self, worker: str, now: float) -> list[Following]:
         """Handle the messages of a worker that wait for metrics, without these metrics."""
@@ -409,25 +442,28 @@ class Attempts:
                 step,
                 message.by,
             )
+        is_recorded = not _lacks_metrics(known, message)
         reports = list(message.replaced) or _take_reports(known, message.reported)
-        commit = Commit(
-            key=message.key,
-            attempt=message.by,
-            step=step,
-            digest=message.digest,
-            nbytes=message.nbytes,
-            seconds=message.seconds,
-        )
-        hold_up, latency = message.hold_up, message.latency
-        self._recorder.checkpoint(node, commit, hold_up=hold_up, latency=latency)
+        if is_recorded:
+            self._unread.pop(message.key, None)
+            self._record(node, message)
+        else:
+            self._unread[message.key] = node, message
         self._recorder.saved(attempt, step)
         if message.suspend_seconds is not None and _is_suspension(known.order, step):
             self._recorder.suspended(attempt, message.suspend_seconds, message.snapshot_bytes)
         paces = dict(zip(message.reported, message.paces, strict=False))
         return [
-            StateDurable(node=node, attempt=attempt, commit=commit),
+            StateDurable(
+                node=node, attempt=attempt, commit=_commit_of(message), is_recorded=is_recorded
+            ),
             self._durable(known, attempt, step, reports, paces),
         ]
+
+    def _record(self, node: Node, message: StateSaved) -> None:
+        """Record a state whose metrics are recorded, too."""
+        hold_up, latency = message.hold_up, message.latency
+        self._recorder.checkpoint(node, _commit_of(message), hold_up=hold_up, latency=latency)
 
     def _durable(
         self,
@@ -504,6 +540,18 @@ class Attempts:
             if is_its and attempt.node_at(step).key_at(step) == commit.key:
                 following += self._saved(known, _saved_message(attempt, step, commit))
         return following
+
+
+def _commit_of(message: StateSaved) -> Commit:
+    """Return the commit of which a message tells, without its metrics."""
+    return Commit(
+        key=message.key,
+        attempt=message.by,
+        step=message.step,
+        digest=message.digest,
+        nbytes=message.nbytes,
+        seconds=message.seconds,
+    )
 
 
 def _lacks_metrics(known: _OpenAttempt, message: StateSaved | StateMeasured) -> bool:

@@ -22,7 +22,14 @@ from distributed import Client
 from dasktune.cluster.workers import Pool
 from dasktune.driver import attempts as attempting
 from dasktune.driver import shared_stages as sharing
-from dasktune.driver.attempts import AttemptLost, Attempts, LookUp, Reached, StateDurable
+from dasktune.driver.attempts import (
+    AttemptLost,
+    Attempts,
+    LookUp,
+    Reached,
+    StateDurable,
+    StateRecorded,
+)
 from dasktune.driver.audits import Audits, NoAudits
 from dasktune.driver.connection import AttemptFinished, ClusterMessage, Connection
 from dasktune.driver.heartbeat import Heartbeat, NoHeartbeat
@@ -329,8 +336,10 @@ class DaskRunner:
                         self._meter.see(metrics)
                     self._sharing.reached(item.attempt, item.step)
                 case StateDurable():
-                    self._evictor.saved(item.node, item.commit)
+                    self._evictor.saved(item.node, item.commit, is_recorded=item.is_recorded)
                     self._sharing.saved(item.attempt, item.commit.step)
+                case StateRecorded():
+                    self._evictor.recorded(item.key)
                 case AttemptLost():
                     # Dask must not run it anywhere else.
                     self._cluster.submissions.cancel(item.attempt)

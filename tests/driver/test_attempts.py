@@ -17,7 +17,7 @@ from dasktune.worker.messages import StageProgress, StateSaved
 from tests.torture.driver import Driver
 from tests.torture.parts import PARTS
 from tests.torture.study import Study, World
-from tests.torture.ways import State
+from tests.torture.ways import ROOT, State
 from tests.torture.workers import Worker
 
 STEPS = 4
@@ -28,11 +28,13 @@ def nowhere(state: State) -> bool:
     return False
 
 
-def trained(steps: int = STEPS, save_every: int | None = 2) -> tuple[Driver, Worker]:
+def trained(
+    steps: int = STEPS, save_every: int | None = 2, *, evicts: bool = False
+) -> tuple[Driver, Worker]:
     """Return a driver that has heard nothing yet of the only stage, and its worker."""
     options = DispatchOptions(saves=SavePolicy(every=save_every))
     make = partial(Grid, Space(lr=[0.5]), max_steps=STEPS)
-    study = Study(World(PARTS), "study", make, options, snapshot_every=1000)
+    study = Study(World(PARTS, evicts=evicts), "study", make, options, snapshot_every=1000)
     worker = study.workers["w0"] = Worker("w0", study.world.store, nowhere, nowhere, 1)
     driver = Driver(study)
     driver.begin()
@@ -108,6 +110,64 @@ def test_unreadable_metrics_of_a_state_do_not_end_the_run(
         driver.hear(message)
     assert known(driver) == ({2, 4}, {4}), "the last state is evaluated again"
     assert driver.is_done
+
+
+def rows(driver: Driver) -> tuple[set[int], set[int]]:
+    """Return the steps of which states, and metrics, are recorded."""
+    driver.flush_all()
+    database = driver.world.database
+    states = {row.step for row in database.checkpoints(ROOT)}
+    return states, {step for _, step, _ in database.known_metrics(ROOT)}
+
+
+def hear_without_metrics(driver: Driver, worker: Worker) -> None:
+    for message in worker.outbox:
+        if not isinstance(message, StageProgress):
+            driver.hear(message)
+
+
+def test_state_without_its_metrics_is_not_recorded() -> None:
+    driver, worker = trained()
+    lose_store(driver)
+    hear_without_metrics(driver, worker)
+    assert rows(driver) == (set(), set())
+    assert known(Driver(driver.study)) == ({2, 4}, {1, 2, 3, 4}), "the next driver reads them"
+
+
+def test_state_without_its_metrics_is_looked_up_again() -> None:
+    driver, worker = trained()
+    lose_store(driver)
+    hear_without_metrics(driver, worker)
+    driver.tick()
+    assert rows(driver) == (set(), set())
+    driver.own_files.failures = 0
+    driver.study.now += DURABLE_SECONDS
+    driver.tick()
+    assert rows(driver) == ({2, 4}, {1, 2, 3, 4})
+
+
+@pytest.mark.parametrize(("is_read", "evicted"), [(False, 0), (True, 1)])
+def test_state_without_its_metrics_is_not_evicted(is_read: bool, evicted: int) -> None:
+    driver, worker = trained(evicts=True)
+    lose_store(driver)
+    hear_without_metrics(driver, worker)
+    if is_read:
+        driver.own_files.failures = 0
+        driver.tick()
+    driver.tighten(0.0)
+    assert driver.evictor is not None
+    assert driver.evictor.evicted == evicted
+
+
+def test_lost_worker_leaves_no_state_recorded_without_metrics() -> None:
+    driver, worker = trained()
+    known_attempt = driver.attempts
+    for message in worker.outbox:
+        if not isinstance(message, StageProgress):
+            known_attempt.receive(message, driver.study.now)  # the look-up is under way
+    driver.own_files.failures = 1_000_000
+    driver.lose("w0")
+    assert rows(driver) == (set(), set())
 
 
 def test_all_states_of_a_lost_worker_are_looked_up() -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from dasktune.driver import attempts as attempting
 from dasktune.driver import shared_stages
-from dasktune.driver.attempts import AttemptLost, LookUp, Reached, StateDurable
+from dasktune.driver.attempts import AttemptLost, LookUp, Reached, StateDurable, StateRecorded
 from dasktune.driver.lease_messages import LeaseMessage
 from dasktune.driver.leases import Leasing
 from dasktune.driver.look_ups import find_commits
@@ -232,8 +232,12 @@ class Driver:
                     self.sharing.reached(item.attempt, item.step)
                 case StateDurable():
                     if self.evictor is not None:
-                        self.evictor.saved(item.node, item.commit)
+                        recorded = item.is_recorded
+                        self.evictor.saved(item.node, item.commit, is_recorded=recorded)
                     self.sharing.saved(item.attempt, item.commit.step)
+                case StateRecorded():
+                    if self.evictor is not None:
+                        self.evictor.recorded(item.key)
                 case AttemptLost():
                     self._submitted.pop(item.attempt, None)
                 case LookUp():

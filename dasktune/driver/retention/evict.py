@@ -99,7 +99,10 @@ class NoEvictor:
     def open(self) -> None:
         """Do nothing."""
 
-    def saved(self, node: Node, commit: Commit) -> None:
+    def saved(self, node: Node, commit: Commit, *, is_recorded: bool = True) -> None:
+        """Do nothing."""
+
+    def recorded(self, key: str) -> None:
         """Do nothing."""
 
     def turn(self) -> list[Evicted | StoreCrowded]:
@@ -168,6 +171,7 @@ class Evictor:
         self._removals: dict[tuple[str, str | None], _Removal] = {}
         self._kept: frozenset[str] = frozenset()
         self._stuck: frozenset[str] = frozenset()
+        self._unrecorded: set[str] = set()
         self._saved_again: set[str] = set()
         self._forget: dict[str, float] = {}
         self._done: queue.SimpleQueue[tuple[str, str | None, bool]] = queue.SimpleQueue()
@@ -198,9 +202,20 @@ class Evictor:
         """
         self._receive_listing(*self._list())
 
-    def saved(self, node: Node, commit: Commit) -> None:
-        """Count a state at or above a node that was committed."""
+    def recorded(self, key: str) -> None:
+        """Record that the metrics of a state are recorded: it may be evicted now."""
+        self._unrecorded.discard(key)
+
+    def saved(self, node: Node, commit: Commit, *, is_recorded: bool = True) -> None:
+        """Count a state at or above a node that was committed.
+
+        It stays as long as it has metrics that are not recorded: they would go with it.
+        """
         key, nbytes = commit.key, commit.nbytes + self._overhead
+        if is_recorded:
+            self._unrecorded.discard(key)
+        else:
+            self._unrecorded.add(key)
         self._unfinished.pop(key, None)
         self._forget.pop(key, None)
         removal = self._removals.get((key, commit.attempt)) or self._removals.get((key, None))
@@ -405,7 +420,7 @@ class Evictor:
         grace = self.retention.grace
         values = StoreValues(self._stored, now=self._clock(), grace=grace)
         values.add(StateValues(self._view, self._trials, self._objective), places, stays)
-        values.hold(self._kept | self._stuck)
+        values.hold(self._kept | self._stuck | self._unrecorded)
         return values.states()
 
     def _needed(self) -> Iterable[Place]:
