@@ -1,18 +1,23 @@
-"""Reuse of states: checkpoints and metrics of earlier runs, found again by state key."""
+"""Reuse of states: checkpoints and metrics of earlier runs, found again by state key.
+
+What a database knows of a state is in memory when a trial meets it. Commits that no database knows
+are read from the store as trials meet their states: by a thread while a study runs.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
+from dasktune.graph.events import Found, StatesRead
 from dasktune.graph.keys import Chain, runs
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.database.database import Database
 from dasktune.types import Metrics, Step
-
-MOST_READ_AHEAD = 2000
-"""Commits that no database knows of are read together, many at a time, if they are so few."""
 
 
 class KnownStates:
@@ -21,6 +26,9 @@ class KnownStates:
     Keys are computed only for steps at which something is known that no node has yet, so that
     a fresh study pays nothing, and one that is opened again what there is to find: if the trials
     that got furthest are registered first.
+
+    A state that no database knows counts only once its commit was read: `unread` has those that
+    nodes have met, and `receive` takes the commits. No stage should be placed before.
     """
 
     def __init__(self, database: Database, store: CheckpointStore) -> None:
@@ -35,7 +43,7 @@ class KnownStates:
         self._checkpoints: dict[Step, set[str]] = defaultdict(set)
         self._metrics: dict[Step, dict[str, Metrics]] = defaultdict(dict)
         self._unrecorded: set[str] = set()
-        self._commits: dict[str, Commit | None] = {}
+        self._unread: dict[str, Node] = {}
         self._found: list[tuple[Node, Commit]] = []
         self._steps: list[Step] = []
         self._emptied: list[Step] = []
@@ -53,8 +61,6 @@ class KnownStates:
         for key in unrecorded:
             known_states._checkpoints[known_states._stored[key]].add(key)
         known_states._unrecorded.update(unrecorded)
-        if len(unrecorded) <= MOST_READ_AHEAD:
-            known_states._commits = {**dict.fromkeys(unrecorded), **store.commits(unrecorded)}
         known_states.read(root)
         return known_states
 
@@ -101,20 +107,17 @@ class KnownStates:
                 self._fill_step(plan, node, step, key)
 
     def _fill_step(self, plan: SearchPlan, node: Node, step: Step, key: str) -> None:
-        commit = self._commit_of(key) if key in self._unrecorded else None
         checkpoints, metrics = self._checkpoints.get(step, set()), self._metrics.get(step, {})
         if key in checkpoints:
             checkpoints.remove(key)
-            if commit or key not in self._unrecorded:
+            if key in self._unrecorded:
+                self._unread[key] = node
+            else:
                 plan.learn(node, step, is_stored=True)
         if key in metrics:
             plan.learn(node, step, metrics=metrics.pop(key))
         if not checkpoints and not metrics:
             self._emptied.append(step)
-        if commit is not None:
-            for at, values in commit.reports:
-                plan.learn(node, at, metrics=values)
-            self._found.append((node, commit))
 
     def _forget_empty(self) -> None:
         """Look no more at steps of which all that is known has found its node."""
@@ -132,8 +135,78 @@ class KnownStates:
         commits, self._found = self._found, []
         return commits
 
-    def _commit_of(self, key: str) -> Commit | None:
-        """Return the commit of a key, or None if it is missing or unreadable."""
-        if key not in self._commits:
-            self._commits.update({key: None, **self._store.commits([key])})
-        return self._commits[key]
+    @property
+    def unread(self) -> Collection[str]:
+        """The keys of states that nodes have met and whose commits must be read."""
+        return self._unread.keys()
+
+    def read_commits(self, keys: Collection[str]) -> dict[str, Commit]:
+        """Return the commits of keys that can be read; any thread may call it.
+
+        Raises
+        ------
+        StorageError
+            If the store cannot be read.
+        """
+        return self._store.commits(keys)
+
+    def receive(self, keys: Collection[str], commits: Mapping[str, Commit]) -> StatesRead:
+        """Return the event that follows from the commits that were read for keys."""
+        nodes = {key: self._unread.pop(key) for key in keys}
+        there = [(nodes[key], commits[key]) for key in keys if key in commits]
+        self._found += there
+        states = [
+            Found(node=node, step=commit.step, reports=commit.reports) for node, commit in there
+        ]
+        return StatesRead(states=tuple(states))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitsRead:
+    """The commits of states that no database knows, which trials have met."""
+
+    keys: tuple[str, ...]
+    commits: Future[dict[str, Commit]]
+
+
+class CommitReader:
+    """Reads the commits of states that trials meet in a thread, while the driver's loop goes on.
+
+    Parameters
+    ----------
+    known_states
+        Has the keys, and takes the commits.
+    put
+        Takes the messages; called from the thread.
+    """
+
+    def __init__(self, known_states: KnownStates, put: Callable[[CommitsRead], None]) -> None:
+        self._known_states = known_states
+        self._put = put
+        self._is_reading = False
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="dasktune-commits")
+
+    def turn(self) -> None:
+        """Begin to read the commits that are to be read; a message follows."""
+        keys = tuple(self._known_states.unread)
+        if not keys or self._is_reading:
+            return
+        self._is_reading = True
+        commits = self._pool.submit(self._known_states.read_commits, keys)
+        message = CommitsRead(keys=keys, commits=commits)
+        commits.add_done_callback(lambda _: self._put(message))
+
+    def receive(self, message: CommitsRead) -> StatesRead:
+        """Return the event that follows from commits.
+
+        Raises
+        ------
+        StorageError
+            If the store could not be read: steps that it may have must not be trained again.
+        """
+        self._is_reading = False
+        return self._known_states.receive(message.keys, message.commits.result())
+
+    def close(self) -> None:
+        """End the thread; what it still reads is dropped, and read again by the next run."""
+        self._pool.shutdown(wait=False, cancel_futures=True)

@@ -13,6 +13,7 @@ from dasktune.driver.audit_notes import AuditFailure, counts_of
 from dasktune.driver.history import History, TunerPlace
 from dasktune.driver.recorder import Recorder
 from dasktune.driver.retention.evict import Evictor
+from dasktune.driver.reuse import KnownStates
 from dasktune.engine.engine import Engine
 from dasktune.engine.limits import Meter
 from dasktune.engine.outcome import Outcome
@@ -66,6 +67,8 @@ class StudyRun:
         The tuner's place in the study.
     inputs
         What a new tuner begins with; see `inputs_of`.
+    known_states
+        The states that the engine's plan is filled from.
     plan
         What workers need to know; it names the run.
     engine, recorder, meter, timeouts
@@ -86,6 +89,7 @@ class StudyRun:
     history: History
     place: TunerPlace
     inputs: Mapping[str, object]
+    known_states: KnownStates
     plan: JobPlan
     engine: Engine
     recorder: Recorder
@@ -133,6 +137,7 @@ class StudyRun:
                 self.engine,
                 self.plan,
                 self.recorder,
+                known_states=self.known_states,
                 study=self.owner,
                 evictor=self._evictor(),
                 meter=self.meter,

@@ -47,6 +47,7 @@ from dasktune.driver.orders import PendingOrders
 from dasktune.driver.predictions import Predictions
 from dasktune.driver.recorder import Recorder
 from dasktune.driver.retention.evict import Evictor, NoEvictor
+from dasktune.driver.reuse import CommitReader, CommitsRead, KnownStates
 from dasktune.driver.scaling import slowest_step, usable_slots
 from dasktune.driver.shared_stages import NoSharing, SharedStages
 from dasktune.driver.stage_keys import KeysHashed, StageKeys
@@ -90,7 +91,9 @@ LOOK_UP = Patience(seconds=LOOK_UP_SECONDS, request=LOOK_UP_SECONDS)
 
 Result = TypeVar("Result")
 
-InboxMessage = ClusterMessage | LeaseMessage | KeysHashed | LookUpEnded | LookedUp | Tick
+InboxMessage = (
+    ClusterMessage | LeaseMessage | KeysHashed | LookUpEnded | LookedUp | CommitsRead | Tick
+)
 """All that the driver's loop receives from other threads and processes."""
 
 
@@ -120,6 +123,8 @@ class DaskRunner:
         What workers need to know.
     recorder
         Makes records durable before they are acted on.
+    known_states
+        Has the states of earlier runs and of other studies; the engine's plan is filled from it.
     study
         Names the study among all that use its store; None shares nothing with others.
     evictor
@@ -145,6 +150,7 @@ class DaskRunner:
         plan: JobPlan,
         recorder: Recorder,
         *,
+        known_states: KnownStates,
         study: str | None,
         meter: Meter,
         timeouts: Timeouts,
@@ -181,6 +187,7 @@ class DaskRunner:
         self._began = time.monotonic()
         self._attempts = Attempts(engine.view, recorder)
         self._look_ups = LookUps(CheckpointStore(plan.store, LOOK_UP))
+        self._commits = CommitReader(known_states, self._inbox.put)
         self._lost = LostWorkers(self._look_ups.ask, self._inbox.put)
         self._is_draining = False
         self._can_save = True
@@ -317,6 +324,8 @@ class DaskRunner:
             case LookedUp(question=question, commits=commits):
                 answer = commits.result()
                 self._follow(self._attempts.looked_up(question, answer, self._now()))
+            case CommitsRead():
+                self._tell(self._commits.receive(message))
             case KeysHashed():
                 for order in self._keys.receive(message):
                     self._follow(self._sharing.start(order))
@@ -371,6 +380,7 @@ class DaskRunner:
     def _carry_out(self) -> None:
         """Carry out what was decided, once it is durable."""
         now = self._now()
+        self._commits.turn()
         orders = self._orders.take(now)
         self._keys.turn()
         self._say_what_is_safe()
@@ -509,8 +519,9 @@ class DaskRunner:
         with suppress(queue.Empty):
             while True:
                 received.append(self._inbox.get_nowait())
+        own = LeaseMessage | KeysHashed | LookUpEnded | LookedUp | CommitsRead
         for message in received:
-            if isinstance(message, LeaseMessage | KeysHashed | LookUpEnded | LookedUp):
+            if isinstance(message, own):
                 self._inbox.put(message)
 
     def _open(self, patience: float | None = None) -> list[WorkerJoined]:
@@ -628,6 +639,7 @@ class DaskRunner:
                 last.callback(self._sharing.close)
                 last.callback(self._keys.close)
                 last.callback(self._look_ups.close)
+                last.callback(self._commits.close)
                 last.callback(self._cluster.close)
 
     def _close_evictor(self) -> None:

@@ -28,6 +28,7 @@ from dasktune.graph.events import (
     SaveMissed,
     SavePoint,
     Started,
+    StatesRead,
     StopStage,
     StoreCrowded,
     Taken,
@@ -59,6 +60,8 @@ class Dispatcher:
     on_new
         Called with each new node of the plan, to fill in what is known of it already:
         checkpoints and metrics of earlier runs.
+    may_place
+        Whether all is known that `on_new` has begun to look up: until then no stage begins.
     seeded_key, alone_key
         See `SearchPlan`.
     speeds
@@ -71,6 +74,7 @@ class Dispatcher:
         options: DispatchOptions | None = None,
         *,
         on_new: Callable[[Node], None] | None = None,
+        may_place: Callable[[], bool] = lambda: True,
         seeded_key: Callable[[int], str] | None = None,
         alone_key: str | None = None,
         speeds: Speeds | None = None,
@@ -91,6 +95,7 @@ class Dispatcher:
         self.steps_executed = 0
         self.steps_repeated = 0
         self._draining = False
+        self._may_place = may_place
         self._wanted: dict[int, deque[Node]] = {}
         self._out: list[Instruction] = []
 
@@ -176,6 +181,12 @@ class Dispatcher:
         self._answer_requests([node])
         return self._take()
 
+    def learn(self, event: StatesRead) -> None:
+        """Handle states that registered trials have met; the maker of a dispatcher may call it."""
+        for state in event.states:
+            self._trained_elsewhere(state)
+            self._found(state)
+
     def measure(self, trial: int, step: Step, *, steps: Step, seconds: float) -> None:
         """Learn from `steps` up to `step` of a trial that took so long elsewhere."""
         node = self.plan.node_at(trial, step)
@@ -238,6 +249,8 @@ class Dispatcher:
                 self._taken(event)
             case Found():
                 self._found(event)
+            case StatesRead():
+                self.learn(event)
             case TrainedElsewhere():
                 self._trained_elsewhere(event)
             case Evicted():
@@ -278,8 +291,8 @@ class Dispatcher:
 
     @property
     def idle_workers(self) -> int:
-        """Number of idle workers."""
-        return 0 if self._draining else self._placing.idle_workers
+        """Number of idle workers that may begin a stage now."""
+        return 0 if self._is_held else self._placing.idle_workers
 
     @property
     def aside(self) -> Iterator[Aside]:
@@ -494,7 +507,8 @@ class Dispatcher:
             if not rival.stopping:
                 self.frontier.assign(node, rival.id)  # what comes after it goes on from memory
 
-    def _trained_elsewhere(self, event: TrainedElsewhere) -> None:
+    def _trained_elsewhere(self, event: TrainedElsewhere | Found) -> None:
+        """Note the steps that were trained: those that are trained here count as repeated."""
         for node in event.node.up():
             work = self.frontier.work(node)
             work.trained = max(work.trained, min(event.step, node.stop))
@@ -663,8 +677,13 @@ class Dispatcher:
                 self._say(SavePoint(attempt=attempt.id, worker=attempt.worker, step=top.stop))
         self.frontier.move(top, bottom)
 
+    @property
+    def _is_held(self) -> bool:
+        """Whether no stage may begin now."""
+        return self._draining or not self._may_place()
+
     def _fill(self, now: float) -> None:
-        if not self._draining:
+        if not self._is_held:
             self._out.extend(self._placing.fill(now))
 
     def _take(self) -> list[Instruction]:

@@ -168,6 +168,16 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StatesRead:
+    """Of the states that new nodes have met and no database knows, these can be read.
+
+    Until this event no stage was placed that might have made one of them again.
+    """
+
+    states: tuple[Found, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedElsewhere:
     """Another driver has trained the steps on the way to a node, up to `step`.
 
@@ -215,6 +225,7 @@ Event = (
     | Failed
     | Taken
     | Found
+    | StatesRead
     | TrainedElsewhere
     | Evicted
     | StoreCrowded

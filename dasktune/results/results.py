@@ -26,7 +26,7 @@ from dasktune.engine.trials import (
     table_of,
     trial_of,
 )
-from dasktune.errors import ConfigurationError, CorruptRecordError
+from dasktune.errors import ConfigurationError, CorruptRecordError, InternalError
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.keys import root_key
@@ -90,8 +90,7 @@ class StudyResults:
         self.history = History(database, row.id)
         self.options = options
         self._dispatcher: Dispatcher | None = None
-        self.known_states: KnownStates | None = None
-        """What the plan was filled with; None before a plan is needed."""
+        self._known_states: KnownStates | None = None
         self._looked_at = 0.0
         self.is_current = True
         self.catch_up()
@@ -112,6 +111,14 @@ class StudyResults:
     def plan(self) -> SearchPlan:
         """The search plan of all trials, for reports."""
         return self.dispatcher().plan
+
+    @property
+    def known_states(self) -> KnownStates:
+        """The states that the plan was filled with, and that it is filled with from now on."""
+        self.dispatcher()
+        if self._known_states is None:
+            raise InternalError("the plan of a study must be filled from known states")
+        return self._known_states
 
     @property
     def metric(self) -> str:
@@ -408,6 +415,7 @@ class StudyResults:
                 self.row.root,
                 options,
                 on_new=fill,
+                may_place=lambda: not known_states.unread,
                 seeded_key=seeded_key_of(self.row),
                 alone_key=alone_key_of(self.row),
             )
@@ -420,7 +428,10 @@ class StudyResults:
                     *(trial.number, trial.sequences, trial.max_steps, trial.seed),
                     is_alone=trial.alone is not None,
                 )
-            self._dispatcher, self.known_states = dispatcher, known_states
+            unread = tuple(known_states.unread)
+            commits = known_states.read_commits(unread)
+            dispatcher.learn(known_states.receive(unread, commits))
+            self._dispatcher, self._known_states = dispatcher, known_states
         return self._dispatcher
 
     def catch_up(self) -> None:

@@ -538,6 +538,7 @@ class Optimizer:
             history=results.history,
             place=place,
             inputs=self._inputs(place.tuner),
+            known_states=results.known_states,
             plan=self._plan(run, timeouts),
             engine=engine,
             recorder=recorder_of(results, run, timeouts.waits),

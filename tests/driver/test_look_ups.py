@@ -14,6 +14,7 @@ from dasktune.cluster.local import local_client
 from dasktune.driver import attempts as attempting
 from dasktune.driver.attempts import Attempts, Following
 from dasktune.driver.look_ups import LookUps
+from dasktune.driver.runner import DaskRunner
 from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.types import TrialState
 from dasktune.worker.messages import StageMessage, StageProgress, StateSaved
@@ -146,4 +147,55 @@ def test_loop_hears_messages_while_the_store_is_silent(
     )
     trained = (tmp_path / "log").read_text().splitlines()
     assert len(trained) == STEPS * len(RATES), "no step is trained twice"
+    study.close()
+
+
+@pytest.mark.cluster
+def test_loop_turns_while_states_of_others_are_looked_up(
+    tmp_path: Path, silent: SilentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rate = RATES[0]
+    turns, turn = threading.Semaphore(0), DaskRunner._turn
+
+    def counted(runner: DaskRunner) -> None:
+        turn(runner)
+        if silent.asked.is_set():
+            turns.release()
+
+    def run(database: str) -> dt.Study:
+        study = dt.create_study(
+            Walk,
+            name="walk",
+            storage=tmp_path / "store",
+            database=f"sqlite:///{tmp_path / database}",
+            metric="loss",
+            config={"folder": str(tmp_path)},
+            checkpoint_every=1,
+            audit=0,
+        )
+        tuner = dt.algos.Grid(dt.Space(lr=[rate]), max_steps=STEPS)
+        study.optimize(tuner, client=client, progress=False)
+        return study
+
+    def act() -> None:
+        try:
+            for _ in range(3):
+                assert turns.acquire(timeout=PATIENCE)
+                turned.append(True)
+        finally:
+            silent.answers.set()
+
+    turned: list[bool] = []
+    monkeypatch.setattr(DaskRunner, "_turn", counted)
+    with local_client(1) as client:
+        run("first.db").close()
+        silent.keys = set(CheckpointStore(str(tmp_path / "store")).keys())
+        assert silent.keys
+        thread = threading.Thread(target=act)
+        thread.start()
+        study = run("second.db")
+        thread.join()
+    assert len(turned) == 3
+    assert [trial.value for trial in study.trials] == pytest.approx([(1 - rate) ** STEPS])
+    assert len((tmp_path / "log").read_text().splitlines()) == STEPS, "no step is trained twice"
     study.close()

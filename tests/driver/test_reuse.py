@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-from dasktune.driver.reuse import KnownStates
+from dasktune.driver.reuse import CommitReader, CommitsRead, KnownStates
+from dasktune.errors import StorageError
+from dasktune.graph.attempts import DispatchOptions, SavePolicy
+from dasktune.graph.dispatch import Dispatcher
+from dasktune.graph.events import Deliver, RunStage, WorkerJoined
 from dasktune.graph.keys import Chain
-from dasktune.graph.plan import SearchPlan
+from dasktune.graph.plan import Node, SearchPlan
 from dasktune.sequences import Constant, MultiStep
+from dasktune.storage.checkpoints import Commit
 from dasktune.storage.codec import encode
 from dasktune.storage.database.database import Batch, Database
 from dasktune.storage.database.schema import CheckpointRow, MetricRow
-from dasktune.types import Metrics, Step
+from dasktune.types import Metrics, Sequences, Step
+from tests.holding import PATIENCE
 from tests.storage.noting_store import NotingStore
 
 ROOT = "aa" * 16
@@ -56,15 +64,34 @@ class Left:
         row = MetricRow(key=key or self.key(step), root=ROOT, step=step, values=values)
         self.database.write(Batch(metrics=[row]))
 
-    def plan(self) -> SearchPlan:
+    def open(self) -> KnownStates:
+        return KnownStates.open(self.database, self.store, ROOT)
+
+    def plan(self) -> FilledPlan:
         """Return a new plan that is filled with what is known."""
-        return plan_with(KnownStates.open(self.database, self.store, ROOT))
+        return FilledPlan(self.open())
 
 
-def plan_with(known_states: KnownStates) -> SearchPlan:
-    """Return a new plan that is filled from known states."""
-    plan = SearchPlan(ROOT, on_new=lambda node: known_states.fill(plan, node))
-    return plan
+class FilledPlan:
+    """A plan that is filled from known states; commits are read at once."""
+
+    def __init__(self, known_states: KnownStates) -> None:
+        self.known_states = known_states
+        self.dispatcher = Dispatcher(
+            ROOT,
+            DispatchOptions(saves=SavePolicy(every=100, at_changes=False)),
+            on_new=lambda node: known_states.fill(self.dispatcher.plan, node),
+            may_place=lambda: not known_states.unread,
+        )
+
+    def register(self, trial: int, sequences: Sequences, steps: Step) -> None:
+        self.dispatcher.register(trial, sequences, steps)
+        unread = tuple(self.known_states.unread)
+        commits = self.known_states.read_commits(unread)
+        self.dispatcher.handle(self.known_states.receive(unread, commits), 0.0)
+
+    def nodes_of(self, trial: int) -> list[Node]:
+        return self.dispatcher.plan.nodes_of(trial)
 
 
 @pytest.fixture
@@ -74,7 +101,7 @@ def left(tmp_path: Path) -> Iterator[Left]:
     made.database.close()
 
 
-def known(plan: SearchPlan, trial: int) -> tuple[list[Step], dict[Step, Metrics]]:
+def known(plan: FilledPlan, trial: int) -> tuple[list[Step], dict[Step, Metrics]]:
     """Return the steps of a trial that have states, and its metrics."""
     nodes = plan.nodes_of(trial)
     metrics = {step: dict(values) for node in nodes for step, values in node.metrics.items()}
@@ -144,8 +171,7 @@ def test_what_has_found_its_node_is_looked_for_no_more(
         left.metrics(step, {"loss": step / 10})
     stranger = "99" * 16
     left.metrics(4, {"loss": 7.0}, stranger)
-    known_states = KnownStates.open(left.database, left.store, ROOT)
-    plan = plan_with(known_states)
+    plan = left.plan()
     plan.register(0, {"lr": RATE}, 10)
     assert known(plan, 0)[0] == [2, 4, 9]
     asked: list[int] = []
@@ -169,13 +195,9 @@ def test_states_that_another_root_has_rows_of_are_not_opened(left: Left) -> None
     assert left.store.opened == []
 
 
-@pytest.mark.parametrize("most", [0, 2000])
-def test_states_of_other_databases_are_opened_once(
-    left: Left, monkeypatch: pytest.MonkeyPatch, most: int
-) -> None:
+def test_states_of_other_databases_are_opened_once(left: Left) -> None:
     left.state(4, (4, {"loss": 0.4}), row=False)
     left.store.opened.clear()
-    monkeypatch.setattr("dasktune.driver.reuse.MOST_READ_AHEAD", most)
     plan = left.plan()
     plan.register(0, {"lr": RATE}, 10)
     assert known(plan, 0) == ([4], {4: {"loss": 0.4}})
@@ -206,6 +228,73 @@ def test_a_commit_that_cannot_be_read_is_passed_over(left: Left, tmp_path: Path)
     plan = left.plan()
     plan.register(0, {"lr": RATE}, 10)
     assert known(plan, 0)[0] == [9]
+
+
+def test_states_on_no_trials_way_are_not_opened(left: Left) -> None:
+    left.state(4, row=False)
+    left.store.opened.clear()
+    left.plan().register(0, {"lr": Constant(0.2)}, 10)
+    assert left.store.opened == []
+
+
+class SilentStore(NotingStore):
+    """A store that reads no commit until it may."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.may_answer = threading.Event()
+
+    def commits(self, keys: Iterable[str]) -> dict[str, Commit]:
+        assert self.may_answer.wait(PATIENCE)
+        return super().commits(keys)
+
+
+def test_no_stage_begins_before_commits_are_read(left: Left, tmp_path: Path) -> None:
+    left.state(8, (5, {"loss": 0.5}), (8, {"loss": 0.8}), row=False)
+    left.store = SilentStore(str(tmp_path))
+    plan, inbox = left.plan(), queue.SimpleQueue[CommitsRead]()
+    reader, dispatcher = CommitReader(plan.known_states, inbox.put), plan.dispatcher
+    dispatcher.handle(WorkerJoined(worker="w"), 0.0)
+    dispatcher.register(0, {"lr": RATE}, 10)
+    assert dispatcher.extend(0, 10, 0.0, 0.0, reports=(5,)) == []
+    assert dispatcher.idle_workers == 0, "nobody should ask the tuner for more"
+    reader.turn()
+    reader.turn()
+    assert inbox.empty(), "the loop goes on while the store is silent"
+    left.store.may_answer.set()
+    out = dispatcher.handle(reader.receive(inbox.get(timeout=PATIENCE)), 0.0)
+    assert inbox.empty()
+    assert [each.report.step for each in out if isinstance(each, Deliver)] == [5]
+    assert [(each.start, each.stop) for each in out if isinstance(each, RunStage)] == [(8, 10)]
+    assert [commit.step for _, commit in plan.known_states.take_found()] == [8]
+    reader.close()
+
+
+def test_steps_behind_a_state_that_was_read_count_as_trained(left: Left) -> None:
+    left.state(8, row=False)
+    plan = left.plan()
+    plan.register(0, {"lr": LATER}, 10)
+    plan.register(1, {"lr": RATE}, 10)
+    assert known(plan, 1)[0] == [8]
+    assert [plan.dispatcher.frontier.work(node).trained for node in plan.nodes_of(1)] == [6, 8]
+
+
+def test_reader_whose_store_fails_raises(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
+    left.state(8, row=False)
+    known_states, inbox = left.open(), queue.SimpleQueue[CommitsRead]()
+    plan = SearchPlan(ROOT, on_new=lambda node: known_states.fill(plan, node))
+    plan.register(0, {"lr": RATE}, 10)
+
+    def fail(keys: Iterable[str]) -> dict[str, Commit]:
+        raise StorageError("away")
+
+    monkeypatch.setattr(left.store, "commits", fail)
+    reader = CommitReader(known_states, inbox.put)
+    reader.turn()
+    with pytest.raises(StorageError, match="away"):
+        reader.receive(inbox.get(timeout=PATIENCE))
+    assert list(known_states.unread) == [left.key(8)], "the next run reads it"
+    reader.close()
 
 
 def test_a_fresh_study_asks_for_no_commits(left: Left) -> None:

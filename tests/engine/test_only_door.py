@@ -22,7 +22,7 @@ MACHINERY = {"dasktune.graph.frontier", "dasktune.graph.placement"}
 BREACHING = re.compile("dispatcher|frontier|placement")
 """Words of which a module with a breach has at least one."""
 
-FOR_ITS_MAKER = {"measure", "plan", "register"}
+FOR_ITS_MAKER = {"learn", "measure", "plan", "register"}
 """All that a part may use of a dispatcher that it makes itself."""
 
 

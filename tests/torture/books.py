@@ -17,6 +17,7 @@ from dasktune.graph.events import (
     RunStage,
     Saved,
     SaveMissed,
+    StatesRead,
     Taken,
     TrainedElsewhere,
     TrainingEnded,
@@ -130,9 +131,12 @@ class Books:
             case TrainingEnded() | Failed():
                 self._ended(event)
             case Found():
-                way = self._ways.of(event.node)
-                self._arrived(way.state(event.step))
-                self._measured.update(way.state(step) for step, _ in event.reports)
+                self._found(event)
+            case StatesRead():
+                for state in event.states:
+                    way = self._ways.of(state.node)
+                    self._trained.update(way.states(0, state.step))
+                    self._found(state)
             case Evicted():
                 state = self._ways.of(event.node).state(event.step)
                 self.durable.discard(state)
@@ -151,6 +155,11 @@ class Books:
                     self._close(attempt)
             case _:
                 pass
+
+    def _found(self, event: Found) -> None:
+        way = self._ways.of(event.node)
+        self._arrived(way.state(event.step))
+        self._measured.update(way.state(step) for step, _ in event.reports)
 
     def _is_known(self, attempt: str) -> bool:
         return attempt in self._view.attempts

@@ -31,6 +31,7 @@ from dasktune.graph.events import (
     Saved,
     SaveMissed,
     SavePoint,
+    StatesRead,
     StopStage,
     Tick,
     WorkerJoined,
@@ -86,15 +87,25 @@ class Driver:
             self.books.note_new(node)
 
         options = study.options.with_prefix(f"d{world.next_number()}")
-        dispatcher = world.parts.dispatcher(ROOT, options, on_new=fill)
+        dispatcher = world.parts.dispatcher(
+            ROOT, options, on_new=fill, may_place=lambda: not known_states.unread
+        )
         self._known_states, self._dispatcher = known_states, dispatcher
         self.books = Books(RunView(dispatcher), world.ways, world.store.committed)
         world.books.append(self.books)
         trials = self._history.trials()
         for trial in trials.values():
             dispatcher.register(trial.number, trial.sequences, trial.max_steps, seed=trial.seed)
+        states_read = self._read_commits()
+        self.books.expect(states_read)
+        dispatcher.learn(states_read)
         self.books.compare_with_store({state for _, state in world.store.states()})
         self._attach(dispatcher, trials)
+
+    def _read_commits(self) -> StatesRead:
+        """Read the commits of states that trials have met and no database knows."""
+        unread = tuple(self._known_states.unread)
+        return self._known_states.receive(unread, self._known_states.read_commits(unread))
 
     def _attach(self, dispatcher: Dispatcher, trials: dict[int, TrialRecord]) -> None:
         """Make all that a run has of its own."""
@@ -290,6 +301,8 @@ class Driver:
     def tick(self) -> None:
         """Give the engine the time; the tuner is asked when workers are idle."""
         self.sharing.turn()
+        if self._known_states.unread:
+            self.tell(self._read_commits())
         self.tell(Tick())
         self._follow(self.attempts.check(self.study.now))
         spent, most = self.attempts.worker_seconds, sum(self._seconds.values())
