@@ -199,7 +199,7 @@ class Listing:
 
 
 def read(places: Places, view: View) -> Listing:
-    """Return the contents of a store; nothing is made or changed.
+    """Return the contents of a store; nothing is made or changed but the file that tells its time.
 
     Raises
     ------
@@ -213,7 +213,7 @@ def read(places: Places, view: View) -> Listing:
     try:
         store = CheckpointStore(places.store)
         store.name()
-        inventory = take_inventory(store, database, now, opens=view.checkpoints)
+        inventory = take_inventory(store, database, opens=view.checkpoints)
     finally:
         if database is not None:
             database.close()

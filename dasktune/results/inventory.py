@@ -18,6 +18,7 @@ from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore, Commit, Stored
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import CheckpointRow, StudyRow, TrialRow
+from dasktune.storage.files.clock import store_clock
 from dasktune.storage.leases import Lease, Leases
 from dasktune.types import Step
 
@@ -133,7 +134,7 @@ class Inventory:
 
 
 def take_inventory(
-    store: CheckpointStore, database: Database | None, now: float, *, opens: bool = False
+    store: CheckpointStore, database: Database | None, *, opens: bool = False
 ) -> Inventory:
     """Return the inventory of a store, with the trials that use each checkpoint.
 
@@ -144,8 +145,6 @@ def take_inventory(
         opened.
     database
         The database of the studies; without one, every commit is opened.
-    now
-        The time (epoch seconds).
     opens
         Also open the commits of states that no study in the database knows.
 
@@ -175,7 +174,7 @@ def take_inventory(
         trials=trials,
         unfinished=total - sum(holding.nbytes for holding in holdings),
         gone=len(rows.keys() - there.keys()),
-        leases=tuple(_leases(store, now)),
+        leases=tuple(_leases(store)),
     )
 
 
@@ -210,10 +209,17 @@ def _trained_with(commit: Commit | None) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def _leases(store: CheckpointStore, now: float) -> list[Lease]:
-    """Return the open leases, without the parts of larger leases."""
+def _leases(store: CheckpointStore) -> list[Lease]:
+    """Return the open leases, without the parts of larger leases.
+
+    The clock of the store decides, as it does for drivers. It is asked by a file that is written,
+    and so only if there are leases.
+    """
     try:
-        entries = store.files.entries(layout.LEASES)
+        entries = list(store.files.entries(layout.LEASES))
+        if not entries:
+            return []
+        now = store_clock(store.files)()
         recent = [
             entry.path
             for entry in entries

@@ -195,7 +195,7 @@ def test_states_of_trials_alone_are_found_again(create: Any, client: Client) -> 
     for step in (STEPS, 20):  # the second is not stored: no stored state may be its beginning
         assert study.trial_state(number, step) == lone.states[step]
     results = study.results
-    inventory = take_inventory(results.store, results.database, 0.0)
+    inventory = take_inventory(results.store, results.database)
     assert inventory.strangers == []
     key = study.plan.node_at(number, STEPS).key_at(STEPS)
     assert [each.owners for each in inventory.holdings if each.key == key] == [

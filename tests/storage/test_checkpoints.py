@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,13 +14,14 @@ import numpy as np
 import pytest
 import zarr
 
+from dasktune.engine.timeouts import REMOVAL_MARK_SECONDS
 from dasktune.errors import ConfigurationError, CorruptCheckpointError, StorageError
 from dasktune.storage.checkpoints import CheckpointStore, Commit, NewerFormatError
 from dasktune.storage.codec import encode
 from dasktune.storage.files import local as local_files
 from dasktune.storage.files.local import LocalFiles
 from dasktune.storage.files.objects import open_files
-from dasktune.storage.layout import MARK
+from dasktune.storage.layout import CLOCK, MARK
 
 KEY = "a1b2c3"
 STATE = {"epoch": 3, "weights": np.arange(100.0), "name": "x"}
@@ -278,7 +280,7 @@ def test_remove_same_keeps_a_file_written_after_the_look(tmp_path):
     others.create("key/commit", b"old")
     assert BusyFiles(tmp_path, replace).remove_same("key/commit", b"old")
     assert outcomes == [False, False], "nobody else removes the file meanwhile"
-    assert files_below(tmp_path) == set()
+    assert files_below(tmp_path) == {CLOCK}
 
 
 def test_remove_same_never_hides_a_file_that_it_keeps(tmp_path):
@@ -298,7 +300,19 @@ def test_mark_of_a_dead_process_is_removed_once_it_is_old(tmp_path):
     os.utime(tmp_path / f"key/commit{MARK}", (1.0, 1.0))
     assert not files.remove_same("key/commit", b"old")
     assert files.remove_same("key/commit", b"old")
-    assert files_below(tmp_path) == set()
+    assert files_below(tmp_path) == {CLOCK}
+
+
+@pytest.mark.parametrize("skew", [-540.0, 540.0])
+def test_marks_age_by_the_clock_of_the_store(skew, tmp_path, monkeypatch):
+    files, wrong = LocalFiles(tmp_path), time.time() + skew
+    monkeypatch.setattr(time, "time", lambda: wrong)
+    for name, age in (("young", REMOVAL_MARK_SECONDS - 60), ("old", REMOVAL_MARK_SECONDS + 60)):
+        files.create(f"{name}/commit", b"old")
+        files.create(f"{name}/commit{MARK}", b"of another process")
+        os.utime(tmp_path / f"{name}/commit{MARK}", (wrong - skew - age,) * 2)
+        assert not files.remove_same(f"{name}/commit", b"old")
+        assert files.remove_same(f"{name}/commit", b"old") is (name == "old")
 
 
 def test_data_without_a_commit_are_no_checkpoint(tmp_path, local):

@@ -7,13 +7,13 @@ mark, prevents that: only the process that has created the mark looks and remove
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import uuid4
 
 from dasktune.engine.timeouts import REMOVAL_MARK_SECONDS
 from dasktune.storage.files.base import Files
+from dasktune.storage.files.clock import store_time
 from dasktune.storage.layout import MARK
 
 
@@ -21,8 +21,8 @@ from dasktune.storage.layout import MARK
 def removal_mark(files: Files, path: str) -> Iterator[bool]:
     """Hold the mark of a file; yield whether this process, and so no other, may remove the file.
 
-    A process that dies here leaves the mark. Who finds it so old removes it, and the next call
-    may remove the file.
+    A process that dies here leaves the mark. The process that finds it so old, by the clock of the
+    store, removes it, and the next call may remove the file.
 
     Raises
     ------
@@ -37,7 +37,7 @@ def removal_mark(files: Files, path: str) -> Iterator[bool]:
             files.remove_files([mark])
     else:
         beside = files.entries(path.rpartition("/")[0])
-        oldest = time.time() - REMOVAL_MARK_SECONDS
-        if any(entry.path == mark and 0 < entry.modified < oldest for entry in beside):
+        made = next((entry.modified for entry in beside if entry.path == mark), 0.0)
+        if made and store_time(files) - made > REMOVAL_MARK_SECONDS:
             files.remove_files([mark])
         yield False
