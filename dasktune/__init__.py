@@ -18,6 +18,7 @@ _HOMES = {
     "Float": "dasktune.space",
     "Int": "dasktune.space",
     "Limits": "dasktune.engine.limits",
+    "Needs": "dasktune.needs",
     "ResumableLoader": "dasktune.trainer",
     "Space": "dasktune.space",
     "Study": "dasktune.study.study",

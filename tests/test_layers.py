@@ -20,6 +20,7 @@ LAYERS: tuple[tuple[tuple[str, str], ...], ...] = (
     (
         ("lazy", "packages whose names are imported on first use"),
         ("errors", "one error class for each reaction of the caller"),
+        ("needs", "what a stage asks of its worker, and what workers have"),
         ("types", "the nouns that all parts share: steps, reports, decisions, objectives"),
     ),
     (
@@ -59,14 +60,14 @@ A module imports only from its own layer and from the layers before it.
 """
 
 LEVEL = {name: level for level, layer in enumerate(LAYERS) for name, _ in layer}
-PURE = ("errors", "types", "sequences", "space", "graph", "algos", "engine")
+PURE = ("errors", "needs", "types", "sequences", "space", "graph", "algos", "engine")
 """The folders and modules that use no Dask, file, network, clock or global random state."""
 
 PAGE = ROOT / "docs" / "architecture.md"
 HARMLESS = """
-    __future__ abc array bisect collections contextlib copy dataclasses decimal enum fractions
-    functools hashlib heapq inspect itertools json math numbers numpy operator re statistics
-    string struct textwrap types typing
+    __future__ abc array bisect collections contextlib copy dataclasses decimal difflib enum
+    fractions functools hashlib heapq inspect itertools json math numbers numpy operator re
+    statistics string struct textwrap types typing
 """
 """All that a pure module may import from outside; none of it reads the world."""
 

@@ -26,6 +26,7 @@ from dasktune.engine.timeouts import (
 )
 from dasktune.errors import ClusterError
 from dasktune.graph.events import WorkerJoined, WorkerLost
+from dasktune.needs import Offer, unmet_text
 from dasktune.worker.job import JobPlan, this_process
 from dasktune.worker.messages import LeaveAnnounced
 from dasktune.worker.plugin import NO_PLUGIN, TOPIC, StagePlugin, greet
@@ -208,10 +209,7 @@ class Workers:
             if (problem := self._problem_of(address, greeting))
         ]
         if not problems and greetings and not any(map(self._fits, greetings.values())):
-            has = (
-                f"{address} has {greeting['resources']}" for address, greeting in greetings.items()
-            )
-            problems = [f"a worker must have {dict(self._plan.needs)}; {', '.join(has)}"]
+            problems = [unmet_text(self._plan.needs, map(_offer_of, greetings.values()))]
         if problems:
             self.close()
             raise ClusterError("\n".join(problems))
@@ -295,8 +293,7 @@ class Workers:
 
     def _fits(self, greeting: Mapping[str, Any]) -> bool:
         """Whether a worker has what a stage needs."""
-        has = greeting["resources"]
-        return all(has.get(name, 0) >= amount for name, amount in self._plan.needs.items())
+        return self._plan.needs.fits(_offer_of(greeting))
 
     def claims(self, worker: str, needs: Mapping[str, float]) -> dict[str, float] | None:
         """Return the Dask resources that a stage occupies on a worker.
@@ -476,6 +473,10 @@ class Workers:
                 "each worker must be a process of its own (LocalCluster(processes=True))"
             )
         return None
+
+
+def _offer_of(greeting: Mapping[str, Any]) -> Offer:
+    return Offer.of(greeting["resources"], greeting["class"], greeting["tags"])
 
 
 def _paused(infos: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

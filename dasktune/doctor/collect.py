@@ -344,7 +344,7 @@ class Collector:
             look, role = self._known[worker].look, self._known[worker].role
             if look is None or role is None or look.packages.get("torch") is None:
                 continue
-            if look.gpus or role.resources.get("GPU") or self._checked.plan.needs.get("GPU"):
+            if look.gpus or role.resources.get("GPU") or self._checked.plan.needs.least("GPU"):
                 groups.setdefault((look.host, look.visible), []).append(worker)
         answers = self._calls.call(process.look_at_torch, [group[0] for group in groups.values()])
         for group in groups.values():

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dasktune.needs import NO_NEEDS, Needs
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
@@ -278,7 +280,7 @@ class TrainerFacts:
     name
         The name of its class.
     needs
-        Resources that a stage occupies.
+        The needs of every stage.
     threads
         The number of threads that it declares; None without a declaration.
     checked
@@ -286,7 +288,7 @@ class TrainerFacts:
     """
 
     name: str
-    needs: Mapping[str, float] = field(default_factory=dict)
+    needs: Needs = NO_NEEDS
     threads: int | None = None
     checked: bool | None = None
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dasktune.doctor.facts import Facts, Look, Offset, Role, StoreUse, WorkerFacts
 from dasktune.doctor.findings import Finding, Group, Status, counted
 from dasktune.engine.timeouts import LEASE_SECONDS, RENEW_SECONDS
+from dasktune.needs import Offer, unmet_text
 
 STORAGE = Group("storage")
 
@@ -411,20 +412,20 @@ def _sharing(facts: Facts) -> Iterator[tuple[str, Finding]]:
 def _needs_findings(facts: Facts) -> Iterator[Finding]:
     """Yield a problem if no worker has the resources that stages need."""
     needs = facts.trainer.needs
-    roles = [role for _, _, role in _looked(facts)]
-    if not needs or not roles:
+    offers = {
+        worker.address: Offer.of(worker.role.resources, worker.kind or "", worker.tags)
+        for worker in facts.workers
+        if worker.look is not None and worker.role is not None
+    }
+    if needs.are_none or not offers:
         return
-    able = [
-        address
-        for address, _, role in _looked(facts)
-        if all(role.resources.get(name, 0) >= amount for name, amount in needs.items())
-    ]
-    words = ", ".join(f"{name}={amount:g}" for name, amount in needs.items())
+    able = [address for address, offer in offers.items() if needs.fits(offer)]
     if able:
-        yield MACHINES.ok("resources", f"{words}, as stages need", able)
+        yield MACHINES.ok("resources", f"{needs}, as stages need", able)
     else:
-        mend = f"start workers with --resources {words}"
-        yield MACHINES.problem("resources", f"stages need {words}, and no worker has it", mend, [])
+        words = f"stages need {needs}; {unmet_text(needs, offers.values())}"
+        mend = "start workers that have it (dask worker --resources, DASKTUNE_TAGS)"
+        yield MACHINES.problem("resources", words, mend, [])
 
 
 def _claim(worker: WorkerFacts) -> float:

@@ -35,6 +35,7 @@ from dasktune.graph.audits import (
 )
 from dasktune.graph.events import RunStage
 from dasktune.graph.view import RunView
+from dasktune.needs import Offer
 from dasktune.worker.job import AuditSpec, StageSpec
 from dasktune.worker.messages import (
     AuditEnded,
@@ -268,7 +269,8 @@ class Audits:
         self._sent += 1
         name = f"audit-{self._sent}-{key}"
         spec = spec_of(name, audit, self._seed + self._view.plan.seed_of(audit.way.node))
-        future = submitter.audit(worker, spec, self._view.needs)
+        claims = self._view.needs.claims(self._view.offers.get(worker, Offer()))
+        future = submitter.audit(worker, spec, claims)
         future.add_done_callback(lambda _: wake())
         self._running[name] = _Running(key=key, audit=audit, worker=worker, future=future)
 

@@ -31,6 +31,7 @@ from dasktune.engine.timeouts import WAITS, Waits
 from dasktune.engine.trials import best_of
 from dasktune.errors import StorageError
 from dasktune.logs import about, within
+from dasktune.needs import Offer
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import RunRow
 from dasktune.storage.redaction import redacted
@@ -246,7 +247,7 @@ class Heartbeat:
 
     def _surroundings(self, sharing: OtherDrivers | None, now: float) -> Surroundings:
         view = self._engine.view
-        present: Mapping[str, Mapping[str, float]] = {}
+        present: Mapping[str, Offer] = {}
         if view.slots:
             self._deserted = None
         else:
@@ -269,15 +270,19 @@ class Heartbeat:
             unsaved=self._delays.unsaved,
         )
 
-    def _present(self) -> dict[str, Mapping[str, float]]:
-        """Return the resources of the workers of the cluster: none of them can be used."""
+    def _present(self) -> dict[str, Offer]:
+        """Return the offers of the workers of the cluster: none of them can be used."""
         if self._client.status != "running":
             return {}
         try:
             workers = self._client.scheduler_info()["workers"]
         except (OSError, ValueError):
             return {}  # the run itself notices that the scheduler is gone
-        return {address: dict(has.get("resources") or {}) for address, has in workers.items()}
+        known = self._engine.view.offers
+        return {
+            address: known.get(address) or Offer.of(has.get("resources") or {})
+            for address, has in workers.items()
+        }
 
     def _seconds_left(self, now: float) -> float | None:
         """Return an estimate of the time for all requests, at the speed of the last minutes."""

@@ -21,6 +21,7 @@ from dasktune.engine.timeouts import Timeouts
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError
 from dasktune.graph.audits import AuditDraw
+from dasktune.needs import Needs
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
 from dasktune.storage.retention import Retention
@@ -290,7 +291,7 @@ def cluster_of(
 
 
 def gpus_per_local_worker(
-    client: Client | None, gpus_per_worker: float | None, needs: Mapping[str, float]
+    client: Client | None, gpus_per_worker: float | None, needs: Needs
 ) -> float:
     """Return how many GPUs each local worker gets, before anything is started.
 

@@ -16,6 +16,7 @@ from dasktune.engine.timeouts import LATE_SECONDS, SLOW_STORE_SECONDS
 from dasktune.graph.plan import Node
 from dasktune.graph.trust import Aside
 from dasktune.graph.view import RunView
+from dasktune.needs import NO_NEEDS, Needs, Offer, unmet_text
 
 MOST_TRIALS = 5
 """Trials that a sentence about a stage names."""
@@ -39,9 +40,9 @@ class Surroundings:
     now
         When they were seen, in seconds on any clock.
     needs
-        Resources that a stage occupies.
+        The needs of every stage.
     present
-        Resources of all workers of the cluster by address, usable or not.
+        What each worker of the cluster has by address, usable or not.
     pool
         What a cluster that starts its workers itself waits for, in words; None if nothing.
     deserted
@@ -58,8 +59,8 @@ class Surroundings:
     """
 
     now: float
-    needs: Mapping[str, float] = field(default_factory=dict)
-    present: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    needs: Needs = NO_NEEDS
+    present: Mapping[str, Offer] = field(default_factory=dict)
     pool: str | None = None
     deserted: float | None = None
     others: Mapping[str, int] = field(default_factory=dict)
@@ -120,14 +121,10 @@ def _for_workers(view: RunView, around: Surroundings) -> Iterator[Wait]:
     """Yield why stages wait while there is no usable worker."""
     if view.slots:
         return
-    if around.present and around.needs:
+    offers = around.present.values()
+    if offers and not any(map(around.needs.fits, offers)):
         stages = _counted(view.stages_waiting, "stage")
-        shown = [f"{worker} has {dict(has)}" for worker, has in around.present.items()]
-        more = f" and {len(shown) - MOST_WORKERS:,} more" if len(shown) > MOST_WORKERS else ""
-        text = (
-            f"{_lacking_text(around)}: {stages} to run, each needs {dict(around.needs)}; "
-            f"{', '.join(shown[:MOST_WORKERS])}{more}"
-        )
+        text = f"{stages} to run: {unmet_text(around.needs, offers)}"
         yield Wait(kind="resources", text=text, since=around.deserted)
     elif around.present:
         text = f"none of {_counted(len(around.present), 'worker')} can be used yet"
@@ -153,16 +150,6 @@ def aside_text(aside: Aside) -> str:
     stages = _counted(aside.raised, "stage")
     reason = (aside.message.splitlines() or [""])[0][:MOST_LETTERS]
     return f"worker {aside.worker} is put aside: {stages} in a row raised there, last {reason}"
-
-
-def _lacking_text(around: Surroundings) -> str:
-    """Return which of a stage's resources no worker has, in words."""
-    most = {name: max(has.get(name, 0) for has in around.present.values()) for name in around.needs}
-    lacking = [name for name, amount in around.needs.items() if most[name] < amount]
-    if not lacking:
-        return "no worker has all that a stage needs"
-    enough = "enough " if all(most[name] for name in lacking) else "a "
-    return f"no worker has {' and '.join(enough + name for name in lacking)}"
 
 
 def _for_store(around: Surroundings) -> Iterator[Wait]:

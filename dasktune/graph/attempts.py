@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from dasktune.graph.plan import Node
 from dasktune.graph.save_policy import SavePolicy
+from dasktune.needs import NO_NEEDS, Needs
 from dasktune.types import Step
 
 
@@ -85,7 +86,7 @@ class DispatchOptions:
     attempt_prefix
         Makes attempt ids unique among drivers that know nothing of each other.
     needs
-        Resources that each stage occupies.
+        The needs of every stage.
     saves
         Where running stages save their state on the way.
     lookahead_seconds
@@ -105,7 +106,7 @@ class DispatchOptions:
     """
 
     attempt_prefix: str = "a"
-    needs: Mapping[str, float] = field(default_factory=dict)
+    needs: Needs = NO_NEEDS
     saves: SavePolicy = field(default_factory=SavePolicy)
     lookahead_seconds: float = 0.0
     merge: bool = True

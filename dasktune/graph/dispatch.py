@@ -45,6 +45,7 @@ from dasktune.graph.placement import Placing
 from dasktune.graph.plan import Node, Place, SearchPlan
 from dasktune.graph.speeds import Speeds
 from dasktune.graph.trust import Aside
+from dasktune.needs import Offer
 from dasktune.types import Metrics, Report, Sequences, Step
 
 
@@ -290,6 +291,11 @@ class Dispatcher:
         return self._placing.slots
 
     @property
+    def offers(self) -> Mapping[str, Offer]:
+        """The offers of all workers, by worker, also of those that may run nothing."""
+        return self._placing.matching.offers
+
+    @property
     def idle_workers(self) -> int:
         """Number of idle workers that may begin a stage now."""
         return 0 if self._is_held else self._placing.idle_workers
@@ -312,11 +318,7 @@ class Dispatcher:
     # --------------------------------------------------------------------- workers
 
     def _worker_joined(self, event: WorkerJoined) -> None:
-        fits = all(
-            event.resources.get(name, 0.0) >= amount for name, amount in self.options.needs.items()
-        )
-        if fits:
-            self._placing.join(event.worker, kind=event.kind, host=event.host)
+        self._placing.join(event.worker, event.offer, event.host)
 
     def _worker_leaving(self, worker: str) -> None:
         self._placing.retire(worker)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from dasktune.graph.plan import Node
+from dasktune.needs import Offer
 from dasktune.types import Metrics, Report, Step
 
 Reports = tuple[tuple[Step, Metrics], ...]
@@ -37,6 +38,11 @@ class WorkerJoined:
     kind: str = ""
     tags: frozenset[str] = frozenset()
     host: str = ""
+
+    @property
+    def offer(self) -> Offer:
+        """The offer of the worker to stages."""
+        return Offer.of(self.resources, self.kind, self.tags)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

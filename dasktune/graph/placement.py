@@ -15,9 +15,11 @@ from functools import partial
 from dasktune.graph.attempts import QUEUE_LENGTH, Attempt, DispatchOptions, Slot
 from dasktune.graph.events import RunStage
 from dasktune.graph.frontier import Frontier, start_of
+from dasktune.graph.matching import Matching
 from dasktune.graph.plan import Node, Place
 from dasktune.graph.speeds import Speeds
 from dasktune.graph.trust import Trust
+from dasktune.needs import Offer
 
 
 class Placing:
@@ -46,6 +48,7 @@ class Placing:
     ) -> None:
         self.slots: dict[str, Slot] = {}
         self.trust = Trust(frontier.got_past)
+        self.matching = Matching(options.needs)
         self._frontier = frontier
         self._speeds = speeds
         self._options = options
@@ -86,10 +89,10 @@ class Placing:
             ]
         return min(dues, default=None)
 
-    def join(self, worker: str, *, kind: str, host: str) -> None:
-        """Add an idle worker of a compute class."""
-        if worker not in self.slots:
-            self.slots[worker] = Slot(worker, kind)
+    def join(self, worker: str, offer: Offer, host: str) -> None:
+        """Add an idle worker, if it has what every stage needs."""
+        if worker not in self.slots and self.matching.join(worker, offer):
+            self.slots[worker] = Slot(worker, offer.kind)
             self.trust.join(worker, host)
             self._idle[worker] = None
             self._count_slots()
@@ -129,6 +132,7 @@ class Placing:
         """Give a worker nothing more to do."""
         if worker in self.slots:
             self._leaving.add(worker)
+            self.matching.retire(worker)
             self._idle.pop(worker, None)
 
     def is_leaving(self, worker: str) -> bool:
@@ -140,6 +144,7 @@ class Placing:
         self._idle.pop(worker, None)
         self._leaving.discard(worker)
         self.trust.lose(worker)
+        self.matching.lose(worker)
         self.slots.pop(worker, None)
         self._count_slots()
 
@@ -159,6 +164,7 @@ class Placing:
         self._leaving.clear()
         self._idle.clear()
         self.trust.clear()
+        self.matching.clear()
         self._count_slots()
 
     def _count_slots(self) -> None:
@@ -352,7 +358,7 @@ class Placing:
                 start=start,
                 stop=node.stop,
                 saves=tuple(sorted(saves)),
-                needs=self._options.needs,
+                needs=self.matching.claims(slot.worker, frozenset()),
             )
         )
 

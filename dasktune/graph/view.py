@@ -16,6 +16,7 @@ from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.frontier import start_of
 from dasktune.graph.plan import Node, Place, SearchPlan
 from dasktune.graph.trust import Aside
+from dasktune.needs import Needs, Offer
 from dasktune.types import Step
 
 
@@ -131,9 +132,14 @@ class RunView:
         return self._dispatcher.slots
 
     @property
-    def needs(self) -> Mapping[str, float]:
-        """The resources that each stage occupies."""
+    def needs(self) -> Needs:
+        """The needs of every stage."""
         return self._dispatcher.options.needs
+
+    @property
+    def offers(self) -> Mapping[str, Offer]:
+        """The offers of all workers, by worker, also of those that may run nothing."""
+        return self._dispatcher.offers
 
     @property
     def classes(self) -> Mapping[str, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from dasktune.errors import ConfigurationError, name_problems, refuse, shown, un
 from dasktune.graph.attempts import LOOKAHEAD_SECONDS, DispatchOptions
 from dasktune.graph.audits import SHARE, audit_problems
 from dasktune.graph.save_policy import SavePolicy
+from dasktune.needs import GivenNeeds, Needs, needs_problems
 from dasktune.results.keep import DEFAULT
 from dasktune.storage.layout import slug
 from dasktune.storage.retention import Keep, Retention, bytes_of, retention_problems
@@ -50,7 +50,7 @@ class StudyConfig:
     report_every: int = 1
     checkpoint_every: int | None = None
     merge: bool = True
-    needs: Mapping[str, float] | None = None
+    needs: GivenNeeds | None = None
     depends_on: Iterable[object] = ()
     reuse: str = "code"
     on_nan: str = "rank"
@@ -118,7 +118,7 @@ class StudyConfig:
     def options(self) -> DispatchOptions:
         """How the dispatcher plans stages and saves."""
         return DispatchOptions(
-            needs=dict(self.needs or {}),
+            needs=Needs.of(self.needs),
             saves=SavePolicy(every=self.checkpoint_every),
             merge=self.merges,
             lookahead_seconds=LOOKAHEAD_SECONDS,
@@ -191,8 +191,7 @@ class StudyConfig:
                 f"config must be nested at most {MOST_NESTED} deep and must not hold itself, "
                 f"got {shown(self.config)}"
             )
-        if self.needs is not None and not _are_needs(self.needs):
-            yield f"needs must be finite numbers > 0 by name, got {shown(self.needs)}"
+        yield from needs_problems(self.needs)
 
     def _place_problems(self) -> Iterator[str]:
         if not isinstance(self.storage, str | os.PathLike | None) or self.storage == "":
@@ -251,18 +250,6 @@ def _objective_problems(metric: object, direction: object) -> Iterator[str]:
 def _as_list(given: object) -> Any:
     """Return the items of an iterable as a list; anything else as it is, for the checks."""
     return list(given) if isinstance(given, Iterable) else given
-
-
-def _are_needs(needs: object) -> bool:
-    """Whether resources are names with finite amounts, as Dask has them."""
-    return isinstance(needs, Mapping) and all(
-        isinstance(name, str) and name and _is_amount(amount) for name, amount in needs.items()
-    )
-
-
-def _is_amount(value: object) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and 0 < value <= sys.float_info.max  # type: ignore[operator]
 
 
 def _is_shallow(config: object) -> bool:

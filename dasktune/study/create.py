@@ -16,6 +16,7 @@ from uuid import uuid4
 from dasktune.errors import ConfigurationError, refuse
 from dasktune.graph.audits import SHARE
 from dasktune.graph.keys import root_key
+from dasktune.needs import GivenNeeds
 from dasktune.results.keep import DEFAULT, note_keep
 from dasktune.results.rules import other_rule
 from dasktune.storage.checkpoints import CheckpointStore
@@ -47,7 +48,7 @@ def create_study(
     report_every: int = 1,
     checkpoint_every: int | None = None,
     merge: bool = True,
-    needs: Mapping[str, float] | None = None,
+    needs: GivenNeeds | None = None,
     depends_on: Iterable[object] = (),
     reuse: str = "code",
     on_nan: str = "rank",
@@ -89,7 +90,9 @@ def create_study(
         Whether trials share the steps that they have in common. False is for control
         experiments: its trials share nothing with each other or with other studies.
     needs
-        Resources that a stage occupies on its worker, such as ``{"GPU": 1}``.
+        What a stage asks of its worker, such as ``{"GPU": 1, "tags": ["a100"]}``. Amounts are
+        resources of Dask, which a stage uses up while it runs; tags are words that its worker
+        must be marked with. A list of such mappings has alternatives, the preferred first.
     depends_on
         Further functions, classes or modules whose code decides the result.
     reuse

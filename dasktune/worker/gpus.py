@@ -7,7 +7,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,6 +16,7 @@ from itertools import takewhile
 from typing import Any
 
 from dasktune.errors import ConfigurationError
+from dasktune.needs import Needs
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 """The environment variable that says which GPUs a process sees, by index or UUID."""
@@ -106,7 +107,7 @@ def shared_out(gpus: tuple[str, ...], per_worker: float, workers: int | None = N
     return slots[:workers]
 
 
-def gpus_needed(needs: Mapping[str, float], gpus_per_worker: float | None) -> float:
+def gpus_needed(needs: Needs, gpus_per_worker: float | None) -> float:
     """Return how many GPUs each worker of this host gets: what is said, or what stages need.
 
     Raises
@@ -114,19 +115,22 @@ def gpus_needed(needs: Mapping[str, float], gpus_per_worker: float | None) -> fl
     ConfigurationError
         If stages need what a worker of this host would not have.
     """
-    if others := sorted(set(needs) - {"GPU"}):
+    amounts = [dict(need.amounts) for need in needs.alternatives]
+    possible = [each.get("GPU", 0.0) for each in amounts if set(each) <= {"GPU"}]
+    if not possible:
+        others = sorted({name for each in amounts for name in each} - {"GPU"})
         raise ConfigurationError(
             f"stages need {', '.join(others)}, which workers of this host do not have: start "
             "workers with such resources yourself, and give a client"
         )
-    least = needs.get("GPU", 0)
     if gpus_per_worker is None:
-        if least > 0 and not visible_gpus():
-            raise ConfigurationError(f"stages need a GPU (needs={dict(needs)}), and none is here")
-        return least
-    if gpus_per_worker < least:
+        able = [gpus for gpus in possible if not gpus or visible_gpus()]
+        if not able:
+            raise ConfigurationError(f"stages need a GPU (needs: {needs}), and none is here")
+        return able[0]
+    if gpus_per_worker < (least := min(possible)):
         raise ConfigurationError(
-            f"stages need {least:g} GPUs (needs={dict(needs)}), and each worker would have "
+            f"stages need {least:g} GPUs (needs: {needs}), and each worker would have "
             f"gpus_per_worker={gpus_per_worker:g}"
         )
     return gpus_per_worker

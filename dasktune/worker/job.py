@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from dasktune.errors import ClusterError
 from dasktune.graph.keys import Chain
+from dasktune.needs import Needs
 from dasktune.trainer.code import TrainerCode, unpack
 from dasktune.trainer.environment import environment
 from dasktune.types import Metrics, Step
@@ -42,7 +43,7 @@ class JobPlan:
     seed
         The study's; repeats of a configuration add to it.
     needs
-        Resources that a stage occupies; with ``GPU`` the trainer is put on one.
+        The needs of every stage.
     saves_by_time
         Whether workers also save now and then between the planned steps.
     needs_process
@@ -59,7 +60,7 @@ class JobPlan:
     seed: int
     store: str
     report_every: int
-    needs: Mapping[str, float]
+    needs: Needs
     needs_process: bool = False
     saves_by_time: bool = True
     step_seconds: float | None = None
@@ -219,7 +220,7 @@ def open_job(
     device = "cuda" if resources.get("GPU", 0) > 0 or has_gpus_of_its_own() else "cpu"
     torch = sys.modules.get("torch")
     if device == "cuda" and torch is not None and not torch.cuda.is_available():
-        if plan.needs.get("GPU", 0) > 0:
+        if plan.needs.least("GPU") > 0:
             raise ClusterError("stages need a GPU, and torch finds none in this process")
         device = "cpu"
     if device == "cuda" and sees_too_many(torch):

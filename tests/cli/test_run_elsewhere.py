@@ -109,7 +109,7 @@ def test_stages_that_need_a_gpu_are_refused_where_there_is_none(
     (folder.path / "counting.py").write_text(needy)
     done = folder.command(*RUN)
     assert done.returncode == 2
-    assert "stages need a GPU (needs={'GPU': 1}), and none is here" in done.stderr
+    assert "stages need a GPU (needs: GPU=1), and none is here" in done.stderr
     assert folder.steps() == []
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from dasktune.cluster.workers import Workers
 from dasktune.graph.events import WorkerJoined
+from dasktune.needs import NO_NEEDS
 from dasktune.trainer.code import pack
 from dasktune.worker.hardware import hardware_of
 from dasktune.worker.job import JobPlan
@@ -28,7 +29,7 @@ def joined(client: Any, folder: Path) -> list[WorkerJoined]:
         seed=0,
         store=str(folder),
         report_every=1,
-        needs={},
+        needs=NO_NEEDS,
     )
     workers = Workers(client, plan, queue.SimpleQueue[Any]().put)
     steps = workers.open(lambda event: None)

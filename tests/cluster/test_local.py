@@ -21,6 +21,7 @@ from distributed import Client
 import dasktune as dt
 from dasktune.cluster.local import available_cores, local_client
 from dasktune.errors import ClusterError, ConfigurationError
+from dasktune.needs import Needs
 from dasktune.sequences import Constant
 from dasktune.trainer.code import pack
 from dasktune.worker.job import JobPlan, open_job
@@ -146,9 +147,10 @@ def test_gpus_that_are_not_there_are_refused(
 @pytest.mark.parametrize(
     ("needs", "gpus_per_worker", "message"),
     [
-        ({"GPU": 1}, None, r"stages need a GPU \(needs={'GPU': 1}\), and none is here"),
+        ({"GPU": 1}, None, r"stages need a GPU \(needs: GPU=1\), and none is here"),
         ({"GPU": 1}, 1, "there is none here"),
         ({"GPU": 1}, 0, r"stages need 1 GPUs .* each worker would have gpus_per_worker=0"),
+        ([{"GPU": 1}, {"GPU": 2, "tags": "a"}], None, r"\(needs: GPU=1 or GPU=2, tag a\)"),
         ({"GPU": 1, "disk": 2}, None, "stages need disk, which workers of this host do not have"),
         (None, 1, "there is none here"),
     ],
@@ -181,7 +183,13 @@ def test_a_study_that_needs_gpus_gets_a_worker_for_each(tmp_path: Path) -> None:
 
 def plan(folder: Path, needs: dict[str, float]) -> JobPlan:
     return JobPlan(
-        run="r", code=pack(Where), config={}, seed=0, store=str(folder), report_every=1, needs=needs
+        run="r",
+        code=pack(Where),
+        config={},
+        seed=0,
+        store=str(folder),
+        report_every=1,
+        needs=Needs.of(needs),
     )
 
 

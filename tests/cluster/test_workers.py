@@ -19,6 +19,7 @@ from dasktune.cluster.workers import Workers
 from dasktune.engine.timeouts import Timeouts, Waits
 from dasktune.errors import ClusterError
 from dasktune.graph.events import WorkerJoined, WorkerLost
+from dasktune.needs import NO_NEEDS
 from dasktune.trainer import Trainer
 from dasktune.trainer.code import pack
 from dasktune.worker.job import JobPlan
@@ -90,7 +91,7 @@ def plan(tmp_path: Path) -> JobPlan:
         seed=0,
         store=str(tmp_path),
         report_every=1,
-        needs={},
+        needs=NO_NEEDS,
     )
 
 

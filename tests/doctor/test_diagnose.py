@@ -28,6 +28,7 @@ from dasktune.doctor.facts import (
     WorkerFacts,
 )
 from dasktune.doctor.findings import Diagnosis, Finding, Status
+from dasktune.needs import Needs
 
 GIB = 2**30
 WORKERS = ("tcp://10.0.0.1:1", "tcp://10.0.0.2:1")
@@ -223,7 +224,7 @@ TABLE: list[tuple[Change, str, Status, str, tuple[str, ...]]] = [
     ),
     (of_worker(torch=Torch(cuda="13.0", problem="driver too old")), "GPU", P, "too old", SECOND),
     (of_worker(kind="H100 80 GB", tags=("gpu",)), "class", Status.OK, "80 GB; tags gpu", SECOND),
-    (of("trainer", needs={"GPU": 1.0}), "resources", P, "no worker has it", NONE),
+    (of("trainer", needs=Needs.of({"GPU": 1})), "resources", P, "no worker has GPU=1", NONE),
 ]
 
 

@@ -17,6 +17,7 @@ from dasktune.driver.connection import Connection
 from dasktune.driver.predictions import Predictions
 from dasktune.engine.outcome import RunPrediction
 from dasktune.engine.timeouts import Timeouts
+from dasktune.needs import NO_NEEDS
 from dasktune.trainer.code import pack
 from dasktune.types import Step
 from dasktune.worker.job import JobPlan
@@ -80,7 +81,7 @@ def test_a_run_that_ends_with_open_questions_leaves_none_behind(
         seed=0,
         store=str(tmp_path),
         report_every=1,
-        needs={},
+        needs=NO_NEEDS,
     )
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     cluster = LocalCluster(

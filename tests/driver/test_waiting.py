@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dasktune.driver.waiting import MOST_TRIALS, Delays, Surroundings, trials_of, waits_of
 from dasktune.engine.timeouts import LATE_SECONDS, SLOW_STORE_SECONDS
 from dasktune.graph.attempts import DispatchOptions
@@ -21,12 +19,13 @@ from dasktune.graph.events import (
 from dasktune.graph.keys import root_key
 from dasktune.graph.trust import IN_A_ROW
 from dasktune.graph.view import RunView
+from dasktune.needs import Needs, Offer
 from dasktune.sequences import Constant, Piecewise
 
 
 def dispatcher(trials: int = 2, needs: dict[str, float] | None = None) -> Dispatcher:
     """Return one that is asked for trials of 9 steps, the first 4 of which they share."""
-    made = Dispatcher(root_key("f", 0), DispatchOptions(needs=needs or {}))
+    made = Dispatcher(root_key("f", 0), DispatchOptions(needs=Needs.of(needs)))
     for number in range(trials):
         sequence = Piecewise([0.1, 0.2 + number], [4])
         made.register(number, {"lr": sequence}, 9)
@@ -43,7 +42,7 @@ def texts(machine: Dispatcher, **seen: object) -> list[tuple[str, str]]:
 def test_a_run_that_trains_all_it_can_waits_for_nothing() -> None:
     machine = dispatcher(1)
     machine.handle(WorkerJoined(worker="w"), 0.0)
-    assert texts(machine, present={"w": {}}) == []
+    assert texts(machine, present={"w": Offer()}) == []
 
 
 def test_waits_of_run_without_workers_has_its_start() -> None:
@@ -53,28 +52,17 @@ def test_waits_of_run_without_workers_has_its_start() -> None:
 
 def test_workers_that_lack_what_a_stage_needs_are_named() -> None:
     machine = dispatcher(2, {"GPU": 1})
-    present = {f"w{number}": {} for number in range(5)}
-    ((kind, text),) = texts(machine, present=present, needs={"GPU": 1})
+    present = {f"w{number}": Offer.of({}, "8 cores", ["x86_64"]) for number in range(5)}
+    ((kind, text),) = texts(machine, present=present, needs=Needs.of({"GPU": 1}))
     assert kind == "resources"
-    assert text == (
-        "no worker has a GPU: 3 stages to run, each needs {'GPU': 1}; "
-        "w0 has {}, w1 has {}, w2 has {} and 2 more"
-    )
+    assert text == ("3 stages to run: no worker has GPU=1; there are 8 cores (tags x86_64)")
 
 
-@pytest.mark.parametrize(
-    ("present", "says"),
-    [
-        ({"w": {"GPU": 1}}, "no worker has enough GPU:"),
-        ({"w": {"GPU": 2}, "v": {"disk": 1}}, "no worker has all that a stage needs:"),
-    ],
-)
-def test_waits_of_tells_scarce_from_missing_resources(
-    present: dict[str, dict[str, float]], says: str
-) -> None:
-    needs: dict[str, float] = {"GPU": 2} if len(present) == 1 else {"GPU": 2, "disk": 1}
-    ((_, text),) = texts(dispatcher(2, needs), present=present, needs=needs)
-    assert text.startswith(says)
+def test_worker_that_fits_but_is_not_used_yet_lacks_nothing() -> None:
+    needs = Needs.of({"GPU": 1})
+    present = {"w": Offer.of({"GPU": 1}), "v": Offer()}
+    ((kind, text),) = texts(dispatcher(2, {"GPU": 1}), present=present, needs=needs)
+    assert (kind, text) == ("workers", "none of 2 workers can be used yet")
 
 
 def test_a_pool_says_itself_what_it_waits_for() -> None:

@@ -31,6 +31,7 @@ from dasktune.graph.events import (
 from dasktune.graph.keys import root_key
 from dasktune.graph.plan import Node
 from dasktune.graph.save_policy import SavePolicy
+from dasktune.needs import Needs
 from dasktune.sequences import Constant, Piecewise, Sequence
 from dasktune.types import Step
 
@@ -635,7 +636,7 @@ def test_dismissing_forgets_attempts_that_never_became_durable() -> None:
 
 
 def test_only_workers_with_what_a_stage_needs_are_used() -> None:
-    table = Table(needs={"GPU": 1.0})
+    table = Table(needs=Needs.of({"GPU": 1.0}))
     table.trial(Constant(1.0), 4)
     table.extend(0, 4)
     assert table.join("w0") == []

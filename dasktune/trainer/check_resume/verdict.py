@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from dasktune.needs import Needs
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import VerdictRow
@@ -90,15 +91,15 @@ def binding_here(known: Iterable[VerdictRow], device: str) -> VerdictRow | None:
     return binding(ordered, rule=RULE, device=_kind(device), versions=_versions())
 
 
-def device_of(needs: Mapping[str, float]) -> str:
+def device_of(needs: Needs) -> str:
     """Return the kind of device on which stages with these needs train.
 
     Examples
     --------
-    >>> device_of({"GPU": 0.5}), device_of({"memory": 2.0})
+    >>> device_of(Needs.of({"GPU": 0.5})), device_of(Needs.of({"memory": 2.0}))
     ('cuda', 'cpu')
     """
-    return "cuda" if needs.get("GPU") else "cpu"
+    return "cuda" if needs.least("GPU") else "cpu"
 
 
 def _kind(device: str) -> str:

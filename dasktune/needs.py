@@ -1,0 +1,286 @@
+"""Needs: the amounts and tags that a stage asks of its worker, and what workers have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import islice
+from typing import Any
+
+from dasktune.errors import ConfigurationError, refuse, shown
+
+TAGS = "tags"
+"""The name in a mapping of needs under which its tags stand."""
+
+MOST_ALTERNATIVES = 100
+"""Most alternatives of one study or configuration."""
+
+MOST_OFFERS = 8
+"""Kinds of workers that one sentence names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """The amounts and tags that a worker has for the stages that it runs.
+
+    Parameters
+    ----------
+    kind
+        The name of its compute class; empty if it is not known.
+    amounts
+        Amounts by name, sorted.
+    tags
+        Its tags, in lower case.
+    """
+
+    kind: str = ""
+    amounts: tuple[tuple[str, float], ...] = ()
+    tags: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, amounts: Mapping[str, float], kind: str = "", tags: Iterable[str] = ()) -> Offer:
+        """Return the offer of a worker with these amounts and tags."""
+        return cls(kind=kind, amounts=tuple(sorted(amounts.items())), tags=frozenset(tags))
+
+    def __str__(self) -> str:
+        amounts = [f"{name}={amount:g}" for name, amount in self.amounts]
+        has = ", ".join([*amounts, *(["tags " + " ".join(sorted(self.tags))] if self.tags else [])])
+        return f"{self.kind or 'a worker'} ({has or 'neither amounts nor tags'})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """One alternative of needs: amounts, which a stage uses up, and tags, which it does not.
+
+    Parameters
+    ----------
+    amounts
+        Amounts > 0 by name, sorted.
+    tags
+        Tags that the worker must have, in lower case.
+    """
+
+    amounts: tuple[tuple[str, float], ...] = ()
+    tags: frozenset[str] = frozenset()
+
+    def fits(self, offer: Offer) -> bool:
+        """Whether a worker has all of it."""
+        if not self.tags <= offer.tags:
+            return False
+        has = dict(offer.amounts)
+        return all(has.get(name, 0.0) >= amount for name, amount in self.amounts)
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as JSON, in the form that `Needs.of` takes."""
+        return {**dict(self.amounts), **({TAGS: sorted(self.tags)} if self.tags else {})}
+
+    def __str__(self) -> str:
+        words = [f"{name}={amount:g}" for name, amount in self.amounts]
+        words += [f"tag {tag}" for tag in sorted(self.tags)]
+        return ", ".join(words) or "nothing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """The needs of stages: any one of the alternatives is enough.
+
+    A stage runs on a worker that has all amounts and all tags of one alternative. It uses the
+    amounts up while it runs. Needs decide where steps are trained; they are no part of state keys.
+
+    Parameters
+    ----------
+    alternatives
+        The preferred first; a single `Need` without amounts and tags fits every worker.
+
+    Examples
+    --------
+    >>> needs = Needs.of([{"GPU": 1, "tags": ["A100"]}, {"cores": 16}])
+    >>> print(needs)
+    GPU=1, tag a100 or cores=16
+    >>> needs.fits(Offer.of({"GPU": 2}, tags=["a100", "gpu"])), needs.fits(Offer.of({"GPU": 2}))
+    (True, False)
+    """
+
+    alternatives: tuple[Need, ...] = (Need(),)
+
+    @classmethod
+    def of(cls, given: object) -> Needs:
+        """Return the needs that a user wrote.
+
+        Parameters
+        ----------
+        given
+            A mapping of amounts by name, and of ``tags`` to a word or a list of words; a list of
+            such mappings, of which any is enough; None for no needs; or `Needs`.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is none of these: all problems at once.
+        """
+        if isinstance(given, Needs):
+            return given
+        refuse(needs_problems(given))
+        return cls(alternatives=tuple(dict.fromkeys(map(_need_of, _mappings(given)))))
+
+    @property
+    def are_none(self) -> bool:
+        """Whether every worker is good enough."""
+        return Need() in self.alternatives
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """The tags of all alternatives."""
+        return frozenset(tag for need in self.alternatives for tag in need.tags)
+
+    def least(self, name: str) -> float:
+        """Return the amount that each alternative asks for at least, 0 if one asks for none."""
+        return min(dict(need.amounts).get(name, 0.0) for need in self.alternatives)
+
+    def fits(self, offer: Offer) -> bool:
+        """Whether a worker has all of one alternative."""
+        return any(need.fits(offer) for need in self.alternatives)
+
+    def claims(self, offer: Offer) -> dict[str, float]:
+        """Return the amounts that a stage uses up on a worker: those of the first that fits."""
+        fitting = (need for need in self.alternatives if need.fits(offer))
+        return dict(next(fitting, Need()).amounts)
+
+    def to_json(self) -> list[dict[str, object]]:
+        """Return them as JSON, in the form that `of` takes."""
+        return [need.to_json() for need in self.alternatives]
+
+    def __str__(self) -> str:
+        return " or ".join(map(str, self.alternatives))
+
+
+Amounts = Mapping[str, float | str | Iterable[str]]
+"""One alternative as users write it: amounts by name, and ``tags``."""
+
+GivenNeeds = Amounts | list[Amounts] | Needs
+"""Needs as users write them; see `Needs.of`."""
+
+NO_NEEDS = Needs()
+"""The needs of a stage that any worker may run."""
+
+
+def needs_problems(given: object) -> list[str]:
+    """Return the problems of needs as a user wrote them."""
+    if given is None or isinstance(given, Needs):
+        return []
+    if isinstance(given, Mapping):
+        return list(_need_problems(given))
+    if not isinstance(given, list | tuple):
+        return [
+            "needs must be a mapping of amounts and tags, a list of such mappings, or a function "
+            f"of the configuration, got {shown(given)}"
+        ]
+    if not 1 <= len(given) <= MOST_ALTERNATIVES:
+        return [f"needs must have 1 to {MOST_ALTERNATIVES} alternatives, got {len(given)}"]
+    return [problem for each in given for problem in _need_problems(each)]
+
+
+def _need_problems(given: object) -> Iterator[str]:
+    """Yield what is wrong with one alternative."""
+    if not isinstance(given, Mapping):
+        yield f"needs must be finite numbers > 0 by name, got {shown(given)}"
+        return
+    amounts = {name: amount for name, amount in given.items() if not _are_tags(name, amount)}
+    if not all(isinstance(name, str) and name and _is_amount(a) for name, a in amounts.items()):
+        yield f"needs must be finite numbers > 0 by name, got {shown(dict(amounts))}"
+    for name, words in given.items():
+        if not _are_tags(name, words):
+            continue
+        listed = [words] if isinstance(words, str) else words
+        if not all(isinstance(tag, str) and len(tag.split()) == 1 for tag in listed):
+            yield f"tags of needs must be words, got {shown(words)}"
+
+
+def _are_tags(name: object, value: object) -> bool:
+    """Whether an item of a mapping is its tags; a resource may have that name, too."""
+    return name == TAGS and isinstance(value, str | list | tuple | set | frozenset)
+
+
+def _is_amount(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return value > 0 and math.isfinite(value)
+    except OverflowError:  # an int that is larger than any float
+        return False
+
+
+def _mappings(given: Any) -> Iterable[Mapping[str, Any]]:
+    if given is None:
+        return ({},)
+    return (given,) if isinstance(given, Mapping) else given
+
+
+def _need_of(given: Mapping[str, Any]) -> Need:
+    """Return one alternative, which was checked."""
+    tags = given.get(TAGS, ()) if _are_tags(TAGS, given.get(TAGS)) else ()
+    words = [tags] if isinstance(tags, str) else tags
+    amounts = {name: float(value) for name, value in given.items() if not _are_tags(name, value)}
+    return Need(
+        amounts=tuple(sorted(amounts.items())), tags=frozenset(tag.strip().lower() for tag in words)
+    )
+
+
+# ---------------------------------------------------------------------- in words
+
+
+def offers_text(offers: Iterable[Offer]) -> str:
+    """Return the different offers of workers in words.
+
+    Examples
+    --------
+    >>> offers_text([Offer.of({}, "8 cores"), Offer.of({"GPU": 1}, "H100 80 GB", ["gpu"])])
+    '8 cores (neither amounts nor tags); H100 80 GB (GPU=1, tags gpu)'
+    """
+    texts = list(dict.fromkeys(map(str, offers)))
+    more = [f"{len(texts) - MOST_OFFERS:,} kinds more"] if len(texts) > MOST_OFFERS else []
+    return "; ".join([*islice(texts, MOST_OFFERS), *more])
+
+
+def unmet_text(needs: Needs, offers: Iterable[Offer]) -> str:
+    """Return why no worker fits needs: the tags that none has, and what the workers have.
+
+    Examples
+    --------
+    >>> print(unmet_text(Needs.of({"tags": "a10"}), [Offer.of({}, "8 cores", ["a100", "gpu"])]))
+    no worker has tag a10; no worker has a tag 'a10', nearest is 'a100'; there are 8 cores (tags \
+a100 gpu)
+    """
+    offers = list(offers)
+    known = sorted({tag for offer in offers for tag in offer.tags})
+    parts = [f"no worker has {needs}"]
+    for tag in sorted(needs.tags.difference(known)):
+        near = get_close_matches(tag, known, n=1)
+        nearest = f", nearest is {near[0]!r}" if near else ""
+        parts.append(f"no worker has a tag {tag!r}{nearest}")
+    return "; ".join([*parts, f"there are {offers_text(offers)}" if offers else "there is none"])
+
+
+def needs_for(given: object, values: Mapping[str, object]) -> Needs:
+    """Return the needs of one configuration, which a function of the user gave.
+
+    Parameters
+    ----------
+    given
+        What the function returned.
+    values
+        What it was called with.
+
+    Raises
+    ------
+    ConfigurationError
+        If it returned something else than needs.
+    """
+    problems = needs_problems(given)
+    if problems:
+        raise ConfigurationError(
+            *(f"needs(hp) for {shown(dict(values))}: {problem}" for problem in problems)
+        )
+    return Needs.of(given)
