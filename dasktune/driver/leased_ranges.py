@@ -17,7 +17,7 @@ from dasktune.storage.leases import HeldLeases, Lease, LeaseMark, LeaseName
 from dasktune.types import Sequences, Step
 
 MOST_ENDED = 10_000
-"""Ended leases of one driver that are remembered, each in about 1 kB."""
+"""Ended leases that are remembered, each in about 1 kB: of one driver, and of all that ended."""
 
 _INVALID = (ConfigurationError, LookupError, RecursionError, TypeError, ValueError)
 """What a lease may cause that anyone may have written."""
@@ -65,7 +65,7 @@ class LeasedRanges:
         lease
             The lease.
         drivers
-            The other drivers. The leases of one that ended not long ago have ended, too.
+            The other drivers. The leases of one that ended have ended, too.
         now
             Epoch seconds.
         heeded
@@ -79,15 +79,42 @@ class LeasedRanges:
         with self._lock:
             for driver in drivers:
                 is_live = driver.is_live(now)
-                if is_live or driver.has_ended_lately(now):
+                if is_live or driver.expires <= now:
                     for other in self._of(driver).around(lease, path, heeded, is_live):
                         near.append(driver.ending(other) if is_live else other.ended())
         return min(near, key=lambda other: max(other.start - lease.start, 0), default=None)
 
-    def prepare(self, drivers: Iterable[HeldLeases]) -> None:
-        """Take over the leases of these drivers, so that no start waits for it; forget others."""
+    def prepare(
+        self, drivers: Iterable[HeldLeases], departed: Iterable[HeldLeases] = ()
+    ) -> tuple[HeldLeases, ...]:
+        """Take over the leases of these drivers, so that no start waits for it; forget others.
+
+        Parameters
+        ----------
+        drivers
+            Those that run.
+        departed
+            Those that ended, the latest last.
+
+        Returns
+        -------
+        tuple of HeldLeases
+            The departed drivers that are remembered: as many as have `MOST_ENDED` leases together.
+        """
         with self._lock:
-            self._drivers = {driver.holder: self._of(driver) for driver in drivers}
+            ranges = {driver.holder: self._of(driver) for driver in drivers}
+            remembered: list[HeldLeases] = []
+            room = MOST_ENDED
+            for driver in reversed(tuple(departed)):
+                there = self._of(driver)
+                room -= len(there)
+                if room < 0:
+                    break
+                if len(there):
+                    remembered.append(driver)
+                    ranges[driver.holder] = there
+            self._drivers = ranges
+        return tuple(reversed(remembered))
 
     def _of(self, driver: HeldLeases) -> _Ranges:
         ranges = self._drivers.get(driver.holder)
@@ -120,6 +147,10 @@ class _Ranges:
         self._ended: deque[int] = deque()
         self._filed: dict[int, _Filed] = {}
         self._ways: _Ways = {}
+
+    def __len__(self) -> int:
+        """Return the number of leases."""
+        return len(self._filed)
 
     def update(self, driver: HeldLeases) -> None:
         """Take over the leases of a newer object; each that has not changed is the same one."""

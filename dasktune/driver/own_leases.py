@@ -104,6 +104,7 @@ class OwnLeases:
         self._taking: dict[str, Lease] = {}
         self._finished: list[Lease] = []
         self._recent: dict[str, tuple[float, Lease]] = {}
+        self._there: tuple[HeldLeases, ...] = ()
         self._departed: tuple[HeldLeases, ...] = ()
         self._ranges = LeasedRanges()
         self._others: tuple[str, ...] = ()
@@ -169,7 +170,7 @@ class OwnLeases:
         return reading.drivers
 
     def around_departed(self, lease: Lease, heeded: Heeded) -> Lease | None:
-        """Return the lease around one that a driver left when it ended, or died, not long ago."""
+        """Return the lease around one that a driver left when it ended, or died."""
         departed = self._departed
         return self._ranges.around(lease, departed, now=self._clock(), heeded=heeded)
 
@@ -414,8 +415,8 @@ class OwnLeases:
         there = self._leases.drivers(sorted(set(self._leases.holders()) - {self.holder}))
         drivers = [driver for driver in there if driver.study != self._study]
         others = [driver for driver in drivers if driver.is_live(now)]
-        self._departed = tuple(driver for driver in drivers if driver.has_ended_lately(now))
-        self._ranges.prepare([*others, *self._departed])
+        self._departed = self._ranges.prepare(others, self._now_departed(drivers, now))
+        self._there = tuple(others)
         with self._lock:
             self._others = tuple(driver.holder for driver in others)
             if others and not self._is_shared:
@@ -426,6 +427,20 @@ class OwnLeases:
         if stale:
             self._leases.remove([layout.driver_path(holder) for holder in stale])
         return others
+
+    def _now_departed(self, drivers: Iterable[HeldLeases], now: float) -> list[HeldLeases]:
+        """Return the drivers that have ended, those that were seen before included.
+
+        What they trained after this driver had looked into the store is known from their leases
+        only, also once their objects are old, or removed.
+        """
+        ended = {driver.holder: driver for driver in drivers if driver.has_ended_lately(now)}
+        known = {
+            each.holder: each if each.expires <= now else replace(each, expires=now)
+            for each in (*self._departed, *self._there)
+        }
+        live = {driver.holder for driver in drivers if driver.is_live(now)}
+        return [each for each in {**known, **ended}.values() if each.holder not in live]
 
 
 def _own_name() -> str:

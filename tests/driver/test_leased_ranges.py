@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dasktune.driver import leased_ranges
 from dasktune.driver.leased_ranges import LeasedRanges
 from dasktune.sequences import Constant, Linear, MultiStep, Sequence, sequence_from_json
 from dasktune.storage.leases import HeldLeases, HeldLeasesCodec, Lease, LeaseMark, LeaseName
@@ -128,6 +129,15 @@ def test_ended_lease_is_remembered_after_its_driver_lists_it() -> None:
     assert ranges.around(behind, [driver_of([])], now=NOW, heeded={ended.mark}) is None
     after = lease_of(Constant(0.5), 5, 8, key="c9")
     assert ranges.around(after, [driver_of([])], now=NOW) is None
+
+
+def test_departed_drivers_are_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leased_ranges, "MOST_ENDED", 5)
+    there = [replace(lease_of(Constant(0.5), 2, 4, key=f"c{at}"), is_done=True) for at in range(2)]
+    departed = [driver_of(there, f"h{number}", NOW - 999) for number in range(4)]
+    ranges = LeasedRanges()
+    remembered = ranges.prepare([driver_of(there, "live")], [*departed, driver_of([], "idle", 0)])
+    assert [driver.holder for driver in remembered] == ["h2", "h3"]
 
 
 def test_taken_lease_is_seen_beside_an_ended_one_of_its_key() -> None:

@@ -22,7 +22,12 @@ from dasktune.driver.lease_messages import (
 from dasktune.driver.lease_threads import PATIENCE as STORE_PATIENCE
 from dasktune.driver.lease_threads import LeaseThreads, Work
 from dasktune.driver.leases import Leasing
-from dasktune.engine.timeouts import LEASE_SECONDS, RENEW_SECONDS, STALE_SECONDS
+from dasktune.engine.timeouts import (
+    LEASE_LIMIT_SECONDS,
+    LEASE_SECONDS,
+    RENEW_SECONDS,
+    STALE_SECONDS,
+)
 from dasktune.sequences import Constant
 from dasktune.storage import layout
 from dasktune.storage.buffers import Buffer
@@ -275,6 +280,23 @@ def test_lease_of_a_driver_that_left_is_heeded(driver: Driver) -> None:
     assert (left.is_done, left.step, left.saved) == (True, 10, (10,))
     driver.leasing.ask("mine", driver.lease(), heeded={left.mark})
     assert driver.receive() == LeaseAnswered(attempt="mine", other=None)
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_ended_leases_outlive_the_object_of_their_driver(driver: Driver, is_removed: bool) -> None:
+    driver.meet_another(replace(driver.lease("dd" * 16, 0, 80), is_done=True, step=80))
+    assert driver.ask("elsewhere", driver.lease("ee" * 16, 90, 95)) is None
+    if is_removed:
+        driver.leases.leave("h2")
+    else:
+        driver.now += LEASE_SECONDS + LEASE_LIMIT_SECONDS + 1
+    driver.leasing.beat()
+    driver.settle()
+    for attempt in ("inside", "again"):
+        other = driver.ask(attempt, driver.lease(KEY, 6, 60))
+        assert other is not None
+        assert (other.is_done, other.step) == (True, 80)
+        driver.settle()
 
 
 def test_objects_of_drivers_that_ended_long_ago_go(driver: Driver) -> None:
