@@ -12,11 +12,19 @@ from uuid import uuid4
 
 import pytest
 
+from dasktune.engine.timeouts import LEASE_LIMIT_SECONDS
 from dasktune.sequences import Constant, MultiStep
 from dasktune.storage import layout
 from dasktune.storage.files.base import Files
 from dasktune.storage.files.objects import open_files
-from dasktune.storage.leases import Lease, Leases, SaveRequest
+from dasktune.storage.leases import (
+    MOST_ENDS,
+    HeldLeases,
+    HeldLeasesCodec,
+    Lease,
+    Leases,
+    SaveRequest,
+)
 
 ROOT, KEY = "aa" * 16, "b1" * 16
 NOW = 1000.0
@@ -46,6 +54,163 @@ def lease(holder: str = "h1", study: str = "", **more: object) -> Lease:
 def test_lease_round_trips() -> None:
     one = lease(saved=(3, 5), is_done=True, of="c1" * 16)
     assert Lease.from_bytes(one.to_bytes()) == one
+
+
+@pytest.mark.parametrize(
+    ("expires", "is_held"),
+    [
+        (NOW, False),
+        (NOW + 0.5, True),
+        (NOW + LEASE_LIMIT_SECONDS, True),
+        (NOW + LEASE_LIMIT_SECONDS + 1, False),
+    ],
+)
+def test_lease_and_driver_live_up_to_their_end(expires: float, is_held: bool) -> None:
+    assert lease(expires=expires).is_held(NOW) is is_held
+    assert not lease(expires=expires, is_done=True).is_held(NOW)
+    assert HeldLeases(holder="h1", study="s", expires=expires).is_live(NOW) is is_held
+
+
+@pytest.mark.parametrize(
+    ("expires", "lately"),
+    [
+        (NOW + 0.5, False),
+        (NOW, True),
+        (NOW - LEASE_LIMIT_SECONDS + 1, True),
+        (NOW - LEASE_LIMIT_SECONDS, False),
+    ],
+)
+def test_driver_has_ended_lately_for_a_while(expires: float, lately: bool) -> None:
+    driver = HeldLeases(holder="h1", study="s", expires=expires)
+    assert driver.has_ended_lately(NOW) is lately
+
+
+def test_lease_misses_trained_steps_that_it_does_not_save() -> None:
+    one = lease(step=6, saved=(2,), saves=(4,))
+    assert [step for step in range(8) if one.misses(step)] == [0, 1, 3, 5, 6]
+    assert not lease(step=10).misses(10), "the state at its end is saved"
+
+
+def test_lease_is_renewed_by_what_is_later() -> None:
+    one = lease(step=3, saves=(4, 7), saved=(2,))
+    assert one.renewed(None) is one
+    assert one.renewed(lease("h2", step=9)) is one
+    later = lease(step=5, expires=NOW + 90, saves=(6, 4))
+    both = replace(one, step=5, expires=NOW + 90, saves=(4, 6, 7))
+    assert (one.renewed(later), later.renewed(one)) == (both, replace(both, saved=()))
+    done = lease(is_done=True)
+    assert one.renewed(done) is done
+    assert one.ended() == replace(one, is_done=True)
+
+
+def test_part_names_its_whole_lease() -> None:
+    one = lease(step=3, saves=(4,), saved=(2,))
+    part = replace(one, key="c1" * 16, of=KEY, sequences={}, saved=())
+    assert one.part("c1" * 16) == part
+
+
+def test_codec_reads_what_a_driver_writes_anew() -> None:
+    codec, writer = HeldLeasesCodec(), HeldLeasesCodec()
+    first = HeldLeases(holder="h1", study="s", expires=NOW, leases=(lease(), lease(key="c1" * 16)))
+    content = writer.encode(first)
+    decoded = codec.decode("h1", content)
+    assert decoded == first
+    assert codec.decode("h1", content) is decoded
+    assert codec.decode("h2", content) is None, "the object of another driver"
+    second = replace(first, expires=NOW + 5, sees=("h2",), leases=(lease(step=4),))
+    assert codec.decode("h1", writer.encode(second)) == second
+    empty = replace(first, leases=())
+    assert codec.decode("h1", writer.encode(empty)) == empty
+
+
+def test_codec_uses_lines_again_and_forgets_drivers() -> None:
+    codec, writer = HeldLeasesCodec(), HeldLeasesCodec()
+    first = HeldLeases(holder="h1", study="s", expires=NOW, leases=(lease(),))
+    before = codec.decode("h1", writer.encode(first))
+    codec.forget_all_but(["h1", "h3"])
+    after = codec.decode("h1", writer.encode(replace(first, expires=NOW + 1)))
+    assert before is not None
+    assert after is not None
+    assert after.leases[0] is before.leases[0]
+    codec.forget_all_but(["h3"])
+    again = codec.decode("h1", writer.encode(replace(first, expires=NOW + 1)))
+    assert again == after
+    assert again is not after
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"format": "dasktune-lease"},
+        {"version": 2},
+        {"holder": 1},
+        {"study": None},
+        {"expires": 1000},
+        {"expires": float("inf")},
+        {"sees": [1]},
+        {"sees": 1},
+    ],
+)
+def test_invalid_object_of_a_driver_is_no_leases(files: Files, changes: dict[str, object]) -> None:
+    driver = HeldLeases(holder="h1", study="s", expires=NOW, leases=(lease(),), sees=("h2",))
+    document = json.loads(HeldLeasesCodec().encode(driver))
+    leases, path = Leases(files), layout.driver_path("h1")
+    files.replace(path, json.dumps(document).encode())  # without lines, as older versions wrote
+    assert leases.drivers(["h0", "h1"]) == [driver]
+    files.replace(path, json.dumps({**document, **changes}).encode())
+    assert leases.drivers(["h0", "h1"]) == []
+
+
+def test_leases_of_others_in_an_object_do_not_count() -> None:
+    driver = HeldLeases(holder="h1", study="s", expires=NOW, leases=(lease("h2"), lease("h1")))
+    decoded = HeldLeasesCodec().decode("h1", HeldLeasesCodec().encode(driver))
+    assert decoded == replace(driver, leases=(lease("h1"),))
+
+
+def test_lease_is_read_as_its_driver_renewed_it(files: Files) -> None:
+    leases = Leases(files)
+    leases.take(lease("h1"), NOW)
+    driver = HeldLeases(holder="h1", study="h1", expires=NOW + 500, leases=(lease("h1", step=7),))
+    leases.hold(driver)
+    assert leases.read(ROOT, [KEY]) == [lease("h1", step=7, expires=NOW + 500)]
+    assert leases.holders() == ["h1"]
+    assert leases.take(lease("h2"), NOW + 70) == lease("h1", step=7, expires=NOW + 500)
+    elsewhere = lease("h1", step=8, root="cc" * 16)
+    leases.hold(replace(driver, leases=(elsewhere,)))
+    assert leases.read(ROOT, [KEY]) == [lease("h1")], "a lease below another root"
+    leases.leave("h1")
+    assert (leases.holders(), leases.drivers(["h1"])) == ([], [])
+    leases.hold(driver)
+    leases.write(lease("h1", is_done=True))
+    assert leases.read(ROOT, [KEY]) == [lease("h1", is_done=True)]
+
+
+@pytest.mark.parametrize(
+    ("progress", "prevents"),
+    [({}, False), ({"step": 1}, True), ({"saved": (4,)}, True)],
+)
+def test_ended_lease_prevents_others_once_it_trained(
+    files: Files, progress: dict[str, object], prevents: bool
+) -> None:
+    leases = Leases(files)
+    ended = lease("h1", is_done=True, **progress)
+    leases.write(ended)
+    assert leases.take(lease("h2"), NOW) == (ended if prevents else None)
+    leases.write(ended)
+    assert leases.take(lease("h2"), NOW, heeded=[ended.mark]) is None
+    assert leases.read(ROOT, [KEY]) == [lease("h2")]
+
+
+def test_all_files_below_a_root_are_listed_and_removed(files: Files) -> None:
+    leases = Leases(files)
+    leases.take(lease(), NOW)
+    request = SaveRequest(sequences={"lr": Constant(0.1)}, ends=(5,))
+    path = leases.request_saves(ROOT, "h1", 0, [request])
+    paths = [layout.lease_path(ROOT, KEY), path]
+    assert [place for place, _ in leases.all(ROOT)] == paths
+    assert list(leases.all("cc" * 16)) == []
+    leases.remove(paths[:1])
+    assert [place for place, _ in leases.all(ROOT)] == [path]
 
 
 def test_concurrent_takes_have_one_winner(files: Files) -> None:
@@ -171,3 +336,11 @@ def test_save_requests_are_read_once(files: Files) -> None:
 def test_invalid_save_requests_are_ignored(files: Files, content: bytes) -> None:
     files.replace(f"{layout.save_request_folder(ROOT)}/h1-0", content)
     assert list(Leases(files).save_requests(ROOT, {})) == []
+
+
+@pytest.mark.parametrize(("count", "is_read"), [(MOST_ENDS, True), (MOST_ENDS + 1, False)])
+def test_request_for_too_many_steps_is_ignored(files: Files, count: int, is_read: bool) -> None:
+    leases = Leases(files)
+    request = SaveRequest(sequences={"lr": Constant(0.1)}, ends=tuple(range(1, count + 1)))
+    leases.request_saves(ROOT, "h1", 0, [request])
+    assert list(leases.save_requests(ROOT, {})) == ([request] if is_read else [])

@@ -98,6 +98,11 @@ def test_trunk_costs_more_after_its_branches_are_evicted() -> None:
     assert gone[-1].chance == pytest.approx(1 - 0.7 * 0.8 * 0.8)
 
 
+@pytest.mark.parametrize(("nbytes", "price"), [(0, 5.0), (1, 5.0), (2, 2.5)])
+def test_price_is_the_expected_time_of_a_byte(nbytes: int, price: float) -> None:
+    assert State(key="k", nbytes=nbytes, seconds=10, chance=0.5).price == price
+
+
 def test_larger_states_of_equal_value_go_first() -> None:
     small = State(key="a", nbytes=1, seconds=10, chance=0.5)
     large = State(key="b", nbytes=100, seconds=10, chance=0.5)
