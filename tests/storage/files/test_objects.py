@@ -237,6 +237,61 @@ def test_memory_listing_while_others_write_is_whole(operation):
     assert {entry.path for entry in files.entries("old")} == after
 
 
+class Remote(MemoryFileSystem):
+    """A store that is not in memory, as far as `ObjectFiles` can tell."""
+
+    protocol = "remote"
+    cachable = False
+
+    def __init__(self):
+        super().__init__(global_store=False)
+        self.meeting = None
+
+    def cat_file(self, path, **options):
+        """Read a file; wait until another thread reads one, too, if they are to meet."""
+        if self.meeting is not None:
+            self.meeting.wait(PATIENCE)
+        return super().cat_file(path, **options)
+
+
+def test_files_of_a_remote_store_are_read_at_a_time():
+    system = Remote()
+    files = ObjectFiles(system, "/store")
+    files.replace("a/1", b"x")
+    files.replace("a/2", b"y")
+    system.meeting = threading.Barrier(2)
+    assert [one.tobytes() for one in files.read("a", ["1", "2"])] == [b"x", b"y"]
+
+
+@pytest.mark.parametrize(
+    ("page", "folders", "together"),
+    [(6, 3, True), (5, 3, False)],
+)
+def test_large_folders_are_listed_one_by_one(page, folders, together):
+    system = Remote()
+    files = ObjectFiles(system, "/store", threads=2, page=page)
+    names = [f"a/{part}/{number}" for part in range(folders) for number in range(3)]
+    for name in names:
+        files.replace(name, b"")
+    listed = []
+    files._below = lambda path, below=files._below: listed.append(path) or below(path)
+    assert sorted(entry.path for entry in files.entries("a")) == names
+    one_by_one = [f"a/{part}" for part in range(folders)]
+    assert sorted(listed) == (["a", "a/0"] if together else one_by_one)
+
+
+@pytest.mark.parametrize("folders", [0, 1, 2])
+def test_few_folders_are_listed_together(folders):
+    files = ObjectFiles(Remote(), "/store", threads=2, page=0)
+    names = [f"a/{part}/1" for part in range(folders)] or ["a/1"]
+    for name in names:
+        files.replace(name, b"")
+    listed = []
+    files._below = lambda path, below=files._below: listed.append(path) or below(path)
+    assert sorted(entry.path for entry in files.entries("a")) == names
+    assert listed == (["a"] if folders else []), "without folders the first look is all"
+
+
 # What only servers have.
 
 
