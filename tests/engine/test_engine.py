@@ -292,6 +292,21 @@ def test_each_of_several_tuners_is_replayed_from_its_own_records() -> None:
     assert summary(again.trials)[:4] == END
 
 
+@pytest.mark.parametrize("stages", range(7))
+def test_tuner_goes_on_after_another_one_was_run(stages: int) -> None:
+    before = Bench(loss)
+    before.begin(Halving())
+    before.run(most=stages)
+    between = Bench(loss, before.trials)
+    between.begin(Grid(Space(lr=[0.5, 0.6]), max_steps=4), place=1)
+    between.run()
+    again = Bench(loss, between.trials)
+    again.take(again.engine.resume(Halving(), place=0, records=before.log, now=0.0))
+    again.run()
+    assert summary(again.trials)[:4] == END
+    assert summary(again.trials)[4:] == [("COMPLETE", 4, 0.125), ("COMPLETE", 4, 0.15)]
+
+
 def test_failed_trial_keeps_its_error_and_the_others_continue() -> None:
     bench = Bench(loss, raises=lambda lr: lr == 0.3)
     bench.begin(Halving())
@@ -478,6 +493,19 @@ def test_resume_restores_the_last_snapshot_and_later_events(stages: int) -> None
     again.run()
     assert summary(again.trials) == [("COMPLETE", 8, 0.0125), ("PRUNED", 5, 0.04)]
     assert sorted(tuner.seen[1:]) == [[0, 2], [0, 5], [0, 8], [1, 2], [1, 5]]
+
+
+@pytest.mark.parametrize("stages", range(7))
+def test_resume_does_not_move_the_next_snapshot(stages: int) -> None:
+    whole, before = Bench(loss, snapshot_every=2), Bench(loss, snapshot_every=2)
+    for bench, most in ((whole, 1000), (before, stages)):
+        bench.begin(Watching())
+        bench.run(most=most)
+    again = Bench(loss, before.trials, snapshot_every=2)
+    again.take(again.engine.resume(Watching(), place=0, records=before.log, now=0.0))
+    again.run()
+    kinds = [record["kind"] for record in [*before.log, *again.log]]
+    assert kinds == [record["kind"] for record in whole.log]
 
 
 def test_snapshot_distance_is_at_least_the_number_of_trials() -> None:

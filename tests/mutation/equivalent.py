@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 EQUIVALENT = {
+    "dasktune/engine/engine.py Engine.dismiss: saved -> True": (
+        "Without saved states nothing happens between draining and the dismissal, which ends it."
+    ),
     "dasktune/engine/engine.py Engine.give_up: 0 -> (-1)": (
         "The engine does not read the step of a failure: it is for those who watch a dispatcher."
     ),
