@@ -129,6 +129,28 @@ def test_keys_lists_committed_checkpoints(store):
     assert sorted(store.keys()) == ["aa", "ab13"]
 
 
+def test_inventory_sums_up_the_files_of_each_key(store):
+    files = store._files
+    files.create("checkpoints/aa/aa1/commit", b"x")
+    files.write("checkpoints/bb/bb1/0-1/step-3", {"c.0": [np.zeros(5, np.uint8)]})
+    files.write("checkpoints/bb/bb1/0-1/step-3", {"c.1": [np.zeros(2, np.uint8)]})
+    files.write("checkpoints/bb/bb1/0-2/step-3", {"c.0": [np.zeros(4, np.uint8)]})
+    files.create(f"checkpoints/bb/bb1/commit.{'0' * 32}", b"xy")
+    files.create("checkpoints/bb/bb1/notes", b"foreign")
+    commit, data = sorted(store.inventory(), key=lambda stored: stored.key)
+    assert (commit.key, commit.step, commit.is_committed, commit.nbytes) == ("aa1", -1, True, 0)
+    assert (data.key, data.step, data.is_committed, data.nbytes) == ("bb1", 3, False, 11)
+    assert {attempt: nbytes for attempt, (nbytes, _) in data.attempts.items()} == {
+        "0-1": 7,
+        "0-2": 4,
+    }
+    assert all(abs(last - time.time()) < 300 for _, last in data.attempts.values())
+    assert [(left.path, left.nbytes) for left in data.leftovers] == [
+        (f"checkpoints/bb/bb1/commit.{'0' * 32}", 2)
+    ]
+    assert (commit.leftovers, list(store.keys())) == ((), ["aa1"])
+
+
 def test_second_save_returns_the_first_commit(store, tmp_path):
     first = save(store, {"who": 1}, attempt="1-aa")
     second = save(store, {"who": 2}, attempt="2-bb")

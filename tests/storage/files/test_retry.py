@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dasktune.storage.files.failures import is_passing, reason_of
+from dasktune.storage.files.failures import FilesError, is_passing, reason_of
 from dasktune.storage.files.retry import Patience
 
 
@@ -54,6 +54,22 @@ class StatusError(Exception):
     def __init__(self, status):
         super().__init__(f"status {status}")
         self.status = status
+
+
+class CodeError(Exception):
+    """An error response, as still other libraries raise it."""
+
+    def __init__(self, **numbers):
+        super().__init__("refused")
+        vars(self).update(numbers)
+
+
+class SSLError(ConnectionError):
+    """A certificate that is not valid; the name is that of requests."""
+
+
+class NoCredentialsError(Exception):
+    """The name is that of botocore."""
 
 
 class ClientPayloadError(StatusError):
@@ -153,6 +169,12 @@ def test_refusals_are_not_passing(code, status):
         (StatusError(503), True),
         (StatusError(404), False),
         (ClientPayloadError(400), True),
+        (CodeError(status_code="429"), True),
+        (CodeError(code=500), True),
+        (CodeError(code=5, status_code=503), True),
+        (CodeError(status=404, code=503), False),
+        (CodeError(status="busy", code=None), False),
+        (SSLError("no certificate"), False),
     ],
     ids=repr,
 )
@@ -175,8 +197,42 @@ def test_broken_connections_are_passing(error, passes):
         ),
         (TimeoutError(), "the store did not answer in time"),
         (RuntimeError(), "RuntimeError"),
+        (TimeoutError("after 5 s"), "after 5 s"),
+        (
+            FilesError("as it is: token=ASIAIOSFODNN7EXAMPLE"),
+            "as it is: token=ASIAIOSFODNN7EXAMPLE",
+        ),
+        (OSError("the key AKIAIOSFODNN7EXAMPLE is unknown"), "the key *** is unknown"),
+        (StatusError(401), "access to bucket 'b' is denied to these credentials"),
+        (NoCredentialsError("x"), "no credentials were found for it"),
+        (OSError(errno.ENOENT, "nothing", "/data"), "[Errno 2] nothing: '/data'"),
     ],
     ids=lambda value: str(value)[:30],
 )
 def test_each_failure_has_a_sentence(error, sentence):
     assert reason_of(error, bucket="b") == sentence
+
+
+@pytest.mark.parametrize("place", ["error", "header"])
+def test_reason_names_the_region_of_a_bucket(place):
+    error = AnswerError("PermanentRedirect", 301)
+    if place == "error":
+        error.response["Error"]["Region"] = "eu-central-1"
+    else:
+        error.response["ResponseMetadata"]["HTTPHeaders"] = {"x-amz-bucket-region": "eu-central-1"}
+    sentence = "bucket 'b' is in region eu-central-1: set AWS_DEFAULT_REGION=eu-central-1"
+    assert reason_of(error, bucket="b") == sentence
+
+
+def test_many_tries_wait_no_longer_than_the_longest():
+    time = Time()
+    assert time.patience(seconds=1e9, first=1.0, longest=2.0).call(failing(1100)) == 1101
+    assert time.slept == [1.0] + [2.0] * 1099
+
+
+@pytest.mark.parametrize(("seconds", "retries"), [(3.0, 1), (3.5, 2), (1.0, 0)])
+def test_retry_that_would_begin_at_the_end_is_left_out(seconds, retries):
+    time = Time()
+    with pytest.raises(TimeoutError):
+        time.patience(seconds=seconds, first=1.0).call(failing(9))
+    assert time.slept == [1.0, 2.0][:retries]
