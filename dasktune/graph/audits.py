@@ -220,8 +220,19 @@ def _lengthened(resumed: Stretch, way: Stretch, *, allowed: Step) -> Audit | Non
 
 
 def stored_before(node: Node, step: Step) -> Step:
-    """Return the last step before `step` on the way to a node whose state is stored, or 0."""
-    return max(_steps(node, 0, step - 1), default=0)
+    """Return the last step before `step` on the way to a node whose state is stored, or 0.
+
+    It looks at the steps before it, one after the other; at all states of a node if these are few.
+    """
+    for above in node.up():
+        stored, last = above.checkpoints, min(step - 1, above.stop)
+        nearest = range(last, max(above.start, last - len(stored)), -1)
+        near = next((at for at in nearest if at in stored), None)
+        if near is None and last - above.start > len(stored):
+            near = max((at for at in stored if at <= last), default=None)
+        if near is not None:
+            return near
+    return 0
 
 
 def measured_on(way: Stretch) -> list[Step]:

@@ -31,6 +31,7 @@ from dasktune.graph.audits import (
 )
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.sequences import Constant, MultiStep
+from dasktune.types import Step
 
 STEPS = st.integers(0, 10**6)
 
@@ -109,6 +110,50 @@ def test_audits_of_a_study_stay_in_the_budget(data: st.DataObject) -> None:
             spent += steps
             draw.end(key, steps, has_result=data.draw(st.booleans()))
             assert spent <= max(FIRST_STEPS, SHARE_OF_STEPS * trained)
+
+
+class CountedStates(dict[Step, None]):
+    """Stored states, which counts how many are looked at."""
+
+    visited = 0
+
+    def __iter__(self) -> Iterator[Step]:
+        for step in super().__iter__():
+            self.visited += 1
+            yield step
+
+    def __contains__(self, step: object) -> bool:
+        self.visited += 1
+        return super().__contains__(step)
+
+
+@pytest.mark.parametrize("every", [1, 30])
+def test_waiting_audits_look_at_few_of_many_states(every: Step) -> None:
+    last, waiting = 20_000, 100
+    leaf = planned(steps=last).paths[0].leaf
+    states = CountedStates(dict.fromkeys(range(every, last + 1, every)))
+    leaf.checkpoints = states
+    draw = AuditDraw(1.0)
+    for number in range(waiting):
+        start = last - (waiting - number) * every
+        draw.launched(f"{number}", leaf, start)
+        draw.saved(f"{number}", start + every)
+        draw.ended(f"{number}", start + every, loaded_at=start)
+    assert draw.waiting == waiting
+    states.visited = 0
+    assert draw.begin(last, is_last=True) is not None
+    assert states.visited < 3 * last, "all of them are looked at for the audit that begins"
+
+
+@given(data=st.data())
+def test_state_before_is_the_last_stored(data: st.DataObject) -> None:
+    stored = data.draw(st.sets(st.integers(1, 40)))
+    plan = planned(steps=40)
+    leaf = learn(plan, 0, *stored)
+    plan.register(1, leaf.sequences, data.draw(st.integers(1, 40)))
+    step = data.draw(st.integers(1, 40))
+    before = max((at for at in stored if at < step), default=0)
+    assert stored_before(leaf, step) == before
 
 
 def test_audit_begins_at_the_stored_state_before() -> None:
