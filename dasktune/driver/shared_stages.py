@@ -36,8 +36,7 @@ from dasktune.graph.events import (
     TrainedElsewhere,
     TrainingEnded,
 )
-from dasktune.graph.keys import encode_at
-from dasktune.graph.plan import SearchPlan, shared_until
+from dasktune.graph.plan import SearchPlan, nodes_along, shared_until
 from dasktune.graph.view import RunView
 from dasktune.sequences import sequence_from_json
 from dasktune.storage.checkpoints import Commit
@@ -362,11 +361,15 @@ class SharedStages:
     def _saves_requested(self, requests: Iterable[tuple[str, SaveRequest]]) -> list[Following]:
         """Return the save-points that running stages need for the requests of other drivers."""
         within = self._longest
+        attempts: dict[str, None] = {}
         for root, request in requests if within else ():
             with suppress(ConfigurationError):  # a path that cannot be trained needs no state
                 self._requested.add(root, request.sequences, request.ends, within=within)
+                until = min(within, max(request.ends))
+                attempts |= dict.fromkeys(self._view.along(root, request.sequences, until))
         following: list[Following] = []
-        for attempt, order in list(self._running.items()):
+        for attempt in attempts.keys() & self._running.keys():
+            order = self._running[attempt]
             changed = self._saving_for_others(attempt)
             following += (
                 SavePoint(attempt=attempt, worker=order.worker, step=step)
@@ -492,13 +495,4 @@ class TrainedPaths:
 
 def steps_along(plan: SearchPlan, sequences: Sequences, stop: Step) -> list[Step]:
     """Return the steps at which nodes of a plan end on a path, or at which they leave it."""
-    steps: list[Step] = []
-    at = plan.roots[0] if plan.roots else None
-    while at is not None and at.stop < stop:
-        child = at.children.get(encode_at(sequences, at.stop))
-        if child is None:
-            break
-        part = shared_until(child.sequences, sequences, child.start, min(child.stop, stop))
-        steps.append(part)
-        at = child if part == child.stop else None
-    return steps
+    return [step for root in plan.roots[:1] for _, step in nodes_along(root, sequences, stop)]

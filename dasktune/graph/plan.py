@@ -437,3 +437,18 @@ def shared_until(ours: Sequences, theirs: Sequences, start: Step, limit: Step) -
         (first_difference(sequence, theirs[name], start, limit) for name, sequence in ours.items()),
         default=limit,
     )
+
+
+def nodes_along(root: Node, sequences: Sequences, stop: Step) -> Iterator[tuple[Node, Step]]:
+    """Yield the nodes on a path below a root, each with the step up to which the path is on it.
+
+    The last one may be a node that the path leaves, or that goes on beyond `stop`.
+    """
+    at: Node | None = root
+    while at is not None and at.stop < stop:
+        child = at.children.get(encode_at(sequences, at.stop))
+        if child is None:
+            return
+        part = shared_until(child.sequences, sequences, child.start, min(child.stop, stop))
+        yield child, part
+        at = child if part == child.stop else None

@@ -14,10 +14,10 @@ from typing import Protocol
 
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.frontier import start_of
-from dasktune.graph.plan import Node, Place, SearchPlan
+from dasktune.graph.plan import Node, Place, SearchPlan, nodes_along
 from dasktune.graph.trust import Aside
 from dasktune.needs import Needs, Offer
-from dasktune.types import Step
+from dasktune.types import Sequences, Step
 
 
 class AttemptView(Protocol):
@@ -232,6 +232,24 @@ class RunView:
     def is_running(self, node: Node) -> bool:
         """Whether an attempt is making the state at the node's end."""
         return self._dispatcher.frontier.is_running(node)
+
+    def along(self, root_key: str, sequences: Sequences, until: Step) -> Iterator[str]:
+        """Yield the attempts that make states on a path, or on an edge that it leaves.
+
+        Parameters
+        ----------
+        root_key
+            As `SearchPlan.root_key_of` gives it for nodes on the path.
+        sequences, until
+            The path, and its last step.
+        """
+        plan, frontier = self._dispatcher.plan, self._dispatcher.frontier
+        for root in plan.roots:
+            if plan.root_key_of(root) == root_key:
+                for node, _ in nodes_along(root, sequences, until):
+                    attempt = frontier.attempt_on(node)
+                    if attempt is not None:
+                        yield attempt
 
     def is_waiting(self, node: Node) -> bool:
         """Whether the node's stage must be trained and has no attempt."""

@@ -11,11 +11,12 @@ import pytest
 
 from dasktune.driver.reuse import CommitReader, CommitsRead, KnownStates
 from dasktune.errors import StorageError
-from dasktune.graph.attempts import DispatchOptions, SavePolicy
+from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import Deliver, RunStage, WorkerJoined
 from dasktune.graph.keys import Chain
 from dasktune.graph.plan import Node, SearchPlan
+from dasktune.graph.save_policy import SavePolicy
 from dasktune.sequences import Constant, MultiStep
 from dasktune.storage.checkpoints import Commit
 from dasktune.storage.codec import encode

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import cast
+
 import hypothesis.strategies as st
 from hypothesis import given
 
-from dasktune.driver.shared_stages import RequestedSaves
+from dasktune.driver.lease_messages import LeaseAnswered, SavesRequested
+from dasktune.driver.leases import Leasing
+from dasktune.driver.recorder import Recorder
+from dasktune.driver.shared_stages import RequestedSaves, SharedStages
+from dasktune.graph.attempts import DispatchOptions
+from dasktune.graph.dispatch import Dispatcher
+from dasktune.graph.events import RunStage, SavePoint, WorkerJoined
+from dasktune.graph.save_policy import SavePolicy
+from dasktune.graph.view import RunView
 from dasktune.sequences import Constant, MultiStep, Piecewise, Sequence
+from dasktune.storage.leases import SaveRequest
+from dasktune.types import Sequences, Step
 
 HORIZON = 12
 PATHS: st.SearchStrategy[Sequence] = st.one_of(
@@ -54,3 +67,54 @@ def test_on_way_ignores_other_roots_sequences_and_past_steps() -> None:
     assert requested.on_way("b2", {"lr": Constant(0.5)}, 0, 9) == ()
     assert requested.on_way("a1", {"rate": Constant(0.5)}, 0, 9) == ()
     assert requested.on_way("a1", {"lr": Constant(0.5)}, 3, 9) == ()
+
+
+class GrantedLeases:
+    """The leases of a driver that is given each at once."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *arguments, **options: None
+
+
+class CountedSaves(RequestedSaves):
+    """Requested saves, which counts how many stages are compared with them."""
+
+    compared = 0
+
+    def on_way(self, root: str, sequences: Sequences, start: Step, stop: Step) -> tuple[Step, ...]:
+        self.compared += 1
+        return super().on_way(root, sequences, start, stop)
+
+
+def test_request_is_compared_with_the_stages_on_its_path_only() -> None:
+    count, root = 50, "aa" * 16
+    dispatcher = Dispatcher(root, DispatchOptions(saves=SavePolicy(every=100, at_changes=False)))
+    rates = [Constant(1 / (number + 1)) for number in range(count)]
+    for number, rate in enumerate(rates):
+        dispatcher.register(number, {"lr": rate}, HORIZON)
+        dispatcher.extend(number, HORIZON, 0.0, 0.0)
+    sharing = SharedStages(
+        RunView(dispatcher), cast(Leasing, GrantedLeases()), cast(Recorder, None)
+    )
+    for number in range(count):
+        for order in dispatcher.handle(WorkerJoined(worker=f"w{number}"), 0.0):
+            assert isinstance(order, RunStage)
+            sharing.start(order)
+            sharing.receive(LeaseAnswered(attempt=order.attempt, other=None))
+    requested = sharing._requested = CountedSaves()
+
+    def asked(sequence: Sequence, end: Step) -> list[tuple[object, Step]]:
+        request = SaveRequest(sequences={"lr": sequence}, ends=(end,))
+        following = sharing.receive(SavesRequested(paths=((root, request),)))
+        saves = [save for save in following if isinstance(save, SavePoint)]
+        assert len(saves) == len(following)
+        orders = [sharing._running[save.attempt] for save in saves]
+        return [
+            (order.node.sequences["lr"], save.step)
+            for order, save in zip(orders, saves, strict=True)
+        ]
+
+    assert asked(rates[3], 5) == [(rates[3], 5)]
+    assert asked(MultiStep(1 / 8, [8], gamma=0.5), HORIZON) == [(rates[7], 8)]
+    assert asked(Constant(2.0), 5) == []
+    assert requested.compared == 2
