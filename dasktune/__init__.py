@@ -16,6 +16,7 @@ _HOMES = {
     "Choice": "dasktune.space",
     "Family": "dasktune.space",
     "Float": "dasktune.space",
+    "Forest": "dasktune.algos.forest",
     "Int": "dasktune.space",
     "Limits": "dasktune.engine.limits",
     "Needs": "dasktune.needs",

@@ -48,7 +48,7 @@ from dasktune.algos.sampler_parts import (
 from dasktune.algos.samplers import Source
 from dasktune.errors import ConfigurationError, InternalError
 from dasktune.space import Choice, Configuration, Drawing, Float, Int
-from dasktune.space.define_by_run import AnySpace
+from dasktune.space.define_by_run import SpaceLike
 from dasktune.types import Step
 
 _BLIND: Final = frozenset(
@@ -102,7 +102,7 @@ class OptunaSource(Source):
     Akiba et al., "Optuna: A Next-generation Hyperparameter Optimization Framework", KDD 2019.
     """
 
-    def __init__(self, space: AnySpace, sampler: object, seed: int) -> None:
+    def __init__(self, space: SpaceLike, sampler: object, seed: int) -> None:
         if not isinstance(sampler, BaseSampler):
             raise ConfigurationError(
                 f"sampler must be a sampler of Optuna, or a Source, got {sampler!r}"
@@ -332,7 +332,7 @@ class _View:
             for name, value in observed.notes.get("study", {}).items():
                 self._storage.set_study_system_attr(self._id, name, value)
 
-    def ask(self, space: AnySpace, sampler: BaseSampler) -> Proposal:
+    def ask(self, space: SpaceLike, sampler: BaseSampler) -> Proposal:
         """Return the sampler's proposal for a new trial, which stays running."""
         self.study.sampler = sampler
         before = dict(self._storage.get_study_system_attrs(self._id))

@@ -14,9 +14,10 @@ import numpy as np
 
 from dasktune.algos.base import Inputs, Proposal, Tuner, check_horizon
 from dasktune.algos.curves.curve import Predictor
-from dasktune.algos.samplers import RandomSource, Source, grid_source
+from dasktune.algos.samplers import RandomSource
+from dasktune.algos.sources import source_of
 from dasktune.algos.state import Readers, set_state, state_to_json, to_json, types_of
-from dasktune.errors import ConfigurationError, InternalError, unknown
+from dasktune.errors import ConfigurationError, InternalError
 from dasktune.sequences.values import Arguments
 from dasktune.space import MOST_GRID_POINTS, Configuration, Drawing
 from dasktune.space.define_by_run import AnySpace, Definition, space_of
@@ -103,9 +104,10 @@ class SampledTuner(Tuner):
     seed
         Decides which configurations are drawn. The seed of the training is the study's.
     sampler
-        Proposes configurations: any sampler of Optuna, or a `dasktune.algos.samplers.Source`.
-        A sampler that learns proposes one for each free worker at a time. ``"grid"`` takes
-        each configuration of a grid once, None draws at random.
+        Proposes configurations: any sampler of Optuna, a `dasktune.Forest` around one, or a
+        `dasktune.algos.samplers.Source`. A sampler that learns proposes one for each free
+        worker at a time. ``"grid"`` takes each configuration of a grid once, None draws at
+        random.
 
     Raises
     ------
@@ -398,35 +400,3 @@ class IndependentTrials(SampledTuner):
 def rest_of(extend: Extend, step: Step) -> Extend:
     """Return a request without the reports at steps up to `step`."""
     return replace(extend, reports=tuple(at for at in extend.reports if at > step))
-
-
-def source_of(space: AnySpace, sampler: object, seed: int) -> Source:
-    """Return the source of a tuner's configurations.
-
-    Parameters
-    ----------
-    space
-        The space to propose from.
-    sampler
-        A sampler of Optuna, or a `Source`; ``"grid"`` takes the grid of the space, None draws
-        at random.
-    seed
-        Decides the draws.
-
-    Raises
-    ------
-    ConfigurationError
-        If the sampler is anything else.
-    """
-    if sampler is None:
-        return RandomSource(space, seed)
-    if isinstance(sampler, Source):
-        return sampler
-    if isinstance(sampler, str):
-        if sampler != "grid":
-            known = unknown("sampler", sampler, ("grid",))
-            raise ConfigurationError(f"{known}, or one of Optuna's, such as TPESampler()")
-        return grid_source(space)
-    from dasktune.algos.optuna_sampler import OptunaSource
-
-    return OptunaSource(space, sampler, seed)

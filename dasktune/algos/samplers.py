@@ -10,7 +10,7 @@ import numpy as np
 from dasktune.algos.base import Proposal
 from dasktune.errors import ConfigurationError
 from dasktune.space import Configuration, Drawing, Space
-from dasktune.space.define_by_run import AnySpace
+from dasktune.space.define_by_run import SpaceLike
 from dasktune.types import Step
 
 
@@ -69,6 +69,20 @@ class Source(ABC):
         """Continue with the snapshot of a source of the same identity."""
 
 
+class Sampler(ABC):
+    """A sampler of dasktune: it becomes a source when a tuner gives it a space."""
+
+    @abstractmethod
+    def source(self, space: SpaceLike, seed: int) -> Source:
+        """Return a new source of configurations of a space; `seed` decides its draws.
+
+        Raises
+        ------
+        ConfigurationError
+            If the sampler cannot propose from the space.
+        """
+
+
 class RandomSource(Source):
     """Draws every coordinate on its own, each trial with a generator of its own.
 
@@ -86,7 +100,7 @@ class RandomSource(Source):
 
     logged = False
 
-    def __init__(self, space: AnySpace, seed: int) -> None:
+    def __init__(self, space: SpaceLike, seed: int) -> None:
         self._space = space
         self._seed = seed
         self._picked: tuple[int, Configuration] | None = None
@@ -153,7 +167,7 @@ class GivenSource(Source):
         return self._identity
 
 
-def grid_source(space: AnySpace) -> GivenSource:
+def grid_source(space: SpaceLike) -> GivenSource:
     """Return a source of the configurations of a grid.
 
     Raises

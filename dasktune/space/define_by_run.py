@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -207,6 +207,16 @@ class DefinedByRun:
 
 AnySpace = Space | DefinedByRun
 """A space of either kind."""
+
+
+class SpaceLike(Protocol):
+    """The methods of a space that samplers call; the space of one model has them, too."""
+
+    def pick(self, chooser: Chooser) -> Configuration:
+        """Return the configuration with the coordinates that `chooser` chooses."""
+
+    def at(self, point: Mapping[str, Value], otherwise: Chooser | None = None) -> Configuration:
+        """Return the configuration at a point, as `dasktune.space.Space.at` does."""
 
 
 def space_of(given: Space | DefinedByRun | Definition) -> AnySpace:

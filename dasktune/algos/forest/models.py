@@ -41,7 +41,10 @@ MOST_MODELS: Final = 500
 """Most models of a forest: a study that tries each of them a few times has no time for more."""
 
 PROBES: Final = 2 * MOST_MODELS
-"""Random points of a define-by-run space at which its first models are looked for."""
+"""Most random points of a define-by-run space at which its first models are looked for."""
+
+_QUIET: Final = 100
+"""As many points in a row without a new model end this."""
 
 _SHOWN = 6
 
@@ -183,7 +186,7 @@ def models_of(space: AnySpace, rule: Splitting, seed: int = 0) -> dict[Model, Do
     """Return the models of a space, each with the domains of its coordinates.
 
     Of a `dasktune.Space` they are all models, in the order of its options. Of a define-by-run
-    space they are those at `PROBES` random points: more appear as their paths are seen.
+    space they are those at random points, `PROBES` at most: more appear as their paths are seen.
 
     Parameters
     ----------
@@ -258,8 +261,12 @@ def _seen(space: DefinedByRun, rule: Splitting, rng: np.random.Generator) -> dic
     """Return the models at random points of a define-by-run space."""
     models: dict[Model, Domains] = {}
     options: dict[str, int] = {}
+    quiet = 0
     for _ in range(PROBES):
         configuration, model = rule.pick(space, Drawing(rng))
+        quiet = quiet + 1 if model in models else 0
+        if quiet == _QUIET:
+            break
         domains = without(configuration, model).domains
         models[model] = {**models.get(model, {}), **domains}
         for name, _ in model.options:

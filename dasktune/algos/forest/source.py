@@ -1,0 +1,361 @@
+"""The forest as a source of configurations: draws a model, then asks the model's own sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from dasktune.algos.base import Proposal
+from dasktune.algos.forest.complexity import complexity_of
+from dasktune.algos.forest.models import (
+    MOST_MODELS,
+    Domains,
+    Model,
+    ModelSpace,
+    Splitting,
+    models_of,
+    without,
+)
+from dasktune.algos.forest.ranks import weights
+from dasktune.algos.samplers import Sampler, Source
+from dasktune.algos.sources import source_of
+from dasktune.errors import ConfigurationError, refuse
+from dasktune.space import Configuration, Drawing, Space
+from dasktune.space.define_by_run import DefinedByRun, SpaceLike
+from dasktune.space.drawing import PointChooser
+from dasktune.types import Step, Value
+
+_STREAM: Final = 0x6D6F64656C
+"""Sets the draws of models apart from those of coordinates, which have the same seed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelWeight:
+    """How often a model is drawn, and why.
+
+    Parameters
+    ----------
+    name
+        The options of the model.
+    weight
+        Its probability to be drawn next.
+    complexity
+        The size of its search space; see `dasktune.algos.forest.complexity`.
+    trials
+        The number of its trials so far.
+    """
+
+    name: str
+    weight: float
+    complexity: float
+    trials: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: weight {self.weight:.3f}, complexity {self.complexity:.4g}, "
+            f"{self.trials:,} trials"
+        )
+
+
+class Forest(Sampler):
+    """A sampler that searches each model of a space on its own, and large ones more often.
+
+    The space is split at its choices between subtrees, and each of the trees is a *model*:
+    see `dasktune.algos.forest.models`. A model is drawn first, then a sampler of its own
+    proposes inside it. The tuner compares the trials of all models with each other.
+
+    Parameters
+    ----------
+    sampler
+        Proposes inside a model: any sampler of Optuna, of which each model has a copy. None
+        draws at random.
+    complexity
+        Whether models with larger search spaces are drawn more often. If not, models take
+        turns, as in a first come, first served search.
+    choices
+        The coordinates of the choices that tell models apart, such as ``["kernel"]``. None
+        takes all choices with an option that is a domain, and in a space that is defined by
+        running all categorical suggestions.
+
+    Raises
+    ------
+    ConfigurationError
+        If the sampler has a space of its own, such as ``"grid"``. If an argument has another
+        type: all at once. When a tuner gives it a space, as `models_of` does.
+
+    References
+    ----------
+    Kinnison et al., "SHADHO: Massively Scalable Hardware-Aware Distributed Hyperparameter
+    Optimization", sections 3 and 4.
+
+    Examples
+    --------
+    >>> from dasktune.algos import Random
+    >>> from dasktune.space import Branch, Float
+    >>> space = Space(kernel=[Branch("rbf", Space(gamma=Float(0.0, 10.0))), "linear"])
+    >>> tuner = Random(space, trials=9, max_steps=3, sampler=Forest())
+    >>> for model in tuner.source.models:
+    ...     print(model)
+    kernel=rbf: weight 0.667, complexity 11.9, 0 trials
+    kernel=linear: weight 0.333, complexity 0, 0 trials
+    """
+
+    def __init__(
+        self,
+        sampler: object = None,
+        *,
+        complexity: bool = True,
+        choices: Iterable[str] | None = None,
+    ) -> None:
+        names = choices if choices is None or isinstance(choices, str) else tuple(choices)
+        refuse(_problems(sampler, complexity, names))
+        self.sampler = sampler
+        self.complexity = complexity
+        self.rule = Splitting(choices=None if names is None else frozenset(names))
+
+    def source(self, space: SpaceLike, seed: int) -> ForestSource:
+        """Return a source for a space, of which it finds the models."""
+        return ForestSource(space, self, seed)
+
+
+def _problems(sampler: object, complexity: object, choices: object) -> list[str]:
+    problems = []
+    if isinstance(sampler, str | Source | Sampler):
+        problems.append(f"sampler must be one that any space can be given to, got {sampler!r}")
+    if not isinstance(complexity, bool):
+        problems.append(f"complexity must be True or False, got {complexity!r}")
+    names = () if choices is None else choices
+    if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
+        problems.append(f"choices must be a list of names, got {choices!r}")
+    return [f"Forest: {problem}" for problem in problems]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Tree:
+    """A model with its sampler; `domains` are those of the coordinates seen so far."""
+
+    model: Model
+    domains: dict[str, Mapping[str, object]]
+    source: Source
+    complexity: float
+    trials: int = 0
+
+
+class ForestSource(Source):
+    """The source of a `Forest` for one space.
+
+    A proposal has the whole point, the options of its model included, and the notes of the
+    model's sampler.
+
+    Parameters
+    ----------
+    space
+        The space.
+    forest
+        The arguments.
+    seed
+        Decides the draws.
+
+    Raises
+    ------
+    ConfigurationError
+        As `models_of` does, or if the sampler is none.
+    """
+
+    def __init__(self, space: SpaceLike, forest: Forest, seed: int) -> None:
+        if not isinstance(space, Space | DefinedByRun):
+            raise ConfigurationError(f"a forest needs a space, got {space!r}")
+        self._space, self._forest, self._seed = space, forest, seed
+        self._objectives: int | None = None
+        self._begin()
+        for model, domains in models_of(space, forest.rule).items():
+            self._add(model, domains)
+        self.learns = any(tree.source.learns for tree in self._trees)
+
+    def _begin(self) -> None:
+        self._trees: list[_Tree] = []
+        self._places: dict[Model, int] = {}
+        self._of: dict[int, int] = {}
+        self._known_weights: list[float] | None = None
+
+    @property
+    def models(self) -> list[ModelWeight]:
+        """The models in the order in which they appeared, with their weights."""
+        return [
+            ModelWeight(
+                name=str(tree.model),
+                weight=weight,
+                complexity=tree.complexity,
+                trials=tree.trials,
+            )
+            for tree, weight in zip(self._trees, self._weights(), strict=True)
+        ]
+
+    def _weights(self) -> list[float]:
+        """Return the weights; they are computed when they may have changed."""
+        if self._known_weights is None:
+            heuristics = (
+                [[tree.complexity for tree in self._trees]] if self._forest.complexity else []
+            )
+            self._known_weights = weights(len(self._trees), *heuristics)
+        return self._known_weights
+
+    # ------------------------------------------------------------------------- proposals
+
+    def propose(self, trial: int) -> Proposal:
+        """Return a proposal of the sampler of a drawn model.
+
+        In a space that is defined by running a random point is drawn first. If its path is new,
+        it is the proposal: so new models appear as often as in a random search.
+        """
+        rng = np.random.default_rng((self._seed, trial, _STREAM))
+        if isinstance(self._space, DefinedByRun) and len(self._trees) < MOST_MODELS:
+            drawn, model = self._forest.rule.pick(self._space, Drawing(rng))
+            if model not in self._places:
+                return {"point": dict(drawn.point)}
+        tree = self._trees[self._drawn(trial, rng)]
+        proposal = tree.source.propose(trial)
+        point, model = self._whole(_point_of(proposal), tree.model)
+        # A function may suggest more choices, or fewer, as a number says. Then the trial belongs
+        # to another model, and the notes of this model's sampler are of no use to that one's.
+        return {**proposal, "point": point} if model == tree.model else {"point": point}
+
+    def _whole(self, inner: Mapping[str, Value], model: Model) -> tuple[Mapping[str, Value], Model]:
+        """Return the whole point of a point inside a model, and the model of its path."""
+        if isinstance(self._space, Space):
+            return {**dict(model.options), **inner}, model
+        configuration, path = self._forest.rule.pick(self._space, PointChooser(inner), model)
+        return dict(configuration.point), path
+
+    def _drawn(self, trial: int, rng: np.random.Generator) -> int:
+        """Return the place of the next model: drawn, or the next in turn."""
+        if not self._forest.complexity:
+            return trial % len(self._trees)
+        places = np.searchsorted(np.cumsum(self._weights()), rng.random(), side="right")
+        return min(int(places), len(self._trees) - 1)
+
+    def accept(self, trial: int, proposal: Proposal) -> Configuration:
+        """Return the configuration of a proposal, and give it to the sampler of its model."""
+        drawing = Drawing(np.random.default_rng((self._seed, trial)))
+        rule = self._forest.rule
+        configuration, model = rule.at(self._space, _point_of(proposal), drawing)
+        inner = without(configuration, model)
+        tree = self._trees[self._place_of(model, inner.domains)]
+        tree.trials += 1
+        self._of[trial] = self._places[model]
+        tree.source.accept(trial, {**proposal, "point": dict(inner.point)})
+        return configuration
+
+    def _place_of(self, model: Model, domains: Domains) -> int:
+        """Return the place of a model, which may be new, and note its coordinates."""
+        if model not in self._places:
+            self._add(model, domains)
+        tree = self._trees[self._places[model]]
+        if not domains.keys() <= tree.domains.keys():
+            tree.domains.update(domains)
+            tree.complexity, self._known_weights = complexity_of(tree.domains), None
+        return self._places[model]
+
+    def _add(self, model: Model, domains: Domains) -> None:
+        inside = ModelSpace(self._space, model, self._forest.rule)
+        source = source_of(inside, self._forest.sampler, self._seed)
+        if self._objectives is not None:
+            source.expect(self._objectives)
+        self._places[model] = len(self._trees)
+        complexity = complexity_of(domains)
+        tree = _Tree(model=model, domains=dict(domains), source=source, complexity=complexity)
+        self._trees.append(tree)
+        self._known_weights = None
+
+    # ---------------------------------------------------------------------- observations
+
+    def expect(self, objectives: int) -> None:
+        """Pass the number of objectives on to all samplers."""
+        self._objectives = objectives
+        for tree in self._trees:
+            tree.source.expect(objectives)
+
+    def earlier(self, point: Mapping[str, object], step: Step, losses: tuple[float, ...]) -> None:
+        """Pass an earlier trial on to the sampler of its model, if it is of this space."""
+        try:
+            configuration, model = self._forest.rule.at(self._space, point, None)  # type: ignore[arg-type]
+        except ConfigurationError:
+            return
+        inner = without(configuration, model)
+        tree = self._trees[self._place_of(model, inner.domains)]
+        tree.source.earlier(inner.point, step, losses)
+
+    def observe(self, trial: int, step: Step, losses: tuple[float, ...]) -> None:
+        """Pass a report on to the sampler of the trial's model."""
+        self._source_of(trial).observe(trial, step, losses)
+
+    def fail(self, trial: int) -> None:
+        """Pass the failure of a trial on to the sampler of its model."""
+        self._source_of(trial).fail(trial)
+
+    def retry(self, trial: int) -> None:
+        """Pass on that a failed trial is trained again."""
+        self._source_of(trial).retry(trial)
+
+    def _source_of(self, trial: int) -> Source:
+        return self._trees[self._of[trial]].source
+
+    # ------------------------------------------------------------------ identity and state
+
+    def identity(self) -> object:
+        """Return the arguments, and the identity of the sampler in each model."""
+        choices = self._forest.rule.choices
+        return {
+            "forest": self._trees[0].source.identity(),
+            "complexity": self._forest.complexity,
+            "choices": None if choices is None else sorted(choices),
+        }
+
+    def snapshot(self) -> object:
+        """Return the models that have appeared, with the states of their samplers."""
+        return {
+            "objectives": self._objectives,
+            "models": [
+                {
+                    "options": [list(option) for option in tree.model.options],
+                    "domains": {name: dict(domain) for name, domain in tree.domains.items()},
+                    "trials": tree.trials,
+                    "source": tree.source.snapshot(),
+                }
+                for tree in self._trees
+            ],
+            "trials": [list(pair) for pair in self._of.items()],
+        }
+
+    def restore(self, snapshot: object) -> None:
+        """Continue with the models and samplers of a snapshot."""
+        match snapshot:
+            case {
+                "objectives": int() | None as objectives,
+                "models": list(models),
+                "trials": list(trials),
+            }:
+                self._objectives = objectives
+                self._begin()
+                for document in models:
+                    self._restore(document)
+                self._of = dict(trials)
+            case _:
+                raise ConfigurationError(f"not a snapshot of this source: {snapshot!r}")
+
+    def _restore(self, document: Any) -> None:
+        options = tuple((name, label) for name, label in document["options"])
+        self._add(Model(options), document["domains"])
+        tree = self._trees[-1]
+        tree.trials = document["trials"]
+        tree.source.restore(document["source"])
+
+
+def _point_of(proposal: Proposal) -> Mapping[str, Value]:
+    point = proposal["point"]
+    if not isinstance(point, Mapping):
+        raise ConfigurationError(f"a proposal must have a point, got {proposal!r}")
+    return point
