@@ -472,9 +472,10 @@ def _lease_choices(store: CheckpointStore, request: Request, now: float) -> Iter
         ]
         contents = store.files.read("", [entry.path for entry in entries])
         oldest = now - max(request.grace, STALE_SECONDS)
-        save_requests = [
+        old = [
             entry
-            for entry in store.files.entries(layout.SAVE_REQUESTS)
+            for folder in (layout.SAVE_REQUESTS, layout.ENDED)
+            for entry in store.files.entries(folder)
             if 0 < entry.modified < oldest
         ]
     except OSError as error:
@@ -495,8 +496,10 @@ def _lease_choices(store: CheckpointStore, request: Request, now: float) -> Iter
             now - lease.expires > request.grace and (lease.root, lease.key) not in held
         ):
             yield GcChoice(goes=True, kind="lease", name=entry.path, reason="it ended long ago")
-    for entry in save_requests:
-        yield GcChoice(goes=True, kind="lease", name=entry.path, reason="its save request is old")
+    for entry in old:
+        is_request = entry.path.startswith(f"{layout.SAVE_REQUESTS}/")
+        reason = "its save request is old" if is_request else "its leases ended long ago"
+        yield GcChoice(goes=True, kind="lease", name=entry.path, reason=reason)
 
 
 def _remove(

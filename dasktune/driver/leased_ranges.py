@@ -116,6 +116,11 @@ class LeasedRanges:
             self._drivers = ranges
         return tuple(reversed(remembered))
 
+    def remember(self, driver: HeldLeases, ended: Iterable[Lease]) -> None:
+        """Remember further leases of a driver, which have ended."""
+        with self._lock:
+            self._of(driver).remember(ended)
+
     def _of(self, driver: HeldLeases) -> _Ranges:
         ranges = self._drivers.get(driver.holder)
         if ranges is None:
@@ -167,6 +172,17 @@ class _Ranges:
         for number in leases.keys() - self._listed:
             self._file(number, leases[number])
         self._driver, self._listed = driver, set(leases)
+        self._forget_oldest()
+
+    def remember(self, ended: Iterable[Lease]) -> None:
+        """Take over further leases, which have ended."""
+        for lease in ended:
+            self._file(id(lease), lease)
+            if id(lease) in self._filed:
+                self._ended.append(id(lease))
+        self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
         while len(self._ended) > MOST_ENDED:
             self._remove(self._ended.popleft())
 

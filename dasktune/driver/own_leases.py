@@ -1,9 +1,10 @@
 """The leases that a driver holds: in memory, in its object in the store, and in their files.
 
-As long as no other driver is seen, a lease has no file. The object announces all leases to other
-drivers, and renews them with one request. Announcements that are asked for while one is under way
-share the next one, so that a stage waits for two of them at most. Stages that share an announcement
-share the reading of the others' objects that follows it.
+As long as no other driver is seen, a lease has no file. Once one is seen, another object lists all
+leases that had ended by then. The object announces all leases to other drivers, and renews them
+with one request. Announcements that are asked for while one is under way share the next one, so
+that a stage waits for two of them at most. Stages that share an announcement share the reading of
+the others' objects that follows it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from functools import partial
 from uuid import uuid4
 
 from dasktune.driver.lease_threads import StorePresence, Threads
-from dasktune.driver.leased_ranges import LeasedRanges
+from dasktune.driver.leased_ranges import MOST_ENDED, LeasedRanges
 from dasktune.engine.timeouts import (
     LEASE_MEET_SECONDS,
     LEASE_POLL_SECONDS,
@@ -102,7 +103,9 @@ class OwnLeases:
         self._held: dict[str, _Held] = {}
         self._attempts_at: Counter[str] = Counter()
         self._taking: dict[str, Lease] = {}
-        self._finished: list[Lease] = []
+        self._finished: deque[Lease] = deque(maxlen=MOST_ENDED)
+        self._lists_ended = False
+        self._known_ended: set[str] = set()
         self._recent: dict[str, tuple[float, Lease]] = {}
         self._there: tuple[HeldLeases, ...] = ()
         self._departed: tuple[HeldLeases, ...] = ()
@@ -255,10 +258,11 @@ class OwnLeases:
                 self._leases.remove(sorted(there))
         now = self._clock()
         recent = self._ended_lately(now)
+        last = self._object(now, recent, ())
         if recent:
-            self._leases.hold(self._object(now, recent, ()))
+            self._leases.hold(last)
         else:
-            self._leases.leave(self.holder)
+            self._leases.leave(last)
 
     def _ended_lately(self, now: float) -> list[Lease]:
         """Return the leases that have ended, as long as others may not know of their states."""
@@ -275,6 +279,7 @@ class OwnLeases:
             expires=expires,
             leases=tuple(leases),
             sees=sees,
+            lists_ended=self._lists_ended,
         )
 
     def note_path(self, path: str) -> None:
@@ -293,19 +298,29 @@ class OwnLeases:
     # ------------------------------------------------------------ files
 
     def write_first_files(self) -> None:
-        """Write the files that were not needed before another driver was seen."""
+        """Write the files that were not needed before another driver was seen.
+
+        All leases that have ended stand in one of them: there may be thousands.
+        """
         with self._lock:
             if not self._is_shared:
                 return
-            finished, self._finished = self._finished, []
-            done = [lease for lease in finished if lease.key not in self._attempts_at]
             dirty = [held for held in self._held.values() if held.is_dirty]
-        jobs = [
-            self._threads.do(lease.key, self._guarded(self._leases.write, lease), is_question=False)
-            for lease in done
-        ]
-        for job in [*jobs, *map(self._write_later, dirty)]:
+        jobs = [self._write_later(held) for held in dirty]
+        if self._finished:
+            self._presence.safely(self._write_ended)
+        for job in jobs:
             self._threads.wait(job)
+
+    def _write_ended(self) -> None:
+        self._presence.check()
+        with self._lock:
+            done = [lease for lease in self._finished if lease.key not in self._attempts_at]
+        if done:
+            self._leases.list_ended(self._object(self._clock(), done, ()))
+        with self._lock:
+            self._lists_ended = bool(done)
+            self._finished.clear()
 
     def _write_later(self, held: _Held) -> Future[None]:
         work = self._guarded(self._write, held)
@@ -353,7 +368,8 @@ class OwnLeases:
         with self._lock:
             announcement, self._next = self._next, None
             held = {attempt: held.lease for attempt, held in self._held.items() if not held.is_lost}
-            leases, others = {**held, **self._taking}, self._others
+            # A driver is met once it can find the leases that have ended.
+            leases, others = {**held, **self._taking}, () if self._finished else self._others
             written = (*leases.values(), *self._ended_lately(now))
         if announcement is None:
             return
@@ -415,7 +431,9 @@ class OwnLeases:
         there = self._leases.drivers(sorted(set(self._leases.holders()) - {self.holder}))
         drivers = [driver for driver in there if driver.study != self._study]
         others = [driver for driver in drivers if driver.is_live(now)]
-        self._departed = self._ranges.prepare(others, self._now_departed(drivers, now))
+        departed = self._now_departed(drivers, now)
+        self._read_ended([*others, *departed])
+        self._departed = self._ranges.prepare(others, departed)
         self._there = tuple(others)
         with self._lock:
             self._others = tuple(driver.holder for driver in others)
@@ -423,10 +441,23 @@ class OwnLeases:
                 self._is_shared = True
                 for held in self._held.values():
                     held.is_dirty = True
-        stale = [each.holder for each in there if each.expires < now - STALE_SECONDS]
+        stale = [each for each in there if each.expires < now - STALE_SECONDS]
         if stale:
-            self._leases.remove([layout.driver_path(holder) for holder in stale])
+            self._leases.leave(*stale)
         return others
+
+    def _read_ended(self, drivers: Iterable[HeldLeases]) -> None:
+        """Read, once, the leases of other drivers that ended while those were alone."""
+        new = {
+            driver.holder: driver
+            for driver in drivers
+            if driver.lists_ended and driver.holder not in self._known_ended
+        }
+        if not new:
+            return
+        for holder, ended in self._leases.ended(sorted(new)).items():
+            self._ranges.remember(new[holder], ended)
+        self._known_ended |= new.keys()
 
     def _now_departed(self, drivers: Iterable[HeldLeases], now: float) -> list[HeldLeases]:
         """Return the drivers that have ended, those that were seen before included.

@@ -41,6 +41,9 @@ VERDICTS = "verdicts"
 DRIVERS = "drivers"
 """Folder of the running drivers."""
 
+ENDED = "ended"
+"""Folder of the leases that ended while their drivers were alone."""
+
 PROBES = "probes"
 """Folder of files written only to test the store."""
 
@@ -199,6 +202,11 @@ def driver_path(holder: str) -> str:
     A name that would lead elsewhere leads to a file that no driver writes.
     """
     return f"{DRIVERS}/{_UNSAFE.sub('.', holder)[:_LONGEST_HOLDER]}"
+
+
+def ended_path(holder: str) -> str:
+    """Return the path of the leases of a driver that ended while it was alone."""
+    return f"{ENDED}/{driver_path(holder).removeprefix(f'{DRIVERS}/')}"
 
 
 def probe_folder(name: str) -> str:

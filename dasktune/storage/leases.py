@@ -179,6 +179,8 @@ class HeldLeases:
         The leases; each expires with the object.
     sees
         Names of the other drivers that it knows to run: only for them it writes lease files.
+    lists_ended
+        Whether an object of its own lists the leases that ended before the driver saw any other.
     """
 
     holder: str
@@ -186,6 +188,7 @@ class HeldLeases:
     expires: float
     leases: tuple[Lease, ...] = ()
     sees: tuple[str, ...] = ()
+    lists_ended: bool = False
 
     @cached_property
     def by_key(self) -> Mapping[str, Lease]:
@@ -231,6 +234,8 @@ class HeldLeasesCodec:
         self._lines = lines
         own = {"holder": held.holder, "study": held.study, "expires": held.expires}
         head = {"format": _HELD_FORMAT, "version": _VERSION, **own, "sees": held.sees}
+        if held.lists_ended:
+            head["lists_ended"] = True
         text = json.dumps({**head, "leases": []}).encode().removesuffix(b"]}")
         return b"%b\n%b\n]}" % (text, b",\n".join([line for _, line in lines.values()]))
 
@@ -281,7 +286,14 @@ def _held_in(document: Any, leases: Iterable[Lease | None]) -> HeldLeases | None
     if not is_whole:
         return None
     own = [lease for lease in leases if lease is not None and lease.holder == holder]
-    return HeldLeases(holder=holder, study=study, expires=expires, leases=tuple(own), sees=sees)
+    return HeldLeases(
+        holder=holder,
+        study=study,
+        expires=expires,
+        leases=tuple(own),
+        sees=sees,
+        lists_ended=document.get("lists_ended") is True,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -369,9 +381,30 @@ class Leases:
         """Write, and so renew, all leases that a driver holds."""
         self._files.replace(layout.driver_path(held.holder), self._codec.encode(held))
 
-    def leave(self, holder: str) -> None:
-        """Remove the object of a driver that has ended."""
-        self._files.remove_files([layout.driver_path(holder)])
+    def list_ended(self, held: HeldLeases) -> None:
+        """Write the leases of a driver that ended while it was alone, all in one object."""
+        content = HeldLeasesCodec().encode(held)
+        self._files.replace(layout.ended_path(held.holder), content)
+
+    def ended(self, holders: Sequence[str]) -> dict[str, tuple[Lease, ...]]:
+        """Return the leases that ended while these drivers were alone, by driver."""
+        contents = self._files.read("", [layout.ended_path(holder) for holder in holders])
+        listed = {
+            holder: HeldLeasesCodec().decode(holder, content.tobytes())
+            for holder, content in zip(holders, contents, strict=True)
+            if content is not None
+        }
+        return {
+            holder: tuple(lease.ended() for lease in held.leases)
+            for holder, held in listed.items()
+            if held is not None
+        }
+
+    def leave(self, *drivers: HeldLeases) -> None:
+        """Remove the objects of drivers that have ended."""
+        paths = [layout.driver_path(driver.holder) for driver in drivers]
+        ended = [layout.ended_path(driver.holder) for driver in drivers if driver.lists_ended]
+        self._files.remove_files([*paths, *ended])
 
     def holders(self) -> list[str]:
         """Return the names of all drivers that have an object, whether they live or not."""

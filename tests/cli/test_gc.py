@@ -267,15 +267,16 @@ def test_leases_go_that_ended_long_ago(tmp_path: Path) -> None:
     assert left == {"aa11", "aa22", "aa44"}, "aa44 is held by a driver that renews it"
 
 
-def test_gc_removes_save_requests_of_a_day_or_more(tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", [layout.save_request_folder("r0"), layout.ENDED])
+def test_gc_removes_what_drivers_wrote_a_day_ago(tmp_path: Path, folder: str) -> None:
     store = old_store(tmp_path, states=1)
     for name, age in (("old", 30 * HOUR), ("young", 20 * HOUR)):
-        path = f"{layout.save_request_folder('r0')}/{name}-0"
+        path = f"{folder}/{name}-0"
         store.files.create(path, b"[]")
         when = time.time() - age
         os.utime(tmp_path / path, (when, when))
     collect(Request(store=str(tmp_path), database=None, removes=True))
-    assert [one.name for one in (tmp_path / layout.SAVE_REQUESTS / "r0").iterdir()] == ["young-0"]
+    assert [one.name for one in (tmp_path / folder).iterdir()] == ["young-0"]
 
 
 @pytest.mark.cluster

@@ -209,18 +209,77 @@ def test_a_lone_driver_writes_no_lease_file(driver: Driver) -> None:
 
 def test_leases_get_files_once_another_driver_appears(driver: Driver) -> None:
     assert driver.ask("mine") is None
-    assert driver.ask("past", driver.lease("cc" * 16)) is None
-    driver.leasing.release("past", 10)
     driver.settle()
     assert driver.there() is None
     driver.meet_another()
     driver.settle()
-    mine, past = driver.leases.read(ROOT, [KEY, "cc" * 16])
+    mine = driver.there()
     assert mine is not None
     assert mine.is_held(driver.now)
-    assert past is not None
-    assert past.is_done
     assert driver.leases.drivers([driver.leasing.holder])[0].sees == ("h2",)
+
+
+def end_leases(driver: Driver, count: int) -> None:
+    for number in range(count):
+        key = f"{number:032x}"
+        assert driver.ask(key, driver.lease(key, 10 * number, 10 * number + 10)) is None
+        driver.leasing.release(key, 10 * number + 10)
+    driver.settle()
+
+
+def test_arrival_of_a_driver_costs_as_much_after_more_leases(tmp_path: Path) -> None:
+    def requests(count: int) -> list[str]:
+        driver = Driver(tmp_path / f"{count}", threads=Inline())
+        end_leases(driver, count)
+        driver.meet_another()
+        driver.files.requests.clear()
+        driver.settle()
+        driver.leasing.close()
+        return [f"{kind} {path.partition('/')[0]}" for kind, path in driver.files.requests]
+
+    assert requests(2) == requests(200)
+    assert requests(3).count("replace ended") == 1
+
+
+def test_ended_leases_of_a_lone_driver_are_found_later(driver: Driver) -> None:
+    end_leases(driver, 3)
+    driver.now += 2 * LEASE_SECONDS
+    driver.leasing.beat()
+    driver.settle()
+    assert driver.leases.drivers([driver.leasing.holder])[0].leases == (), "they ended long ago"
+    other = Driver(driver.folder, "other")
+    other.now = driver.now
+    try:
+        behind = other.ask("behind", other.lease(KEY, 12, 14))
+        assert behind is not None
+        assert (behind.start, behind.is_done) == (10, True)
+        driver.leasing.close()
+        other.settle()
+        behind = other.ask("again", other.lease(KEY, 12, 14))
+        assert behind is not None
+        assert (behind.start, behind.is_done) == (10, True)
+    finally:
+        other.leasing.close()
+
+
+def test_driver_is_met_after_its_ended_leases_are_written(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(leases: Leases, held: HeldLeases) -> None:
+        raise TypeError("no such file today")
+
+    end_leases(driver, 1)
+    driver.meet_another()
+    with monkeypatch.context() as patched:
+        patched.setattr(Leases, "list_ended", fail)
+        driver.settle()
+        assert driver.leases.drivers([driver.leasing.holder])[0].sees == ()
+    driver.settle()
+    met = driver.leases.drivers([driver.leasing.holder])[0]
+    assert (met.sees, met.lists_ended) == (("h2",), True)
+    assert len(driver.leases.ended([met.holder])[met.holder]) == 1
+    driver.leases.leave(met)
+    assert driver.leases.ended([met.holder]) == {}
 
 
 def test_files_are_written_before_another_driver_is_seen(tmp_path: Path) -> None:
@@ -287,7 +346,7 @@ def test_ended_leases_outlive_the_object_of_their_driver(driver: Driver, is_remo
     driver.meet_another(replace(driver.lease("dd" * 16, 0, 80), is_done=True, step=80))
     assert driver.ask("elsewhere", driver.lease("ee" * 16, 90, 95)) is None
     if is_removed:
-        driver.leases.leave("h2")
+        driver.leases.leave(*driver.leases.drivers(["h2"]))
     else:
         driver.now += LEASE_SECONDS + LEASE_LIMIT_SECONDS + 1
     driver.leasing.beat()
