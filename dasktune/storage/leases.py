@@ -16,8 +16,9 @@ configurations part.
 from __future__ import annotations
 
 import json
+import logging
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -28,6 +29,8 @@ from dasktune.storage import layout
 from dasktune.storage.buffers import Buffer
 from dasktune.storage.files.base import Files
 from dasktune.types import Sequences, Step
+
+logger = logging.getLogger(__name__)
 
 LeaseMark = tuple[str, str, Step, tuple[Step, ...]]
 """What tells an ended lease from another, and from what it was before: see `Lease.mark`."""
@@ -240,7 +243,10 @@ class HeldLeasesCodec:
         return b"%b\n%b\n]}" % (text, b",\n".join([line for _, line in lines.values()]))
 
     def decode(self, holder: str, content: bytes) -> HeldLeases | None:
-        """Return the leases in a driver's object, or None for invalid content."""
+        """Return the leases in a driver's object, or None for invalid content.
+
+        One invalid lease is enough: no driver writes it, so nobody there answers a newcomer.
+        """
         before = self._decoded.get(holder)
         if before is not None and before[0] == content:
             return before[2]
@@ -250,7 +256,7 @@ class HeldLeasesCodec:
             leases = {
                 line: known[line] if line in known else Lease.from_bytes(line) for line in lines
             }
-            held = _held_in(document, leases.values())
+            held = _held_in(document, tuple(leases.values()))
         except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
             return None
         if held is None or held.holder != holder:
@@ -273,7 +279,7 @@ def _lines_in(content: bytes) -> tuple[Any, list[bytes]]:
     return document, [json.dumps(lease).encode() for lease in document["leases"]]
 
 
-def _held_in(document: Any, leases: Iterable[Lease | None]) -> HeldLeases | None:
+def _held_in(document: Any, leases: Collection[Lease | None]) -> HeldLeases | None:
     known = (document["format"], document["version"]) == (_HELD_FORMAT, _VERSION)
     holder, study = document["holder"], document["study"]
     expires, sees = document["expires"], tuple(document["sees"])
@@ -283,9 +289,9 @@ def _held_in(document: Any, leases: Iterable[Lease | None]) -> HeldLeases | None
         and type(expires) is float
         and math.isfinite(expires)
     )
-    if not is_whole:
-        return None
     own = [lease for lease in leases if lease is not None and lease.holder == holder]
+    if not is_whole or len(own) < len(leases):
+        return None
     return HeldLeases(
         holder=holder,
         study=study,
@@ -318,6 +324,7 @@ class Leases:
     def __init__(self, files: Files) -> None:
         self._files = files
         self._codec = HeldLeasesCodec()
+        self._refused: set[str] = set()
 
     def take(
         self, lease: Lease, now: float, *, heeded: Collection[LeaseMark | LeaseName] | None = ()
@@ -418,11 +425,23 @@ class Leases:
         if not holders:
             return []
         contents = self._files.read("", [layout.driver_path(holder) for holder in holders])
-        held = (
-            None if content is None else self._codec.decode(holder, content.tobytes())
-            for holder, content in zip(holders, contents, strict=True)
-        )
-        return [driver for driver in held if driver is not None]
+        drivers = []
+        for holder, content in zip(holders, contents, strict=True):
+            driver = None if content is None else self._codec.decode(holder, content.tobytes())
+            if driver is not None:
+                drivers.append(driver)
+            elif content is not None:
+                self._warn(holder)
+        return drivers
+
+    def _warn(self, holder: str) -> None:
+        """Log once that the object of a driver is not used."""
+        if holder not in self._refused:
+            self._refused.add(holder)
+            logger.warning(
+                "leases in %r are ignored: the file is corrupt, or of another version",
+                layout.driver_path(holder),
+            )
 
     def all(self, root: str) -> Iterator[tuple[str, float]]:
         """Yield path and time of the last write of each lease and save request below a root."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import threading
 import time
@@ -33,7 +34,7 @@ from dasktune.storage import layout
 from dasktune.storage.buffers import Buffer
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.files.local import LocalFiles
-from dasktune.storage.leases import HeldLeases, Lease, Leases, SaveRequest
+from dasktune.storage.leases import HeldLeases, HeldLeasesCodec, Lease, Leases, SaveRequest
 from tests.call_counter import python_calls
 from tests.holding import PATIENCE
 
@@ -292,6 +293,32 @@ def test_files_are_written_before_another_driver_is_seen(tmp_path: Path) -> None
     written = [path for kind, path in driver.files.requests if kind == "replace"]
     assert written == [layout.lease_path(ROOT, KEY), layout.driver_path(driver.leasing.holder)]
     driver.leasing.close()
+
+
+class Hasty(Unrepeated):
+    """Threads that wait for no other driver."""
+
+    def pause(self, seconds: float) -> None:
+        raise AssertionError("nobody is there to wait for")
+
+
+@pytest.mark.parametrize("leases", [[None, 5], [{"holder": "stranger"}], "ab"], ids=str)
+def test_newcomer_does_not_wait_for_an_invalid_object(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, leases: object
+) -> None:
+    driver = Driver(tmp_path, threads=Hasty())
+    stranger = HeldLeases(holder="stranger", study="other", expires=driver.now + LEASE_SECONDS)
+    document = json.loads(HeldLeasesCodec().encode(stranger))
+    content = json.dumps({**document, "leases": leases}).encode()
+    driver.files.replace(layout.driver_path("stranger"), content)
+    for attempt in ("mine", "next"):
+        assert driver.ask(attempt) is None
+        driver.settle()
+    driver.leasing.close()
+    (warning,) = caplog.messages
+    assert warning == (
+        "leases in 'drivers/stranger' are ignored: the file is corrupt, or of another version"
+    )
 
 
 def test_of_two_drivers_one_gets_each_lease(driver: Driver) -> None:
