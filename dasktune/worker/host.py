@@ -12,6 +12,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -68,6 +69,10 @@ SPARE_BYTES = 2**29
 """Largest snapshot whose memory is kept for the next one: fresh memory costs another copy."""
 
 
+_IN_THREAD = threading.local()
+"""Holds a weak reference to the host that was the last to train in a thread, as ``host``."""
+
+
 class HostedWork(Protocol[Receipt]):
     """Training that a host carries out, one at a time."""
 
@@ -81,6 +86,22 @@ class HostedWork(Protocol[Receipt]):
         """Report that a step took longer than so many seconds."""
 
 
+@dataclass(slots=True, kw_only=True)
+class Ancestry:
+    """The commits of a lineage as the writing thread knows them; it holds no trainer.
+
+    Parameters
+    ----------
+    parent
+        Digest of the last one.
+    is_lost
+        Whether another attempt's different state was committed under one of the lineage's keys.
+    """
+
+    parent: str | None
+    is_lost: bool = False
+
+
 class Lineage:
     """A trainer and the states that were saved from it since it was built or loaded."""
 
@@ -88,18 +109,16 @@ class Lineage:
         self.run = run
         self.loaded_at = run.step
         self.key = key
-        self.parent = parent
+        self.ancestry = Ancestry(parent=parent)
         self.is_warm = False
         """Whether it was kept from an earlier stage."""
-        self.is_lost = False
-        """Whether another attempt's different state was committed under one of its keys."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Write:
     """A snapshot on its way to the store, with all that its commit says."""
 
-    lineage: Lineage
+    ancestry: Ancestry
     snapshot: Snapshot
     attempt: str
     key: str
@@ -256,6 +275,7 @@ class StageHost:
                 return None
             self._stage, self._running, self._is_abandoned = work, attempt, False
         self._thread = threading.get_ident()
+        self._take_over_thread()
         try:
             return work.train()
         except BaseException as error:  # noqa: BLE001 - SystemExit in user code kills a worker
@@ -270,6 +290,21 @@ class StageHost:
                 self._forget(attempt)
                 self._running = None
                 self._ended.notify_all()
+
+    def _take_over_thread(self) -> None:
+        """Drop the warm trainer of the host that trained in this thread before.
+
+        Two studies on one worker train in turns. The trainer of one moves the global generators
+        of the process, so the warm trainer of the other must be loaded again.
+        """
+        before = getattr(_IN_THREAD, "host", lambda: None)()
+        if before is not None and before is not self:
+            before.drop_warm()
+        _IN_THREAD.host = weakref.ref(self)
+
+    def drop_warm(self) -> None:
+        """Drop the trainer that is kept for the next stage, which then loads a stored state."""
+        self._warm = None
 
     def give_up(self, seconds: float, *, stood_still: float = 0.0) -> None:
         """Report a step that has taken too long; this process trains no more then.
@@ -317,8 +352,9 @@ class StageHost:
         """Return a trainer that holds the state at the stage's start: the warm one, if it is."""
         key = spec.key
         warm, self._warm = self._warm, None
-        if warm is not None and warm.key == key and not warm.is_lost:
+        if warm is not None and warm.key == key and not warm.ancestry.is_lost:
             return warm
+        del warm  # the memory of a GPU may hold one trainer, but not two
         if spec.start == 0:
             return Lineage(self.new_run(spec.seed, sequences, 0), key, None)
         state, commit = self.load(key)
@@ -408,8 +444,8 @@ class StageHost:
                 del spare
 
     def _write(self, write: _Write) -> None:
-        lineage, attempt = write.lineage, write.attempt
-        if lineage.is_lost:
+        ancestry, attempt = write.ancestry, write.attempt
+        if ancestry.is_lost:
             self.emit([_receipt(attempt, write.step, "lost")])
             return
         commit = self._commit(write)
@@ -418,11 +454,11 @@ class StageHost:
             # would meet it each time.
             self.store.discard(write.key, attempt=commit.attempt)
             commit = self._commit(write)
-        lineage.parent = commit.digest
+        ancestry.parent = commit.digest
         # The same bits under another name are no conflict: this trainer holds the state.
-        lineage.is_lost = commit.attempt != attempt and commit.digest != write.snapshot.digest
+        ancestry.is_lost = commit.attempt != attempt and commit.digest != write.snapshot.digest
         reports = write.reports
-        if lineage.is_lost:
+        if ancestry.is_lost:
             stored = dict(commit.reports)
             reports = [(s, key, stored[s]) for s, key, _ in write.reports if s in stored]
         self.emit(
@@ -436,9 +472,9 @@ class StageHost:
                     nbytes=commit.nbytes,
                     seconds=write.seconds,
                     reported=tuple([step for step, _, _ in reports]),  # no call for each
-                    replaced=tuple(reports) if lineage.is_lost else (),
-                    paces=() if lineage.is_lost else tuple(write.paces),
-                    differs=lineage.is_lost,
+                    replaced=tuple(reports) if ancestry.is_lost else (),
+                    paces=() if ancestry.is_lost else tuple(write.paces),
+                    differs=ancestry.is_lost,
                     hold_up=write.hold_up,
                     latency=time.monotonic() - write.began,
                     suspend_seconds=None
@@ -456,7 +492,7 @@ class StageHost:
             key=write.key,
             attempt=write.attempt,
             step=write.step,
-            parent=write.lineage.parent,
+            parent=write.ancestry.parent,
             reports=[(step, metrics) for step, _, metrics in write.reports],
             environment=self.job.environment,
             seconds=write.seconds,
@@ -521,7 +557,7 @@ class _StageRun:
             at_end = stopped or self.step == spec.stop
             suspended = (self.control.ordered or trained) if at_end else None
             self._after_step(lineage, wanted or self.step in spec.saves, suspended)
-            if lineage.is_lost:
+            if lineage.ancestry.is_lost:
                 return self._end("superseded")
             if stopped and self.step < spec.stop:
                 status = "stopped"
@@ -575,7 +611,7 @@ class _StageRun:
         self._hold_up = self._saved_at - began
         self.host.write(
             _Write(
-                lineage=lineage,
+                ancestry=lineage.ancestry,
                 snapshot=snapshot,
                 attempt=self.spec.attempt,
                 key=self.chain.key,

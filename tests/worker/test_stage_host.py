@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import random
 import threading
+import weakref
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, ClassVar
 
+import pytest
+
+import dasktune as dt
 from dasktune.graph.keys import Chain, encode_at
 from dasktune.sequences import Constant
+from dasktune.trainer.lifecycle import run_alone
 from dasktune.worker.host import StageHost
 from dasktune.worker.job import Job, StageSpec
-from dasktune.worker.messages import StageEnded, StageMessage, StageStarted, StateSaved
+from dasktune.worker.messages import (
+    StageEnded,
+    StageMessage,
+    StageProgress,
+    StageStarted,
+    StateSaved,
+)
 from tests.toy_trainers import Adding
 from tests.worker.held_store import PATIENCE, HeldStore
 
@@ -58,3 +72,83 @@ def test_a_state_on_its_way_to_the_store_is_waited_for(
     assert second.step == 5
     saved = [message.attempt for message in messages if isinstance(message, StateSaved)]
     assert saved == ["first", "other", "second"]
+
+
+class Drawing(dt.Trainer):
+    """Adds up what it draws from the global generator, which is a part of its state."""
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        random.seed(self.seed)
+        self.sum = 0.0
+
+    def setup(self, hp: Mapping[str, Any]) -> None:
+        pass
+
+    def train(self) -> None:
+        self.sum += random.random()
+
+    def evaluate(self) -> dict[str, float]:
+        return {"loss": self.sum}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sum": self.sum, "generator": random.getstate()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.sum = state["sum"]
+        random.setstate(state["generator"])
+
+
+def test_two_studies_on_a_worker_train_as_if_alone(tmp_path: Path) -> None:
+    messages: list[StageMessage] = []
+    hosts = [
+        StageHost(
+            Job(
+                trainer_class=Drawing,
+                config={},
+                device="cpu",
+                store=str(tmp_path / name),
+                report_every=1,
+            ),
+            emit,
+        )
+        for name, emit in (("one", messages.extend), ("other", lambda _: None))
+    ]
+    for start in (0, 2, 4):
+        for host in hosts:
+            receipt = host.run(stage(f"from-{start}", start, start + 2))
+            assert receipt.status == "trained"
+    for host in hosts:
+        host.close(PATIENCE)
+    progress = [message for message in messages if isinstance(message, StageProgress)]
+    metrics = {step: values for each in progress for step, _, values in each.reports}
+    assert metrics == run_alone(Drawing, SEQUENCES, 6).metrics
+
+
+class Counted(Adding):
+    """Knows how many trainers there are at most at a time."""
+
+    most: ClassVar[int] = 0
+    living: ClassVar[weakref.WeakSet[Counted]] = weakref.WeakSet()
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        super().build(hp)
+        Counted.living.add(self)
+        Counted.most = max(Counted.most, len(Counted.living))
+
+
+@pytest.mark.parametrize("next_start", [0, 3])
+def test_the_last_trainer_is_gone_before_the_next(tmp_path: Path, next_start: int) -> None:
+    Counted.most = 0
+    store = HeldStore(str(tmp_path))
+    job = Job(trainer_class=Counted, config={}, device="cpu", store=store.url, report_every=1)
+    host = StageHost(job, lambda _: None, store=store)
+    host.run(stage("first", 0, 3))
+    host.finish_writes(PATIENCE)
+    host.run(stage("other", 0, 1, root="bb" * 16))
+    host.finish_writes(PATIENCE)
+    store.hold()  # the trainer does not wait for its state to be written
+    host.run(stage("begun", 0, 1, root="cc" * 16))
+    host.run(stage("last", next_start, 4))
+    store.release()
+    host.close(PATIENCE)
+    assert Counted.most == 1
