@@ -74,10 +74,11 @@ HARMLESS = """
 BRIDGES = {
     "dasktune.algos.curves.mcmc.extra": {"emcee", "importlib", "scipy"},
     "dasktune.algos.curves.network.prior_fitted": {"importlib"},
+    "dasktune.algos.forest.extra": {"importlib", "sklearn", "warnings"},
     "dasktune.algos.optuna_sampler": {"optuna", "warnings"},
 }
 """What else single modules may import: to read a file of the package, to ask Optuna,
-to sample curves."""
+to sample curves, to fit Gaussian processes."""
 
 SEEDED = frozenset(
     {"BitGenerator", "Generator", "PCG64", "Philox", "RandomState", "SeedSequence", "default_rng"}

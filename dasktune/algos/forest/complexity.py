@@ -34,7 +34,7 @@ def complexity_of(domains: Domains) -> float:
         The domain of each of its coordinates, as in `dasktune.space.Configuration`. What is
         fixed is no coordinate, and counts 0. The arguments of a family are coordinates.
     """
-    return math.fsum(domain_complexity(_domain(document)) for document in domains.values())
+    return math.fsum(domain_complexity(domain_of(document)) for document in domains.values())
 
 
 def domain_complexity(domain: Float | Int | Choice) -> float:
@@ -80,7 +80,7 @@ def _discrete(size: int) -> float:
     return 0.0 if size == 1 else 2.0 - 1.0 / size
 
 
-def _domain(document: object) -> Float | Int | Choice:
+def domain_of(document: object) -> Float | Int | Choice:
     """Return the domain of a coordinate's JSON document."""
     match document:
         case {"domain": "Float", **arguments}:
