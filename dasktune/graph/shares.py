@@ -1,0 +1,285 @@
+"""Which study has which workers, where several studies run on one cluster.
+
+Each study says how many workers it can use. The workers are shared out fairly by weight under
+these maxima, and what no study can use is lent all the same, since it may be taken back at once.
+A worker that trains is taken back at a step border: its study saves the stage, then gives it up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heapreplace
+
+from dasktune.errors import refuse
+
+PATIENCE_SECONDS = 5.0
+"""How long a study must have too few workers before one that trains is taken from another.
+
+Demand changes at each report of a tuner, and a worker that changes hands must save one stage and
+load another.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a study asks for.
+
+    Parameters
+    ----------
+    workers
+        How many workers it can use now: its maximum parallelism.
+    weight
+        With a weight of 2 it gets twice as many workers as one with 1, as long as it can use them.
+
+    Raises
+    ------
+    ConfigurationError
+        If `workers` is not an int >= 0, or `weight` is not finite and > 0.
+    """
+
+    workers: int
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        refuse(weight_problems(self.weight))
+        if type(self.workers) is not int or self.workers < 0:
+            refuse([f"workers must be an int >= 0, got {self.workers!r}"])
+
+
+def weight_problems(weight: object) -> list[str]:
+    """Return what is wrong with the weight of a study's share."""
+    is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+    if is_number and 0 < weight < math.inf:  # type: ignore[operator]
+        return []
+    return [f"a study's weight must be a finite number > 0, got {weight!r}"]
+
+
+def fair_shares(claims: Mapping[str, Claim], workers: int) -> dict[str, int]:
+    """Share out workers by water-filling: max-min fair by weight, under each study's maximum.
+
+    One worker after the other goes to the study that has the fewest for its weight, of those that
+    can use more; of equal ones to the first in `claims`.
+
+    Parameters
+    ----------
+    claims
+        What each study asks for, by name.
+    workers
+        How many there are.
+
+    Returns
+    -------
+    dict
+        The number of workers of each study: at most what it claims.
+
+    Examples
+    --------
+    >>> fair_shares({"first": Claim(workers=32)}, 32)
+    {'first': 32}
+    >>> fair_shares({"first": Claim(workers=32), "second": Claim(workers=64)}, 32)
+    {'first': 16, 'second': 16}
+
+    References
+    ----------
+    Li et al., "A System for Massively Parallel Hyperparameter Tuning", section 5.3.
+    """
+    shares = dict.fromkeys(claims, 0)
+    _fill(shares, {name: claim.workers for name, claim in claims.items()}, claims, workers)
+    return shares
+
+
+def _fill(
+    has: dict[str, int], most: Mapping[str, float], claims: Mapping[str, Claim], workers: int
+) -> list[str]:
+    """Give workers to studies below their maxima, one by one; return which study got each."""
+    weights = {name: claim.weight for name, claim in claims.items()}
+    queue = [
+        ((has[name] + 1) / weight, place, name)
+        for place, (name, weight) in enumerate(weights.items())
+        if has[name] < most[name]
+    ]
+    heapify(queue)
+    given: list[str] = []
+    while queue and len(given) < workers:
+        _, place, name = queue[0]
+        has[name] += 1
+        given.append(name)
+        if has[name] < most[name]:
+            heapreplace(queue, ((has[name] + 1) / weights[name], place, name))
+        else:
+            heappop(queue)
+    return given
+
+
+@dataclass(slots=True)
+class _Borrower:
+    """A study: what it claims, its workers in the order in which it got them, those it must return.
+
+    `busy` are those that have a stage now; `short_since` is when its workers became too few.
+    """
+
+    claim: Claim
+    workers: dict[str, None] = field(default_factory=dict)
+    recalled: dict[str, None] = field(default_factory=dict)
+    busy: frozenset[str] = frozenset()
+    short_since: float | None = None
+
+    @property
+    def keeps(self) -> int:
+        """Number of the workers that it need not return."""
+        return len(self.workers) - len(self.recalled)
+
+
+class Lending:
+    """Lends the workers of a cluster to the studies that run there.
+
+    All times are seconds on one clock that never goes back.
+
+    Parameters
+    ----------
+    patience_seconds
+        How long a study must have too few workers before one that trains is taken from another.
+    """
+
+    def __init__(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        self._patience = patience_seconds
+        self._studies: dict[str, _Borrower] = {}
+        self._free: dict[str, None] = {}
+
+    def join(self, worker: str, now: float) -> None:
+        """Add a worker."""
+        if worker not in self._free and self._holder(worker) is None:
+            self._free[worker] = None
+            self._settle(now)
+
+    def lose(self, worker: str, now: float) -> None:
+        """Remove a worker that is gone."""
+        self._free.pop(worker, None)
+        for borrower in self._studies.values():
+            borrower.workers.pop(worker, None)
+            borrower.recalled.pop(worker, None)
+        self._settle(now)
+
+    def claim(
+        self, study: str, claim: Claim, now: float, busy: frozenset[str] = frozenset()
+    ) -> frozenset[str]:
+        """Set what a study asks for; return the workers that it may use now.
+
+        Parameters
+        ----------
+        study
+            Names the study among all on the cluster.
+        claim
+            What it asks for.
+        now
+            Seconds.
+        busy
+            The workers on which it has a stage. All others that it shall return are returned.
+
+        Returns
+        -------
+        frozenset
+            It shall save what it trains on others, and call this again when they are not busy.
+        """
+        borrower = self._studies.setdefault(study, _Borrower(claim))
+        borrower.claim, borrower.busy = claim, busy
+        self._take_back(borrower)
+        self._settle(now)
+        return self.lent(study)
+
+    def leave(self, study: str, now: float) -> None:
+        """Take back all workers of a study that has ended."""
+        borrower = self._studies.pop(study, None)
+        if borrower is not None:
+            self._free.update(borrower.workers)
+            self._settle(now)
+
+    def lent(self, study: str) -> frozenset[str]:
+        """Return the workers that a study may use."""
+        borrower = self._studies[study]
+        return frozenset(borrower.workers.keys() - borrower.recalled.keys())
+
+    @property
+    def studies(self) -> Iterator[tuple[str, Claim, int]]:
+        """Yield each study with what it claims and the number of its workers."""
+        for name, borrower in self._studies.items():
+            yield name, borrower.claim, len(borrower.workers)
+
+    def _holder(self, worker: str) -> _Borrower | None:
+        return next((each for each in self._studies.values() if worker in each.workers), None)
+
+    def _take_back(self, borrower: _Borrower) -> None:
+        for worker in borrower.recalled.keys() - borrower.busy:
+            del borrower.recalled[worker], borrower.workers[worker]
+            self._free[worker] = None
+
+    def _settle(self, now: float) -> None:
+        """Lend what is free, and recall workers for studies that have too few."""
+        if not self._studies:
+            return
+        targets = self._targets()
+        for name, borrower in self._studies.items():
+            self._keep_again(borrower, targets[name])
+        self._lend_free(targets)
+        short = {
+            name: targets[name] - each.keeps
+            for name, each in self._studies.items()
+            if each.keeps < targets[name]
+        }
+        for name, borrower in self._studies.items():
+            if name not in short or borrower.keeps >= borrower.claim.workers:
+                borrower.short_since = None
+            elif borrower.short_since is None:
+                borrower.short_since = now
+        self._recall(targets, sum(short.values()), now)
+
+    def _claims(self) -> dict[str, Claim]:
+        return {name: each.claim for name, each in self._studies.items()}
+
+    def _targets(self) -> dict[str, int]:
+        """Return how many workers each study shall have: all are lent, be they of use or not."""
+        claims = self._claims()
+        workers = len(self._free) + sum(len(each.workers) for each in self._studies.values())
+        targets = fair_shares(claims, workers)
+        _fill(targets, dict.fromkeys(claims, math.inf), claims, workers - sum(targets.values()))
+        return targets
+
+    def _keep_again(self, borrower: _Borrower, target: int) -> None:
+        """Leave workers to a study that were recalled and are no longer to be returned."""
+        while borrower.recalled and borrower.keeps < target:
+            borrower.recalled.popitem()
+
+    def _lend_free(self, targets: Mapping[str, int]) -> None:
+        has = {name: each.keeps for name, each in self._studies.items()}
+        for name in _fill(has, targets, self._claims(), len(self._free)):
+            worker, _ = self._free.popitem()
+            self._studies[name].workers[worker] = None
+
+    def _recall(self, targets: Mapping[str, int], short: int, now: float) -> None:
+        """Recall workers until those that are on their way back are as many as are missing.
+
+        Idle workers come at once. Of those that train, the last lent are recalled first: they have
+        trained the shortest time since their last change of hands.
+        """
+        coming = len(self._free) + sum(len(each.recalled) for each in self._studies.values())
+        for busy_too in (False, True):
+            if busy_too and not self._is_urgent(now):
+                return
+            for name, borrower in self._studies.items():
+                for worker in reversed([*borrower.workers]):
+                    if coming >= short or borrower.keeps <= targets[name]:
+                        break
+                    is_kept = worker in borrower.busy and not busy_too
+                    if worker in borrower.recalled or is_kept:
+                        continue
+                    borrower.recalled[worker] = None
+                    coming += 1
+
+    def _is_urgent(self, now: float) -> bool:
+        """Whether a study has had fewer workers than it can use, and than its share, for long."""
+        return any(
+            each.short_since is not None and now - each.short_since >= self._patience
+            for each in self._studies.values()
+        )

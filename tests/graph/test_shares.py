@@ -1,0 +1,165 @@
+"""Fair shares of workers, and lending them to studies."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from dasktune.errors import ConfigurationError
+from dasktune.graph.shares import Claim, Lending, fair_shares
+from tests.effort import examples
+
+NAMES = ("a", "b", "c", "d")
+CLAIMS = st.dictionaries(
+    st.sampled_from(NAMES),
+    st.builds(
+        Claim, workers=st.integers(0, 40), weight=st.sampled_from([0.5, 1.0, 2.0, 3.0, 7.25])
+    ),
+)
+
+
+def test_one_study_gets_all_that_it_can_use() -> None:
+    assert fair_shares({"first": Claim(workers=32)}, 32) == {"first": 32}
+
+
+def test_second_study_halves_the_workers_of_the_first() -> None:
+    claims = {"first": Claim(workers=32), "second": Claim(workers=64)}
+    assert fair_shares(claims, 32) == {"first": 16, "second": 16}
+
+
+def test_small_claim_is_met_and_the_rest_shared_by_weight() -> None:
+    claims = {
+        "small": Claim(workers=2),
+        "light": Claim(workers=99),
+        "heavy": Claim(workers=99, weight=2.0),
+    }
+    assert fair_shares(claims, 32) == {"small": 2, "light": 10, "heavy": 20}
+
+
+@pytest.mark.parametrize("weight", [0, -1.0, math.inf, math.nan, "2", True])
+def test_weight_that_is_not_positive_is_refused(weight: object) -> None:
+    with pytest.raises(ConfigurationError, match="weight must be a finite number > 0"):
+        Claim(workers=1, weight=weight)  # type: ignore[arg-type]
+
+
+@given(CLAIMS, st.integers(0, 80))
+def test_shares_are_whole_and_within_claims(claims: dict[str, Claim], workers: int) -> None:
+    shares = fair_shares(claims, workers)
+    wanted = sum(claim.workers for claim in claims.values())
+    assert sum(shares.values()) == min(workers, wanted)
+    assert all(0 <= shares[name] <= claims[name].workers for name in claims)
+
+
+@given(CLAIMS, st.integers(0, 80))
+def test_no_share_grows_but_at_one_that_is_smaller(claims: dict[str, Claim], workers: int) -> None:
+    shares = fair_shares(claims, workers)
+    for poor in claims:
+        if shares[poor] == claims[poor].workers:
+            continue
+        for rich in claims:
+            # Moving one worker from rich to poor would make poor at least as rich as rich was.
+            assert (shares[poor] + 1) / claims[poor].weight >= shares[rich] / claims[rich].weight
+
+
+class Cluster(RuleBasedStateMachine):
+    """Studies that claim, return what they must, and end; workers that come and go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lending = Lending(patience_seconds=5.0)
+        self.now = 0.0
+        self.workers: set[str] = set()
+        self.held: dict[str, set[str]] = {}
+        self.claims: dict[str, Claim] = {}
+
+    @rule(number=st.integers(0, 7))
+    def join(self, number: int) -> None:
+        self.workers.add(f"w{number}")
+        self.lending.join(f"w{number}", self.now)
+
+    @rule(number=st.integers(0, 7))
+    def lose(self, number: int) -> None:
+        self.workers.discard(f"w{number}")
+        for held in self.held.values():
+            held.discard(f"w{number}")
+        self.lending.lose(f"w{number}", self.now)
+
+    @rule(study=st.sampled_from(NAMES), workers=st.integers(0, 9), weight=st.sampled_from([1, 2]))
+    def claim(self, study: str, workers: int, weight: float) -> None:
+        self.claims[study] = Claim(workers=workers, weight=weight)
+        self._ask(study)
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        study = data.draw(st.sampled_from(sorted(self.claims)))
+        del self.claims[study]
+        self.held.pop(study, None)
+        self.lending.leave(study, self.now)
+
+    @rule(seconds=st.floats(0.1, 20.0))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule()
+    def all_studies_return_what_they_must(self) -> None:
+        """Some rounds of claims settle it, whatever was before."""
+        self.now += 100.0
+        for _ in range(4):
+            for study in self.claims:
+                self._ask(study)
+            self.now += 100.0
+        shares = fair_shares(self.claims, len(self.workers))
+        for study, share in shares.items():
+            assert len(self.lending.lent(study)) >= share
+        lent = [worker for study in self.claims for worker in self.lending.lent(study)]
+        assert not self.claims or sorted(lent) == sorted(self.workers)
+
+    def _ask(self, study: str) -> None:
+        """Use as many workers as are claimed and lent; what was busy is saved and given up."""
+        held = self.held.get(study, set())
+        may_use = held & self.lending.lent(study) if held else set()
+        busy = frozenset(sorted(may_use)[: self.claims[study].workers])
+        lent = self.lending.claim(study, self.claims[study], self.now, busy)
+        self.held[study] = set(lent | busy)
+
+    @invariant()
+    def no_worker_is_used_by_two(self) -> None:
+        used = [worker for held in self.held.values() for worker in held]
+        assert len(used) == len(set(used))
+        lent = [worker for study in self.claims for worker in self.lending.lent(study)]
+        assert len(lent) == len(set(lent))
+        assert set(lent) <= self.workers
+
+
+TestCluster = Cluster.TestCase
+TestCluster.settings = settings(max_examples=examples(60))
+
+
+def test_busy_worker_is_recalled_after_the_patience_alone() -> None:
+    lending = Lending(patience_seconds=5.0)
+    for worker in ("w0", "w1"):
+        lending.join(worker, 0.0)
+    busy = frozenset(["w0", "w1"])
+    lending.claim("a", Claim(workers=9), 0.0)
+    assert lending.claim("a", Claim(workers=9), 0.0, busy) == busy
+    assert lending.claim("b", Claim(workers=9), 1.0) == set()
+    assert lending.claim("a", Claim(workers=9), 5.9, busy) == busy
+    (kept,) = lending.claim("a", Claim(workers=9), 6.0, busy)
+    (returned,) = busy - {kept}
+    assert lending.claim("b", Claim(workers=9), 7.0) == set()  # it still trains there
+    lending.claim("a", Claim(workers=9), 8.0, busy=frozenset([kept]))
+    assert lending.lent("b") == {returned}
+
+
+def test_idle_worker_is_recalled_at_once() -> None:
+    lending = Lending(patience_seconds=1e9)
+    lending.join("w0", 0.0)
+    assert lending.claim("a", Claim(workers=0), 0.0) == {"w0"}  # of no use to any study
+    assert lending.claim("b", Claim(workers=1), 0.0) == set()
+    lending.claim("a", Claim(workers=0), 0.0)
+    assert lending.lent("b") == {"w0"}
