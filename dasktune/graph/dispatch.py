@@ -22,6 +22,7 @@ from dasktune.graph.events import (
     FailTrial,
     Found,
     Instruction,
+    Lent,
     Progress,
     Reports,
     Saved,
@@ -258,6 +259,8 @@ class Dispatcher:
                 self._forget_state(event.node, event.step)
             case StoreCrowded():
                 self.frontier.order(deepest_first=event.is_crowded)
+            case Lent():
+                self._lent(event)
             case Tick():
                 pass
             case _:
@@ -306,6 +309,11 @@ class Dispatcher:
         return self._placing.trust.aside
 
     @property
+    def withheld(self) -> Iterator[str]:
+        """Yield the workers that other studies have."""
+        return filter(self._placing.is_withheld, self.slots)
+
+    @property
     def is_idle(self) -> bool:
         """Whether no attempt is under way."""
         return not self.attempts
@@ -324,6 +332,12 @@ class Dispatcher:
         self._placing.retire(worker)
         for attempt in list(self.attempts.values()):
             if attempt.worker == worker and not attempt.ended:
+                self._halt(attempt)
+
+    def _lent(self, event: Lent) -> None:
+        self._placing.lend(event.workers)
+        for attempt in list(self.attempts.values()):
+            if self._placing.is_withheld(attempt.worker) and not attempt.ended:
                 self._halt(attempt)
 
     def _halt(self, attempt: Attempt) -> None:

@@ -214,6 +214,21 @@ class StoreCrowded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lent:
+    """The study may use these workers alone, since it shares the cluster with other studies.
+
+    What it trains on others ends at its next step, as on a worker that leaves.
+
+    Parameters
+    ----------
+    workers
+        Those of them that have not joined yet count when they do. None for all.
+    """
+
+    workers: frozenset[str] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """Time has passed."""
 
@@ -235,6 +250,7 @@ Event = (
     | TrainedElsewhere
     | Evicted
     | StoreCrowded
+    | Lent
     | Tick
 )
 

@@ -55,6 +55,7 @@ class Placing:
         self._attempts = attempts
         self._idle: dict[str, None] = {}
         self._leaving: set[str] = set()
+        self._lent: frozenset[str] | None = None
         self._launched = 0
         self._out: list[RunStage] = []
 
@@ -94,7 +95,7 @@ class Placing:
         if worker not in self.slots and self.matching.join(worker, offer):
             self.slots[worker] = Slot(worker, offer.kind)
             self.trust.join(worker, host)
-            self._idle[worker] = None
+            self._note_idle(worker)
             self._count_slots()
 
     def raised(self, worker: str, place: Place, message: str, now: float) -> list[Place]:
@@ -126,7 +127,7 @@ class Placing:
     def may_try_elsewhere(self, node: Node) -> bool:
         """Whether there is a worker on which a stage has not raised yet."""
         raised_on = self._frontier.work(node).raised_on
-        return any(worker not in raised_on for worker in self.slots.keys() - self._leaving)
+        return any(worker not in raised_on for worker in filter(self._may_have_stages, self.slots))
 
     def retire(self, worker: str) -> None:
         """Give a worker nothing more to do."""
@@ -138,6 +139,19 @@ class Placing:
     def is_leaving(self, worker: str) -> bool:
         """Whether a worker was said to be gone soon."""
         return worker in self._leaving
+
+    def lend(self, workers: frozenset[str] | None) -> None:
+        """Use these workers alone from now on; all if None."""
+        self._lent = workers
+        for worker in self.slots:
+            if self.is_withheld(worker):
+                self._idle.pop(worker, None)
+            else:
+                self._note_idle(worker)
+
+    def is_withheld(self, worker: str) -> bool:
+        """Whether another study has a worker."""
+        return self._lent is not None and worker not in self._lent
 
     def lose(self, worker: str) -> None:
         """Remove a worker that is gone, if it is known."""
@@ -162,6 +176,7 @@ class Placing:
         """Forget all workers."""
         self.slots.clear()
         self._leaving.clear()
+        self._lent = None
         self._idle.clear()
         self.trust.clear()
         self.matching.clear()
@@ -174,9 +189,13 @@ class Placing:
 
     def _note_idle(self, worker: str) -> None:
         """Give a worker stages again if it has none and may have some."""
-        is_usable = worker not in self._leaving and not self.trust.is_aside(worker)
-        if worker in self.slots and not self.slots[worker].queue and is_usable:
-            self._idle[worker] = None
+        is_wanted = self._may_have_stages(worker) and not self.trust.is_aside(worker)
+        if worker in self.slots and not self.slots[worker].queue and is_wanted:
+            self._idle.setdefault(worker)
+
+    def _may_have_stages(self, worker: str) -> bool:
+        """Whether a worker stays, and is this study's."""
+        return worker not in self._leaving and not self.is_withheld(worker)
 
     def _take_back(self, now: float) -> None:
         """Try workers again that were put aside for long enough, or all if no other is left."""
@@ -195,7 +214,7 @@ class Placing:
         """
         for aside in list(self.trust.aside):
             slot = self.slots[aside.worker]
-            if slot.queue or slot.worker in self._leaving:
+            if slot.queue or not self._may_have_stages(slot.worker):
                 continue
             node = self._frontier.best_raised(partial(self._may_run, slot=slot))
             if node is not None:
@@ -204,7 +223,7 @@ class Placing:
     def _usable(self) -> Iterator[Slot]:
         """Yield the slots that are given stages."""
         for worker, slot in self.slots.items():
-            if worker not in self._leaving and not self.trust.is_aside(worker):
+            if self._may_have_stages(worker) and not self.trust.is_aside(worker):
                 yield slot
 
     def _may_start(self, node: Node) -> bool:
@@ -235,7 +254,7 @@ class Placing:
         if (
             slot is None
             or attempt.stopping
-            or attempt.worker in self._leaving
+            or not self._may_have_stages(attempt.worker)
             or self._is_suspect(attempt)
             or not slot.queue
             or slot.queue[-1] is not attempt
@@ -280,7 +299,7 @@ class Placing:
         last_resort = [
             slot
             for slot in aside
-            if slot.worker not in raised_on and slot.worker not in self._leaving
+            if slot.worker not in raised_on and self._may_have_stages(slot.worker)
         ]
         trusted = [slot for slot in usable if not self.trust.is_on_trial(slot.worker)]
         return last_resort or trusted or usable
@@ -315,7 +334,7 @@ class Placing:
             slot
             for slot in self.slots.values()
             if len(slot.queue) == 1
-            and slot.worker not in self._leaving
+            and self._may_have_stages(slot.worker)
             and not self.trust.is_aside(slot.worker)
             and not slot.queue[0].stopping
             and not self._is_suspect(slot.queue[0])

@@ -162,6 +162,11 @@ class RunView:
         return self._dispatcher.aside
 
     @property
+    def withheld(self) -> Iterator[str]:
+        """Yield the workers that other studies have."""
+        return self._dispatcher.withheld
+
+    @property
     def is_idle(self) -> bool:
         """Whether no attempt is under way."""
         return self._dispatcher.is_idle

@@ -32,6 +32,7 @@ from dasktune.graph.events import (
     FailTrial,
     Found,
     Instruction,
+    Lent,
     Progress,
     Reports,
     RunStage,
@@ -293,6 +294,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.orders: dict[str, RunStage] = {}
         self.closed: set[str] = set()
         self.leaving: set[str] = set()
+        self.lent: frozenset[str] | None = None
         self.others: dict[str, RunStage] = {}
         self.began: set[str] = set()
         self.losses = 0
@@ -464,6 +466,18 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.leaving.add(name)
         self.tell(WorkerLeaving(worker=name))
 
+    @rule(workers=st.none() | st.frozensets(st.sampled_from([f"w{n}" for n in range(6)])))
+    def lend(self, workers: frozenset[str] | None) -> None:
+        """Other studies take workers, or give them back."""
+        self.lent = workers
+        self.tell(Lent(workers=workers))
+        for attempt in self.dispatcher.attempts.values():
+            has_worker = attempt.worker and not attempt.ended
+            assert not has_worker or attempt.stopping or not self.is_withheld(attempt.worker)
+
+    def is_withheld(self, worker: str) -> bool:
+        return self.lent is not None and worker not in self.lent
+
     @precondition(lambda self: self.workers)
     @rule(data=st.data(), differs=st.booleans())
     def go_wrong(self, data: st.DataObject, differs: bool) -> None:
@@ -580,7 +594,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             self.saved.discard(state_of(event.node.sequences, event.step))
             return
         if (
-            isinstance(event, WorkerGone | WorkerJoined | WorkerLeaving | Tick)
+            isinstance(event, WorkerGone | WorkerJoined | WorkerLeaving | Lent | Tick)
             or event.attempt not in self.dispatcher.attempts
         ):
             return
@@ -651,6 +665,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         """Check that no state is trained that exists or that another attempt will make."""
         sequences = order.node.sequences
         assert order.worker not in self.leaving
+        assert not self.is_withheld(order.worker)
         self.orders[order.attempt] = order
         self.seen[order.attempt], self.repeated[order.attempt] = order.start, 0
         made = {state_of(sequences, step) for step in range(order.start + 1, order.stop + 1)}
@@ -715,7 +730,8 @@ class DispatcherMachine(RuleBasedStateMachine):
             if not a.ended and a.worker in self.workers
         }
         idle = {name for name, slot in self.dispatcher.slots.items() if not slot.queue}
-        assert len(idle - self.leaving - self.aside) == self.dispatcher.idle_workers
+        usable = {name for name in idle - self.leaving if not self.is_withheld(name)}
+        assert len(usable - self.aside) == self.dispatcher.idle_workers
 
     @property
     def aside(self) -> set[str]:
@@ -723,13 +739,21 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_worker_is_left_that_is_not_put_aside(self) -> None:
-        slots = self.dispatcher.slots.keys() - self.leaving
+        slots = {
+            name
+            for name in self.dispatcher.slots.keys() - self.leaving
+            if not self.is_withheld(name)
+        }
         assert not slots or slots - self.aside
 
     @invariant()
     def no_worker_waits_while_there_is_work(self) -> None:
         frontier = self.dispatcher.frontier
-        slots = {k: v for k, v in self.dispatcher.slots.items() if k not in self.leaving}
+        slots = {
+            name: slot
+            for name, slot in self.dispatcher.slots.items()
+            if name not in self.leaving and not self.is_withheld(name)
+        }
         for worker in (name for name, slot in slots.items() if not slot.queue):
             is_alone = len(slots) == 1
             for node in frontier.ready():
@@ -775,6 +799,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             return
         if not self.workers.keys() - self.leaving:
             self.join()
+        self.lend(None)
         for _ in range(2000):
             if not self.go_on():
                 break
