@@ -277,7 +277,7 @@ class Audits:
     def _next_worker(self, paused: Collection[str]) -> str | None:
         """Return an idle worker, or one that has little to do; None if all are taken."""
         taken = {running.worker for running in self._running.values()} | self._leaving
-        taken |= {*paused, *(aside.worker for aside in self._view.aside)}
+        taken |= {*paused, *(aside.worker for aside in self._view.aside), *self._view.withheld}
         slots = [slot for worker, slot in self._view.slots.items() if worker not in taken]
         return min(slots, key=lambda slot: len(slot.queue)).worker if slots else None
 

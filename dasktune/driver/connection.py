@@ -28,7 +28,7 @@ from dasktune.engine.timeouts import (
     Timeouts,
 )
 from dasktune.errors import ClusterError, InternalError
-from dasktune.graph.events import RunStage, SaveMissed, WorkerJoined, WorkerLost
+from dasktune.graph.events import Lent, RunStage, SaveMissed, WorkerJoined, WorkerLost
 from dasktune.graph.view import AttemptView
 from dasktune.worker.job import AuditSpec, JobPlan, StageSpec
 from dasktune.worker.messages import (
@@ -60,7 +60,7 @@ class AttemptFinished:
 Claims = Callable[[str, Mapping[str, float]], dict[str, float] | None]
 """Returns the Dask resources that a stage with such needs occupies on a worker."""
 
-ClusterMessage = WorkerMessage | WorkerJoined | WorkerLost | SaveMissed | AttemptFinished
+ClusterMessage = WorkerMessage | WorkerJoined | WorkerLost | SaveMissed | AttemptFinished | Lent
 """What is heard of a cluster while a study runs there."""
 
 

@@ -212,12 +212,13 @@ class Heartbeat:
         """Return the status of the run now."""
         view, now = self._engine.view, time.time()
         aside = sum(1 for _ in view.aside)
+        withheld = sum(1 for _ in view.withheld)
         return RunStatus(
             seen=now,
             seconds_left=self._seconds_left(now),
             waits=tuple(waits_of(view, self._surroundings(sharing, now))),
             workers={
-                "usable": len(view.slots) - aside,
+                "usable": len(view.slots) - aside - withheld,
                 "aside": aside,
                 "busy": view.busy_workers,
                 "stages_waiting": view.stages_waiting,

@@ -8,7 +8,6 @@ nothing.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -18,10 +17,8 @@ from typing import Any
 
 from distributed import Client, Scheduler, SchedulerPlugin
 
-import dasktune
+from dasktune.cluster.scheduler import add_plugin
 from dasktune.engine.timeouts import NO_HEARTBEAT_SECONDS, PROMETHEUS_SECONDS
-
-logger = logging.getLogger(__name__)
 
 TOPIC = "dasktune-figures"
 NAME = "dasktune-prometheus"
@@ -261,33 +258,9 @@ class FiguresPlugin(SchedulerPlugin):
 def serve(client: Client) -> bool:
     """Start serving metrics on the scheduler of a client; return whether it does.
 
-    It does not where dasktune is missing or another version, or where the scheduler runs no code
-    of clients. Only the debug log tells that, since nothing depends on it.
+    It does not where `add_plugin` cannot add to it.
     """
-    version = dasktune.__version__
-
-    def can_serve() -> bool:
-        # Defined here so that it travels by value: dasktune may be missing over there.
-        import importlib
-
-        try:
-            package = importlib.import_module("dasktune")
-        except ImportError:
-            return False
-        # A folder of that name is a module, too.
-        return getattr(package, "__version__", None) == version
-
-    async def ask() -> bool:
-        if not await client.run_on_scheduler(can_serve):
-            return False
-        await client.register_plugin(FiguresPlugin())
-        return True
-
-    try:
-        return bool(client.sync(ask, callback_timeout=PROMETHEUS_SECONDS))
-    except Exception as error:  # noqa: BLE001 - whatever fails there is no reason to fail here
-        logger.debug("the scheduler serves no metrics of studies: %s", error)
-        return False
+    return add_plugin(client, FiguresPlugin, PROMETHEUS_SECONDS)
 
 
 def send(client: Client, message: Mapping[str, object], *, waits: bool = False) -> None:

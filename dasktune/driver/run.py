@@ -80,6 +80,8 @@ class StudyRun:
         The budget of the store; None without one.
     kept_elsewhere
         Returns the keys of the states that other studies of the database keep.
+    weight
+        See `dasktune.graph.shares.Claim`.
     """
 
     study: str
@@ -99,6 +101,7 @@ class StudyRun:
     audits: AuditTerms | None
     retention: Retention | None
     kept_elsewhere: Callable[[], frozenset[str]]
+    weight: float
 
     @contextmanager
     def runner(
@@ -147,6 +150,7 @@ class StudyRun:
                 on_safe=on_safe,
                 heartbeat=heartbeat,
                 audits=self._audits(),
+                weight=self.weight,
             )
 
     def begin(self, now: float, capacity: int) -> Outcome:

@@ -32,6 +32,7 @@ from dasktune.driver.attempts import (
 )
 from dasktune.driver.audits import Audits, NoAudits
 from dasktune.driver.connection import AttemptFinished, ClusterMessage, Connection
+from dasktune.driver.fair_share import FairShare
 from dasktune.driver.heartbeat import Heartbeat, NoHeartbeat
 from dasktune.driver.lease_messages import (
     CommitsFound,
@@ -64,6 +65,7 @@ from dasktune.engine.timeouts import (
 from dasktune.errors import ClusterError, InternalError, StorageError
 from dasktune.graph.events import (
     Event,
+    Lent,
     RunStage,
     SaveMissed,
     SavePoint,
@@ -141,6 +143,8 @@ class DaskRunner:
         Writes the status of the run; None writes nothing.
     audits
         Train some steps again, and compare; None trains none.
+    weight
+        See `dasktune.graph.shares.Claim`.
     """
 
     def __init__(
@@ -159,6 +163,7 @@ class DaskRunner:
         on_safe: Callable[[Outcome], None] | None = None,
         heartbeat: Heartbeat | None = None,
         audits: Audits | None = None,
+        weight: float = 1.0,
     ) -> None:
         self._heartbeat: Heartbeat | NoHeartbeat = heartbeat or NoHeartbeat()
         self._audits: Audits | NoAudits = audits or NoAudits()
@@ -180,6 +185,7 @@ class DaskRunner:
         self._store = CheckpointStore(plan.store)
         self._stop = threading.Event()
         self._cluster = Connection(client, plan, self._inbox.put, timeouts)
+        self._share = FairShare(engine.view, run=plan.run, weight=weight, put=self._inbox.put)
         self._study = study
         self._predictions = Predictions()
         self._keys = StageKeys(engine.view.attempts.__contains__, self._inbox.put)
@@ -222,6 +228,7 @@ class DaskRunner:
             if self._stop.is_set():
                 return  # asked while the cluster started: nothing has begun
             self._take(begin(self._now(), len(joined)))
+            self._tell(self._share.lent)
             for event in joined:
                 self._welcome(event)
                 self._take(self._engine.handle(event, self._now()))
@@ -298,7 +305,7 @@ class DaskRunner:
                     self._follow(self._attempts.receive(stage_message, self._now()))
             case AttemptFinished():
                 self._future_done(message.attempt)
-            case SaveMissed() | Tick():
+            case SaveMissed() | Lent() | Tick():
                 self._tell(message)
             case PredictionAnswer():
                 self._predicted(message)
@@ -509,7 +516,9 @@ class DaskRunner:
         for worker in list(self._engine.view.slots):
             self._worker_left(worker, is_blameless=True)
         self._forget_news()
-        for event in self._open(self._patience):
+        joined = self._open(self._patience)
+        self._tell(self._share.lent)
+        for event in joined:
             self._receive(event)
         return True
 
@@ -528,6 +537,7 @@ class DaskRunner:
         """Get the workers ready; heartbeats go by the client that they were made ready with."""
         joined = self._wait_for(self._cluster.open(patience)) or []
         self._heartbeat.use(self._cluster.client)
+        self._share.use(self._cluster.client)
         return joined
 
     def _note_aside(self) -> None:
@@ -566,9 +576,13 @@ class DaskRunner:
         view = self._engine.view
         if not self._has_workers and (trouble := pool.trouble()) is not None:
             raise ClusterError(f"{trouble}. Run this again when it is mended: it goes on")
-        idle = [slot.worker for slot in view.slots.values() if not slot.queue]
-        wanted = usable_slots(view, self._now(), left=self._engine.to_begin)
-        pool.use(wanted, idle, slowest_step(view))
+        withheld = {*view.withheld}
+        idle = [
+            slot.worker
+            for slot in view.slots.values()
+            if not slot.queue and slot.worker not in withheld
+        ]
+        pool.use(self._count_usable(), idle, slowest_step(view))
 
     def _finish_audits(self) -> None:
         """Wait for the audits under way, and for those that a study always has."""
@@ -641,6 +655,7 @@ class DaskRunner:
                 last.callback(self._look_ups.close)
                 last.callback(self._commits.close)
                 last.callback(self._cluster.close)
+                last.callback(self._share.close)
 
     def _close_evictor(self) -> None:
         self._engine.evicted(self._evictor.close())
@@ -649,8 +664,14 @@ class DaskRunner:
         logger.info("worker %s joined", event.worker, extra=about(worker=event.worker))
 
     def _beat(self) -> None:
-        """Write the run status now and then."""
+        """Write the run status now and then, and claim the run's share of the workers."""
         self._heartbeat.turn(self._sharing)
+        self._share.turn(self._now(), self._count_usable)
+
+    def _count_usable(self) -> int:
+        """Return how many workers can be used now."""
+        left = 0 if self._is_draining else self._engine.to_begin
+        return usable_slots(self._engine.view, self._now(), left=left)
 
     def _wait_for(self, steps: Generator[None, None, Result]) -> Result | None:
         """Return the result of steps that wait for scheduler or workers; None if told to stop.

@@ -46,7 +46,7 @@ def usable_slots(
     lost = {attempt.worker for attempt in view.attempts.values() if not attempt.ended}
     lost -= view.slots.keys()  # what they ran can start once it is known what they have saved
     usable = busy + len(lost) + view.count_ready(most) + _opening_soon(view, now, soon_seconds)
-    if busy == len(view.slots):
+    if busy >= len(view.slots) - sum(1 for _ in view.withheld):
         usable += max(1, busy) if left is None else left
     return min(usable, most)
 

@@ -102,7 +102,7 @@ def waits_of(view: RunView, around: Surroundings) -> list[Wait]:
     if around.disconnected is not None:
         text = "the scheduler is gone; the run waits for it, and for workers that come to it"
         return [Wait(kind="scheduler", text=text, since=around.disconnected)]
-    waits = [*_for_workers(view, around), *_for_aside(view)]
+    waits = [*_for_workers(view, around), *_for_share(view), *_for_aside(view)]
     waits += [*_for_store(around), *_for_begin(view, around)]
     for name, count in sorted(around.others.items()):
         waits.append(Wait(kind="driver", text=f"{name} trains {_counted(count, 'stage')}"))
@@ -133,6 +133,14 @@ def _for_workers(view: RunView, around: Surroundings) -> Iterator[Wait]:
         yield Wait(kind="workers", text="there is no worker", since=around.deserted)
     if around.pool is not None:
         yield Wait(kind="pool", text=around.pool, since=around.deserted)
+
+
+def _for_share(view: RunView) -> Iterator[Wait]:
+    """Yield how many workers other studies have."""
+    count, total = sum(1 for _ in view.withheld), len(view.slots)
+    if count:
+        text = f"other studies have {count:,} of {_counted(total, 'worker')}: each has its share"
+        yield Wait(kind="share", text=text)
 
 
 def _for_aside(view: RunView) -> Iterator[Wait]:

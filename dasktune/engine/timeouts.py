@@ -79,6 +79,9 @@ RECONNECT_SECONDS = 2.0
 SCHEDULER_ANSWER_SECONDS = 5.0
 """Longest time of the scheduler to list its workers; the loop waits meanwhile."""
 
+CLAIM_SECONDS = 1.0
+"""Time between two claims of a run for its share of the workers."""
+
 WORKERS_SECONDS = 60.0
 """Longest time of a cluster without any worker, at the beginning and later."""
 

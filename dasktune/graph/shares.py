@@ -21,6 +21,15 @@ Demand changes at each report of a tuner, and a worker that changes hands must s
 load another.
 """
 
+TURN_SECONDS = 30.0
+"""Worker seconds that a study must have got too few before it gets its turn with a worker.
+
+Three studies on two workers take turns: a share of two thirds of a worker is that much of its time.
+"""
+
+MOST_OWED_SECONDS = 2 * TURN_SECONDS
+"""What a study got too few or too many beyond this is forgotten."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
@@ -90,6 +99,25 @@ def fair_shares(claims: Mapping[str, Claim], workers: int) -> dict[str, int]:
     return shares
 
 
+def even_shares(claims: Mapping[str, Claim], workers: int) -> dict[str, float]:
+    """Share out workers as `fair_shares` does, in parts of workers: the mean over time.
+
+    Parameters
+    ----------
+    claims
+        What each study asks for, by name.
+    workers
+        How many there are.
+    """
+    shares: dict[str, float] = {}
+    left, weight = float(workers), math.fsum(claim.weight for claim in claims.values())
+    # The study whose claim is met first, as the level rises, has the least claim by weight.
+    for name, claim in sorted(claims.items(), key=lambda item: item[1].workers / item[1].weight):
+        shares[name] = min(float(claim.workers), left * (claim.weight / weight))
+        left, weight = left - shares[name], max(weight - claim.weight, 0.0)
+    return shares
+
+
 def _fill(
     has: dict[str, int], most: Mapping[str, float], claims: Mapping[str, Claim], workers: int
 ) -> list[str]:
@@ -118,6 +146,7 @@ class _Borrower:
     """A study: what it claims, its workers in the order in which it got them, those it must return.
 
     `busy` are those that have a stage now; `short_since` is when its workers became too few.
+    `owed` is how many worker seconds it got too few, less those that it got too many.
     """
 
     claim: Claim
@@ -125,6 +154,7 @@ class _Borrower:
     recalled: dict[str, None] = field(default_factory=dict)
     busy: frozenset[str] = frozenset()
     short_since: float | None = None
+    owed: float = 0.0
 
     @property
     def keeps(self) -> int:
@@ -147,6 +177,7 @@ class Lending:
         self._patience = patience_seconds
         self._studies: dict[str, _Borrower] = {}
         self._free: dict[str, None] = {}
+        self._settled = -math.inf
 
     def join(self, worker: str, now: float) -> None:
         """Add a worker."""
@@ -217,8 +248,7 @@ class Lending:
 
     def _settle(self, now: float) -> None:
         """Lend what is free, and recall workers for studies that have too few."""
-        if not self._studies:
-            return
+        self._take_turns(now)
         targets = self._targets()
         for name, borrower in self._studies.items():
             self._keep_again(borrower, targets[name])
@@ -235,13 +265,35 @@ class Lending:
                 borrower.short_since = now
         self._recall(targets, sum(short.values()), now)
 
+    def _take_turns(self, now: float) -> None:
+        """Note what each study got, and let those go first that got too little."""
+        seconds, self._settled = now - self._settled, now
+        if not 0 < seconds < math.inf:
+            return
+        for name, share in even_shares(self._claims(), self._workers).items():
+            borrower = self._studies[name]
+            gets = min(len(borrower.workers), borrower.claim.workers)
+            owed = borrower.owed + (share - gets) * seconds
+            borrower.owed = min(MOST_OWED_SECONDS, max(-MOST_OWED_SECONDS, owed))
+        most = -math.inf
+        for borrower in reversed(self._studies.values()):
+            if most - borrower.owed >= TURN_SECONDS:
+                in_turn = sorted(self._studies.items(), key=lambda item: -item[1].owed)
+                self._studies = dict(in_turn)
+                return
+            most = max(most, borrower.owed)
+
+    @property
+    def _workers(self) -> int:
+        return len(self._free) + sum(len(each.workers) for each in self._studies.values())
+
     def _claims(self) -> dict[str, Claim]:
         return {name: each.claim for name, each in self._studies.items()}
 
     def _targets(self) -> dict[str, int]:
         """Return how many workers each study shall have: all are lent, be they of use or not."""
         claims = self._claims()
-        workers = len(self._free) + sum(len(each.workers) for each in self._studies.values())
+        workers = self._workers
         targets = fair_shares(claims, workers)
         _fill(targets, dict.fromkeys(claims, math.inf), claims, workers - sum(targets.values()))
         return targets

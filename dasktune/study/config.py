@@ -12,6 +12,7 @@ from dasktune.errors import ConfigurationError, name_problems, refuse, shown, un
 from dasktune.graph.attempts import LOOKAHEAD_SECONDS, DispatchOptions
 from dasktune.graph.audits import SHARE, audit_problems
 from dasktune.graph.save_policy import SavePolicy
+from dasktune.graph.shares import weight_problems
 from dasktune.needs import GivenNeeds, Needs, needs_problems
 from dasktune.results.keep import DEFAULT
 from dasktune.storage.layout import slug
@@ -58,6 +59,7 @@ class StudyConfig:
     budget: str | int | None = None
     keep: str = DEFAULT
     audit: float = SHARE
+    weight: float = 1.0
 
     def __post_init__(self) -> None:
         """Turn iterables into tuples and lists, then refuse all problems at once."""
@@ -182,6 +184,7 @@ class StudyConfig:
         if not isinstance(self.merge, bool):
             yield f"merge must be True or False, got {self.merge!r}"
         yield from audit_problems(self.audit)
+        yield from weight_problems(self.weight)
         if self.on_nan not in ("rank", "fail"):
             yield f"on_nan must be 'rank' or 'fail', got {self.on_nan!r}"
         if self.config is not None and not isinstance(self.config, Mapping):

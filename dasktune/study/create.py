@@ -56,6 +56,7 @@ def create_study(
     budget: str | int | None = None,
     keep: str = DEFAULT,
     audit: float = SHARE,
+    weight: float = 1.0,
 ) -> Study:
     """Create a study, or open the one of that name.
 
@@ -119,6 +120,9 @@ def create_study(
         The first three are audited in any case, unless the share is 0. Audits take at most 3%
         of the steps of a study of more than 1,000 steps; a smaller one has one audit of at most 30
         steps.
+    weight
+        Where several studies run on one cluster, one with a weight of 2 gets twice as many
+        workers as one with 1, as long as it can use them.
 
     Raises
     ------
@@ -150,6 +154,7 @@ def create_study(
             budget=budget,
             keep=keep,
             audit=audit,
+            weight=weight,
         )
     )
 

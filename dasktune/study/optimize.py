@@ -547,6 +547,7 @@ class Optimizer:
             audits=self._audit_terms(share),
             retention=self._config.retention,
             kept_elsewhere=partial(kept_elsewhere, self._results.database, results.row.id),
+            weight=self._config.weight,
         )
         shows = sys.stderr.isatty() if progress is None else progress
         with (

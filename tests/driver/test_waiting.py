@@ -8,6 +8,7 @@ from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
     Failed,
+    Lent,
     Progress,
     RunStage,
     Saved,
@@ -48,6 +49,14 @@ def test_a_run_that_trains_all_it_can_waits_for_nothing() -> None:
 def test_waits_of_run_without_workers_has_its_start() -> None:
     (wait,) = waits_of(RunView(dispatcher()), Surroundings(now=100.0, deserted=60.0))
     assert (wait.kind, wait.text, wait.since) == ("workers", "there is no worker", 60.0)
+
+
+def test_waits_of_tells_how_many_workers_other_studies_have() -> None:
+    machine = dispatcher(2)
+    for worker in ("v", "w"):
+        machine.handle(WorkerJoined(worker=worker), 0.0)
+    machine.handle(Lent(workers=frozenset()), 0.0)
+    assert texts(machine) == [("share", "other studies have 2 of 2 workers: each has its share")]
 
 
 def test_workers_that_lack_what_a_stage_needs_are_named() -> None:

@@ -1,0 +1,98 @@
+"""Shares the workers of a cluster between the studies that run there, on its scheduler.
+
+All drivers of a cluster are connected to its scheduler, and it knows when one of them is gone. So
+the workers are lent there: each driver claims, every second, as many as it can use. This module is
+light, since schedulers import it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from typing import Any
+
+from distributed import Client, Scheduler, SchedulerPlugin
+
+from dasktune.cluster.scheduler import add_plugin
+from dasktune.engine.timeouts import SCHEDULER_ANSWER_SECONDS
+from dasktune.errors import ConfigurationError
+from dasktune.graph.shares import Claim, Lending
+
+NAME = "dasktune-arbiter"
+CLAIM = "dasktune_claim"
+LEAVE = "dasktune_leave"
+
+
+class ArbiterPlugin(SchedulerPlugin):
+    """Lends the workers of its scheduler to the runs of studies.
+
+    Parameters
+    ----------
+    lending
+        Decides.
+    """
+
+    name = NAME
+    idempotent = True
+
+    def __init__(self, lending: Lending | None = None) -> None:
+        self._lending = lending or Lending()
+
+    async def start(self, scheduler: Scheduler) -> None:
+        """Begin to lend."""
+        self._scheduler = scheduler
+        self._clients: dict[str, str] = {}
+        scheduler.handlers[CLAIM] = self.claim
+        scheduler.handlers[LEAVE] = self.leave
+        for worker in scheduler.workers:
+            self.add_worker(scheduler, worker)
+
+    async def close(self) -> None:
+        """Answer no more."""
+        for name in (CLAIM, LEAVE):
+            self._scheduler.handlers.pop(name, None)
+
+    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
+        """Lend a worker that is new."""
+        self._lending.join(worker, time.monotonic())
+
+    def remove_worker(
+        self, scheduler: Scheduler, worker: str, *, stimulus_id: str, **kwargs: Any
+    ) -> None:
+        """Lend a worker no more."""
+        self._lending.lose(worker, time.monotonic())
+
+    def remove_client(self, scheduler: Scheduler, client: str) -> None:
+        """Take back the workers of a driver that is gone."""
+        for run in [run for run, other in self._clients.items() if other == client]:
+            self.leave(run)
+
+    def claim(
+        self, run: str, client: str, workers: int, weight: float, busy: Collection[str]
+    ) -> dict[str, object]:
+        """Answer a run's claim: see `dasktune.graph.shares.Lending.claim`.
+
+        Returns
+        -------
+        dict
+            ``lent``: the workers that the run may use, None for all; ``runs``: how many runs
+            there are. ``problem`` instead if the claim is malformed, as any client may send one.
+        """
+        try:
+            claim = Claim(workers=workers, weight=weight)
+        except ConfigurationError as error:
+            return {"problem": str(error)}
+        self._clients[str(run)] = str(client)
+        lent = self._lending.claim(str(run), claim, time.monotonic(), frozenset(map(str, busy)))
+        runs = len(self._clients)
+        return {"lent": None if runs == 1 else sorted(lent), "runs": runs}
+
+    def leave(self, run: str) -> None:
+        """Take back the workers of a run that has ended."""
+        if self._clients.pop(run, None) is not None:
+            self._lending.leave(run, time.monotonic())
+
+
+def add_arbiter(client: Client) -> bool:
+    """Have the scheduler of a client share its workers between studies; return whether it does."""
+    return add_plugin(client, ArbiterPlugin, SCHEDULER_ANSWER_SECONDS)

@@ -1,0 +1,139 @@
+"""The share of a run in the workers of a cluster where several studies run.
+
+A thread claims workers from the scheduler, see `dasktune.cluster.arbiter`, and puts the answer
+among the driver's messages when it has changed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from distributed import Client
+
+from dasktune.cluster.arbiter import CLAIM, LEAVE, add_arbiter
+from dasktune.engine.timeouts import CLAIM_SECONDS, SCHEDULER_ANSWER_SECONDS
+from dasktune.graph.events import Lent
+from dasktune.graph.view import RunView
+
+logger = logging.getLogger(__name__)
+
+
+class FairShare:
+    """Claims workers for a run.
+
+    Parameters
+    ----------
+    view
+        The run.
+    run
+        Names the run.
+    weight
+        See `dasktune.graph.shares.Claim`.
+    put
+        Takes a `Lent` when other workers may be used than before; called from a thread.
+    """
+
+    def __init__(
+        self, view: RunView, *, run: str, weight: float, put: Callable[[Lent], None]
+    ) -> None:
+        self._view = view
+        self._run = run
+        self._weight = weight
+        self._put = put
+        self._client: Client | None = None
+        self._claim: dict[str, object] = {}
+        self._given_back: frozenset[str] = frozenset()
+        self._lent: frozenset[str] | None = None
+        self._due = 0.0
+        self._wake = threading.Event()
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    def use(self, client: Client) -> None:
+        """Claim from the scheduler of this client from now on; `lent` is its first answer."""
+        self._client, self._lent = client if add_arbiter(client) else None, None
+        if self._client is None:
+            return
+        self._claim = {"workers": 1, "weight": self._weight, "busy": []}
+        self._ask_once()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._go_on, daemon=True)
+            self._thread.start()
+
+    @property
+    def lent(self) -> Lent:
+        """The last answer; all workers before the first."""
+        return Lent(workers=self._lent)
+
+    def turn(self, now: float, count_usable: Callable[[], int]) -> None:
+        """Set what is claimed: now and then, and as soon as a worker can be given back.
+
+        Parameters
+        ----------
+        now
+            Seconds.
+        count_usable
+            Returns how many workers the run can use now.
+        """
+        withheld = frozenset(self._view.withheld)
+        given_back = frozenset(name for name in withheld if not self._view.slots[name].queue)
+        if now < self._due and given_back == self._given_back:
+            return
+        self._due, self._given_back = now + CLAIM_SECONDS, given_back
+        busy = [name for name, slot in self._view.slots.items() if slot.queue]
+        self._claim = {"workers": count_usable(), "weight": self._weight, "busy": busy}
+        self._wake.set()
+
+    def close(self) -> None:
+        """Give all workers back."""
+        self._is_closed = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._ask(LEAVE, run=self._run)
+
+    def _go_on(self) -> None:
+        while self._wake.wait() and not self._is_closed:
+            self._wake.clear()
+            if self._ask_once():
+                self._put(self.lent)
+
+    def _ask_once(self) -> bool:
+        """Claim; return whether other workers may be used than before."""
+        client = self._client
+        if client is None:
+            return False
+        answer = self._ask(CLAIM, run=self._run, client=client.id, **self._claim)
+        if answer is None:
+            return False
+        lent = None if answer["lent"] is None else frozenset(answer["lent"])
+        if lent == self._lent:
+            return False
+        if (lent is None) != (self._lent is None):
+            others = answer["runs"] - 1
+            logger.info(
+                "this run has all workers"
+                if lent is None
+                else f"this run shares the workers of the cluster with {others} more"
+            )
+        self._lent = lent
+        return True
+
+    def _ask(self, operation: str, **message: object) -> Mapping[str, Any] | None:
+        """Return the scheduler's answer; None if it cannot be asked."""
+        client = self._client
+        if client is None or client.status != "running" or client.scheduler is None:
+            return None
+        try:
+            answer = client.sync(
+                getattr(client.scheduler, operation),
+                callback_timeout=SCHEDULER_ANSWER_SECONDS,
+                **message,
+            )
+        except (OSError, TimeoutError) as error:
+            logger.debug("the scheduler does not answer a claim: %s", error)
+            return None
+        return answer if isinstance(answer, Mapping) and "lent" in answer else None

@@ -1,0 +1,147 @@
+"""Several studies on one cluster: each gets its share of the workers, from step to step."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client, LocalCluster, get_worker
+
+import dasktune as dt
+from dasktune.cluster.arbiter import CLAIM, NAME, ArbiterPlugin
+from dasktune.graph.shares import Lending
+from tests.holding import wait_until
+
+from . import turns
+
+pytestmark = pytest.mark.cluster
+
+STEPS = 10_000
+
+
+class Paced(dt.Trainer):
+    """Trains a step when it may."""
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        self.x = 0.0
+
+    def setup(self, hp: Mapping[str, Any]) -> None:
+        self.study, self.by = hp["study"], hp["by"]
+
+    def train(self) -> None:
+        # By name, so that the trainer's code, which travels by value, does not hold a copy of it.
+        import_module("tests.driver.turns").train_a_step(get_worker().address, self.study)
+        self.x += self.by
+
+    def evaluate(self) -> dict[str, float]:
+        return {"loss": self.x}
+
+    def state_dict(self) -> dict[str, object]:
+        return {"x": self.x}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.x = state["x"]
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    turns.TRAINING.clear()
+    with (
+        LocalCluster(
+            n_workers=4, threads_per_worker=1, processes=False, dashboard_address=None
+        ) as cluster,
+        Client(cluster) as connected,
+    ):
+        arbiter = ArbiterPlugin(Lending(patience_seconds=0.0))
+        connected.register_plugin(arbiter)
+        yield connected
+
+
+class Run:
+    """A study that runs in a thread of its own."""
+
+    def __init__(self, name: str, folder: Path, client: Client, *, weight: float = 1.0) -> None:
+        self.study = dt.create_study(
+            Paced, name=name, storage=folder / name, metric="loss", weight=weight
+        )
+        self._client = client
+        self._thread = threading.Thread(target=self._optimize, args=(name,))
+        self._thread.start()
+
+    def _optimize(self, name: str) -> None:
+        space = dt.Space(by=[float(number) for number in range(8)], study=name)
+        tuner = dt.algos.Grid(space, max_steps=STEPS)
+        self.study.optimize(tuner, client=self._client, progress=False, last_line=False)
+
+    def close(self) -> None:
+        """Stop the run; what trains is saved at its next step."""
+        with closing(self.study):
+            self.study.stop()
+            wait_until(lambda: turns.PERMITS.release(8) or not self._thread.is_alive())
+            self._thread.join()
+
+
+def wait_for_workers_of(**studies: int) -> None:
+    """Wait until each study trains on so many workers."""
+    wait_until(
+        lambda: turns.PERMITS.release(4) or Counter(turns.TRAINING.values()) == Counter(studies)
+    )
+
+
+def test_share_of_a_study_follows_those_that_come_and_go(tmp_path: Path, client: Client) -> None:
+    with ExitStack() as runs:
+        first = runs.enter_context(closing(Run("first", tmp_path, client)))
+        wait_for_workers_of(first=4)
+        second = Run("second", tmp_path, client)
+        with closing(second):
+            wait_for_workers_of(first=2, second=2)
+        wait_for_workers_of(first=4)
+    assert first.study.summary()["steps_repeated"] == 0
+    assert second.study.summary()["steps_repeated"] == 0
+
+
+def test_heavier_study_gets_more_workers(tmp_path: Path, client: Client) -> None:
+    with (
+        closing(Run("light", tmp_path, client)),
+        closing(Run("heavy", tmp_path, client, weight=3.0)),
+    ):
+        wait_for_workers_of(light=1, heavy=3)
+
+
+def test_malformed_claim_is_answered_with_its_problem(client: Client) -> None:
+    async def claim() -> object:
+        assert client.scheduler is not None
+        return await getattr(client.scheduler, CLAIM)(
+            run="run", client=client.id, workers=-1, weight=1.0, busy=[]
+        )
+
+    answer = client.sync(claim)
+    assert answer == {"problem": "workers must be an int >= 0, got -1"}
+
+
+def test_workers_of_a_driver_that_is_gone_are_lent_again(client: Client) -> None:
+    async def claim(own: Client) -> dict[str, object]:
+        assert own.scheduler is not None
+        answer: dict[str, object] = await getattr(own.scheduler, CLAIM)(
+            run=own.id, client=own.id, workers=9, weight=1.0, busy=[]
+        )
+        return answer
+
+    assert client.sync(claim, client) == {"lent": None, "runs": 1}
+    assert client.scheduler is not None
+    with Client(client.scheduler.address, set_as_default=False) as other:
+        assert other.sync(claim, other)["runs"] == 2
+        assert client.sync(claim, client)["runs"] == 2
+    wait_until(lambda: client.sync(claim, client) == {"lent": None, "runs": 1})
+
+
+def test_plugin_is_registered_once(client: Client) -> None:
+    client.register_plugin(ArbiterPlugin())
+    names = client.run_on_scheduler(lambda dask_scheduler: [*dask_scheduler.plugins])
+    assert names.count(NAME) == 1
