@@ -33,7 +33,7 @@ MOST_OWED_SECONDS = 2 * TURN_SECONDS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What a study asks for.
+    """The demand of a study.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class Claim:
 
 
 def weight_problems(weight: object) -> list[str]:
-    """Return what is wrong with the weight of a study's share."""
+    """Return the problems of the weight of a study."""
     is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
     if is_number and 0 < weight < math.inf:  # type: ignore[operator]
         return []
