@@ -1,4 +1,4 @@
-"""What trainers on workers of the test's own process share with the test."""
+"""Permits for steps, and a board of them: shared by a test with trainers of its process."""
 
 from __future__ import annotations
 
