@@ -333,6 +333,7 @@ class DaskRunner:
                 self._follow(self._attempts.looked_up(question, answer, self._now()))
             case CommitsRead():
                 self._tell(self._commits.receive(message))
+                self._evictor.met_states()
             case KeysHashed():
                 for order in self._keys.receive(message):
                     self._follow(self._sharing.start(order))

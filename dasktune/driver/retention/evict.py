@@ -25,9 +25,11 @@ from dasktune.driver.retention.listing import (
 )
 from dasktune.driver.retention.value import (
     ENOUGH,
+    KeylessStates,
     StateValues,
     StoreValues,
-    places_in,
+    keyless_in,
+    places_of,
     winners,
 )
 from dasktune.engine.timeouts import FORGET_SECONDS, STORE_LISTING_SECONDS
@@ -99,6 +101,9 @@ class NoEvictor:
     def open(self) -> None:
         """Do nothing."""
 
+    def met_states(self) -> None:
+        """Do nothing."""
+
     def saved(self, node: Node, commit: Commit, *, is_recorded: bool = True) -> None:
         """Do nothing."""
 
@@ -167,6 +172,7 @@ class Evictor:
         self._stored_nbytes = 0
         self._places: dict[str, Place] = {}
         self._trials_known = 0
+        self._placing: Future[dict[str, Place]] | None = None
         self._unfinished: dict[str, int] = {}
         self._removals: dict[tuple[str, str | None], _Removal] = {}
         self._kept: frozenset[str] = frozenset()
@@ -201,6 +207,11 @@ class Evictor:
             If it cannot be read.
         """
         self._receive_listing(*self._list())
+        self._take_places(places_of(self._keyless()))
+
+    def met_states(self) -> None:
+        """Look for the places of states again, before room is made: the plan has met more."""
+        self._trials_known = -1
 
     def recorded(self, key: str) -> None:
         """Record that the metrics of a state are recorded: it may be evicted now."""
@@ -244,10 +255,11 @@ class Evictor:
             *self._receive_removals(),
             *self._receive_finished_listing(),
         ]
+        has_places = self._receive_places()
         if self._listing is None and self._listing_is_due():
             self._since_listing = _Changes()
             self._listing = self._pool.submit(self._list)
-        if not self._is_full and self._excess() > 0:
+        if not self._is_full and self._excess() > 0 and self._may_choose(has_places=has_places):
             events += self._make_room()
         self._forget_old_rows()
         self._written_before = self._written
@@ -258,8 +270,11 @@ class Evictor:
 
         Returns the evictions that the engine has not received.
         """
-        self._is_closing = True
-        events = self._make_room() if self._excess() > 0 else []
+        self._is_closing, self._placing = True, None
+        events: list[Evicted | StoreCrowded] = []
+        if self._excess() > 0:
+            self._take_places(places_of(self._keyless()))
+            events = self._make_room()
         evictions = [event for event in events if isinstance(event, Evicted)]
         self._pool.shutdown(wait=True)
         evictions += self._receive_removals()
@@ -280,8 +295,9 @@ class Evictor:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a listing or a removal is under way, or was not received yet."""
-        return self._listing is not None or bool(self._removals)
+        """Whether a listing, places or a removal are under way, or were not received yet."""
+        is_looking = self._listing is not None or self._placing is not None
+        return is_looking or bool(self._removals)
 
     @property
     def _headroom(self) -> int:
@@ -380,11 +396,41 @@ class Evictor:
         self._find_places()
         return [self._evicted(place) for key in lost if (place := self._places.pop(key, None))]
 
-    def _find_places(self) -> None:
-        """Find the places of states that only a listing showed."""
+    # ------------------------------------------------------------------------- places
+
+    def _keyless(self) -> list[KeylessStates]:
+        """Return the states of the plan whose keys are not known, if a listing showed any."""
         self._trials_known = len(self._trials)
-        if self._stored.keys() - self._places.keys():
-            self._places.update(places_in(self._view.plan, self._stored))
+        if not self._stored.keys() - self._places.keys():
+            return []
+        placed = {(node.holder(step), step) for node, step in self._places.values()}
+        return keyless_in(self._view.plan, placed)
+
+    def _find_places(self) -> None:
+        """Find the places of states that only a listing showed, in a thread: it hashes."""
+        if keyless := self._keyless():
+            self._placing = self._pool.submit(places_of, keyless)
+
+    def _receive_places(self) -> bool:
+        """Take places that were found; return whether there were any to take."""
+        if self._placing is None or not self._placing.done():
+            return False
+        placing, self._placing = self._placing, None
+        self._take_places(placing.result())
+        return True
+
+    def _take_places(self, places: Mapping[str, Place]) -> None:
+        self._places.update({key: place for key, place in places.items() if key in self._stored})
+
+    def _may_choose(self, *, has_places: bool) -> bool:
+        """Return whether places are known well enough to choose what is evicted.
+
+        Unknown states may lie on the way of trials that were registered since the last look. Trials
+        that come while a thread looks wait for the next time: or room would never be made.
+        """
+        if self._placing is None and not has_places and len(self._trials) != self._trials_known:
+            self._find_places()
+        return self._placing is None
 
     # -------------------------------------------------------------------- making room
 
@@ -392,11 +438,6 @@ class Evictor:
         """Evict the cheapest states; return the events that follow, for states of this plan."""
         self._write_down()
         states = self._states()
-        is_unknown = any(state.key not in self._places for state in states)
-        if is_unknown and len(self._trials) > self._trials_known:
-            # They may lie on the way of trials that were registered since the last listing.
-            self._find_places()
-            states = self._states()
         events: list[Evicted | StoreCrowded] = [*self._crowding(states)]
         excess = self._excess()
         chosen = evictions(states, excess + int(SLACK * max(self._room, 0)))

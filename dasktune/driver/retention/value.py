@@ -13,12 +13,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from heapq import nsmallest
 from math import isfinite
 
 from dasktune.driver.retention.listing import StoredState
 from dasktune.engine.trials import TrialRecord, pareto_front
+from dasktune.graph.keys import Mark
 from dasktune.graph.plan import Node, Place, SearchPlan
 from dasktune.graph.view import RunView
 from dasktune.storage.retention import Keep, State, unknown_state
@@ -274,14 +275,53 @@ def winners(trials: Iterable[TrialRecord], objective: Objective, keep: Keep) -> 
     )
 
 
-def places_in(plan: SearchPlan, keys: Container[str]) -> dict[str, Place]:
-    """Return the places of states that a plan knows, by key."""
-    return {
-        key: (node, step)
-        for node in plan
-        for step, key in _keys_on(node, sorted(node.checkpoints))
-        if key in keys
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeylessStates:
+    """Stored states of one node whose keys are to be computed; no part of it changes.
+
+    Parameters
+    ----------
+    node
+        Holds them.
+    known
+        The last known position in the chain of keys before them.
+    steps
+        Their steps, ascending.
+    """
+
+    node: Node
+    known: Mark
+    steps: tuple[Step, ...]
+
+
+def keyless_in(plan: SearchPlan, placed: Container[Place]) -> list[KeylessStates]:
+    """Return the stored states that a plan knows, but those that are placed; nothing is hashed.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    placed
+        Places of states, by the nodes that hold them.
+    """
+    keyless = []
+    for node in plan:
+        steps = sorted(step for step in node.checkpoints if (node, step) not in placed)
+        if steps:
+            known = node.known_position(steps[0])
+            keyless.append(KeylessStates(node=node, known=known, steps=tuple(steps)))
+    return keyless
+
+
+def places_of(keyless: Iterable[KeylessStates]) -> dict[str, Place]:
+    """Return the places of states by key; any thread may call it."""
+    places = {}
+    for states in keyless:
+        at, chain, _ = states.known
+        for step in states.steps:
+            chain, at = chain.advance(states.node.sequences, at, step), step
+            places[chain.key] = (states.node, step)
+    return places
 
 
 def mark(plan: SearchPlan, steps: Mapping[str, Step]) -> dict[str, Place]:

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import closing
@@ -28,6 +29,7 @@ from dasktune.driver.retention.evict import Evictor
 from dasktune.engine.engine import Engine
 from dasktune.engine.limits import Limits
 from dasktune.engine.outcome import Order, Outcome
+from dasktune.engine.timeouts import STORE_LISTING_SECONDS
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import CorruptCheckpointError, StorageError
 from dasktune.graph.attempts import DispatchOptions
@@ -41,7 +43,7 @@ from dasktune.graph.events import (
     StoreCrowded,
     WorkerJoined,
 )
-from dasktune.graph.keys import root_key
+from dasktune.graph.keys import Chain, root_key
 from dasktune.graph.plan import Node
 from dasktune.graph.save_policy import SavePolicy
 from dasktune.graph.view import RunView
@@ -56,6 +58,7 @@ from dasktune.storage.retention import Keep, Retention
 from dasktune.traces.timing import EvenPace
 from dasktune.types import Objective, Step, TrialState
 from tests.storage.power_cut import AtOnce
+from tests.torture.threads import QueuedJobs
 
 FLOATS = 1000
 NBYTES = 8 * FLOATS
@@ -175,6 +178,51 @@ def test_end_of_a_trial_is_evicted_before_a_needed_branch_point(database: Databa
     assert gone == [(scene.dispatcher.plan.node_at(first, 40), 40)]
     assert scene.keys == {branch, other}
     assert end not in scene.keys
+
+
+def test_places_of_listed_states_are_hashed_by_the_pool(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene, jobs, hashed = Scene(database), QueuedJobs(), Counter[Chain]()
+    trial = scene.trial(Constant(0.5))
+    evictor = scene.evictor(WHOLE * 5 // 2, pool=jobs)
+    keys = [scene.save(trial, step) for step in (10, 20, 30)]
+    advance = Chain.advance
+
+    def counted(chain: Chain, *arguments: Any) -> Chain:
+        hashed[chain] += 1
+        return advance(chain, *arguments)
+
+    monkeypatch.setattr(Chain, "advance", counted)
+    scene.now += STORE_LISTING_SECONDS[1] + 1
+    assert evictor.turn() == []
+    jobs.do(0)
+    assert evictor.turn() == [], "nothing is chosen before all places are known"
+    assert evictor.turn() == []
+    assert not hashed
+    assert evictor.is_busy
+    jobs.do(0)
+    assert sum(hashed.values()) == len(keys)
+    (gone,) = scene.tell(evictor.turn())
+    assert gone[0] is scene.dispatcher.plan.node_at(trial, gone[1])
+    assert sum(hashed.values()) == len(keys), "what is placed is not hashed again"
+    evictor.close()
+    assert len(scene.keys) == 2
+
+
+def test_room_is_made_at_the_end_while_places_are_looked_for(database: Database) -> None:
+    scene, jobs = Scene(database), QueuedJobs()
+    trial = scene.trial(Constant(0.5))
+    evictor = scene.evictor(WHOLE * 5 // 2, pool=jobs)
+    for step in (10, 20, 30):
+        scene.save(trial, step)
+    scene.now += STORE_LISTING_SECONDS[1] + 1
+    evictor.turn()
+    jobs.do(0)
+    evictor.turn()
+    events = evictor.close()
+    assert len(scene.tell(events)) == 1
+    assert len(scene.keys) == 2
 
 
 def test_what_is_known_of_states_is_durable_before_they_go(database: Database) -> None:

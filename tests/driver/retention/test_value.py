@@ -11,8 +11,9 @@ from dasktune.driver.retention.value import (
     GOES_ON,
     INSIDE,
     StateValues,
+    keyless_in,
     mark,
-    places_in,
+    places_of,
     winners,
 )
 from dasktune.engine.trials import TrialRecord
@@ -74,7 +75,7 @@ class Table:
     def states(self, stays: Iterable[str] = ()) -> dict[str, State]:
         places = mark(self.dispatcher.plan, self.steps)
         assert places.keys() == self.steps.keys()
-        assert places_in(self.dispatcher.plan, self.steps).keys() == places.keys()
+        assert places_of(keyless_in(self.dispatcher.plan, ())).keys() == places.keys()
         values = StateValues(RunView(self.dispatcher), self.trials, LOSS)
         sizes = dict.fromkeys(self.steps, 100)
         return {one.key: one for one in values.states(sizes, places, stays)}
