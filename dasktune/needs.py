@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import islice
 from typing import Any
@@ -143,6 +143,10 @@ class Needs:
         """Whether a worker has all of one alternative."""
         return any(need.fits(offer) for need in self.alternatives)
 
+    def may_fit(self, offer: Offer) -> bool:
+        """Whether a worker has all of one alternative if it has the right tags."""
+        return any(replace(need, tags=frozenset()).fits(offer) for need in self.alternatives)
+
     def claims(self, offer: Offer) -> dict[str, float]:
         """Return the amounts that a stage uses up on a worker: those of the first that fits."""
         fitting = (need for need in self.alternatives if need.fits(offer))
@@ -161,6 +165,9 @@ Amounts = Mapping[str, float | str | Iterable[str]]
 
 GivenNeeds = Amounts | list[Amounts] | Needs
 """Needs as users write them; see `Needs.of`."""
+
+NeedsFunction = Callable[[dict[str, Any]], "GivenNeeds | None"]
+"""Returns the needs of a configuration from its values at step 0, by name."""
 
 NO_NEEDS = Needs()
 """The needs of a stage that any worker may run."""
@@ -228,6 +235,12 @@ def _need_of(given: Mapping[str, Any]) -> Need:
     )
 
 
+def any_of(needs: Iterable[Needs]) -> Needs:
+    """Return needs that each worker meets who meets any of these."""
+    listed = sorted((need for each in needs for need in each.alternatives), key=str)
+    return Needs(alternatives=tuple(dict.fromkeys(listed)) or NO_NEEDS.alternatives)
+
+
 # ---------------------------------------------------------------------- in words
 
 
@@ -250,7 +263,7 @@ def unmet_text(needs: Needs, offers: Iterable[Offer]) -> str:
     Examples
     --------
     >>> print(unmet_text(Needs.of({"tags": "a10"}), [Offer.of({}, "8 cores", ["a100", "gpu"])]))
-    no worker has tag a10; no worker has a tag 'a10', nearest is 'a100'; there are 8 cores (tags \
+    no worker has tag a10; no worker has a tag 'a10', nearest is 'a100'; workers: 8 cores (tags \
 a100 gpu)
     """
     offers = list(offers)
@@ -260,27 +273,30 @@ a100 gpu)
         near = get_close_matches(tag, known, n=1)
         nearest = f", nearest is {near[0]!r}" if near else ""
         parts.append(f"no worker has a tag {tag!r}{nearest}")
-    return "; ".join([*parts, f"there are {offers_text(offers)}" if offers else "there is none"])
+    return "; ".join([*parts, f"workers: {offers_text(offers)}" if offers else "there is none"])
 
 
-def needs_for(given: object, values: Mapping[str, object]) -> Needs:
-    """Return the needs of one configuration, which a function of the user gave.
+def needs_from(function: NeedsFunction, values: Mapping[str, Any]) -> Needs:
+    """Return the needs that a function of the user gives for one configuration.
 
     Parameters
     ----------
-    given
-        What the function returned.
+    function
+        The function.
     values
-        What it was called with.
+        The values of the hyper-parameters at step 0, by name.
 
     Raises
     ------
     ConfigurationError
-        If it returned something else than needs.
+        If the function raises, or returns something else than needs.
     """
-    problems = needs_problems(given)
-    if problems:
+    shown_values = shown(dict(values))
+    try:
+        given = function(dict(values))
+    except Exception as error:
         raise ConfigurationError(
-            *(f"needs(hp) for {shown(dict(values))}: {problem}" for problem in problems)
-        )
+            f"needs must be known for {shown_values}: {type(error).__name__}: {error}"
+        ) from error
+    refuse(f"{problem}, for {shown_values}" for problem in needs_problems(given))
     return Needs.of(given)

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from dasktune.errors import ConfigurationError
+from dasktune.needs import Needs
 
 Step = int
 """One logical training iteration: the one unit of progress."""
@@ -242,6 +243,9 @@ class Register:
         samplers.
     seed
         Added to the study's training seed, for repeats of a configuration.
+    needs
+        What its stages ask of their workers, beside the needs of the study. None where no trial
+        of the tuner has needs of its own; beside others that have, `Needs()` for a trial without.
     """
 
     trial: int
@@ -251,6 +255,7 @@ class Register:
     point: Mapping[str, Value] = field(default_factory=dict)
     domains: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     seed: int = 0
+    needs: Needs | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,7 +104,7 @@ def test_unmet_needs_name_the_nearest_tag() -> None:
     text = unmet_text(Needs.of({"GPU": 1, "tags": "h10O"}), workers)
     assert text == (
         "no worker has GPU=1, tag h10o; no worker has a tag 'h10o', nearest is 'h100'; "
-        "there are H100 80 GB (GPU=1, tags h100)"
+        "workers: H100 80 GB (GPU=1, tags h100)"
     )
     assert unmet_text(Needs.of({"GPU": 2}), []) == "no worker has GPU=2; there is none"
 

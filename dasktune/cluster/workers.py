@@ -56,6 +56,9 @@ class Pool(Protocol):
     def waiting(self) -> str:
         """Return the reason of waiting, in words."""
 
+    def offers(self) -> Collection[Offer]:
+        """Return the offers of the workers that it starts, as far as it knows their tags."""
+
 
 def pool_of(client: Client) -> Pool | None:
     """Return the pool that a client is connected to; None for a fixed set of workers."""
@@ -185,6 +188,7 @@ class Workers:
             than they must, or cannot open the trainer: all problems at once; or none has
             what stages need.
         """
+        self._refuse_pool()
         workers_seconds = self._timeouts.waits.workers_seconds
         yield from self._wait(workers_seconds if patience is None else patience)
         self._scheduler = self._client.scheduler_info(n_workers=0)["id"]
@@ -208,8 +212,13 @@ class Workers:
             for address, greeting in greetings.items()
             if (problem := self._problem_of(address, greeting))
         ]
-        if not problems and greetings and not any(map(self._fits, greetings.values())):
-            problems = [unmet_text(self._plan.needs, map(_offer_of, greetings.values()))]
+        offers = [_offer_of(greeting) for greeting in greetings.values()]
+        if not problems and offers and not any(map(self._plan.needs.fits, offers)):
+            unmet = unmet_text(self._plan.needs, offers)
+            if self._pool is None:
+                problems = [unmet]
+            else:
+                logger.warning("waiting for another worker: %s; %s", unmet, self._pool.waiting())
         if problems:
             self.close()
             raise ClusterError("\n".join(problems))
@@ -291,9 +300,11 @@ class Workers:
             logger.warning("waiting for a worker; %s", waiting)
         return waiting
 
-    def _fits(self, greeting: Mapping[str, Any]) -> bool:
-        """Whether a worker has what a stage needs."""
-        return self._plan.needs.fits(_offer_of(greeting))
+    def _refuse_pool(self) -> None:
+        """Refuse a pool that starts no worker with the amounts that stages need."""
+        coming = () if self._pool is None else self._pool.offers()
+        if coming and not any(map(self._plan.needs.may_fit, coming)):
+            raise ClusterError(unmet_text(self._plan.needs, coming))
 
     def claims(self, worker: str, needs: Mapping[str, float]) -> dict[str, float] | None:
         """Return the Dask resources that a stage occupies on a worker.

@@ -52,7 +52,7 @@ from dasktune.driver.reuse import CommitReader, CommitsRead, KnownStates
 from dasktune.driver.scaling import slowest_step, usable_slots
 from dasktune.driver.shared_stages import NoSharing, SharedStages
 from dasktune.driver.stage_keys import KeysHashed, StageKeys
-from dasktune.driver.waiting import aside_text
+from dasktune.driver.waiting import aside_text, refuse_unmet
 from dasktune.engine.engine import Engine
 from dasktune.engine.limits import Meter
 from dasktune.engine.outcome import Outcome, RunPrediction
@@ -228,6 +228,9 @@ class DaskRunner:
             if self._stop.is_set():
                 return  # asked while the cluster started: nothing has begun
             self._take(begin(self._now(), len(joined)))
+            pool = self._cluster.pool
+            coming = () if pool is None else pool.offers()
+            refuse_unmet(self._engine, [event.offer for event in joined], coming)
             self._tell(self._share.lent)
             for event in joined:
                 self._welcome(event)
@@ -447,9 +450,10 @@ class DaskRunner:
     def _ask_for_more(self) -> None:
         """Ask the tuner when workers have nothing to do."""
         view = self._engine.view
-        if self._engine.finished or not view.idle_workers:
+        capacity = view.capacity
+        if self._engine.finished or not capacity:
             return
-        self._take(self._engine.ask(view.idle_workers, self._now()))
+        self._take(self._engine.ask(capacity, self._now()))
         is_under_way = view.is_under_way or self._engine.predicting
         if self._engine.finished or is_under_way:
             return

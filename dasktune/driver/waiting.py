@@ -7,16 +7,20 @@ missing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
 from dasktune.driver.run_status import Wait
+from dasktune.engine.engine import Engine
 from dasktune.engine.timeouts import LATE_SECONDS, SLOW_STORE_SECONDS
+from dasktune.errors import ClusterError
+from dasktune.graph.matching import Wanted
 from dasktune.graph.plan import Node
 from dasktune.graph.trust import Aside
 from dasktune.graph.view import RunView
-from dasktune.needs import NO_NEEDS, Needs, Offer, unmet_text
+from dasktune.logs import trials_text
+from dasktune.needs import NO_NEEDS, Needs, Offer, any_of, unmet_text
 
 MOST_TRIALS = 5
 """Trials that a sentence about a stage names."""
@@ -26,6 +30,9 @@ MOST_NODES = 1000
 
 MOST_LETTERS = 200
 """Letters of an error that one sentence shows."""
+
+MOST_UNMET = 5
+"""Needs that no worker meets of which each has a sentence."""
 
 MOST_WORKERS = 3
 """Workers that one sentence names."""
@@ -102,17 +109,20 @@ def waits_of(view: RunView, around: Surroundings) -> list[Wait]:
     if around.disconnected is not None:
         text = "the scheduler is gone; the run waits for it, and for workers that come to it"
         return [Wait(kind="scheduler", text=text, since=around.disconnected)]
-    waits = [*_for_workers(view, around), *_for_share(view), *_for_aside(view)]
-    waits += [*_for_store(around), *_for_begin(view, around)]
+    waits = [*_for_workers(view, around), *_for_needs(view), *_for_share(view)]
+    waits += [*_for_aside(view), *_for_store(around), *_for_begin(view, around)]
     for name, count in sorted(around.others.items()):
         waits.append(Wait(kind="driver", text=f"{name} trains {_counted(count, 'stage')}"))
     idle, total = view.idle_workers, len(view.slots)
     if idle and not view.is_idle:
         has = "has" if idle == 1 else "have"
-        text = (
-            f"{idle:,} of {_counted(total, 'worker')} {has} nothing to do: all other stages start "
-            "from stages that run now, or the tuner decides on them when these report"
+        reason = (
+            "the stages that can start need other workers"
+            if view.count_ready(1)
+            else "all other stages start from stages that run now, or the tuner decides on them "
+            "when these report"
         )
+        text = f"{idle:,} of {_counted(total, 'worker')} {has} nothing to do: {reason}"
         waits.append(Wait(kind="stages", text=text))
     return waits
 
@@ -141,6 +151,53 @@ def _for_share(view: RunView) -> Iterator[Wait]:
     if count:
         text = f"other studies have {count:,} of {_counted(total, 'worker')}: each has its share"
         yield Wait(kind="share", text=text)
+
+
+def _for_needs(view: RunView) -> Iterator[Wait]:
+    """Yield the needs of single trials that no worker meets, with the trials that wait."""
+    waiting: dict[Wanted, list[Node]] = {}
+    for node in view.unplaced if view.slots else ():
+        waiting.setdefault(node.needs, []).append(node)
+    for wanted, nodes in islice(waiting.items(), MOST_UNMET):
+        trials = sorted({trial for node in nodes[:MOST_TRIALS] for trial in trials_of(node)})
+        unmet = unmet_text(any_of(wanted), view.offers.values())
+        text = f"{_counted(len(nodes), 'stage')} of {trials_text(trials)} to run: {unmet}"
+        yield Wait(kind="resources", text=text)
+    if len(waiting) > MOST_UNMET:
+        text = f"{len(waiting) - MOST_UNMET:,} more kinds of stages wait for workers"
+        yield Wait(kind="resources", text=text)
+
+
+def refuse_unmet(engine: Engine, offers: Collection[Offer], coming: Collection[Offer] = ()) -> None:
+    """Refuse a study with a trial whose own needs no worker meets, before anything runs.
+
+    Parameters
+    ----------
+    engine
+        It has begun its tuner.
+    offers
+        Those of all workers.
+    coming
+        Those of workers that may be started; they may have more tags.
+
+    Raises
+    ------
+    ClusterError
+        Naming the needs, a few of the trials that have them, and what the workers have.
+    """
+    unmet: dict[Needs, list[int]] = {}
+    for number, path in engine.view.plan.paths.items():
+        trial = engine.trials.get(number)
+        if path.needs and (trial is None or not trial.state.is_finished):
+            for needs in path.needs:
+                if not any(map(needs.fits, offers)) and not any(map(needs.may_fit, coming)):
+                    unmet.setdefault(needs, []).append(number)
+    problems = [
+        f"{trials_text(trials[:MOST_TRIALS])}: {unmet_text(needs, [*offers, *coming])}"
+        for needs, trials in islice(unmet.items(), MOST_UNMET)
+    ]
+    if problems:
+        raise ClusterError("\n".join(problems))
 
 
 def _for_aside(view: RunView) -> Iterator[Wait]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from dasktune.algos.base import Inputs, Tuner
@@ -34,6 +34,7 @@ from dasktune.errors import ConfigurationError, InternalError, unknown
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import Deliver, Event, Evicted, FailTrial, Instruction, Saved
 from dasktune.graph.view import RunView
+from dasktune.needs import Needs
 from dasktune.types import (
     Decision,
     Extend,
@@ -48,10 +49,14 @@ from dasktune.types import (
     Step,
     Stop,
     TrialState,
+    Value,
 )
 
 SNAPSHOT_EVERY = 1000
 """Records of a tuner between two snapshots of it, unless told otherwise."""
+
+NeedsOf = Callable[[Mapping[str, Value]], Needs]
+"""Returns the needs of a configuration from its values at step 0; raises `ConfigurationError`."""
 
 
 class Engine:
@@ -73,6 +78,8 @@ class Engine:
     snapshot_every
         Records of a tuner between two snapshots of it, or as many as it has trials if those
         are more: so that a snapshot's share of the cost of a record does not grow.
+    needs_of
+        See `NeedsOf`; None if configurations have no needs of their own.
     """
 
     def __init__(
@@ -84,6 +91,7 @@ class Engine:
         fails_on_nan: bool = False,
         trains_alone: bool = False,
         snapshot_every: int = SNAPSHOT_EVERY,
+        needs_of: NeedsOf | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self.view = RunView(dispatcher)
@@ -96,6 +104,9 @@ class Engine:
         self._fails_on_nan = fails_on_nan
         self._trains_alone = trains_alone
         self._snapshot_every = snapshot_every
+        self._needs_of = needs_of
+        self._without_needs: dict[int, str] = {}
+        """Why trials have no known needs, by number: they cannot be trained."""
         self._session: Session | None = None
         self._clock_before = 0.0
         self._orders: list[Order] = []
@@ -635,6 +646,7 @@ class Engine:
             domains=decision.domains,
             seed=decision.seed,
             alone=Alone() if self._trains_alone else None,
+            needs=decision.needs,
         )
         self._changed[number] = None
         self._make_known(self.trials[number])
@@ -643,11 +655,26 @@ class Engine:
         instructions = self._dispatcher.register(
             *(trial.number, trial.sequences, trial.max_steps, trial.seed),
             is_alone=trial.alone is not None,
+            needs=self._needs(trial),
         )
         self._todo.extend(instructions)
 
+    def _needs(self, trial: TrialRecord) -> Needs | None:
+        """Return a trial's own needs: its tuner's, or those of its configuration."""
+        if trial.needs is not None or self._needs_of is None:
+            return trial.needs
+        values = {name: sequence(0) for name, sequence in trial.sequences.items()}
+        try:
+            return self._needs_of(values)
+        except ConfigurationError as error:
+            self._without_needs[trial.number] = str(error)
+            return None
+
     def _extend(self, trial: TrialRecord, request: Extend, now: float) -> None:
         """Ask the dispatcher for training, of a trial by itself if all are from now on."""
+        if (problem := self._without_needs.get(trial.number)) is not None:
+            self._todo.append(FailTrial(trial=trial.number, step=trial.steps, message=problem))
+            return
         if self._trains_alone:
             self._separate(trial)
         instructions = self._dispatcher.extend(

@@ -58,6 +58,7 @@ def describe(decision: Decision) -> dict[str, object]:
         case Register():
             document = {"do": "register", "trial": decision.trial, "max_steps": decision.max_steps}
             document |= {"sequences": _digest(decision)}
+            document |= {} if decision.needs is None else {"needs": decision.needs.to_json()}
             return {**document, "seed": decision.seed} if decision.seed else document
         case Extend():
             document = {"do": "extend", "trial": decision.trial, "until": decision.until}

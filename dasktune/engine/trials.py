@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from dasktune.errors import CorruptRecordError
 from dasktune.graph.plan import SearchPlan
+from dasktune.needs import Needs
 from dasktune.sequences import sequence_from_json
 from dasktune.types import Direction, Metrics, Objective, Sequences, Step, TrialState, Value
 
@@ -63,6 +64,8 @@ class TrialRecord:
         Added to the study's training seed.
     alone
         Since when it is trained alone; None if it shares steps with other trials.
+    needs
+        What its tuner says that its stages ask of their workers; None for nothing.
     """
 
     number: int
@@ -82,6 +85,7 @@ class TrialRecord:
     domains: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     seed: int = 0
     alone: Alone | None = None
+    needs: Needs | None = None
 
     @property
     def value(self) -> float | None:
@@ -123,6 +127,7 @@ class TrialRecord:
             "point": dict(self.point),
             "domains": dict(self.domains),
             "seed": self.seed,
+            **({} if self.needs is None else {"needs": self.needs.to_json()}),
         }
 
     @classmethod
@@ -144,13 +149,14 @@ class TrialRecord:
         try:
             fields = dict(document)
             sequences, values = fields.pop("sequences"), fields.pop("values")
-            alone = fields.pop("alone", None)
+            alone, needs = fields.pop("alone", None), fields.pop("needs", None)
             return cls(
                 number=number,
                 state=TrialState(state),
                 steps=steps,
                 values=tuple(values) if isinstance(values, list) else None,
                 alone=None if alone is None else Alone(**alone),  # type: ignore[arg-type]
+                needs=None if needs is None else Needs.of(needs),
                 sequences={name: sequence_from_json(item) for name, item in sequences.items()},  # type: ignore[attr-defined]
                 **fields,  # type: ignore[arg-type]
             )

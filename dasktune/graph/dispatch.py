@@ -46,7 +46,7 @@ from dasktune.graph.placement import Placing
 from dasktune.graph.plan import Node, Place, SearchPlan
 from dasktune.graph.speeds import Speeds
 from dasktune.graph.trust import Aside
-from dasktune.needs import Offer
+from dasktune.needs import Needs, Offer
 from dasktune.types import Metrics, Report, Sequences, Step
 
 
@@ -111,9 +111,10 @@ class Dispatcher:
         seed: int = 0,
         *,
         is_alone: bool = False,
+        needs: Needs | None = None,
     ) -> list[Instruction]:
         """Make a trial known up to `max_steps`, without asking for its training."""
-        self.plan.register(trial, sequences, max_steps, seed, is_alone=is_alone)
+        self.plan.register(trial, sequences, max_steps, seed, is_alone=is_alone, needs=needs)
         return self._take()
 
     def separate(self, trial: int, sequences: Sequences, max_steps: Step, seed: int = 0) -> Step:
@@ -124,8 +125,9 @@ class Dispatcher:
         int
             The last of its steps that was trained before, as far as is known; 0 if none was.
         """
+        needs = next(iter(self.plan.paths[trial].needs), None)
         nodes = self.plan.remove(trial)
-        self.plan.register(trial, sequences, max_steps, seed, is_alone=True)
+        self.plan.register(trial, sequences, max_steps, seed, is_alone=True, needs=needs)
         reached = [(self.frontier.work(node).trained, node.start) for node in nodes]
         return max((step for step, start in reached if step > start), default=0)
 
@@ -219,6 +221,7 @@ class Dispatcher:
         for trial in list(self._wanted):
             self._withdraw(trial)
         self._placing.clear()
+        self.plan.forget_needs()
         self.frontier.order(deepest_first=False)
         self._draining = False
 
@@ -297,6 +300,12 @@ class Dispatcher:
     def offers(self) -> Mapping[str, Offer]:
         """The offers of all workers, by worker, also of those that may run nothing."""
         return self._placing.matching.offers
+
+    @property
+    def unplaced(self) -> Iterator[Node]:
+        """Yield the ready stages whose needs no worker meets."""
+        able = self._placing.matching.able
+        return (node for node in self.frontier.ready() if node.needs and not able(node.needs))
 
     @property
     def idle_workers(self) -> int:

@@ -127,7 +127,10 @@ class Placing:
     def may_try_elsewhere(self, node: Node) -> bool:
         """Whether there is a worker on which a stage has not raised yet."""
         raised_on = self._frontier.work(node).raised_on
-        return any(worker not in raised_on for worker in filter(self._may_have_stages, self.slots))
+        return any(
+            worker not in raised_on and self.matching.may_run(worker, node.needs)
+            for worker in filter(self._may_have_stages, self.slots)
+        )
 
     def retire(self, worker: str) -> None:
         """Give a worker nothing more to do."""
@@ -277,19 +280,22 @@ class Placing:
         return self._frontier.work(attempt.node).losses > 0
 
     def _may_run(self, node: Node, slot: Slot) -> bool:
-        """Whether a worker may run a stage: one that raised is tried on another host first."""
+        """Whether a worker fits a stage, which is tried on another host first if it raised."""
+        if not self.matching.may_run(slot.worker, node.needs):
+            return False
         raised_on = self._frontier.work(node).raised_on
         if not raised_on:
             return not self.trust.is_aside(slot.worker)
-        return slot in self._next_to_try(raised_on)
+        return slot in self._next_to_try(node, raised_on)
 
-    def _next_to_try(self, raised_on: Mapping[str, str]) -> list[Slot]:
+    def _next_to_try(self, node: Node, raised_on: Mapping[str, str]) -> list[Slot]:
         """Return the slots on which a stage that raised may be tried next.
 
         These are others than before, on other hosts if there are such, and at last those that
         are put aside. A stage that has raised everywhere is tried on any.
         """
-        usable = list(self._usable())
+        fits = partial(self.matching.may_run, wanted=node.needs)
+        usable = [slot for slot in self._usable() if fits(slot.worker)]
         untried = [slot for slot in usable if slot.worker not in raised_on]
         hosts = set(raised_on.values())
         on_other_hosts = [slot for slot in untried if self.trust.host_of(slot.worker) not in hosts]
@@ -299,7 +305,9 @@ class Placing:
         last_resort = [
             slot
             for slot in aside
-            if slot.worker not in raised_on and self._may_have_stages(slot.worker)
+            if slot.worker not in raised_on
+            and self._may_have_stages(slot.worker)
+            and fits(slot.worker)
         ]
         trusted = [slot for slot in usable if not self.trust.is_on_trial(slot.worker)]
         return last_resort or trusted or usable
@@ -377,7 +385,7 @@ class Placing:
                 start=start,
                 stop=node.stop,
                 saves=tuple(sorted(saves)),
-                needs=self.matching.claims(slot.worker, frozenset()),
+                needs=self.matching.claims(slot.worker, node.needs),
             )
         )
 

@@ -13,8 +13,12 @@ from dataclasses import dataclass
 from dasktune.errors import InternalError
 from dasktune.graph.curves import Curves
 from dasktune.graph.keys import BLOCK_STEPS, Chain, Mark, Positions, encode_at, root_key
+from dasktune.needs import Needs
 from dasktune.sequences import first_difference
 from dasktune.types import Metrics, Sequences, Step
+
+NONE: frozenset[Needs] = frozenset()
+"""The needs of trials that have no needs of their own."""
 
 
 class Node:
@@ -39,6 +43,8 @@ class Node:
         Priority by trial, for trials that want training up to `stop` and its metrics.
     passing
         How many registered trials pass through, those that end here included.
+    needs
+        The different needs of the trials that have passed through; empty if none had its own.
     curves
         Keeps the values of all curves of the plan.
     is_alone
@@ -54,6 +60,7 @@ class Node:
         "curves",
         "is_alone",
         "metrics",
+        "needs",
         "number",
         "parent",
         "passing",
@@ -75,6 +82,7 @@ class Node:
         self.metrics: dict[Step, Metrics] = {}
         self.requests: dict[int, float] = {}
         self.passing = 0
+        self.needs: frozenset[Needs] = NONE
         self.curves: Curves = Curves() if parent is None else parent.curves
         self.is_alone: bool = parent is not None and parent.is_alone
         self._end: Chain | None = None
@@ -208,6 +216,7 @@ class Path:
 
     leaf: Node
     sequences: Sequences
+    needs: frozenset[Needs]
 
 
 class SearchPlan:
@@ -285,6 +294,7 @@ class SearchPlan:
         seed: int = 0,
         *,
         is_alone: bool = False,
+        needs: Needs | None = None,
     ) -> Node:
         """Make a trial known up to `steps`; return the node that ends there.
 
@@ -297,16 +307,35 @@ class SearchPlan:
             The trial, and how far it is known.
         is_alone
             Whether a new trial is trained alone, with keys of its own (`Node.is_alone`).
+        needs
+            What its stages ask of their workers; None if it has no needs of its own.
         """
         path = self.paths.get(trial)
         if path is None:
-            leaf = self._insert(self._root_of(trial, seed, is_alone), sequences, steps)
-            self.paths[trial] = Path(leaf, sequences)
+            own = NONE if needs is None else frozenset({needs})
+            leaf = self._insert(self._root_of(trial, seed, is_alone), sequences, steps, own)
+            self.paths[trial] = Path(leaf, sequences, own)
         elif path.leaf.stop < steps:
-            leaf = path.leaf = self._insert(path.leaf, path.sequences, steps)
+            leaf = path.leaf = self._insert(path.leaf, path.sequences, steps, path.needs)
         else:
             leaf = self.cut(self.node_at(trial, steps), steps)
+        if path is not None and needs is not None:
+            self._need(path, needs)
         return leaf
+
+    def _need(self, path: Path, needs: Needs) -> None:
+        """Add the needs of a trial that was known without them."""
+        path.needs = frozenset({needs})
+        for node in path.leaf.up():
+            node.needs |= path.needs
+
+    def forget_needs(self) -> None:
+        """Forget the needs of all trials: another run may give them others."""
+        if any(path.needs for path in self.paths.values()):
+            for node in self:
+                node.needs = NONE
+            for path in self.paths.values():
+                path.needs = NONE
 
     def remove(self, trial: int) -> list[Node]:
         """Forget a trial; return its nodes, which stay with all that is known of them."""
@@ -388,14 +417,14 @@ class SearchPlan:
             node = node.parent
         return node
 
-    def _insert(self, at: Node, sequences: Sequences, steps: Step) -> Node:
+    def _insert(self, at: Node, sequences: Sequences, steps: Step, needs: frozenset[Needs]) -> Node:
         while at.stop < steps:
             first = encode_at(sequences, at.stop)
             child = at.children.get(first)
             if child is None:
                 child = self._new_node(at, (at.stop, steps), sequences)
                 at.children[first] = child
-                child.passing = 1
+                child.passing, child.needs = 1, needs
                 if self._on_new is not None:
                     self._on_new(child)
                 return child
@@ -403,6 +432,8 @@ class SearchPlan:
             part = shared_until(child.sequences, sequences, child.start, limit)
             at = child if part == child.stop else self._split(child, part)
             at.passing += 1
+            if not needs <= at.needs:
+                at.needs |= needs
         return at
 
     def _new_node(self, parent: Node, span: tuple[Step, Step], sequences: Sequences) -> Node:
@@ -416,7 +447,7 @@ class SearchPlan:
         if above is None:
             raise InternalError("the root cannot be split")
         top = self._new_node(above, (node.start, step), node.sequences)
-        top.passing = node.passing
+        top.passing, top.needs = node.passing, node.needs
         above.children[encode_at(node.sequences, node.start)] = top
         top.children[encode_at(node.sequences, step)] = node
         node.parent, node.start = top, step

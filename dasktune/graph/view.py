@@ -157,6 +157,21 @@ class RunView:
         return self._dispatcher.idle_workers
 
     @property
+    def capacity(self) -> int:
+        """Number of workers for which the tuner may be asked for more.
+
+        Workers may be idle although stages are ready: those that ask for other workers. Once there
+        are as many as workers, the tuner is asked no more, or it would begin trial after trial.
+        """
+        idle, total = self.idle_workers, len(self._dispatcher.slots)
+        return min(idle, total - self.count_ready(total)) if idle else 0
+
+    @property
+    def unplaced(self) -> Iterator[Node]:
+        """Yield the ready stages whose needs no worker meets."""
+        return self._dispatcher.unplaced
+
+    @property
     def aside(self) -> Iterator[Aside]:
         """Yield the workers that are put aside, because stages raised on them."""
         return self._dispatcher.aside

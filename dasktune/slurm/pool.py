@@ -16,6 +16,7 @@ from distributed.deploy.spec import ProcessInterface
 
 from dasktune.engine.timeouts import JOB_LIST_SECONDS, RESUBMIT_SECONDS
 from dasktune.errors import ClusterError
+from dasktune.needs import Offer
 from dasktune.slurm.commands import job_states, words
 from dasktune.slurm.options import SlurmOptions
 from dasktune.slurm.scaling import Demand, drain
@@ -102,6 +103,11 @@ class SlurmWorkers(SLURMCluster):
         jobs = (f"{job} {state}" for job, state in sorted(self._living.items()))
         refused = f"; SLURM refuses more: {self._refusal}" if self._refusal else ""
         return f"jobs of SLURM: {', '.join(jobs) or 'none yet'}{refused}"
+
+    def offers(self) -> list[Offer]:
+        """Return the offer of its workers; their hardware may give them more tags."""
+        gpus = self._options.gpus_per_worker
+        return [Offer.of({"GPU": gpus} if gpus else {}, "jobs of SLURM")]
 
     @property
     def _living(self) -> dict[str, str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from dasktune.graph.attempts import LOOKAHEAD_SECONDS, DispatchOptions
 from dasktune.graph.audits import SHARE, audit_problems
 from dasktune.graph.save_policy import SavePolicy
 from dasktune.graph.shares import weight_problems
-from dasktune.needs import GivenNeeds, Needs, needs_problems
+from dasktune.needs import NO_NEEDS, GivenNeeds, Needs, NeedsFunction, needs_from, needs_problems
 from dasktune.results.keep import DEFAULT
 from dasktune.storage.layout import slug
 from dasktune.storage.retention import Keep, Retention, bytes_of, retention_problems
@@ -21,7 +22,7 @@ from dasktune.trainer.base import problems_of
 from dasktune.trainer.environment import environment
 from dasktune.trainer.fingerprint.fingerprint import RULE, Fingerprint, fingerprint
 from dasktune.trainer.metrics import metric_names
-from dasktune.types import Direction
+from dasktune.types import Direction, Value
 
 MOST_NESTED = 100
 """How deep mappings and lists in a trainer's config may be nested."""
@@ -51,7 +52,7 @@ class StudyConfig:
     report_every: int = 1
     checkpoint_every: int | None = None
     merge: bool = True
-    needs: GivenNeeds | None = None
+    needs: GivenNeeds | NeedsFunction | None = None
     depends_on: Iterable[object] = ()
     reuse: str = "code"
     on_nan: str = "rank"
@@ -120,11 +121,15 @@ class StudyConfig:
     def options(self) -> DispatchOptions:
         """How the dispatcher plans stages and saves."""
         return DispatchOptions(
-            needs=Needs.of(self.needs),
+            needs=NO_NEEDS if callable(self.needs) else Needs.of(self.needs),
             saves=SavePolicy(every=self.checkpoint_every),
             merge=self.merges,
             lookahead_seconds=LOOKAHEAD_SECONDS,
         )
+
+    def needs_of(self) -> Callable[[Mapping[str, Value]], Needs] | None:
+        """Return the function that gives a configuration's needs; None if all have the same."""
+        return partial(needs_from, self.needs) if callable(self.needs) else None
 
     def fingerprint(self) -> Fingerprint | None:
         """Return the fingerprint of the trainer, if there is one; this reads code and data."""
@@ -194,7 +199,8 @@ class StudyConfig:
                 f"config must be nested at most {MOST_NESTED} deep and must not hold itself, "
                 f"got {shown(self.config)}"
             )
-        yield from needs_problems(self.needs)
+        if not callable(self.needs):
+            yield from needs_problems(self.needs)
 
     def _place_problems(self) -> Iterator[str]:
         if not isinstance(self.storage, str | os.PathLike | None) or self.storage == "":

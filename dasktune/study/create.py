@@ -16,7 +16,7 @@ from uuid import uuid4
 from dasktune.errors import ConfigurationError, refuse
 from dasktune.graph.audits import SHARE
 from dasktune.graph.keys import root_key
-from dasktune.needs import GivenNeeds
+from dasktune.needs import GivenNeeds, NeedsFunction
 from dasktune.results.keep import DEFAULT, note_keep
 from dasktune.results.rules import other_rule
 from dasktune.storage.checkpoints import CheckpointStore
@@ -48,7 +48,7 @@ def create_study(
     report_every: int = 1,
     checkpoint_every: int | None = None,
     merge: bool = True,
-    needs: GivenNeeds | None = None,
+    needs: GivenNeeds | NeedsFunction | None = None,
     depends_on: Iterable[object] = (),
     reuse: str = "code",
     on_nan: str = "rank",
@@ -93,7 +93,8 @@ def create_study(
     needs
         What a stage asks of its worker, such as ``{"GPU": 1, "tags": ["a100"]}``. Amounts are
         resources of Dask, which a stage uses up while it runs; tags are words that its worker
-        must be marked with. A list of such mappings has alternatives, the preferred first.
+        must be marked with. A list of such mappings has alternatives, the preferred first. A
+        function returns any of these for a configuration, from its values at step 0 by name.
     depends_on
         Further functions, classes or modules whose code decides the result.
     reuse

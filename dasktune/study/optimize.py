@@ -576,6 +576,7 @@ class Optimizer:
             trials=self._results.records,
             fails_on_nan=self._config.on_nan == "fail",
             trains_alone=is_alone,
+            needs_of=self._config.needs_of(),
         )
 
     def _inputs(self, tuner: Tuner) -> dict[str, object]:

@@ -522,7 +522,7 @@ def test_stages_run_only_where_their_needs_are_met(tmp_path: Path) -> None:
         Walk, name="needs", storage=tmp_path, metric="loss", needs={"ACCELERATOR": 1}
     )
     with in_process(1) as cluster, Client(cluster) as client:
-        with pytest.raises(ClusterError, match=r"has ACCELERATOR=1; there are .*, \d+ core"):
+        with pytest.raises(ClusterError, match=r"has ACCELERATOR=1; workers: .*, \d+ core"):
             run(study, client)
         assert study.trials == []
         cluster.new_spec["options"]["resources"] = {"ACCELERATOR": 1}

@@ -64,7 +64,7 @@ def test_workers_that_lack_what_a_stage_needs_are_named() -> None:
     present = {f"w{number}": Offer.of({}, "8 cores", ["x86_64"]) for number in range(5)}
     ((kind, text),) = texts(machine, present=present, needs=Needs.of({"GPU": 1}))
     assert kind == "resources"
-    assert text == ("3 stages to run: no worker has GPU=1; there are 8 cores (tags x86_64)")
+    assert text == ("3 stages to run: no worker has GPU=1; workers: 8 cores (tags x86_64)")
 
 
 def test_worker_that_fits_but_is_not_used_yet_lacks_nothing() -> None:

@@ -1,0 +1,116 @@
+"""Needs of configurations on real workers that are unlike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client
+
+import dasktune as dt
+from dasktune.errors import ClusterError
+from dasktune.study.study import Study
+from tests.toy_trainers import Adding
+from tests.unlike_workers import unlike_workers
+
+pytestmark = pytest.mark.cluster
+
+SPACE = {"lr": [0.1, 0.2, 0.3], "model": ["deep", "flat"]}
+STEPS = 6
+
+
+@contextmanager
+def study_of(folder: Path, needs: Any, **options: Any) -> Iterator[Study]:
+    """Give a study whose trainer adds up its learning rate."""
+    made = dt.create_study(
+        Adding, name="needs", metric="loss", storage=folder, needs=needs, **options
+    )
+    with closing(made):
+        yield made
+
+
+def run(study: Study, client: Client, **space: Any) -> None:
+    tuner = dt.algos.Grid(dt.Space({**SPACE, **space}), max_steps=STEPS)
+    study.optimize(tuner, client=client, progress=False, last_line=False, check=False)
+
+
+def by_resource(client: Client) -> dict[str, str]:
+    """Return the address of the worker that has each resource."""
+    workers = client.scheduler_info()["workers"]
+    return {name: address for address, has in workers.items() for name in has["resources"]}
+
+
+def test_configurations_run_where_their_function_says(tmp_path: Path) -> None:
+    def needs(hp: dict[str, Any]) -> Any:
+        return {"GPU": 1} if hp["model"] == "deep" else {"tags": ["Lab3"]}
+
+    with (
+        unlike_workers({"GPU": 1}, {"tag:lab3": 1}, {}) as client,
+        study_of(tmp_path, needs) as study,
+    ):
+        run(study, client)
+        workers = by_resource(client)
+        deep = {trial.number for trial in study.trials if trial.params["model"] == "deep"}
+        for stage in study.stages():
+            expected = workers["GPU"] if deep & set(stage.trials) else workers["tag:lab3"]
+            assert stage.worker == expected
+        assert {trial.state.value for trial in study.trials} == {"COMPLETE"}
+        assert study.summary()["steps_executed"] == study.summary()["steps_unique"]
+
+
+def test_needs_change_no_state(tmp_path: Path) -> None:
+    with unlike_workers({"GPU": 1}, {}) as client:
+        with study_of(tmp_path, None) as study:
+            run(study, client)
+            plain = study.trials
+        with study_of(tmp_path, lambda hp: {"GPU": 1}, load_if_exists=True) as study:
+            run(study, client)
+            assert study.summary()["steps_executed"] == study.summary()["steps_unique"]
+            assert [trial.values for trial in study.trials] == [trial.values for trial in plain]
+
+
+def test_unmet_needs_of_a_configuration_are_refused_first(tmp_path: Path) -> None:
+    def needs(hp: dict[str, Any]) -> Any:
+        return [{"tags": "h10O"}, {"GPU": 2}] if hp["model"] == "deep" else None
+
+    with unlike_workers({"GPU": 1, "tag:h100": 1}, {}) as client:
+        with study_of(tmp_path, needs) as study:
+            with pytest.raises(ClusterError) as refused:
+                run(study, client)
+            assert study.stages() == []
+        text = str(refused.value)
+        assert text.startswith("trials 0, 2, 4: no worker has ")
+        assert "a tag 'h10o', nearest is 'h100'" in text
+        assert re.search(r"workers: GPU \(GPU=1, .*; .* cores? \(tags ", text)
+        with study_of(tmp_path, {"tags": "h100"}, load_if_exists=True) as study:
+            run(study, client)
+            assert {stage.worker for stage in study.stages()} == {by_resource(client)["GPU"]}
+
+
+def test_configuration_without_sound_needs_fails_alone(tmp_path: Path) -> None:
+    def needs(hp: dict[str, Any]) -> Any:
+        if hp["lr"] == 0.1:
+            raise KeyError("size")
+        return {"GPU": -1} if hp["lr"] == 0.2 else {"GPU": 1}
+
+    with unlike_workers({"GPU": 1}) as client:
+        with study_of(tmp_path, needs) as study:
+            run(study, client, model="deep")
+            raised, nonsense, sound = study.trials
+            assert [trial.state.value for trial in study.trials] == ["FAIL", "FAIL", "COMPLETE"]
+            assert raised.error == (
+                "needs must be known for {'lr': 0.1, 'model': 'deep'}: KeyError: 'size'"
+            )
+            assert nonsense.error == (
+                "needs must be finite numbers > 0 by name, got {'GPU': -1}, for "
+                "{'lr': 0.2, 'model': 'deep'}"
+            )
+            assert sound.error is None
+        with study_of(tmp_path, lambda hp: {"GPU": 1}, load_if_exists=True) as study:
+            study.retry_failed()
+            run(study, client, model="deep")
+            assert {trial.state.value for trial in study.trials} == {"COMPLETE"}
