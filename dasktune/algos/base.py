@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar
 
 from dasktune.algos.curves.curve import Prediction, Question
@@ -197,6 +197,10 @@ class Tuner(ABC):
     def value_bounds(self) -> tuple[float | None, float | None]:
         """The least and the largest value that the metric may have, as far as they are bounded."""
         return None, None
+
+    def contradictions(self, metric: str) -> Iterator[str]:
+        """Yield the arguments that contradict each other in a study of a metric of this name."""
+        yield from ()
 
     @property
     def learns(self) -> bool:

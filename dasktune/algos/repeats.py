@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -106,6 +106,10 @@ class Repeats(Tuner):
     def value_bounds(self) -> tuple[float | None, float | None]:
         """The bounds of the other tuner."""
         return self.tuner.value_bounds
+
+    def contradictions(self, metric: str) -> Iterator[str]:
+        """Yield the contradictions of the other tuner."""
+        yield from self.tuner.contradictions(metric)
 
     @property
     def to_begin(self) -> int | None:

@@ -319,7 +319,7 @@ class Optimizer:
             logger.warning("study %s: %s", self._name, text)
 
     def _known_problems(self, tuner: Tuner) -> Iterator[str]:
-        """Yield the problems of a new tuner that its first report would show, if known by now.
+        """Yield the problems of a new tuner that its reports would show, if known by now.
 
         The names of all metrics are often known from the trainer's source, and values of the
         metric from the last reports of earlier trials.
@@ -327,6 +327,8 @@ class Optimizer:
         known = metric_names(self._config.known_trainer)
         for name in sorted(tuner.metrics_needed - known) if known else ():
             yield f"{type(tuner).__name__}: {unknown('metric', name, known)}"
+        for problem in tuner.contradictions(self._results.metric):
+            yield f"{type(tuner).__name__}: {problem}"
         for record in self._results.records.values():
             if record.value is not None:
                 where = f" at step {record.steps} of trial {record.number}, an earlier one"

@@ -64,6 +64,17 @@ def test_optimize_refuses_unknown_metric_of_ends_when(study: Study) -> None:
         study.optimize(pop(ends_when={"frames": (3.0, None)}), progress=False)
 
 
+def test_optimize_refuses_ends_when_beyond_the_bounds(study: Study) -> None:
+    tuner = pop(bounds=(0.0, 9.0), ends_when={"loss": (10.0, None)})
+    text = r"POP: ends_when: loss must reach into the bounds, 0 to 9, got \(10.0, None\)"
+    for wrong in (tuner, dt.algos.Repeats(tuner, seeds=2)):
+        with pytest.raises(ConfigurationError, match=text.removeprefix("POP: ")):
+            study.optimize(wrong, progress=False)
+    for ends_when in ({"loss": (9.0, None)}, {"frames": (10.0, None)}):
+        with pytest.raises(AssertionError, match="a cluster was started"):
+            study.optimize(pop(bounds=(0.0, 9.0), ends_when=ends_when), progress=False)
+
+
 @pytest.mark.parametrize(
     "tuner",
     [

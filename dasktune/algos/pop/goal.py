@@ -109,17 +109,35 @@ def ranges_in(check: Arguments, name: str, ranges: object) -> dict[str, Range]:
                 checked[str(metric)] = (least, most)
             case _:
                 check.add(
-                    f"{name}: {metric} must be (least, most), None where there is no bound but "
-                    f"not twice, got {given!r}"
+                    f"{name}: {metric} must be (least, most) with finite values between, None "
+                    f"where there is no bound but not twice, got {given!r}"
                 )
     return checked
 
 
 def _is_range(least: float | None, most: float | None) -> bool:
-    ends = [-math.inf if least is None else least, math.inf if most is None else most]
-    is_bounded = least is not None or most is not None
+    low, high = ends_of((least, most))
+    is_bounded = low > -math.inf or high < math.inf
     is_number = not any(isinstance(end, bool) for end in (least, most))
-    return is_bounded and is_number and ends[0] <= ends[1]
+    return is_bounded and is_number and low <= high and low < math.inf and high > -math.inf
+
+
+def ends_of(given: Range) -> tuple[float, float]:
+    """Return the least and the largest value of a range, infinite where there is no bound."""
+    least, most = given
+    return -math.inf if least is None else least, math.inf if most is None else most
+
+
+def overlap(given: Range, other: Range) -> bool:
+    """Return whether two ranges have a value in common.
+
+    Examples
+    --------
+    >>> overlap((2.0, None), (0.0, 1.0)), overlap((1.0, None), (0.0, 1.0))
+    (False, True)
+    """
+    (low, high), (least, most) = ends_of(given), ends_of(other)
+    return max(low, least) <= min(high, most)
 
 
 def within_ranges(metrics: Metrics, ranges: Mapping[str, Range]) -> bool:

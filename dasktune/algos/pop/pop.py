@@ -13,7 +13,15 @@ from dasktune.algos.curves.named import checked_predictor
 from dasktune.algos.curves.observed import ObservedCurves, checked_rate
 from dasktune.algos.pop.active import BEHIND, Active, Label
 from dasktune.algos.pop.allocation import Expectation, divide
-from dasktune.algos.pop.goal import Range, goal_of, ranges_in, seconds_in, within_ranges
+from dasktune.algos.pop.goal import (
+    Range,
+    ends_of,
+    goal_of,
+    overlap,
+    ranges_in,
+    seconds_in,
+    within_ranges,
+)
 from dasktune.algos.sampled import ADDED_LATER, Budget, Options, SampledTuner
 from dasktune.algos.state import Readers
 from dasktune.algos.stopping import beyond_bounds
@@ -236,6 +244,14 @@ class POP(SampledTuner):
     def value_bounds(self) -> tuple[float | None, float | None]:
         """The bounds of the metric."""
         return self.options.bounds
+
+    def contradictions(self, metric: str) -> Iterator[str]:
+        """Yield a range of `ends_when` in which the metric never is, by its bounds."""
+        given = self.options.ends_when.get(metric)
+        if given is not None and not overlap(given, self.options.bounds):
+            low, high = ends_of(self.options.bounds)
+            bounds = f"{low:g} to {high:g}"
+            yield f"ends_when: {metric} must reach into the bounds, {bounds}, got {given}"
 
     def begin(self) -> None:
         """Begin without a trial."""

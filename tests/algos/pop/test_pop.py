@@ -497,6 +497,9 @@ def test_shared_stage_has_the_priority_of_its_best_trial() -> None:
         ({"within": 10**400}, "within must be seconds > 0"),
         ({"ends_when": {"reward": (3, 1)}}, "ends_when: reward must be (least, most)"),
         ({"ends_when": {"reward": (math.nan, 1)}}, "ends_when: reward must be"),
+        ({"ends_when": {"reward": (math.inf, None)}}, "with finite values between"),
+        ({"ends_when": {"reward": (None, -math.inf)}}, "with finite values between"),
+        ({"ends_when": {"reward": (-math.inf, math.inf)}}, "with finite values between"),
     ],
 )
 def test_what_cannot_be_is_refused(settings: dict[str, Any], text: str) -> None:
