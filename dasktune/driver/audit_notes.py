@@ -123,11 +123,13 @@ def figures_of(history: History) -> AuditFigures:
 
 def counts_of(history: History) -> AuditCounts:
     """Return the audits of a study's runs so far, as the next run goes on from them."""
-    figures = figures_of(history)
+    figures, audits = figures_of(history), _audits_of(history)
     return AuditCounts(
         resumes=figures.resumes,
         audits=figures.identical + figures.differing,
-        steps=sum(note["steps"] for note in _audits_of(history)),
+        steps=sum(note["steps"] for note in audits),
+        # Notes of older versions have none.
+        seconds=sum(note.get("seconds", 0.0) for note in audits),
     )
 
 

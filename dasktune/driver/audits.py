@@ -34,7 +34,7 @@ from dasktune.graph.audits import (
     stored_on,
 )
 from dasktune.graph.events import RunStage
-from dasktune.graph.view import RunView
+from dasktune.graph.view import RunView, SlotView
 from dasktune.needs import Offer
 from dasktune.worker.job import AuditSpec, StageSpec
 from dasktune.worker.messages import (
@@ -169,7 +169,13 @@ class Audits:
                     self._draw.lost(attempt)
             case StageEnded(attempt=attempt, status="trained" | "stopped"):
                 if message.loaded_at is not None:
-                    self._draw.ended(attempt, message.step, loaded_at=message.loaded_at)
+                    self._draw.ended(
+                        attempt,
+                        message.step,
+                        loaded_at=message.loaded_at,
+                        seconds=message.seconds + message.evaluate_seconds,
+                        start_seconds=message.start_seconds or 0.0,
+                    )
             case StageEnded(attempt=attempt):
                 self._draw.lost(attempt)
             case _:
@@ -261,11 +267,15 @@ class Audits:
         is_last: bool,
     ) -> None:
         trained = self._view.steps_executed - self._steps_before
-        worker = self._next_worker(paused)
-        begun = None if worker is None else self._draw.begin(trained, is_last=is_last)
-        if worker is None or begun is None:
+        slot = self._next_slot(paused)
+        if slot is None:
             return
-        key, audit = begun
+        begun = self._draw.begin(
+            trained, workers=len(self._view.slots), is_idle=not slot.queue, is_last=is_last
+        )
+        if begun is None:
+            return
+        worker, (key, audit) = slot.worker, begun
         self._sent += 1
         name = f"audit-{self._sent}-{key}"
         spec = spec_of(name, audit, self._seed + self._view.plan.seed_of(audit.way.node))
@@ -274,12 +284,12 @@ class Audits:
         future.add_done_callback(lambda _: wake())
         self._running[name] = _Running(key=key, audit=audit, worker=worker, future=future)
 
-    def _next_worker(self, paused: Collection[str]) -> str | None:
-        """Return an idle worker, or one that has little to do; None if all are taken."""
+    def _next_slot(self, paused: Collection[str]) -> SlotView | None:
+        """Return an idle worker's slot, or one that has little to do; None if all are taken."""
         taken = {running.worker for running in self._running.values()} | self._leaving
         taken |= {*paused, *(aside.worker for aside in self._view.aside), *self._view.withheld}
         slots = [slot for worker, slot in self._view.slots.items() if worker not in taken]
-        return min(slots, key=lambda slot: len(slot.queue)).worker if slots else None
+        return min(slots, key=lambda slot: len(slot.queue), default=None)
 
     def _take(self, running: _Running, receipt: AuditEnded | None) -> None:
         """Write down what an audit found.
@@ -293,11 +303,12 @@ class Audits:
         """
         status = "dropped" if receipt is None else receipt.status
         steps = 0 if receipt is None else receipt.steps
+        seconds = 0.0 if receipt is None else receipt.seconds
         is_compared = receipt is not None and receipt.compared > 0
         if status == "identical" and not is_compared:
             status = "missing"  # evicted meanwhile
         has_result = status in ("identical", "differs")
-        self._draw.end(running.key, steps, has_result=has_result)
+        self._draw.end(running.key, steps, has_result=has_result, seconds=seconds)
         way = running.audit.way
         self._dropped += not has_result and status != "incomparable"
         logger.info(
@@ -317,7 +328,8 @@ class Audits:
             resting = {"trials": trials, "after": resumed.start}
         problem = f"{self._trainer} must resume exactly for its trials to be merged"
         try:
-            self._note(AUDITED, run=self._run, audit=status, steps=steps, text=text, **resting)
+            cost = {"steps": steps, "seconds": seconds}
+            self._note(AUDITED, run=self._run, audit=status, text=text, **cost, **resting)
             if text:
                 self._fail(AuditFailure(text=text, steps=steps))
         except StorageError as error:

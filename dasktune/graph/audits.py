@@ -7,13 +7,15 @@ It is a test because the stored states in between were made in another way: eith
 trainer went on in memory where the audit loads, or the study loaded a state where the audit goes
 on in memory.
 
-Which resumes are audited follows from state keys, and never from time: replays and other drivers
-draw the same.
+Which resumes are drawn follows from state keys, and never from time: replays and other drivers draw
+the same. How many of those fit in the budget follows also from measured seconds, since building a
+trainer and loading a state may cost more than the steps. No decision, state or key depends on it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -29,11 +31,21 @@ ALWAYS = 3
 SMALL_STUDY: Step = 1000
 """Trained steps up to which a study has one audit."""
 
-SHARE_OF_STEPS = 0.03
-"""The steps of all audits are at most this share of the trained steps of a larger study."""
+SHARE_OF_STEPS = 0.02
+"""The cost of all audits is at most this share of the trained steps of a larger study.
+
+The cost of an audit is its seconds, in steps of the study. What is not measured in it, such as the
+load of the driver and of the store, comes on top: audits are to cost less than 3% of the time.
+"""
+
+SHARE_OF_BUSY = SHARE_OF_STEPS / 2
+"""The same, while every worker is busy: an audit on an idle one makes no stage wait."""
 
 FIRST_STEPS = int(SMALL_STUDY * SHARE_OF_STEPS)
-"""Most steps of the audit of a small study; and how far audits go beyond the resume.
+"""Most steps of the first audit of a study, as long as nobody knows whether it stays small."""
+
+AUDIT_STEPS: Step = 30
+"""How far audits go beyond the resume; those after the first wait until they may train as many.
 
 A trainer may do something at every so many steps only. So audits go on for some steps, not
 just to the next stored state, which may be a step away.
@@ -119,11 +131,40 @@ class AuditCounts:
         Number of audits that came to a result.
     steps
         Number of steps trained by audits.
+    seconds
+        Seconds of their workers.
     """
 
     resumes: int = 0
     audits: int = 0
     steps: Step = 0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class TrainingTime:
+    """The time that training takes on the workers of a run: sums over its stages."""
+
+    steps: Step = 0
+    seconds: float = 0.0
+    starts: int = 0
+    start_seconds: float = 0.0
+
+    def add(self, *, steps: Step, seconds: float, start_seconds: float) -> None:
+        """Count a stage; `start_seconds` are 0 if its trainer was in memory."""
+        self.steps += steps
+        self.seconds += seconds
+        self.starts += start_seconds > 0
+        self.start_seconds += start_seconds
+
+    def in_steps(self, seconds: float) -> Step:
+        """Return the number of steps that take so long, rounded up; 0 if that is not known."""
+        return math.ceil(seconds * self.steps / self.seconds) if self.seconds else 0
+
+    @property
+    def start(self) -> Step:
+        """The cost of a trainer that is built and loaded, in steps."""
+        return self.in_steps(self.start_seconds / self.starts) if self.starts else 0
 
 
 def audit_problems(audit: object) -> Iterator[str]:
@@ -157,7 +198,16 @@ def is_drawn(key: str, share: float, earlier: int) -> bool:
     return int.from_bytes(digest) < share * 2**48
 
 
-def steps_allowed(*, trained: Step, spent: Step, audits: int) -> Step:
+def steps_allowed(
+    *,
+    trained: Step,
+    spent: Step,
+    audits: int,
+    overhead: Step = 0,
+    workers: int = 1,
+    is_idle: bool = True,
+    is_last: bool = False,
+) -> Step:
     """Return how many steps the next audit may train.
 
     Parameters
@@ -165,19 +215,32 @@ def steps_allowed(*, trained: Step, spent: Step, audits: int) -> Step:
     trained
         Steps that the study has trained.
     spent
-        Steps of its audits so far, those under way included.
+        Cost of its audits so far in steps, those under way included.
     audits
         Number of audits with a result or under way. A study of up to `SMALL_STUDY` steps has one.
+    overhead
+        Cost of an audit beside its steps, in steps.
+    workers
+        Number of workers. A run waits at its end for the audit under way, so none takes longer
+        than its share of the time that all of them together have trained.
+    is_idle
+        Whether it makes no stage wait.
+    is_last
+        Whether no more will be trained.
     """
-    if audits and trained <= SMALL_STUDY:
-        return 0
-    return max(0, max(FIRST_STEPS, int(SHARE_OF_STEPS * trained)) - spent)
+    total = int((SHARE_OF_STEPS if is_idle else SHARE_OF_BUSY) * trained) - spent
+    allowed = min(total, int(SHARE_OF_STEPS * trained / max(1, workers))) - overhead
+    is_small = trained <= SMALL_STUDY
+    if not audits:
+        first = AUDIT_STEPS if is_last and is_small else FIRST_STEPS
+        return max(0, allowed, first - spent)
+    return 0 if is_small or allowed < AUDIT_STEPS else allowed
 
 
 def audit_of(resumed: Stretch, beside: Stretch | None, allowed: Step) -> Audit | None:
     """Return the audit of a resumed stage that goes furthest within what is allowed, or None.
 
-    It goes on for `FIRST_STEPS` steps after the step of the resume, as far as they are trained
+    It goes on for `AUDIT_STEPS` steps after the step of the resume, as far as they are trained
     already. Of two that go as far, the shorter one is taken. One that has more steps than
     allowed is cut, unless it would be too short to show much.
 
@@ -202,7 +265,7 @@ def audit_of(resumed: Stretch, beside: Stretch | None, allowed: Step) -> Audit |
 
 def _lengthened(resumed: Stretch, way: Stretch, *, allowed: Step) -> Audit | None:
     """Return the audit of a way, lengthened along what is trained already and cut to `allowed`."""
-    end = resumed.start + FIRST_STEPS
+    end = resumed.start + AUDIT_STEPS
     node = _trained_below(way.node, end)
     stop = _last_known(node, resumed.start, end)
     if stop is None:
@@ -319,6 +382,7 @@ class AuditDraw:
         self.counts = counts or AuditCounts()
         self._share = share
         self._trained = trained
+        self._time = TrainingTime()
         self._open: dict[str, _OpenStage] = {}
         self._in_memory: dict[str, _WentOn] = {}
         """By key of the state at its start: the shortest steps trained in memory from there."""
@@ -355,7 +419,15 @@ class AuditDraw:
             stage.saved.append(step)
             self._follow(attempt, stage)
 
-    def ended(self, attempt: str, step: Step, *, loaded_at: Step) -> None:
+    def ended(
+        self,
+        attempt: str,
+        step: Step,
+        *,
+        loaded_at: Step,
+        seconds: float = 0.0,
+        start_seconds: float = 0.0,
+    ) -> None:
         """Note the end of a stage.
 
         Parameters
@@ -365,9 +437,13 @@ class AuditDraw:
         loaded_at
             The step at which its trainer was built or loaded: earlier than its start if it began
             with a trainer in memory instead of a stored state.
+        seconds, start_seconds
+            Time spent in training and evaluation, and until the trainer was built and loaded.
         """
         stage, self._has_news = self._open.get(attempt), True
         if stage is not None:
+            steps = step - stage.start
+            self._time.add(steps=steps, seconds=seconds, start_seconds=start_seconds)
             stage.loaded_at, stage.end = loaded_at, step
             self._follow(attempt, stage)
 
@@ -383,7 +459,9 @@ class AuditDraw:
         if len(self._open) > 2 * len(under_way) + MOST_OPEN:
             self._open = {name: each for name, each in self._open.items() if name in under_way}
 
-    def begin(self, trained: Step, *, is_last: bool = False) -> tuple[str, Audit] | None:
+    def begin(
+        self, trained: Step, *, workers: int = 1, is_idle: bool = True, is_last: bool = False
+    ) -> tuple[str, Audit] | None:
         """Return the name of the next audit within the budget, and the audit; or None.
 
         The one that goes furthest beyond its resume is taken, of several the shortest. One that
@@ -393,18 +471,23 @@ class AuditDraw:
         ----------
         trained
             Steps that this run has trained so far.
-        is_last
-            Whether no more will be trained.
+        workers, is_idle, is_last
+            See `steps_allowed`.
         """
         trained += self._trained
         has_news = self._has_news or is_last or trained > self._looked_at
         if not self._waiting or not has_news:
             return None
         self._has_news, self._looked_at = False, trained
-        under_way = sum(audit.way.steps for audit in self._under_way.values())
-        spent = self.counts.steps + under_way
-        audits = self.counts.audits + len(self._under_way)
-        allowed = steps_allowed(trained=trained, spent=spent, audits=audits)
+        allowed = steps_allowed(
+            trained=trained,
+            spent=self._spent,
+            audits=self.counts.audits + len(self._under_way),
+            overhead=self._overhead,
+            workers=workers,
+            is_idle=is_idle,
+            is_last=is_last,
+        )
         if not allowed:
             return None
         least = 0 if is_last or trained > SMALL_STUDY else ENOUGH_STEPS
@@ -423,7 +506,23 @@ class AuditDraw:
         self._under_way[key] = audit
         return key, audit
 
-    def end(self, key: str, steps: Step, *, has_result: bool) -> None:
+    @property
+    def _overhead(self) -> Step:
+        """Cost of an audit beside its steps, in steps.
+
+        It builds and loads a trainer. So does the next stage of its worker: the trainer that this
+        had in memory is gone.
+        """
+        return 2 * self._time.start
+
+    @property
+    def _spent(self) -> Step:
+        """Cost of all audits in steps; of those under way, as expected."""
+        under_way = (audit.way.steps + self._overhead for audit in self._under_way.values())
+        counts = self.counts
+        return max(counts.steps, self._time.in_steps(counts.seconds)) + sum(under_way)
+
+    def end(self, key: str, steps: Step, *, has_result: bool, seconds: float = 0.0) -> None:
         """Note the end of an audit.
 
         Parameters
@@ -434,14 +533,17 @@ class AuditDraw:
             Steps that it trained.
         has_result
             Whether it compared all that it was to compare; otherwise it was dropped.
+        seconds
+            Time that it took its worker.
         """
         self._has_news = True
         if self._under_way.pop(key, None) is not None:
             counts = self.counts
-            self.counts = AuditCounts(
-                resumes=counts.resumes,
+            self.counts = replace(
+                counts,
                 audits=counts.audits + has_result,
                 steps=counts.steps + steps,
+                seconds=counts.seconds + seconds,
             )
 
     def _audit_of(self, resumed: Stretch, allowed: Step) -> Audit | None:
@@ -454,7 +556,7 @@ class AuditDraw:
 
     def _beside(self, resumed: Stretch) -> Stretch | None:
         """Return the steps that another trainer went on from the same state, all in memory."""
-        end = resumed.start + FIRST_STEPS
+        end = resumed.start + AUDIT_STEPS
         went_on = self._in_memory.get(resumed.node.key_at(resumed.start))
         if went_on is None:
             return None
@@ -488,8 +590,8 @@ class AuditDraw:
             del self._in_memory[next(iter(self._in_memory))]
 
     def _resumed(self, stretch: Stretch) -> None:
-        earlier, counts = self.counts.resumes, self.counts
-        self.counts = AuditCounts(resumes=earlier + 1, audits=counts.audits, steps=counts.steps)
+        earlier = self.counts.resumes
+        self.counts = replace(self.counts, resumes=earlier + 1)
         key = stretch.node.key_at(stretch.stop)
         if is_drawn(key, self._share, earlier) and len(self._waiting) < MOST_WAITING:
             self._waiting[key] = stretch

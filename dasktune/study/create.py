@@ -118,7 +118,7 @@ def create_study(
     audit
         Share (0 to 1) of the stages that are audited, of those that resume from a stored state.
         An audit trains some steps again, and compares: does resuming give what going on gives?
-        The first three are audited in any case, unless the share is 0. Audits take at most 3%
+        The first three are audited in any case, unless the share is 0. Audits cost at most 2%
         of the steps of a study of more than 1,000 steps; a smaller one has one audit of at most 30
         steps.
     weight

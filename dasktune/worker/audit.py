@@ -12,6 +12,7 @@ with the one that trained.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -96,6 +97,8 @@ class AuditRun:
         self._harmless = tuple(getattr(job.trainer_class, "harmless_differences", ()))
         self._end_step = spec.stage.start
         self._steps, self._compared = 0, 0
+        self.start_seconds = 0.0
+        """Time until the trainer was built and loaded."""
         self._first = _Way()
         self._of_metrics: list[Difference] = []
         self._of_state: list[Difference] = []
@@ -111,11 +114,12 @@ class AuditRun:
             return self.dropped()
 
     def _trained(self) -> AuditEnded:
-        stage = self._spec.stage
+        stage, began = self._spec.stage, time.monotonic()
         try:
             run = self._begun(stage.start, stage.key)
         except CorruptCheckpointError:
             return self._end("missing")
+        self.start_seconds = time.monotonic() - began
         while run.step < stage.stop and not self._of_state:
             self._advance(run)
             self._end_step = run.step

@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -252,12 +252,15 @@ class StageHost:
             on_step=partial(self._note_step, True),
             on_wait=partial(self._note_step, False),
         )
-        self._warm = None
+        was_warm, self._warm = self._warm is not None, None
+        began = time.monotonic()
         receipt = self._carry_out(audit, name)
         if receipt is None:
             with self._lock:
                 self._forget(name)
-        return audit.dropped() if receipt is None else receipt
+            return audit.dropped()
+        seconds = time.monotonic() - began
+        return replace(receipt, seconds=seconds + audit.start_seconds * was_warm)
 
     def _note_step(self, has_begun: bool) -> None:
         self.step_began = time.monotonic() if has_begun else None

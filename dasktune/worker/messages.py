@@ -207,6 +207,8 @@ class AuditEnded:
         The name of the audit, and where and how it ended.
     steps
         Number of steps that it trained, those of both ways included.
+    seconds
+        Time that it took its worker, with that of loading anew the trainer that was in memory.
     compared
         Number of steps whose metrics or states were compared.
     differences
@@ -219,6 +221,7 @@ class AuditEnded:
     step: Step
     status: AuditStatus
     steps: int = 0
+    seconds: float = 0.0
     compared: int = 0
     differences: tuple[tuple[str, str], ...] = ()
     message: str = ""

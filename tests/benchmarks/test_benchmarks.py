@@ -76,6 +76,8 @@ def test_audits_are_in_the_runs_that_have_them(tmp_path: Path) -> None:
     assert figures["audits"]["value"] == 1, "a small study has one"
     assert 0 < figures["steps of audits over trained steps"]["value"] < 1
     assert figures["CPU time of workers with audits over that without"]["value"] > 0
+    counted = figures["CPU time of audits over that of stages, counted in the workers"]
+    assert 0 < counted["value"] < 1
 
 
 @pytest.mark.cluster

@@ -10,14 +10,17 @@ from hypothesis import strategies as st
 
 from dasktune.graph.audits import (
     ALWAYS,
+    AUDIT_STEPS,
     FIRST_STEPS,
     MOST_WAITING,
+    SHARE_OF_BUSY,
     SHARE_OF_STEPS,
     SMALL_STUDY,
     Audit,
     AuditCounts,
     AuditDraw,
     Stretch,
+    TrainingTime,
     audit_of,
     audit_problems,
     is_drawn,
@@ -80,15 +83,47 @@ def test_audit_problems_name_what_is_no_share(share: object) -> None:
     assert list(audit_problems(share)) == [f"audit must be a number from 0 to 1, got {share!r}"]
 
 
-@given(trained=STEPS, spent=STEPS, audits=st.integers(0, 100))
-def test_steps_allowed_stay_in_the_budget(trained: int, spent: int, audits: int) -> None:
-    allowed = steps_allowed(trained=trained, spent=spent, audits=audits)
+@given(
+    trained=STEPS,
+    spent=STEPS,
+    audits=st.integers(0, 100),
+    overhead=st.integers(0, 1000),
+    workers=st.integers(0, 100),
+    is_idle=st.booleans(),
+    is_last=st.booleans(),
+)
+def test_steps_allowed_stay_in_the_budget(
+    trained: int, spent: int, audits: int, overhead: int, workers: int, **when: bool
+) -> None:
+    allowed = steps_allowed(
+        trained=trained, spent=spent, audits=audits, overhead=overhead, workers=workers, **when
+    )
     assert allowed >= 0
-    if trained > SMALL_STUDY and allowed:
-        assert spent + allowed <= SHARE_OF_STEPS * trained
-    if trained <= SMALL_STUDY:
-        assert spent + allowed <= max(spent, FIRST_STEPS)
-        assert not (audits and allowed)
+    share = SHARE_OF_STEPS if when["is_idle"] else SHARE_OF_BUSY
+    if audits and allowed:
+        assert trained > SMALL_STUDY
+        assert allowed >= AUDIT_STEPS
+        assert spent + overhead + allowed <= share * trained
+        assert overhead + allowed <= SHARE_OF_STEPS * trained / max(1, workers)
+    elif allowed:
+        small = AUDIT_STEPS if when["is_last"] and trained <= SMALL_STUDY else FIRST_STEPS
+        assert spent + allowed <= max(small, share * trained - overhead)
+
+
+def test_first_audit_is_longer_once_the_study_is_known_small() -> None:
+    assert steps_allowed(trained=1000, spent=0, audits=0) == FIRST_STEPS
+    assert steps_allowed(trained=1000, spent=0, audits=0, is_last=True) == AUDIT_STEPS
+    assert steps_allowed(trained=1001, spent=0, audits=0, is_last=True) == FIRST_STEPS
+    assert steps_allowed(trained=5000, spent=0, audits=0, overhead=20) == 80
+
+
+def test_time_is_unknown_before_a_stage_has_ended() -> None:
+    taken = TrainingTime()
+    assert (taken.in_steps(5.0), taken.start) == (0, 0)
+    taken.add(steps=100, seconds=2.0, start_seconds=0.0)
+    assert (taken.in_steps(0.05), taken.start) == (3, 0)
+    taken.add(steps=100, seconds=2.0, start_seconds=0.5)
+    assert taken.start == 25, "the mean of those that were not in memory"
 
 
 @given(data=st.data())
@@ -109,7 +144,7 @@ def test_audits_of_a_study_stay_in_the_budget(data: st.DataObject) -> None:
             steps = data.draw(st.integers(0, audit.way.steps))
             spent += steps
             draw.end(key, steps, has_result=data.draw(st.booleans()))
-            assert spent <= max(FIRST_STEPS, SHARE_OF_STEPS * trained)
+            assert spent <= max(AUDIT_STEPS, SHARE_OF_STEPS * trained)
 
 
 class CountedStates(dict[Step, None]):
@@ -185,10 +220,10 @@ def test_audit_that_is_too_long_is_cut_to_what_is_allowed() -> None:
     assert audit_of(resumed, None, FIRST_STEPS - 1) is None
     audit = audit_of(resumed, None, FIRST_STEPS)
     assert audit is not None
-    assert (audit.way.start, audit.way.stop, audit.beyond) == (90, 90 + FIRST_STEPS, 20)
+    assert (audit.way.start, audit.way.stop, audit.beyond) == (90, 90 + FIRST_STEPS, 10)
     audit = audit_of(resumed, None, 1000)
     assert audit is not None
-    assert (audit.way.start, audit.beyond, audit.is_whole) == (90, FIRST_STEPS, True)
+    assert (audit.way.start, audit.beyond, audit.is_whole) == (90, AUDIT_STEPS, True)
 
 
 def test_audit_goes_on_along_what_is_trained() -> None:
@@ -220,10 +255,10 @@ def test_audit_that_cannot_pass_the_resume_is_left_out() -> None:
 def test_audit_ends_where_there_is_something_to_compare() -> None:
     plan = planned(10, steps=100)
     leaf = learn(plan, 1, 10, 100, measured=False)
-    plan.learn(leaf, 24, metrics={"loss": 0.5})
+    plan.learn(leaf, 18, metrics={"loss": 0.5})
     audit = audit_of(Stretch(node=leaf, start=10, stop=100), None, FIRST_STEPS)
     assert audit is not None
-    assert (audit.way.start, audit.way.stop) == (0, 24)
+    assert (audit.way.start, audit.way.stop) == (0, 18)
     plan = planned(10, steps=100)
     leaf = learn(plan, 1, 10, 100, measured=False)
     assert audit_of(Stretch(node=leaf, start=10, stop=100), None, FIRST_STEPS) is None
@@ -329,6 +364,54 @@ def test_draw_gives_a_small_study_one_audit() -> None:
     assert draw.begin(SMALL_STUDY) is None
     assert draw.begin(20 * SMALL_STUDY) is not None
     assert draw.counts == AuditCounts(resumes=2, audits=1, steps=begun[1].way.steps)
+
+
+def drawn(*, start_seconds: float) -> tuple[AuditDraw, tuple[str, Audit]]:
+    """Return a draw of several resumes in a study of 0.1 s a step, and its first audit."""
+    draw, plan = AuditDraw(1.0), planned(10, 12, 14)
+    for trial in (1, 2, 3):
+        leaf = learn(plan, trial, plan.paths[trial].leaf.start, 20)
+        steps = leaf.stop - leaf.start
+        draw.launched(f"{trial}", leaf, leaf.start)
+        draw.ended(
+            *(f"{trial}", leaf.stop),
+            loaded_at=leaf.start,
+            seconds=0.1 * steps,
+            start_seconds=start_seconds,
+        )
+        draw.saved(f"{trial}", leaf.stop)
+    begun = draw.begin(50)
+    assert begun is not None, "the first is done whatever it costs"
+    return draw, begun
+
+
+def test_draw_counts_what_starting_a_trainer_costs() -> None:
+    """A start takes 10 steps: the audit has one, and the stage after it."""
+    draw, (key, audit) = drawn(start_seconds=1.0)
+    steps = audit.way.steps
+    enough = 50 * (steps + 20 + AUDIT_STEPS + 20)
+    assert draw.begin(enough - 1) is None, "one is under way, the next would cost as much"
+    draw.end(key, steps, has_result=True, seconds=0.1 * steps + 3.0)
+    assert draw.counts.seconds == pytest.approx(0.1 * steps + 3.0)
+    enough = 50 * (steps + 30 + AUDIT_STEPS + 20 + 1)  # one for a rounded figure
+    assert draw.begin(enough - 101) is None, "it cost 30 steps more than it trained"
+    assert draw.begin(enough) is not None
+
+
+def test_draw_begins_fewer_audits_while_all_are_busy() -> None:
+    draw, (key, audit) = drawn(start_seconds=0.0)
+    draw.end(key, audit.way.steps, has_result=True)
+    enough = 50 * (audit.way.steps + AUDIT_STEPS)
+    assert draw.begin(enough, is_idle=False) is None
+    assert draw.begin(2 * enough, is_idle=False) is not None
+
+
+def test_draw_begins_no_audit_that_many_workers_would_wait_for() -> None:
+    draw, (key, audit) = drawn(start_seconds=0.0)
+    draw.end(key, audit.way.steps, has_result=True)
+    enough = 50 * (audit.way.steps + AUDIT_STEPS)
+    assert draw.begin(enough, workers=8) is None
+    assert draw.begin(8 * enough, workers=8) is not None
 
 
 def test_draw_waits_for_the_end_with_an_audit_that_is_short() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -100,6 +102,20 @@ class Watched(Adding):
         self.began.append(self.host.step_began)
 
 
+class Costly(Adding):
+    """Takes 5 seconds to build, and 1 second a step, on a clock of its own."""
+
+    now: ClassVar[list[float]] = [0.0]
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        super().build(hp)
+        self.now[0] += 5.0
+
+    def train(self) -> None:
+        super().train()
+        self.now[0] += 1.0
+
+
 class Raising(Adding):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         raise RuntimeError("no such file")
@@ -182,10 +198,25 @@ def test_audit_of_an_exact_trainer_is_identical(workers: Any) -> None:
     worker.train(0, 8, 4)
     sent, keys = len(worker.sent), set(worker.host.store.keys())
     receipt = worker.audit(4, 8, 8)
-    assert receipt == AuditEnded(audit="audit", step=8, status="identical", steps=4, compared=5)
+    assert receipt.seconds > 0
+    assert replace(receipt, seconds=0.0) == AuditEnded(
+        audit="audit", step=8, status="identical", steps=4, compared=5
+    )
     assert len(worker.sent) == sent, "nothing is said"
     assert set(worker.host.store.keys()) == keys, "nothing is saved"
     assert worker.audit(0, 8, 4, 8, name="from the beginning").status == "identical"
+
+
+def test_audit_counts_the_trainer_that_is_gone(
+    workers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(**{**vars(time), "monotonic": lambda: Costly.now[0]})
+    for module in ("host", "audit"):
+        monkeypatch.setattr(f"dasktune.worker.{module}.time", clock)
+    worker = workers(Costly)
+    worker.train(0, 8, 4)
+    assert worker.audit(4, 8, 8).seconds == (5 + 4) + 5, "a stage has to load it anew"
+    assert worker.audit(4, 8, 8, name="another").seconds == 5 + 4, "none was in memory"
 
 
 def test_audit_names_what_differs(workers: Any) -> None:
