@@ -15,6 +15,13 @@ EQUIVALENT = {
     "dasktune/graph/frontier.py Frontier.move: 1 -> (2) (2)": (
         "A version is only compared with the one that was seen: any other number is newer."
     ),
+    "dasktune/graph/audits.py AuditDraw.begin: not allowed -> False": (
+        "No audit fits into 0 steps."
+    ),
+    "dasktune/storage/tensors.py checksums: sum(map(len, contents)) < _MANY_BYTES -> "
+    "(sum(map(len, contents)) >= _MANY_BYTES)": (
+        "One thread or several compute the same checksums."
+    ),
     "dasktune/storage/files/failures.py _status_of: 100 -> (101)": (
         "Callers ask for 401, 403 and those that pass; status 100 is as little one of them as 0."
     ),

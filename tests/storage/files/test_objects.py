@@ -10,6 +10,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import fsspec
 import numpy as np
@@ -20,7 +21,7 @@ from dasktune.errors import ConfigurationError, StorageError
 from dasktune.storage.checkpoints import CHECK_PATIENCE, CheckpointStore
 from dasktune.storage.codec import encode
 from dasktune.storage.files.local import LocalFiles
-from dasktune.storage.files.objects import ObjectFiles, open_files
+from dasktune.storage.files.objects import ObjectFiles, _modified, _options, open_files
 from dasktune.storage.files.retry import Patience
 from tests.holding import PATIENCE
 from tests.storage.conftest import SERVERS
@@ -636,6 +637,29 @@ def test_user_configuration_of_s3_comes_first(monkeypatch):
     assert system.config_kwargs["read_timeout"] == 99
     assert system.config_kwargs["connect_timeout"] == 5
     assert system.max_concurrency == 7
+
+
+def test_only_s3_gets_options(monkeypatch):
+    monkeypatch.setattr(fsspec.config, "conf", {"s3": {"anon": True}, "gs": {"token": "anon"}})
+    assert _options("gs") == _options("abfs") == {}
+    for protocol in ("s3", "s3a"):
+        options = _options(protocol)
+        assert (options["anon"], options["max_concurrency"]) == (True, 1)
+        assert options["config_kwargs"]["retries"]["total_max_attempts"] == 1
+
+
+@pytest.mark.parametrize(
+    ("item", "modified"),
+    [
+        ({"LastModified": datetime.fromtimestamp(5.5, UTC), "mtime": 7.0}, 5.5),
+        ({"LastModified": None, "mtime": 7}, 7.0),
+        ({"updated": "yesterday", "last_modified": datetime.fromtimestamp(8, UTC)}, 8.0),
+        ({"created": 9.0}, 9.0),
+        ({"name": "x"}, 0.0),
+    ],
+)
+def test_time_of_a_file_is_found_under_each_name(item, modified):
+    assert _modified(item) == modified
 
 
 class Gateway(fsspec.AbstractFileSystem):
