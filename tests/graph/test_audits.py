@@ -12,6 +12,7 @@ from dasktune.graph.audits import (
     ALWAYS,
     AUDIT_STEPS,
     FIRST_STEPS,
+    MOST_OPEN,
     MOST_WAITING,
     SHARE_OF_BUSY,
     SHARE_OF_STEPS,
@@ -29,6 +30,7 @@ from dasktune.graph.audits import (
     resting_on,
     splits_of,
     steps_allowed,
+    steps_to_make_sure,
     stored_before,
     stored_on,
 )
@@ -466,3 +468,111 @@ def test_draw_keeps_few_that_wait_for_the_budget() -> None:
         draw.saved(f"{trial}", leaf.stop)
     assert draw.counts.resumes > MOST_WAITING
     assert draw.waiting == MOST_WAITING
+
+
+@pytest.mark.parametrize(
+    ("trained", "spent", "audits", "allowed"),
+    [
+        (0, 0, 0, FIRST_STEPS),
+        (SMALL_STUDY, 0, 0, FIRST_STEPS),
+        (SMALL_STUDY, 0, 1, 0),
+        (SMALL_STUDY + 1, 0, 1, FIRST_STEPS),
+        (SMALL_STUDY + 1, FIRST_STEPS - 1, 1, 1),
+        (10_000, 40, 5, 260),
+        (10_000, 301, 5, 0),
+    ],
+)
+def test_steps_allowed_grow_with_the_study(
+    trained: int, spent: int, audits: int, allowed: int
+) -> None:
+    assert steps_allowed(trained=trained, spent=spent, audits=audits) == allowed
+
+
+@pytest.mark.parametrize(("trained", "most"), [(0, 1000), (33_333, 1000), (100_000, 3000)])
+def test_steps_to_make_sure_grow_with_the_study(trained: int, most: int) -> None:
+    assert steps_to_make_sure(trained) == most
+
+
+def test_origins_may_be_as_far_as_the_steps_allow() -> None:
+    plan = planned(10)
+    leaf = learn(plan, 1, 4, 10, 20)
+    way = Stretch(node=leaf, start=10, stop=20)
+    assert origins_of(way, 4, 16) == [4], "16 steps to the end"
+    assert origins_of(way, 4, 15) == [10], "one step too far"
+    assert origins_of(way, None, 16) == [10, 4]
+    assert origins_of(way, None, 20) == [10, 4, 0]
+
+
+def test_steps_of_a_way_are_those_behind_its_start() -> None:
+    plan = planned(10)
+    leaf = learn(plan, 1, 4, 10, 20)
+    assert stored_on(Stretch(node=leaf, start=4, stop=20)) == [10, 20]
+    assert measured_on(Stretch(node=leaf, start=8, stop=12)) == [9, 10, 11, 12]
+    assert (stored_before(leaf, 5), stored_before(leaf, 11)) == (4, 10)
+
+
+def test_first_of_equal_stretches_in_memory_stays() -> None:
+    draw, plan = AuditDraw(1.0), planned(10, 15)
+    trunk = learn(plan, 0, 3, 5, 10, 20)
+    for attempt, start in (("a", 3), ("b", 5)):
+        draw.launched(attempt, trunk, start)
+        draw.ended(attempt, 20, loaded_at=start)
+        for step in (10, 20):
+            draw.saved(attempt, step)
+    run_through(draw, plan, trial=1, warm=False)
+    begun = [draw.begin(40, is_last=True)]
+    while begun[-1] is not None:
+        draw.end(begun[-1][0], 1, has_result=False)
+        begun.append(draw.begin(40, is_last=True))
+    audits = [each[1] for each in begun if each is not None]
+    assert {audit.origins for audit in audits if audit.way.start == 10} == {(3,)}
+
+
+def test_stage_from_step_0_is_no_resume() -> None:
+    draw, plan = AuditDraw(1.0), planned(10)
+    trunk = learn(plan, 0, 10, 20)
+    draw.launched("0", trunk, 0)
+    draw.saved("0", 10)
+    draw.saved("0", 10)
+    draw.ended("0", 20, loaded_at=0)
+    assert (draw.counts.resumes, draw.remembered) == (0, 1)
+    draw.saved("0", 20)
+    draw.saved("unknown", 20)
+    draw.ended("unknown", 20, loaded_at=0)
+    assert (draw.counts.resumes, draw.remembered) == (0, 1), "one stretch, and no open stage"
+
+
+def test_draw_is_first_until_it_has_had_some() -> None:
+    draw, plan = AuditDraw(1.0), planned(10, 12, 14, 16)
+    for trial in range(1, 5):
+        run_through(draw, plan, trial=trial, warm=False)
+    firsts, begun = [draw.is_first], draw.begin(20 * SMALL_STUDY, is_last=True)
+    while begun is not None:
+        firsts.append(draw.is_first)
+        draw.end(begun[0], 1, has_result=True)
+        firsts.append(draw.is_first)
+        begun = draw.begin(20 * SMALL_STUDY, is_last=True)
+    assert firsts == [True] * 5 + [False] * 4
+    assert AuditDraw(1.0, counts=AuditCounts(audits=ALWAYS)).is_first is False
+
+
+@pytest.mark.parametrize(("more", "left"), [(0, MOST_OPEN + 4), (1, 2)])
+def test_draw_forgets_many_stages_that_are_over(more: int, left: int) -> None:
+    draw, plan = AuditDraw(1.0), planned(10)
+    leaf = plan.paths[1].leaf
+    for number in range(MOST_OPEN + 4 + more):
+        draw.launched(f"{number}", leaf, 10)
+    draw.keep(["0", "1"])
+    assert draw.remembered == left
+
+
+def test_draw_waits_for_news_or_steps() -> None:
+    draw, plan = AuditDraw(1.0), planned(15)
+    run_through(draw, plan, trial=1, warm=False)
+    assert draw.begin(SMALL_STUDY) is None, "it is short, and the study small"
+    learn(plan, 1, 4, 20)
+    assert draw.begin(SMALL_STUDY) is None, "nothing is new"
+    assert draw.begin(SMALL_STUDY + 1) is not None
+    earlier = AuditDraw(1.0, trained=SMALL_STUDY)
+    run_through(earlier, plan, trial=1, warm=False)
+    assert earlier.begin(1) is not None, "steps of earlier runs count"

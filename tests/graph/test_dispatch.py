@@ -436,18 +436,24 @@ def test_lost_stage_runs_alone_until_it_is_durable() -> None:
     assert blamed.losses == 0, "the next stage has its own count"
 
 
-def test_divided_edge_keeps_losses_on_the_part_that_had_them() -> None:
+@pytest.mark.parametrize(
+    ("lost_at", "losses"), [(2, [(1, 2), (0, -1)]), (3, [(0, -1), (1, 3)]), (6, [(0, -1), (1, 6)])]
+)
+def test_divided_edge_keeps_losses_on_the_part_that_had_them(
+    lost_at: Step, losses: list[tuple[int, Step]]
+) -> None:
     table = Table()
     table.trial(Constant(0.5), 9)
     table.extend(0, 9)
     table.join("w0")
     table.started(0)
-    table.progress(0, 6)
+    table.progress(0, lost_at)
     table.tell(WorkerLost(worker="w0"))
     table.trial(Constant(0.5), 3)
     top, bottom = table.dispatcher.plan.nodes_of(0)[:2]
     works = [table.dispatcher.frontier.work(node) for node in (top, bottom)]
-    assert [work.losses for work in works] == [0, 1]
+    assert [(work.losses, work.lost_at) for work in works] == losses
+    assert [work.trained for work in works] == [min(lost_at, 3), max(lost_at, 3)]
 
 
 def test_a_stage_that_was_not_seen_to_start_is_not_blamed() -> None:
