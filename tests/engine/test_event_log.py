@@ -163,7 +163,8 @@ def test_seconds_are_those_of_the_record() -> None:
 
 def test_prediction_of_none_is_none() -> None:
     assert prediction_of({"prediction": None}) is None
-    prediction = Prediction(after=2, steps=(4,), scores=(tuple(map(float, range(15))),), deviations=(0.1,))
+    scores = tuple(map(float, range(15)))
+    prediction = Prediction(after=2, steps=(4,), scores=(scores,), deviations=(0.1,))
     assert prediction_of({"prediction": prediction.to_json()}) == prediction
 
 

@@ -18,6 +18,11 @@ EQUIVALENT = {
     "dasktune/graph/audits.py AuditDraw.begin: not allowed -> False": (
         "No audit fits into 0 steps."
     ),
+    "dasktune/storage/database/database.py Database.next_event: 0 -> (-1) (2)": (
+        "The only column is also the last."
+    ),
+    "dasktune/storage/database/database.py Database.touch_checkpoints: table.c.used < when -> "
+    "(table.c.used <= when)": "An equal time is written over itself.",
     "dasktune/storage/tensors.py checksums: sum(map(len, contents)) < _MANY_BYTES -> "
     "(sum(map(len, contents)) >= _MANY_BYTES)": (
         "One thread or several compute the same checksums."

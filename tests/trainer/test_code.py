@@ -343,3 +343,26 @@ def test_dumps_by_value_bears_imports_meanwhile():
             del sys.modules[name]
     assert names
     assert payload
+
+
+def test_only_loaded_modules_that_are_not_installed_travel_by_value(monkeypatch):
+    made, alias = ModuleType("made_for_this_test"), ModuleType("another_name")
+    known = ModuleType("known_for_this_test")
+    for name, module in (
+        ("made_for_this_test", made),
+        ("alias_for_this_test", alias),
+        ("known_for_this_test", known),
+        ("lazy_for_this_test", object()),
+    ):
+        monkeypatch.setitem(sys.modules, name, module)
+    before = set(cloudpickle.list_registry_pickle_by_value())
+    cloudpickle.register_pickle_by_value(known)
+    try:
+        with code_module._travelling_by_value():
+            during = cloudpickle.list_registry_pickle_by_value()
+        assert {"made_for_this_test", "known_for_this_test", __name__} <= during
+        assert not {"another_name", "alias_for_this_test", "lazy_for_this_test"} & during
+        assert not {"numpy", "json", "dasktune"} & during
+        assert cloudpickle.list_registry_pickle_by_value() == before | {"known_for_this_test"}
+    finally:
+        cloudpickle.unregister_pickle_by_value(known)

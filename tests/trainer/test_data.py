@@ -167,6 +167,38 @@ def test_data_sets_are_stacked_by_part():
     assert batch["label"] == ["n0", "n1", "n2"]
 
 
+class Pairs(Squares):
+    """Samples of many kinds."""
+
+    def __getitem__(self, index):
+        if index >= self.length:
+            raise IndexError(index)
+        return np.float32(index), index, torch.tensor([index]), [index], 1j * index, index > 1
+
+
+def test_samples_of_many_kinds_are_stacked_by_part():
+    batch = ResumableLoader(Pairs(4), 3, seed=0, shuffle=False).next_batch()
+    numbers, integers, tensors, lists, complexes, truths = batch
+    assert isinstance(batch, tuple)
+    assert (numbers.dtype, numbers.tolist()) == (np.float32, [0, 1, 2])
+    assert (integers.tolist(), complexes.tolist()) == ([0, 1, 2], [0, 1j, 2j])
+    assert torch.equal(tensors, torch.tensor([[0], [1], [2]]))
+    assert (lists, truths.tolist()) == ([[0], [1], [2]], [False, False, True])
+
+
+def test_arrays_with_a_transform_are_given_by_sample():
+    x, y = np.arange(6), np.arange(6) * 10
+
+    def joined(sample, generator):
+        return sample[0] + sample[1]
+
+    loader = ResumableLoader((x, y), 3, seed=0, shuffle=False, transform=joined)
+    assert loader.next_batch().tolist() == [0, 11, 22]
+    (alone,) = ResumableLoader((x,), 3, seed=0, shuffle=False).next_batch()
+    assert alone.tolist() == [0, 1, 2]
+    assert ResumableLoader(x, 3, seed=0, shuffle=False).next_batch().tolist() == [0, 1, 2]
+
+
 def test_a_failing_sample_fails_its_batch_and_not_the_position():
     def picky(sample, generator):
         if sample == 2:

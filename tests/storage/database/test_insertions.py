@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dasktune.errors import CorruptRecordError
+from dasktune.storage.database.columns import Encoded, ExactFloat, JsonText, MetricsText
 from dasktune.storage.database.insertions import insertions
 from dasktune.storage.database.schema import MetricRow
 from dasktune.storage.metrics import metrics_to_text
@@ -37,3 +39,36 @@ def test_values_of_rows_are_those_of_each_in_order() -> None:
     rows = _rows(3)
     values_of = insertions("sqlite")["metrics"].values
     assert values_of(rows) == [("k0", "r", 0, '{"loss":0.5}', 0.25), *values_of(rows[1:])]
+
+
+@pytest.mark.parametrize("kind", [JsonText(), MetricsText()])
+def test_text_of_one_value_is_that_of_many(kind: JsonText) -> None:
+    values = [{"loss": 0.5}, {"loss": float("inf")}]
+    texts = [kind.process_bind_param(value, None) for value in values]
+    assert texts == kind.texts_of(values)
+    assert [kind.process_result_value(text, None) for text in texts] == values
+    assert kind.values_of(texts) == values
+
+
+def test_text_that_is_json_already_is_written_as_it_is() -> None:
+    encoded = Encoded('{"a": 1}')
+    assert JsonText().process_bind_param(encoded, None) == '{"a": 1}'
+    assert JsonText().texts_of([encoded, {"a": 1}]) == [
+        '{"a": 1}',
+        JsonText().texts_of([{"a": 1}])[0],
+    ]
+    assert JsonText().process_bind_param("a", None) == '"a"'
+
+
+@pytest.mark.parametrize("value", [None, -0.0, 0.1, float("inf")])
+def test_exact_float_comes_back(value: float | None) -> None:
+    kind = ExactFloat()
+    text = kind.process_bind_param(value, None)
+    assert [text] == kind.texts_of([value])
+    assert repr(kind.process_result_value(text, None)) == repr(value)
+
+
+@pytest.mark.parametrize("texts", [["1", "{"], ["1,2"], ["1", ""]])
+def test_invalid_json_is_a_corrupt_record(texts: list[str]) -> None:
+    with pytest.raises(CorruptRecordError, match="the database holds invalid JSON"):
+        JsonText().values_of(texts)
