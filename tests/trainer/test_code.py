@@ -345,7 +345,7 @@ def test_dumps_by_value_bears_imports_meanwhile():
     assert payload
 
 
-def test_only_loaded_modules_that_are_not_installed_travel_by_value(monkeypatch):
+def test_only_loaded_modules_of_the_user_travel_by_value(monkeypatch):
     made, alias = ModuleType("made_for_this_test"), ModuleType("another_name")
     known = ModuleType("known_for_this_test")
     for name, module in (
