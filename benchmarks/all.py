@@ -32,6 +32,7 @@ NAMES = (
     "decisions",
     "stragglers",
     "drivers",
+    "fair_share",
     "leases",
     "restart",
     "utilisation",

@@ -190,7 +190,8 @@ class StoredRunner(SimulatedRunner):
     evictor: Evictor | None = None
     rounds = 0
 
-    def _tell(self, event: Event) -> None:
+    def tell(self, event: Event) -> None:
+        """Handle an event, and keep the store under its budget."""
         attempt = self.engine.view.attempts.get(getattr(event, "attempt", ""))
         if isinstance(event, Saved) and attempt is not None:
             node, step = attempt.node_at(event.step), event.step
@@ -199,10 +200,10 @@ class StoredRunner(SimulatedRunner):
             self.uses.note(key)
             if self.evictor is not None:
                 self.evictor.saved(node, commit)
-        super()._tell(event)
+        super().tell(event)
         while self.evictor is not None:
             for following in self.evictor.turn():
-                super()._tell(following)
+                super().tell(following)
             if not self.evictor.is_busy:
                 break
             threading.Event().wait(0.0002)

@@ -49,7 +49,7 @@ from dasktune.driver.predictions import Predictions
 from dasktune.driver.recorder import Recorder
 from dasktune.driver.retention.evict import Evictor, NoEvictor
 from dasktune.driver.reuse import CommitReader, CommitsRead, KnownStates
-from dasktune.driver.scaling import slowest_step, usable_slots
+from dasktune.driver.scaling import MOST, slowest_step, usable_slots
 from dasktune.driver.shared_stages import NoSharing, SharedStages
 from dasktune.driver.stage_keys import KeysHashed, StageKeys
 from dasktune.driver.waiting import aside_text, refuse_unmet
@@ -587,7 +587,7 @@ class DaskRunner:
             for slot in view.slots.values()
             if not slot.queue and slot.worker not in withheld
         ]
-        pool.use(self._count_usable(), idle, slowest_step(view))
+        pool.use(self._count_usable(MOST), idle, slowest_step(view))
 
     def _finish_audits(self) -> None:
         """Wait for the audits under way, and for those that a study always has."""
@@ -671,12 +671,13 @@ class DaskRunner:
     def _beat(self) -> None:
         """Write the run status now and then, and claim the run's share of the workers."""
         self._heartbeat.turn(self._sharing)
-        self._share.turn(self._now(), self._count_usable)
+        # No more than all workers can be lent.
+        self._share.turn(self._now(), lambda: self._count_usable(len(self._engine.view.slots)))
 
-    def _count_usable(self) -> int:
-        """Return how many workers can be used now."""
+    def _count_usable(self, most: int) -> int:
+        """Return how many workers can be used now, counted up to `most`."""
         left = 0 if self._is_draining else self._engine.to_begin
-        return usable_slots(self._engine.view, self._now(), left=left)
+        return usable_slots(self._engine.view, self._now(), left=left, most=most)
 
     def _wait_for(self, steps: Generator[None, None, Result]) -> Result | None:
         """Return the result of steps that wait for scheduler or workers; None if told to stop.

@@ -129,21 +129,29 @@ class SimulatedRunner:
 
     def run(self, tuner: Tuner) -> None:
         """Run a tuner from its first call to its end, or to a limit."""
-        workers = len(self._workers)
-        self._carry_out(self.engine.begin(tuner, place=0, capacity=workers, now=self.now))
-        self.now = self._conditions.overheads.begin
-        for worker in self._workers.values():
-            self._tell(WorkerJoined(worker=worker.name, kind=worker.kind))
-        while not (self.engine.finished and self.engine.view.is_idle):
-            self._ask_for_more()
-            at = self._next_at()
+        self.begin(tuner)
+        while not self.has_ended:
+            at = self.next_at()
             if at is None:
                 if self.engine.finished:
                     break
                 raise InternalError("the tuner has not ended, and nothing is running")
-            if self._is_spent(at) or self._advance(at):
+            if self.advance(at):
                 self._cut()
                 break
+
+    def begin(self, tuner: Tuner) -> None:
+        """Begin a tuner, and make the workers known."""
+        workers = len(self._workers)
+        self._carry_out(self.engine.begin(tuner, place=0, capacity=workers, now=self.now))
+        self.now = self._conditions.overheads.begin
+        for worker in self._workers.values():
+            self.tell(WorkerJoined(worker=worker.name, kind=worker.kind))
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the tuner has ended, and nothing trains."""
+        return self.engine.finished and self.engine.view.is_idle
 
     # --------------------------------------------------------------------- the clock
 
@@ -153,8 +161,12 @@ class SimulatedRunner:
             self._turn += 1
             self._carry_out(self.engine.ask(idle, self.now))
 
-    def _next_at(self) -> float | None:
-        """Return the time of the next event, or None."""
+    def next_at(self) -> float | None:
+        """Ask the tuner for more if workers are idle; return the time of the next event, or None.
+
+        It is None while nothing trains.
+        """
+        self._ask_for_more()
         if self.engine.finished:
             self._answers.clear()
         times = [heap[0][0] for heap in (self._due, self._answers, self._durable) if heap]
@@ -174,18 +186,22 @@ class SimulatedRunner:
             self.now, self.limit = spent
         return spent is not None
 
-    def _advance(self, at: float) -> bool:
-        """Go to the next event; return whether it reaches the target."""
+    def advance(self, at: float) -> bool:
+        """Go to the next event, at a time; return whether a limit is reached by then."""
+        return self._is_spent(at) or self._handle_next(at)
+
+    def _handle_next(self, at: float) -> bool:
+        """Handle the next event; return whether it reaches the target."""
         if self._durable and self._durable[0][0] <= at:
             self.now, _, event = heappop(self._durable)
-            self._tell(event)
+            self.tell(event)
             return False
         if self._answers and self._answers[0][0] <= at:
             self._answer(heappop(self._answers))
             return False
         if not self._due or self._due[0][0] > at:
             self.now = at
-            self._tell(Tick())
+            self.tell(Tick())
             self._ticked = self._turn
             return False
         at, _, worker, job, step, version = heappop(self._due)
@@ -248,7 +264,7 @@ class SimulatedRunner:
         event = Saved(attempt=job.order.attempt, step=step, reports=self._reports(job, step))
         at = job.time_of(step) + self._conditions.overheads.report
         if at <= self.now:
-            self._tell(event)
+            self.tell(event)
         else:
             self._count += 1
             heappush(self._durable, (at, self._count, event))
@@ -263,7 +279,7 @@ class SimulatedRunner:
         self._end(job, step, "lost")
         for order in waiting:
             if order.after == job.order.attempt:
-                self._tell(TrainingEnded(attempt=order.attempt, step=order.start, status="skipped"))
+                self.tell(TrainingEnded(attempt=order.attempt, step=order.start, status="skipped"))
             else:
                 worker.queue.append(order)
         self._start_next(worker)
@@ -283,7 +299,7 @@ class SimulatedRunner:
         self, job: SimulatedJob, step: Step, status: Literal["trained", "stopped", "lost"]
     ) -> None:
         seconds = job.pace.between(job.order.start, step)
-        self._tell(
+        self.tell(
             TrainingEnded(attempt=job.order.attempt, step=step, status=status, seconds=seconds)
         )
 
@@ -293,10 +309,10 @@ class SimulatedRunner:
             attempt = order.attempt
             stop = min(order.stop, self._cancelled.pop(attempt, order.stop))
             if stop <= order.start < order.stop:
-                self._tell(TrainingEnded(attempt=attempt, step=order.start, status="stopped"))
+                self.tell(TrainingEnded(attempt=attempt, step=order.start, status="stopped"))
                 continue
             self._launch(worker, order, stop)
-            self._tell(Started(attempt=attempt))
+            self.tell(Started(attempt=attempt))
 
     def _launch(self, worker: Worker, order: RunStage, stop: Step) -> None:
         conditions, sequences = self._conditions, order.node.sequences
@@ -402,7 +418,8 @@ class SimulatedRunner:
 
     # ------------------------------------------------------------------------- the engine
 
-    def _tell(self, event: Event) -> None:
+    def tell(self, event: Event) -> None:
+        """Handle an event now."""
         self._turn += 1
         self._carry_out(self.engine.handle(event, self.now))
 
@@ -437,7 +454,7 @@ class SimulatedRunner:
         if job is None or job.order.attempt != order.attempt:
             self._extra.setdefault(order.attempt, set()).add(order.step)
         elif job.time_of(order.step) <= self.now:
-            self._tell(SaveMissed(attempt=order.attempt, step=order.step))
+            self.tell(SaveMissed(attempt=order.attempt, step=order.step))
         else:
             job.saves.add(order.step)
             self._replan(worker, job)

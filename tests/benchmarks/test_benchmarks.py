@@ -80,6 +80,15 @@ def test_audits_are_in_the_runs_that_have_them(tmp_path: Path) -> None:
     assert 0 < counted["value"] < 1
 
 
+@pytest.mark.process
+def test_fair_shares_leave_no_worker_idle(tmp_path: Path) -> None:
+    figures = run("fair_share", tmp_path)
+    idle = [figure["value"] for name, figure in figures.items() if name.startswith("idle share")]
+    assert idle == [0.0, 0.0, 0.0]
+    missing = [figure["value"] for name, figure in figures.items() if name.startswith("missing")]
+    assert all(0.0 <= value < 0.25 for value in missing)
+
+
 @pytest.mark.cluster
 def test_wall_time_is_a_multiple_of_the_bound(tmp_path: Path) -> None:
     figures = run("wall_time", tmp_path)

@@ -1,0 +1,228 @@
+"""Whether studies on one cluster get their fair shares, and whether its workers stay busy."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from figures import Figure, main
+
+import dasktune as dt
+from dasktune.driver.scaling import usable_slots
+from dasktune.engine.engine import Engine
+from dasktune.engine.limits import Limits
+from dasktune.engine.timeouts import CLAIM_SECONDS
+from dasktune.graph.attempts import DispatchOptions
+from dasktune.graph.dispatch import Dispatcher
+from dasktune.graph.events import Lent
+from dasktune.graph.keys import root_key
+from dasktune.graph.save_policy import SavePolicy
+from dasktune.graph.shares import Claim, Lending, even_shares
+from dasktune.simulate.jobs import Mishaps
+from dasktune.simulate.runner import Conditions, SimulatedRunner
+from dasktune.traces.timing import EvenPace, Overheads
+from dasktune.types import Direction, Objective, Sequences, Step
+
+WORKERS, SHORT_WORKERS = 64, 6
+MANY, SHORT_MANY = 512, 12
+SECONDS, SHORT_SECONDS = 3600, 600
+WINDOW_SECONDS = 600
+STUDIES, SHORT_STUDIES = (2, 4, 8), (2, 3)
+WEIGHTS = (1.0, 2.0, 1.0, 3.0, 1.0, 1.0, 2.0, 1.0)
+STEP_SECONDS = (5.0, 20.0)
+"""Least and most of the mean seconds of a step of a study."""
+
+TRIALS, SHORT_TRIALS = 1_500, 200
+"""More than a study can end."""
+
+MAX_STEPS = 81
+OVERHEADS = Overheads(load=0.5, save=0.2, report=0.1)
+
+LEAST_SHARE = 0.9
+IDLE = 0.05
+
+
+@dataclass(slots=True)
+class SimulatedStudy:
+    """A study that runs on the shared cluster, and what was seen of it each second.
+
+    Parameters
+    ----------
+    name
+        Its name.
+    runner
+        Runs it; all workers of the cluster are known there.
+    weight
+        See `Claim`.
+    """
+
+    name: str
+    runner: SimulatedRunner
+    weight: float
+    is_here: bool = True
+    lent: frozenset[str] | None = frozenset()
+    given_back: frozenset[str] = frozenset()
+    used: list[float] = field(default_factory=list)
+    due: list[float] = field(default_factory=list)
+
+    def claim(self, lending: Lending, now: float) -> Claim:
+        """Claim workers at time `now`, and use those that are lent."""
+        self.runner.now = now
+        view = self.runner.engine.view
+        most = len(view.slots)
+        usable = usable_slots(view, now, left=self.runner.engine.to_begin, most=most)
+        claim = Claim(workers=usable, weight=self.weight)
+        busy = frozenset(name for name, slot in view.slots.items() if slot.queue)
+        self.use(lending.claim(self.name, claim, now, busy))
+        return claim
+
+    def use(self, lent: frozenset[str]) -> None:
+        """Use these workers alone."""
+        if lent != self.lent:
+            self.lent = lent
+            self.runner.tell(Lent(workers=lent))
+
+    def gives_back(self) -> bool:
+        """Whether it has left a worker since the last call that it must return."""
+        view = self.runner.engine.view
+        before = self.given_back
+        self.given_back = frozenset(name for name in view.withheld if not view.slots[name].queue)
+        return self.given_back != before
+
+    @property
+    def busy(self) -> int:
+        """Number of its workers that have a stage."""
+        return self.runner.engine.view.busy_workers
+
+
+class SharedCluster:
+    """Simulated studies on one cluster, on one clock.
+
+    Parameters
+    ----------
+    studies
+        They begin in this order, all at 0.
+    workers
+        Number of workers.
+    """
+
+    def __init__(self, studies: Sequence[SimulatedStudy], workers: int) -> None:
+        self.studies = studies
+        self.workers = workers
+        self.lending = Lending()
+        for index in range(workers):
+            self.lending.join(f"w{index}", 0.0)
+
+    def run(self, seconds: float, away: tuple[float, float]) -> None:
+        """Run all; the last study is away from one time to another."""
+        second = 0.0
+        while second < seconds:
+            last = self.studies[-1]
+            was_here, last.is_here = last.is_here, not away[0] <= second < away[1]
+            if was_here and not last.is_here:
+                last.use(frozenset())
+                self.lending.leave(last.name, second)
+            self._claim_all(second)
+            second += CLAIM_SECONDS
+            self._run_until(second)
+
+    def _claim_all(self, now: float) -> None:
+        here = [study for study in self.studies if study.is_here]
+        claims = {study.name: study.claim(self.lending, now) for study in here}
+        shares = even_shares(claims, self.workers)
+        for study in self.studies:
+            study.used.append(float(study.busy) if study.is_here else 0.0)
+            study.due.append(shares.get(study.name, 0.0))
+
+    def _run_until(self, end: float) -> None:
+        while True:
+            nexts = [
+                (at, place)
+                for place, study in enumerate(self.studies)
+                if (at := study.runner.next_at()) is not None and at < end
+            ]
+            if not nexts:
+                return
+            at, place = min(nexts)
+            study = self.studies[place]
+            study.runner.advance(at)
+            if study.is_here and study.gives_back():
+                study.claim(self.lending, at)
+
+
+def study_of(place: int, workers: int, trials: int, seed: int) -> SimulatedStudy:
+    """Return a study that runs ASHA without end: it can use as many workers as there are."""
+    random = np.random.default_rng([seed, place])
+    mean = float(random.uniform(*STEP_SECONDS))
+
+    def pace(sequences: Sequences, start: Step, stop: Step, kind: str) -> EvenPace:
+        return EvenPace(mean * (0.5 + float(abs(sequences["lr"](start)))))
+
+    conditions = Conditions(
+        curve=lambda values, step: abs(float(values["lr"]) - 0.3) + 1 / step,
+        pace=pace,
+        mishaps=Mishaps(straggling=0.3, drop=0.0, seed=seed + place),
+        overheads=OVERHEADS,
+    )
+    options = DispatchOptions(saves=SavePolicy(at_changes=False), attempt_prefix=f"s{place}")
+    engine = Engine(
+        Dispatcher(root_key(f"study-{place}", 0), options),
+        objective=Objective.single("value", Direction.MINIMIZE),
+        trials={},
+    )
+    runner = SimulatedRunner(engine, conditions, workers=workers, limits=Limits())
+    runner.tell(Lent(workers=frozenset()))  # until the first claim is answered
+    space = dt.Space(lr=dt.Float(0.0, 1.0))
+    runner.begin(dt.algos.ASHA(space, trials=trials, max_steps=MAX_STEPS, eta=3, seed=seed + place))
+    return SimulatedStudy(name=f"study-{place}", runner=runner, weight=WEIGHTS[place])
+
+
+def least_share(study: SimulatedStudy, seconds: int) -> float:
+    """Return the least part of its share that a study got in any window in which it was here."""
+    used, due = (np.concatenate([[0.0], np.cumsum(each)]) for each in (study.used, study.due))
+    is_here = np.array(study.due) > 0
+    parts = [
+        (used[end] - used[end - seconds]) / (due[end] - due[end - seconds])
+        for end in range(seconds, len(study.used) + 1)
+        if is_here[end - seconds : end].all()
+    ]
+    return min(parts, default=1.0)
+
+
+def measure(short: bool) -> list[Figure]:
+    """Run 2, 4 and 8 studies on one cluster, and 8 on a large one; one of them leaves and comes."""
+    seconds = SHORT_SECONDS if short else SECONDS
+    window = WINDOW_SECONDS // 3 if short else WINDOW_SECONDS
+    workers, many = (SHORT_WORKERS, SHORT_MANY) if short else (WORKERS, MANY)
+    trials = SHORT_TRIALS if short else TRIALS
+    counts = SHORT_STUDIES if short else STUDIES
+    figures = []
+    for count, size in [*((count, workers) for count in counts), (counts[-1], many)]:
+        studies = [study_of(place, size, trials, seed=1) for place in range(count)]
+        cluster = SharedCluster(studies, size)
+        cluster.run(seconds, away=(seconds / 3, seconds * 2 / 3))
+        shares = [least_share(study, window) for study in studies]
+        busy = np.sum([study.used for study in studies], axis=0)[60:]
+        repeated = sum(study.runner.engine.view.steps_repeated for study in studies)
+        figures += [
+            Figure(
+                name=f"missing from the share of a study, {count} studies on {size} workers",
+                value=1 - min(shares),
+                at_most=1 - LEAST_SHARE,
+                note=f"worst of all windows of {window} s; each: "
+                + ", ".join(f"{share:.3f}" for share in shares),
+            ),
+            Figure(
+                name=f"idle share of {size} workers, {count} studies",
+                value=1 - float(busy.mean()) / size,
+                at_most=IDLE,
+                note=f"after the first minute; {repeated:,} steps repeated",
+            ),
+        ]
+    return figures
+
+
+if __name__ == "__main__":
+    sys.exit(main("fair_share", measure))
