@@ -25,6 +25,7 @@ from dasktune.needs import Needs
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
 from dasktune.storage.retention import Retention
+from dasktune.trainer.check_resume.verdict import device_of
 from dasktune.types import Objective, TrialState, Value
 from dasktune.worker.gpus import gpus_needed
 from dasktune.worker.job import JobPlan
@@ -311,6 +312,30 @@ def gpus_per_local_worker(
             "gpus_per_worker is for a local cluster, not for the one of client"
         )
     return 0
+
+
+def device_of_run(client: Client | None, gpus_per_worker: float, needs: Needs) -> str:
+    """Return the kind of device on which a run trains, as far as that is known before it.
+
+    Stages use the GPU of their worker, whether they need one or not.
+
+    Parameters
+    ----------
+    client
+        The user's; None if a local cluster will be started.
+    gpus_per_worker
+        GPUs of each local worker; see `gpus_per_local_worker`.
+    needs
+        Resources that a stage occupies.
+    """
+    has_gpus = gpus_per_worker > 0
+    if client is not None:
+        try:
+            workers = client.scheduler_info()["workers"].values()
+        except (OSError, ValueError):  # the run itself notices that the scheduler is gone
+            workers = ()
+        has_gpus = any((worker.get("resources") or {}).get("GPU", 0) > 0 for worker in workers)
+    return "cuda" if has_gpus else device_of(needs)
 
 
 def seen_by_workers(url: str) -> str:

@@ -150,7 +150,7 @@ class FirstCheck:
 
     def _checked(self) -> Outcome:
         if self._device == "cuda" and not visible_gpus():
-            return NotChecked(reason="its stages need a GPU, and this machine has none")
+            return NotChecked(reason="its stages train on a GPU, and this machine has none")
         known = self._known()
         trials = [trial for trial in known.trials if trial.max_steps >= SHORTEST]
         if not trials:
@@ -188,13 +188,18 @@ class TrainerChecks:
         How it was created.
     is_stopping
         Returns whether the run of the study is to stop.
+
+    Attributes
+    ----------
+    device
+        The kind of device on which the run trains; until a run sets it, the one that stages need.
     """
 
     def __init__(
         self, results: StudyResults, config: StudyConfig, is_stopping: Callable[[], bool]
     ) -> None:
         self._results, self._config, self._is_stopping = results, config, is_stopping
-        self._device = device_of(results.options.needs)
+        self.device = device_of(results.options.needs)
         self._running: FirstCheck | None = None
         self._was_tried = False
 
@@ -218,7 +223,7 @@ class TrainerChecks:
         if not results.options.merge:
             return False
         fingerprint = results.row.spec["fingerprint"]
-        binding = binding_here(self._verdicts.shared(fingerprint), self._device)
+        binding = binding_here(self._verdicts.shared(fingerprint), self.device)
         if binding is not None:
             if not binding.ok:
                 self._refuse(binding.text, allow_failed_check)
@@ -250,7 +255,7 @@ class TrainerChecks:
         self._running = check = FirstCheck(
             self._config,
             seed=self._results.seed,
-            device=self._device,
+            device=self.device,
             known=known,
             step_seconds=longest if step_seconds is None else min(step_seconds, longest),
             is_stopping=self._is_stopping,
@@ -305,7 +310,7 @@ class TrainerChecks:
         self._verdicts.record(
             verdict(
                 self._results.row.spec["fingerprint"],
-                self._device,
+                self.device,
                 ok=report.ok,
                 text=str(report),
                 splits=report.splits,
@@ -324,7 +329,7 @@ class TrainerChecks:
         self._verdicts.record(
             verdict(
                 self._results.row.spec["fingerprint"],
-                self._device,
+                self.device,
                 ok=False,
                 text=failure.text,
                 steps=failure.steps,

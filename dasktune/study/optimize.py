@@ -24,6 +24,7 @@ from dasktune.driver.run import (
     StudyRun,
     begin_tuner,
     cluster_of,
+    device_of_run,
     gpus_per_local_worker,
     inputs_of,
     seen_by_workers,
@@ -209,11 +210,12 @@ class Optimizer:
             meter = first.meter
             if meter.reached() is None:
                 refuse_other_rule(results.row)
+                gpus = gpus_per_local_worker(client, gpus_per_worker, results.options.needs)
+                self._checks.device = device_of_run(client, gpus, results.options.needs)
                 is_alone = self._is_alone(allow_failed_check)
                 is_unchecked = not is_alone and self._checks.refuse_failed(allow_failed_check)
                 place = self._with_again(self._take_over(tuner, first))
                 self._again = {}
-                gpus = gpus_per_local_worker(client, gpus_per_worker, results.options.needs)
                 is_checked = is_unchecked and check and checks_are_on()
                 known = self._known_trials(place.tuner, limits) if is_checked else None
                 try:

@@ -27,13 +27,14 @@ def global_states(device: str = "cpu") -> dict[str, Any]:
     Parameters
     ----------
     device
-        The device of the training; a CUDA device has a generator of its own.
+        The device of the training; a CUDA device has a generator of its own. A trainer may use
+        the device without torch, and then torch may not know it.
     """
     states = {"python": generator_state(random), "numpy": np.random.get_state(legacy=False)}
     torch = sys.modules.get("torch")
     if torch is not None:
         states["torch"] = torch.get_rng_state()
-        if is_cuda(device):
+        if is_cuda(device) and torch.cuda.is_available():
             states["cuda"] = torch.cuda.get_rng_state(device)
     return states
 
@@ -48,7 +49,7 @@ def restore_global(states: Mapping[str, Any], device: str = "cpu") -> None:
     torch = sys.modules.get("torch")
     if torch is not None and "torch" in states:
         torch.set_rng_state(states["torch"])
-        if is_cuda(device) and "cuda" in states:
+        if is_cuda(device) and "cuda" in states and torch.cuda.is_available():
             torch.cuda.set_rng_state(states["cuda"], device)
 
 

@@ -102,6 +102,7 @@ class AuditRun:
         self._first = _Way()
         self._of_metrics: list[Difference] = []
         self._of_state: list[Difference] = []
+        self._of_repetition: list[Difference] = []
 
     def train(self) -> AuditEnded:
         """Train and compare, up to the first state that differs; end where it is told to."""
@@ -170,12 +171,28 @@ class AuditRun:
             except CorruptCheckpointError:  # evicted since
                 continue
             through = self._way(run, splits)
-            is_repetition = origin == self._spec.stage.start
-            if is_repetition and self._are_different(through, self._first):
+            if origin == self._spec.stage.start:
+                repeated = self._first
+            elif self._tolerance:
+                repeated = self._way(self._begun(origin, key))
+            else:
+                repeated = None
+            if repeated is not None and self._are_different(through, repeated):
+                self._of_repetition += self._hints_of_rounding()
                 return True
             if any(self._is_changed_by(split, through) for split in splits):
                 return True
         return False
+
+    def _hints_of_rounding(self) -> Iterator[Difference]:
+        """Yield the other possible cause where a mere repetition differs on a GPU."""
+        if self._tolerance:
+            yield Difference(
+                path="two trainings from this state",
+                reason=f"differ by more than {self._tolerance:g} on this worker, too. If nothing "
+                "outside the state is the cause, algorithms of the GPU are, which are not "
+                "deterministic: a TorchTrainer with deterministic = True uses none",
+            )
 
     def _is_changed_by(self, split: Step, through: _Way) -> bool:
         """Return whether training with a resume differs from training without one.
@@ -271,7 +288,7 @@ class AuditRun:
             status=status,
             steps=self._steps,
             compared=self._compared,
-            differences=tuple(_as_texts(self._differences)),
+            differences=tuple(_as_texts([*self._differences, *self._of_repetition])),
             message=message,
         )
 

@@ -13,11 +13,13 @@ from typing import Any
 
 import psutil
 import pytest
-from distributed import Client
+from distributed import Client, LocalCluster
 
 import dasktune as dt
+from dasktune.driver.run import device_of_run
 from dasktune.engine.limits import Limits
 from dasktune.errors import ConfigurationError
+from dasktune.needs import Needs
 from dasktune.study import first_check
 from dasktune.study.first_check import (
     CheckedTrial,
@@ -329,7 +331,35 @@ def test_a_gpu_that_is_not_here_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with made(tmp_path, Logged) as study:
         outcome = check_of(study, "cuda", lambda: pytest.fail("not asked")).result()
-    assert outcome == NotChecked(reason="its stages need a GPU, and this machine has none")
+    assert outcome == NotChecked(reason="its stages train on a GPU, and this machine has none")
+
+
+@pytest.mark.process
+def test_check_is_for_the_gpus_of_the_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with (
+        LocalCluster(
+            processes=False,
+            n_workers=1,
+            threads_per_worker=1,
+            host="127.0.0.1",
+            protocol="tcp://",
+            dashboard_address="127.0.0.1:0",
+            resources={"GPU": 1},
+        ) as cluster,
+        Client(cluster) as client,
+        made(tmp_path, Logged) as study,
+    ):
+        run(study, client)
+        assert recorded(study) == ([], 0), "a check on the CPU says nothing about these workers"
+    assert "its stages train on a GPU, and this machine has none" in caplog.text
+
+
+@pytest.mark.parametrize(("gpus", "device"), [(0, "cpu"), (0.25, "cuda")])
+def test_device_of_a_local_run_is_that_of_its_workers(gpus: float, device: str) -> None:
+    assert device_of_run(None, gpus, Needs.of({})) == device
 
 
 def test_a_machine_without_temporary_files_checks_nothing(

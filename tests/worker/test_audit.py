@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from random import SystemRandom
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -116,6 +117,22 @@ class Costly(Adding):
         self.now[0] += 1.0
 
 
+class Unsteady(Adding):
+    """Rounds in another way each time, as atomic additions on a GPU do."""
+
+    by = 1e-6
+
+    def train(self) -> None:
+        super().train()
+        self.total *= 1 + self.by * SystemRandom().uniform(-1, 1)
+
+
+class Wild(Unsteady):
+    """Rounds by more than the tolerance allows."""
+
+    by = 0.5
+
+
 class Raising(Adding):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         raise RuntimeError("no such file")
@@ -124,9 +141,9 @@ class Raising(Adding):
 class Worker:
     """A host, and what it sends."""
 
-    def __init__(self, kind: type, folder: Path) -> None:
+    def __init__(self, kind: type, folder: Path, device: str) -> None:
         self.sent: list[StageMessage] = []
-        job = Job(trainer_class=kind, config={}, device="cpu", store=str(folder), report_every=1)
+        job = Job(trainer_class=kind, config={}, device=device, store=str(folder), report_every=1)
         self.host = StageHost(job, self.sent.extend)
 
     def train(self, start: int, stop: int, *saves: int, name: str = "") -> None:
@@ -184,8 +201,8 @@ def stage(attempt: str, start: int, stop: int, *saves: int) -> StageSpec:
 def workers(tmp_path: Path) -> Iterator[Any]:
     made: list[Worker] = []
 
-    def make(kind: type) -> Worker:
-        made.append(Worker(kind, tmp_path))
+    def make(kind: type, device: str = "cpu") -> Worker:
+        made.append(Worker(kind, tmp_path, device))
         return made[-1]
 
     yield make
@@ -269,6 +286,31 @@ def test_audit_on_another_machine_finds_an_inexact_trainer(
     worker.train(0, 20, split)
     other_machine()
     assert worker.audit(split, 20, 20).status == "differs"
+
+
+def test_audit_on_a_gpu_allows_rounding(workers: Any) -> None:
+    worker = workers(Unsteady, device="cuda")
+    worker.train(0, 12, 4, 8)
+    assert worker.audit(4, 12, 8, 12).status == "identical"
+
+
+@pytest.mark.parametrize("origin", [0, 4])
+def test_audit_on_a_gpu_names_a_repetition_that_differs(workers: Any, origin: int) -> None:
+    worker = workers(Wild, device="cuda")
+    worker.train(0, 12, 4, 8)
+    receipt = worker.audit(4, 12, 8, 12, origins=(origin,))
+    assert receipt.status == "differs"
+    path, reason = receipt.differences[-1]
+    assert path == "two trainings from this state"
+    assert "not deterministic" in reason
+
+
+def test_audit_on_a_gpu_finds_a_wrong_resume(workers: Any) -> None:
+    worker = workers(Counting, device="cuda")
+    worker.train(0, 12, 4, 8)
+    receipt = worker.audit(4, 12, 8, 12)
+    assert receipt.status == "differs"
+    assert receipt.differences[-1][0] != "two trainings from this state"
 
 
 def test_audit_looks_for_what_a_trainer_holds_since_long(

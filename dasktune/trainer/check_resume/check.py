@@ -18,7 +18,7 @@ from dasktune.errors import refuse
 from dasktune.sequences import Sequence as ValueFunction
 from dasktune.sequences import as_sequence
 from dasktune.trainer.base import problems_of
-from dasktune.trainer.check_resume.differences import Difference, state_differences
+from dasktune.trainer.check_resume.differences import Difference, are_close, state_differences
 from dasktune.trainer.check_resume.new_process import CheckJob, Digests, run_in_new_process
 from dasktune.trainer.check_resume.plan import (
     AFTER_SPLIT,
@@ -188,11 +188,16 @@ def check_resume(
         plan = plan_one(functions, split, total)
     else:
         plan = _plan(functions, total_for(limit.steps, horizon), limit.steps)
+    tolerance = tolerance_of(trainer_class, device)
     given = _Given(
-        code=pack(trainer_class), config=config or {}, seed=seed, device=device, limit=limit
+        code=pack(trainer_class),
+        config=config or {},
+        seed=seed,
+        device=device,
+        tolerance=tolerance,
+        limit=limit,
     )
     whole, rest = _findings(plan, given, run)
-    tolerance = tolerance_of(trainer_class, device)
     harmless = tuple(getattr(trainer_class, "harmless_differences", ()))
     spans = rest["spans"]
     differences = [
@@ -264,6 +269,7 @@ class _Given:
     config: Mapping[str, object]
     seed: int
     device: str
+    tolerance: float
     limit: CheckLimit
 
 
@@ -291,6 +297,7 @@ def _findings(
                     config=given.config,
                     seed=given.seed,
                     device=given.device,
+                    tolerance=given.tolerance,
                     folder=folder,
                     path=tuple(sys.path),
                     free=free,
@@ -360,21 +367,28 @@ def _resuming(
     tolerance: float,
     harmless: tuple[str, ...],
 ) -> Iterator[Difference]:
-    """Yield the differences of the resumed training: causes, then the first effects."""
-    if tolerance:
-        yield from _within(whole, rest, tolerance)
-        return
+    """Yield the differences of the resumed training: causes, then the first effects.
+
+    What is loaded is compared bit for bit also where training may differ by a tolerance: no step
+    lies between saving and loading.
+    """
     for span in rest["spans"]:
-        differences = list(_of_span(whole, span, harmless))
+        differences = list(_of_span(whole, span, tolerance, harmless))
         if differences:
             yield from differences
-            break  # another resumption shows the same again
-    else:
-        yield from _lasting(whole, rest["spans"], harmless)
+            return  # another resumption shows the same again
+    if differences := list(_in_the_end(whole, rest, tolerance) if tolerance else ()):
+        yield from _suspects(whole, rest["spans"][0], tolerance, state_differs=False)
+        yield from differences
+        return
+    yield from _lasting(whole, rest["spans"], tolerance, harmless)
 
 
 def _of_span(
-    whole: Mapping[str, Any], span: Mapping[str, Any], harmless: tuple[str, ...]
+    whole: Mapping[str, Any],
+    span: Mapping[str, Any],
+    tolerance: float,
+    harmless: tuple[str, ...],
 ) -> Iterator[Difference]:
     """Yield the differences of a resumption that the state or a metric shows."""
     split = span["split"]
@@ -383,21 +397,28 @@ def _of_span(
         for path in _changed(whole["states"][split], span["states"][split])
         if not is_harmless(path, harmless)
     ]
-    effects = list(_effects(whole, span, harmless))
+    if tolerance:
+        effects = list(_effects_beyond(tolerance, whole, span))
+    else:
+        effects = list(_effects(whole, span, harmless))
     yield from loaded
     if effects:
-        yield from _suspects(whole, span, bool(loaded))
+        yield from _suspects(whole, span, tolerance, state_differs=bool(loaded))
         yield from effects
 
 
 def _lasting(
-    whole: Mapping[str, Any], spans: Sequence[Mapping[str, Any]], harmless: tuple[str, ...]
+    whole: Mapping[str, Any],
+    spans: Sequence[Mapping[str, Any]],
+    tolerance: float,
+    harmless: tuple[str, ...],
 ) -> Iterator[Difference]:
     """Yield what differs after loading and after the next steps, although no effect is seen.
 
     A difference that training removes was overwritten before anything used it: the last batch,
     or gradients. Gradients are judged by the longest resumption alone, because a part of a model
-    may be left out of some steps.
+    may be left out of some steps. With a tolerance, numbers that are close then were overwritten,
+    and what did not differ before the steps may differ by rounding.
     """
     named: set[str] = set()
     for index, span in enumerate(spans):
@@ -410,6 +431,8 @@ def _lasting(
             is_unused = path in whole["unused"]
             is_stale = path.endswith(_GRADIENT) and index > 0
             if is_unused or is_stale or path in named or is_harmless(path, harmless):
+                continue
+            if tolerance and (path not in loaded or _is_close(path, whole, span, tolerance)):
                 continue
             named.add(path)
             since = "after resuming" if path in loaded else "in the steps after resuming"
@@ -439,23 +462,28 @@ def is_harmless(path: str, harmless: tuple[str, ...]) -> bool:
     )
 
 
-def _within(
+def _is_close(
+    path: str, whole: Mapping[str, Any], span: Mapping[str, Any], tolerance: float
+) -> bool:
+    """Return whether numbers are the same after the steps of a resumption, but for rounding."""
+    expected = whole["numbers"].get(span["stop"], {})
+    return are_close(expected.get(path), span["numbers"].get(path), tolerance)
+
+
+def _effects_beyond(
+    tolerance: float, whole: Mapping[str, Any], span: Mapping[str, Any]
+) -> Iterator[Difference]:
+    """Yield the metrics of a resumption that differ by more than a tolerance."""
+    for step, metrics in span["metrics"].items():
+        path = f"metrics after step {step}"
+        expected = whole["metrics"][step]
+        yield from state_differences(expected, metrics, path=path, tolerance=tolerance)
+
+
+def _in_the_end(
     whole: Mapping[str, Any], rest: Mapping[str, Any], tolerance: float
 ) -> Iterator[Difference]:
-    for span in rest["spans"]:
-        differences = [
-            difference
-            for step, metrics in span["metrics"].items()
-            for difference in state_differences(
-                whole["metrics"][step],
-                metrics,
-                path=f"metrics after step {step}",
-                tolerance=tolerance,
-            )
-        ]
-        yield from differences
-        if differences:
-            break
+    """Yield the parts of the last state that differ by more than a tolerance."""
     if "final" not in rest:
         return
     final = {key: value for key, value in whole["final"].items() if key != "generators"}
@@ -487,7 +515,7 @@ def _effects(
 
 
 def _suspects(
-    whole: Mapping[str, Any], span: Mapping[str, Any], state_differs: bool
+    whole: Mapping[str, Any], span: Mapping[str, Any], tolerance: float, *, state_differs: bool
 ) -> Iterator[Difference]:
     """Yield the parts that loading did not restore, or that the cause is unknown."""
     changed = [
@@ -500,7 +528,14 @@ def _suspects(
             path=path,
             reason="is not what it was when the state was saved: load_state_dict must restore it",
         )
-    if not changed and not state_differs:
+    if tolerance and not state_differs:
+        yield Difference(
+            path="algorithms of the GPU",
+            reason=f"may differ by more than {tolerance:g} in these steps, if they are not "
+            "deterministic: whether they are the cause, or something outside the state is, shows "
+            "a TorchTrainer with deterministic = True",
+        )
+    elif not changed and not state_differs:
         yield Difference(
             path="something outside the state",
             reason="decides the result: nothing that the trainer holds, no global variable that "

@@ -95,6 +95,38 @@ def leaf_digest(value: Any) -> str:
     return hashlib.blake2b(head.encode() + content, digest_size=12).hexdigest()
 
 
+def measures_of(value: Any) -> list[float] | None:
+    """Return length and another measure of floating-point numbers; None for other values.
+
+    Examples
+    --------
+    >>> measures_of(np.array([3.0, 4.0])), measures_of(0.5), measures_of(3)
+    ([5.0, 3.0], [0.5, 0.5], None)
+    """
+    array = as_array(value)
+    if isinstance(value, (float, np.floating)):
+        array = np.array(value)
+    if array is None or array.dtype.kind != "f":
+        return None
+    flat = array.astype(np.float64).reshape(-1)
+    # Numbers that have changed places have the same length.
+    return [float(np.linalg.norm(flat)), float(flat[::2].sum())]
+
+
+def are_close(first: list[float] | None, second: list[float] | None, tolerance: float) -> bool:
+    """Return whether two results of `measures_of` differ by no more than a tolerance.
+
+    Examples
+    --------
+    >>> are_close([1.0, 0.5], [1.0005, 0.5], 0.001), are_close([1.0, 0.5], None, 0.001)
+    (True, False)
+    """
+    if first is None or second is None:
+        return False
+    scale = first[0]
+    return all(abs(a - b) <= tolerance * scale for a, b in zip(first, second, strict=True))
+
+
 def as_array(value: Any) -> np.ndarray[Any, Any] | None:
     """Return an array or tensor as an array of equal values; None for other types."""
     if isinstance(value, np.ndarray):

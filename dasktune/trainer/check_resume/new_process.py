@@ -26,13 +26,14 @@ from dasktune.errors import TrainerError
 from dasktune.storage.codec import decode, encode
 from dasktune.trainer.check_resume.differences import leaf_digest, leaves
 from dasktune.trainer.check_resume.plan import Span
-from dasktune.trainer.check_resume.probe import probe, unused_generators
+from dasktune.trainer.check_resume.probe import numbers, probe, unused_generators
 from dasktune.trainer.code import TrainerCode, unpack
 from dasktune.trainer.data import ResumableLoader
 from dasktune.trainer.lifecycle import TrainerRun
 from dasktune.types import Step, Value
 
 Digests = dict[str, str]
+Numbers = dict[str, list[float]]
 _COMMAND = "from dasktune.trainer.check_resume.new_process import main; main()"
 
 
@@ -58,6 +59,8 @@ class CheckJob:
         Where modules are looked for: those beside a script may be imported in ``build``.
     free
         Steps that may be trained however long they take.
+    tolerance
+        Relative difference of numbers that the check allows; 0 means bit for bit.
     seconds
         The time after which no step above `free` begins; None for no limit.
     parent
@@ -76,6 +79,7 @@ class CheckJob:
     folder: str
     path: Sequence[str]
     free: Step = 0
+    tolerance: float = 0.0
     seconds: float | None = None
     parent: int | None = None
 
@@ -193,6 +197,7 @@ def _whole(job: CheckJob, trainer_class: type, meter: StepMeter) -> dict[str, An
     log, epochs = _Log(), Epochs(run.trainer)
     spans = list(job.spans)
     probes: dict[Step, Digests] = {0: _probe(run)}
+    measured: dict[Step, Numbers] = {}
 
     def train(stop: Step, start: Step) -> None:
         """Train up to `stop`; evaluate from `start` on."""
@@ -207,6 +212,7 @@ def _whole(job: CheckJob, trainer_class: type, meter: StepMeter) -> dict[str, An
                 save(run.state(), job.folder, f"saved-{run.step}")
             if is_saved or any(run.step == span.stop for span in spans):
                 probes[run.step] = _probe(run)
+                measured[run.step] = _numbers(job, run)
 
     train(job.total, 0)
     final = _copied(run, job.folder)
@@ -219,6 +225,7 @@ def _whole(job: CheckJob, trainer_class: type, meter: StepMeter) -> dict[str, An
     return {
         **log.findings(),
         "probes": probes,
+        "numbers": measured,
         "unused": sorted(unused_generators(probes[0], _probe(run))),
         "final": final,
         "reached": run.step,
@@ -244,7 +251,7 @@ def _rest(job: CheckJob, trainer_class: type, meter: StepMeter) -> dict[str, Any
         done = Span(split=span.split, stop=run.step)
         end = _probe(run)
         resumed = {**log.findings(), "split": span.split, "stop": run.step, "loaded": loaded}
-        findings["spans"].append({**resumed, "end": end})
+        findings["spans"].append({**resumed, "end": end, "numbers": _numbers(job, run)})
         if run.step == job.total:
             findings["final"] = _copied(run, job.folder)
         last = run, log, done, end
@@ -406,6 +413,10 @@ def _digests(run: TrainerRun) -> Digests:
     snapshot = encode(run.state())
     state = decode(snapshot.document, snapshot.data)
     return {path: leaf_digest(value) for path, value in leaves(state, "state")}
+
+
+def _numbers(job: CheckJob, run: TrainerRun) -> Numbers:
+    return numbers(run.trainer) if job.tolerance else {}
 
 
 def _probe(run: TrainerRun) -> Digests:

@@ -19,7 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from dasktune.trainer.check_resume.differences import as_array, leaf_digest, leaves
+from dasktune.trainer.check_resume.differences import (
+    as_array,
+    leaf_digest,
+    leaves,
+    measures_of,
+)
 from dasktune.trainer.fingerprint.installed import is_installed, is_installed_name
 from dasktune.trainer.generators import generator_state, global_states, is_generator
 
@@ -53,6 +58,30 @@ def probe(trainer: Any, device: str) -> dict[str, str]:
     50,000, are left out.
     """
     digests = generator_digests(device)
+    for path, leaf in _everything(trainer):
+        digests[path] = str(leaf) if isinstance(leaf, _Digest) else leaf_digest(leaf)
+    return digests
+
+
+def numbers(trainer: Any) -> dict[str, list[float]]:
+    """Return measures of all floating-point numbers that `probe` digests, by path.
+
+    Two values whose measures are close differ by rounding only, for a check that allows
+    rounding.
+    """
+    return {
+        path: measures
+        for path, leaf in _everything(trainer)
+        if not isinstance(leaf, _Digest) and (measures := measures_of(leaf)) is not None
+    }
+
+
+class _Digest(str):
+    """The digest of a part that has no value to compare, such as a generator."""
+
+
+def _everything(trainer: Any) -> Iterator[tuple[str, Any]]:
+    """Yield path and value, or digest, of every part that a trainer could depend on."""
     roots: dict[str, Any] = {
         f"trainer.{name}": value
         for name, value in vars(trainer).items()
@@ -63,9 +92,8 @@ def probe(trainer: Any, device: str) -> dict[str, str]:
     for function in functions_of(type(trainer)):
         roots |= _of_function(function)
     seen: set[int] = {id(trainer)}
-    inner = (item for path, value in roots.items() for item in _digests(value, path, seen, 0))
-    digests.update(islice(inner, _MAX_LEAVES))
-    return digests
+    inner = (item for path, value in roots.items() for item in _leaves(value, path, seen, 0))
+    yield from islice(inner, _MAX_LEAVES)
 
 
 def generator_digests(device: str) -> dict[str, str]:
@@ -148,31 +176,31 @@ def _enclosed(function: FunctionType) -> dict[str, Any]:
     return values
 
 
-def _digests(value: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[str, str]]:
-    """Yield path and digest of every part of a value."""
+def _leaves(value: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
+    """Yield path and value, or digest, of every part of a value."""
     if isinstance(value, _PLAIN):
-        yield path, leaf_digest(value)
+        yield path, value
         return
     if isinstance(value, FunctionType) and _is_ours(value) and id(value) not in seen:
         seen.add(id(value))
         for place, item in _of_function(value).items():
-            yield from _digests(item, place, seen, depth + 1)
+            yield from _leaves(item, place, seen, depth + 1)
         return
     is_opaque = isinstance(value, _OPAQUE) or _home(value) in _MACHINERY
     if is_opaque or id(value) in seen or depth > _MAX_DEPTH:
         return
     seen.add(id(value))
     if as_array(value) is not None:
-        yield path, leaf_digest(value)
+        yield path, value
     elif is_generator(value):
-        yield path, _DRAWS + _whole(generator_state(value))
+        yield path, _Digest(_DRAWS + _whole(generator_state(value)))
     elif isinstance(value, count):
-        yield path, leaf_digest(repr(value))
+        yield path, repr(value)
     elif isinstance(value, Iterator):
-        yield f"{path} (an iterator)", str(operator.length_hint(value, -1))
+        yield f"{path} (an iterator)", _Digest(operator.length_hint(value, -1))
     else:
         for place, item in _parts(value, path):
-            yield from _digests(item, place, seen, depth + 1)
+            yield from _leaves(item, place, seen, depth + 1)
 
 
 def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:

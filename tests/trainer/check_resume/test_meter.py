@@ -6,7 +6,8 @@ import pytest
 from dasktune.errors import ConfigurationError
 from dasktune.trainer.check_resume.check import (
     GPU_TOLERANCE,
-    _within,
+    _effects_beyond,
+    _in_the_end,
     check_resume,
     tolerance_of,
 )
@@ -85,11 +86,13 @@ def test_only_gpus_that_are_not_deterministic_have_a_tolerance(device, determini
     assert tolerance_of(trainer_class, device) == tolerance
 
 
-def test_within_compares_metrics_and_the_last_state():
+@pytest.mark.parametrize(
+    ("tolerance", "paths"), [(1e-3, []), (1e-6, ["metrics after step 3['loss']", "state['w']"])]
+)
+def test_tolerance_is_for_metrics_and_the_last_state(tolerance, paths):
     whole = {"metrics": {3: {"loss": 1.0}}, "final": {"w": np.ones(3), "generators": 1}}
     span = {"split": 2, "stop": 3, "metrics": {3: {"loss": 1.0001}}}
-    final = {"w": np.ones(3) * 1.0001, "generators": 2}
-    assert list(_within(whole, {"spans": [span], "final": final}, 1e-3)) == []
-    assert list(_within(whole, {"spans": [span]}, 1e-3)) == []
-    paths = [each.path for each in _within(whole, {"spans": [span, span], "final": final}, 1e-6)]
-    assert paths == ["metrics after step 3['loss']", "state['w']"]
+    rest = {"final": {"w": np.ones(3) * 1.0001, "generators": 2}}
+    found = [*_effects_beyond(tolerance, whole, span), *_in_the_end(whole, rest, tolerance)]
+    assert [each.path for each in found] == paths
+    assert list(_in_the_end(whole, {}, tolerance)) == []

@@ -1,0 +1,129 @@
+"""The check where training is exact within a tolerance only, as on a GPU.
+
+No GPU takes part: the trainers round at random by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from random import SystemRandom
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dasktune.trainer.base import Trainer
+from dasktune.trainer.check_resume.check import ResumeReport, check_resume
+from dasktune.trainer.check_resume.new_process import run_in_new_process
+from tests.forked import run_forked
+
+pytestmark = pytest.mark.process
+
+
+class Rounding(Trainer):
+    """Descent whose sums are rounded in another way each time; its last loss decides nothing."""
+
+    rounding = 1e-8
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        self.x = np.random.default_rng(0).normal(size=(20, 3))
+        self.weights, self.target = np.zeros(3), np.array([1.0, -2.0, 0.5])
+        self.last: np.ndarray[Any, Any] | None = None
+
+    def setup(self, hp: Mapping[str, Any]) -> None:
+        self.lr = hp["lr"]
+
+    def noise(self) -> float:
+        return 0.0
+
+    def train(self) -> None:
+        self.last = self.x @ (self.weights - self.target)
+        rounded = 1 + self.rounding * SystemRandom().uniform(-1, 1)
+        self.weights = self.weights * rounded - self.lr * self.x.T @ self.last / 20 + self.noise()
+
+    def evaluate(self) -> dict[str, float]:
+        return {"loss": float(np.square(self.x @ (self.weights - self.target)).mean())}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"weights": self.weights}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.weights = state["weights"]
+
+
+class LateCounter(Rounding):
+    """Forgets a counter that matters at every 16th step."""
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        super().build(hp)
+        self.calls = 0
+
+    def noise(self) -> float:
+        self.calls += 1
+        return float(self.calls % 16 == 0)
+
+
+class LateAverage(LateCounter):
+    """Forgets an average of its weights that matters at every 16th step."""
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        super().build(hp)
+        self.average = np.zeros(3)
+
+    def noise(self) -> float:
+        self.average = 0.9 * self.average + 0.1 * self.weights
+        return super().noise() * float(self.average[0])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"weights": self.weights, "calls": self.calls}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.weights, self.calls = state["weights"], state["calls"]
+
+
+class ForgottenGenerator(Rounding):
+    """Forgets its generator."""
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        super().build(hp)
+        self.generator = np.random.default_rng(self.seed)
+
+    def noise(self) -> float:
+        return float(self.generator.normal())
+
+
+class Coarse(Rounding):
+    """Rounds by more than the check allows."""
+
+    rounding = 0.2
+
+
+def checked(trainer_class: type) -> ResumeReport:
+    run = partial(run_in_new_process, execute=run_forked)
+    return check_resume(trainer_class, {"lr": 0.1}, device="cuda", run=run)
+
+
+def test_rounding_passes() -> None:
+    report = checked(Rounding)
+    assert report.ok, str(report)
+    assert report.tolerance == 0.001
+
+
+@pytest.mark.parametrize(
+    ("trainer_class", "path"), [(LateCounter, "trainer.calls"), (LateAverage, "trainer.average")]
+)
+def test_forgotten_part_without_an_effect_is_named(trainer_class: type, path: str) -> None:
+    (difference,) = checked(trainer_class).differences
+    assert difference.path == path
+    assert difference.reason.startswith("differs after resuming, no effect seen yet")
+
+
+def test_cause_is_named_before_its_effect() -> None:
+    paths = [difference.path for difference in checked(ForgottenGenerator).differences]
+    assert paths.index("trainer.generator") < paths.index("metrics after step 3['loss']")
+
+
+def test_rounding_beyond_the_tolerance_is_no_wrong_resume() -> None:
+    paths = [difference.path for difference in checked(Coarse).differences]
+    assert paths.index("algorithms of the GPU") < paths.index("metrics after step 3['loss']")
