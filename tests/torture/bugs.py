@@ -19,7 +19,14 @@ from dasktune.engine.outcome import Order, Outcome, with_save_points
 from dasktune.engine.session import Session
 from dasktune.graph.attempts import Attempt
 from dasktune.graph.dispatch import Dispatcher
-from dasktune.graph.events import Evicted, Saved, StoreCrowded, WorkerLost
+from dasktune.graph.events import (
+    Evicted,
+    Progress,
+    Saved,
+    StoreCrowded,
+    TrainedElsewhere,
+    WorkerLost,
+)
 from dasktune.graph.frontier import Frontier
 from dasktune.graph.placement import Placing
 from dasktune.graph.plan import Node, Place, SearchPlan
@@ -255,6 +262,38 @@ class HearsOfNoEnd(SharedStages):
             super()._changed(attempt, lease)
 
 
+class CountsOwnStepsOnly(SharedStages):
+    """Takes no steps for repeated that another driver has trained."""
+
+    def receive(self, message: Any) -> list[Any]:
+        elsewhere = (Progress, TrainedElsewhere)
+        return [item for item in super().receive(message) if not isinstance(item, elsewhere)]
+
+
+class _PatientLease(Lease):
+    def misses(self, step: int) -> bool:
+        return False
+
+
+class AwaitsMissedStates(SharedStages):
+    """Waits for a driver that is past a step whose state it does not save."""
+
+    def _looked_up(self, attempt: str, commits: Any) -> Any:
+        waiting = self._waiting.get(attempt)
+        if waiting is not None:
+            content = {name: getattr(waiting.lease, name) for name in Lease.__dataclass_fields__}
+            waiting.lease = _PatientLease(**content)
+        return super()._looked_up(attempt, commits)
+
+
+class ForgetsDeparted(Leasing):
+    """Looks at no lease of a driver that has ended."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        _replace(self._own, around_departed=lambda lease, heeded: None)
+
+
 BUGS: dict[str, Parts] = {
     parts.bug: parts
     for parts in (
@@ -287,6 +326,9 @@ BUGS: dict[str, Parts] = {
         Parts(bug="nobody-met", leasing=MeetsNobody),
         Parts(bug="second-stage-first", sharing=SendsSecondStageFirst),
         Parts(bug="no-end-received", sharing=HearsOfNoEnd),
+        Parts(bug="own-steps-counted-only", sharing=CountsOwnStepsOnly),
+        Parts(bug="missed-states-awaited", sharing=AwaitsMissedStates),
+        Parts(bug="departed-leases-forgotten", leasing=ForgetsDeparted),
     )
 }
 """Parts by the name of the bug that is planted in one of them."""

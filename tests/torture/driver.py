@@ -13,7 +13,7 @@ from dataclasses import replace
 from dasktune.driver import attempts as attempting
 from dasktune.driver import shared_stages
 from dasktune.driver.attempts import AttemptLost, LookUp, Reached, StateDurable, StateRecorded
-from dasktune.driver.lease_messages import LeaseMessage
+from dasktune.driver.lease_messages import CommitsFound, LeaseMessage
 from dasktune.driver.leases import Leasing
 from dasktune.driver.look_ups import find_commits
 from dasktune.driver.retention.evict import Evictor
@@ -394,6 +394,17 @@ class Driver:
             message = self.lease_messages.popleft()
             self.study.tell(message)
             self._follow(self.sharing.receive(message))
+            if isinstance(message, CommitsFound):
+                self._check_wait(message.attempt)
+
+    def _check_wait(self, attempt: str) -> None:
+        """Check that a stage waits only for a state that the other driver saves or may yet save."""
+        assert isinstance(self.sharing, SharedStages)
+        waiting = self.sharing._waiting.get(attempt)
+        if waiting is not None:
+            lease, stop = waiting.lease, waiting.order.stop
+            may_come = lease.step < stop or stop in (lease.stop, *lease.saved, *lease.saves)
+            check(may_come, f"{attempt} waits for step {stop}, which {lease.holder} did not save")
 
     def answer(self, place: int, *, fails: bool = False) -> None:
         """Receive the prediction for one of `questions`, if it can be made."""

@@ -77,6 +77,9 @@ OTHER_SPACES = (
 )
 """Spaces of the second study, which leave the ways of the first one elsewhere."""
 
+LONG_STEPS, BRANCHES = 20, (3, 7, 12)
+"""Steps of the long stages, and where trials of a second study leave them."""
+
 Make = Callable[[Space, int, random.Random], Callable[[], Tuner]]
 """Returns what makes a tuner, given a space, a seed for it, and what decides the rest."""
 
@@ -233,9 +236,32 @@ class Scenario:
         second = _plan("second", space, rng, report_every, most)
         merges = replace(second.options, merge=True)
         second = replace(second, options=merges, offset=rng.choice(OFFSETS))
-        return cls(
+        scenario = cls(
             seed=seed, plan=first, other=second, faults=faults, most_faults=most, parts=parts
         )
+        return _with_long_stages(scenario) if set(faults) <= set(SHARED) else scenario
+
+
+def _with_long_stages(scenario: Scenario) -> Scenario:
+    """Return some scenarios with a second study that parts from the middle of the first's stages.
+
+    Short stages have hardly a middle: a driver is not past a step that the other one wants.
+    """
+    rng = random.Random(scenario.seed + 3)
+    if rng.random() < 0.5:
+        return scenario
+    long, parting = Constant(0.5), [MultiStep(0.5, [at], gamma=0.1) for at in BRANCHES]
+    plans = (
+        replace(
+            plan,
+            tuner="grid",
+            make=partial(Grid, Space(lr=[long, *branches]), max_steps=LONG_STEPS),
+            options=replace(plan.options, saves=SavePolicy(every=rng.choice((None, 8)))),
+        )
+        for plan, branches in ((scenario.plan, ()), (scenario.other, parting))
+    )
+    first, other = plans
+    return replace(scenario, plan=first, other=other)
 
 
 def _plan(
