@@ -14,6 +14,9 @@ from dasktune.errors import ConfigurationError, refuse, shown
 TAGS = "tags"
 """The name in a mapping of needs under which its tags stand."""
 
+TAG_RESOURCE = "tag:"
+"""Begins the name of a Dask resource that is a tag, such as ``tag:lab3`` with the amount 1."""
+
 MOST_ALTERNATIVES = 100
 """Most alternatives of one study or configuration."""
 
@@ -45,7 +48,8 @@ class Offer:
         return cls(kind=kind, amounts=tuple(sorted(amounts.items())), tags=frozenset(tags))
 
     def __str__(self) -> str:
-        amounts = [f"{name}={amount:g}" for name, amount in self.amounts]
+        named = (pair for pair in self.amounts if not pair[0].startswith(TAG_RESOURCE))
+        amounts = [f"{name}={amount:g}" for name, amount in named]
         has = ", ".join([*amounts, *(["tags " + " ".join(sorted(self.tags))] if self.tags else [])])
         return f"{self.kind or 'a worker'} ({has or 'neither amounts nor tags'})"
 
@@ -252,7 +256,7 @@ def offers_text(offers: Iterable[Offer]) -> str:
     >>> offers_text([Offer.of({}, "8 cores"), Offer.of({"GPU": 1}, "H100 80 GB", ["gpu"])])
     '8 cores (neither amounts nor tags); H100 80 GB (GPU=1, tags gpu)'
     """
-    texts = list(dict.fromkeys(map(str, offers)))
+    texts = sorted(set(map(str, offers)))
     more = [f"{len(texts) - MOST_OFFERS:,} kinds more"] if len(texts) > MOST_OFFERS else []
     return "; ".join([*islice(texts, MOST_OFFERS), *more])
 

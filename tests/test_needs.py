@@ -111,4 +111,4 @@ def test_unmet_needs_name_the_nearest_tag() -> None:
 
 def test_text_of_many_offers_is_short() -> None:
     text = offers_text(Offer.of({"GPU": number}) for number in range(1, 20))
-    assert text.endswith("a worker (GPU=8); 11 kinds more")
+    assert text.endswith("a worker (GPU=16); 11 kinds more")

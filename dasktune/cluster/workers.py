@@ -134,6 +134,8 @@ class Workers:
     ----------
     paused
         Those that Dask has paused, and that execute nothing: they begin nothing either.
+    has_met_all
+        Whether all workers of the cluster were ready when this was opened.
     """
 
     def __init__(
@@ -163,6 +165,7 @@ class Workers:
         self.paused: frozenset[str] = frozenset()
         self._scheduler = ""
         self._open = False
+        self.has_met_all = False
 
     def open(
         self,
@@ -212,13 +215,14 @@ class Workers:
             for address, greeting in greetings.items()
             if (problem := self._problem_of(address, greeting))
         ]
+        self.has_met_all = is_whole and greetings.keys() == versions.keys()
         offers = [_offer_of(greeting) for greeting in greetings.values()]
         if not problems and offers and not any(map(self._plan.needs.fits, offers)):
             unmet = unmet_text(self._plan.needs, offers)
-            if self._pool is None:
+            if self._pool is None and self.has_met_all:
                 problems = [unmet]
             else:
-                logger.warning("waiting for another worker: %s; %s", unmet, self._pool.waiting())
+                logger.warning("waiting for other workers: %s", unmet)
         if problems:
             self.close()
             raise ClusterError("\n".join(problems))

@@ -12,7 +12,7 @@ import socket
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Protocol
@@ -24,7 +24,7 @@ from dasktune.cluster.workers import pool_of
 from dasktune.driver import prometheus
 from dasktune.driver.audit_notes import AuditDifferenceError
 from dasktune.driver.recorder import Recorder
-from dasktune.driver.run_status import RunCounts, RunStatus
+from dasktune.driver.run_status import RunCounts, RunStatus, Wait
 from dasktune.driver.waiting import Delays, Surroundings, in_words, waits_of
 from dasktune.engine.engine import Engine
 from dasktune.engine.timeouts import WAITS, Waits
@@ -121,6 +121,7 @@ class Heartbeat:
         self._due = 0.0
         self._is_served = False
         self._is_broken = False
+        self._has_unmet = False
         self._steps_before = engine.view.steps_executed
         self._repeated_before = engine.view.steps_repeated
         self._deserted: float | None = now
@@ -211,12 +212,14 @@ class Heartbeat:
     def _look(self, sharing: OtherDrivers | None) -> RunStatus:
         """Return the status of the run now."""
         view, now = self._engine.view, time.time()
+        waits = tuple(waits_of(view, self._surroundings(sharing, now)))
+        self._warn_of_needs(waits)
         aside = sum(1 for _ in view.aside)
         withheld = sum(1 for _ in view.withheld)
         return RunStatus(
             seen=now,
             seconds_left=self._seconds_left(now),
-            waits=tuple(waits_of(view, self._surroundings(sharing, now))),
+            waits=waits,
             workers={
                 "usable": len(view.slots) - aside - withheld,
                 "aside": aside,
@@ -231,6 +234,13 @@ class Heartbeat:
             },
             counts=self._counts(),
         )
+
+    def _warn_of_needs(self, waits: Iterable[Wait]) -> None:
+        """Log that no worker meets the needs of stages, once until workers meet them again."""
+        unmet = [wait.text for wait in waits if wait.kind == "resources"]
+        if unmet and not self._has_unmet:
+            logger.warning("stages wait: %s", "; ".join(unmet), extra=self._about())
+        self._has_unmet = bool(unmet)
 
     def _counts(self) -> RunCounts:
         view, tally = self._engine.view, self._recorder.tally

@@ -52,7 +52,7 @@ from dasktune.driver.reuse import CommitReader, CommitsRead, KnownStates
 from dasktune.driver.scaling import MOST, slowest_step, usable_slots
 from dasktune.driver.shared_stages import NoSharing, SharedStages
 from dasktune.driver.stage_keys import KeysHashed, StageKeys
-from dasktune.driver.waiting import aside_text, refuse_unmet
+from dasktune.driver.waiting import aside_text, unmet_needs, unmet_needs_text
 from dasktune.engine.engine import Engine
 from dasktune.engine.limits import Meter
 from dasktune.engine.outcome import Outcome, RunPrediction
@@ -76,6 +76,7 @@ from dasktune.graph.events import (
     WorkerLost,
 )
 from dasktune.logs import about
+from dasktune.needs import Offer
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.files.retry import Patience
 from dasktune.types import Metrics, Step
@@ -228,9 +229,7 @@ class DaskRunner:
             if self._stop.is_set():
                 return  # asked while the cluster started: nothing has begun
             self._take(begin(self._now(), len(joined)))
-            pool = self._cluster.pool
-            coming = () if pool is None else pool.offers()
-            refuse_unmet(self._engine, [event.offer for event in joined], coming)
+            self._refuse_unmet([event.offer for event in joined])
             self._tell(self._share.lent)
             for event in joined:
                 self._welcome(event)
@@ -257,6 +256,26 @@ class DaskRunner:
             self._close()
         if self._callback_error is not None:
             raise self._callback_error
+
+    def _refuse_unmet(self, offers: list[Offer]) -> None:
+        """Refuse a study with a trial whose own needs no worker can meet, before anything runs.
+
+        Workers that have not answered yet, and those that a pool may start, are waited for.
+
+        Parameters
+        ----------
+        offers
+            Those of the workers that are ready.
+        """
+        unmet, pool = unmet_needs(self._engine, offers), self._cluster.pool
+        coming = [] if pool is None else list(pool.offers())
+        hopeless = {
+            needs: trials for needs, trials in unmet.items() if not any(map(needs.may_fit, coming))
+        }
+        if hopeless and (pool is not None or self._cluster.workers.has_met_all):
+            raise ClusterError(unmet_needs_text(hopeless, [*offers, *coming]))
+        if unmet:
+            logger.warning("waiting for other workers: %s", unmet_needs_text(unmet, offers))
 
     def request_stop(self) -> None:
         """Ask `run` to save the running stages and to return; may be called from any thread."""

@@ -14,7 +14,6 @@ from itertools import islice
 from dasktune.driver.run_status import Wait
 from dasktune.engine.engine import Engine
 from dasktune.engine.timeouts import LATE_SECONDS, SLOW_STORE_SECONDS
-from dasktune.errors import ClusterError
 from dasktune.graph.matching import Wanted
 from dasktune.graph.plan import Node
 from dasktune.graph.trust import Aside
@@ -168,36 +167,25 @@ def _for_needs(view: RunView) -> Iterator[Wait]:
         yield Wait(kind="resources", text=text)
 
 
-def refuse_unmet(engine: Engine, offers: Collection[Offer], coming: Collection[Offer] = ()) -> None:
-    """Refuse a study with a trial whose own needs no worker meets, before anything runs.
-
-    Parameters
-    ----------
-    engine
-        It has begun its tuner.
-    offers
-        Those of all workers.
-    coming
-        Those of workers that may be started; they may have more tags.
-
-    Raises
-    ------
-    ClusterError
-        Naming the needs, a few of the trials that have them, and what the workers have.
-    """
+def unmet_needs(engine: Engine, offers: Collection[Offer]) -> dict[Needs, list[int]]:
+    """Return the needs that no worker meets, of unfinished trials, with the trials' numbers."""
     unmet: dict[Needs, list[int]] = {}
     for number, path in engine.view.plan.paths.items():
         trial = engine.trials.get(number)
         if path.needs and (trial is None or not trial.state.is_finished):
             for needs in path.needs:
-                if not any(map(needs.fits, offers)) and not any(map(needs.may_fit, coming)):
+                if not any(map(needs.fits, offers)):
                     unmet.setdefault(needs, []).append(number)
-    problems = [
-        f"{trials_text(trials[:MOST_TRIALS])}: {unmet_text(needs, [*offers, *coming])}"
+    return unmet
+
+
+def unmet_needs_text(unmet: Mapping[Needs, list[int]], offers: Collection[Offer]) -> str:
+    """Return a few of the needs that no worker meets in words, one in a line."""
+    lines = [
+        f"{trials_text(trials[:MOST_TRIALS])}: {unmet_text(needs, offers)}"
         for needs, trials in islice(unmet.items(), MOST_UNMET)
     ]
-    if problems:
-        raise ClusterError("\n".join(problems))
+    return "\n".join(lines)
 
 
 def _for_aside(view: RunView) -> Iterator[Wait]:

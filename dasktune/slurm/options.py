@@ -66,6 +66,8 @@ class SlurmOptions:
         Further options of ``sbatch``, such as ``"--constraint=a100"``.
     prologue
         Lines of shell that each job runs first, such as ``"module load cuda"``.
+    tags
+        Words that mark the workers, beside those of their hardware; needs may ask for them.
     idle_seconds
         How long an idle worker, or a job without use, is kept.
     job_name
@@ -100,6 +102,7 @@ class SlurmOptions:
     margin: str | None = None
     directives: tuple[str, ...] = ()
     prologue: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
     idle_seconds: float = 60.0
     job_name: str = "dasktune"
     interface: str | None = None
@@ -215,6 +218,10 @@ class SlurmOptions:
             is_given = given is not None or name == "job_name"
             if is_given and not (isinstance(given, str) and _is_word(given)):
                 yield f"{name} must be one word, got {given!r}"
+        if not isinstance(self.tags, tuple) or not all(
+            isinstance(tag, str) and _is_word(tag) and "," not in tag for tag in self.tags
+        ):
+            yield f"tags must be a list of words, got {self.tags!r}"
         if not isinstance(self.encrypt, bool | None):
             yield f"encrypt must be true or false, got {self.encrypt!r}"
         for name in ("directives", "prologue"):
@@ -322,7 +329,7 @@ def options_for(folder: Path, flags: Mapping[str, object]) -> SlurmOptions:
         for name in given
         if name not in known
     )
-    for name in ("directives", "prologue"):
+    for name in ("directives", "prologue", "tags"):
         if isinstance(given.get(name), list):
             given[name] = tuple(given[name])
     return SlurmOptions(**given)

@@ -107,7 +107,8 @@ class SlurmWorkers(SLURMCluster):
     def offers(self) -> list[Offer]:
         """Return the offer of its workers; their hardware may give them more tags."""
         gpus = self._options.gpus_per_worker
-        return [Offer.of({"GPU": gpus} if gpus else {}, "jobs of SLURM")]
+        tags = [tag.lower() for tag in self._options.tags]
+        return [Offer.of({"GPU": gpus} if gpus else {}, "jobs of SLURM", tags)]
 
     @property
     def _living(self) -> dict[str, str]:

@@ -30,6 +30,7 @@ from dasktune.errors import ClusterError
 from dasktune.slurm.commands import call, kill_wait, words
 from dasktune.slurm.leftover import Driver, cancel_leftover
 from dasktune.slurm.options import SlurmOptions
+from dasktune.worker.hardware import TAGS
 from dasktune.worker.plugin import CLOSE_SECONDS, LEAVE_AT
 
 logger = logging.getLogger(__name__)
@@ -135,6 +136,7 @@ def _prologue(options: SlurmOptions) -> list[str]:
         # Torch and NumPy would start a thread for each core of the node.
         f'export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-{options.cpus_per_worker}}}"',
         *PROLOGUE,
+        *([f"export {TAGS}={shlex.quote(','.join(options.tags))}"] if options.tags else []),
         # Relative to the start of the job, which is new after a requeue.
         f"export {LEAVE_AT}=$(( $(date +%s) + {leave - stagger} + RANDOM % {stagger + 1} ))",
     ]

@@ -17,6 +17,7 @@ from pathlib import Path
 from dask.system import CPU_COUNT
 from distributed.system import MEMORY_LIMIT
 
+from dasktune.needs import TAG_RESOURCE
 from dasktune.worker.gpus import Gpu, gpu_of, has_gpus_of_its_own, visible_gpus
 
 CLASS = "DASKTUNE_CLASS"
@@ -24,9 +25,6 @@ CLASS = "DASKTUNE_CLASS"
 
 TAGS = "DASKTUNE_TAGS"
 """Variable with the tags of a worker: words with commas or spaces between."""
-
-TAG_RESOURCE = "tag:"
-"""Begins the name of a Dask resource that is a tag, such as ``tag:lab3`` with the amount 1."""
 
 CPU_NOISE = re.compile(
     r"\((R|TM)\)|®|™|@.*|\b(CPU|Processor|\d+-Core|AMD|Intel|Genuine)\b", re.IGNORECASE

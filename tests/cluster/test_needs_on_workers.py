@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import Client
+from distributed import Client, Scheduler, SpecCluster, Worker
 
 import dasktune as dt
 from dasktune.errors import ClusterError
+from dasktune.needs import Offer
 from dasktune.study.study import Study
 from tests.toy_trainers import Adding
 from tests.unlike_workers import unlike_workers
@@ -85,10 +86,64 @@ def test_unmet_needs_of_a_configuration_are_refused_first(tmp_path: Path) -> Non
         text = str(refused.value)
         assert text.startswith("trials 0, 2, 4: no worker has ")
         assert "a tag 'h10o', nearest is 'h100'" in text
-        assert re.search(r"workers: GPU \(GPU=1, .*; .* cores? \(tags ", text)
+        assert re.search(r"workers: .* cores? \(tags .*; GPU \(GPU=1, tags ", text)
         with study_of(tmp_path, {"tags": "h100"}, load_if_exists=True) as study:
             run(study, client)
             assert {stage.worker for stage in study.stages()} == {by_resource(client)["GPU"]}
+
+
+class Coming(SpecCluster):
+    """A pool that starts a second worker, with the tag ``big``, once a run uses the pool."""
+
+    coming = (Offer.of({}, "jobs"),)
+
+    def use(self, wanted: int, idle: Collection[str], step_seconds: float) -> None:
+        if len(self.worker_spec) == 1:
+            self.scale(2)
+
+    def trouble(self) -> str | None:
+        return None
+
+    def waiting(self) -> str:
+        return "one job is queued"
+
+    def offers(self) -> Collection[Offer]:
+        return self.coming
+
+
+@contextmanager
+def coming_workers() -> Iterator[Client]:
+    common = {"nthreads": 1, "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+    tagged = {**common, "resources": {"tag:big": 1}}
+    served = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+    with (
+        Coming(
+            scheduler={"cls": Scheduler, "options": served},
+            workers={0: {"cls": Worker, "options": common}},
+            worker={"cls": Worker, "options": tagged},
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.mark.parametrize("needs", [{"tags": "big"}, lambda hp: {"tags": "big"}])
+def test_pool_is_waited_for_until_a_worker_fits(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, needs: Any
+) -> None:
+    with coming_workers() as client, study_of(tmp_path, needs) as study:
+        run(study, client)
+        big = by_resource(client)["tag:big"]
+        assert {stage.worker for stage in study.stages()} == {big}
+    assert "no worker has tag big; no worker has a tag 'big'" in caplog.text
+
+
+@pytest.mark.parametrize("needs", [{"GPU": 1}, lambda hp: {"GPU": 1, "tags": "big"}])
+def test_pool_without_the_amounts_is_refused(tmp_path: Path, needs: Any) -> None:
+    with coming_workers() as client, study_of(tmp_path, needs) as study:
+        with pytest.raises(ClusterError, match=r"no worker has GPU=1.*jobs \(neither"):
+            run(study, client)
+        assert study.stages() == []
 
 
 def test_configuration_without_sound_needs_fails_alone(tmp_path: Path) -> None:

@@ -189,3 +189,16 @@ def test_is_encrypted_defaults_to_true_beyond_loopback(
     interface: str | None, encrypt: bool | None, is_encrypted: bool
 ) -> None:
     assert SlurmOptions(interface=interface, encrypt=encrypt).is_encrypted is is_encrypted
+
+
+def test_tags_stand_in_the_environment_of_the_workers(tmp_path: Path) -> None:
+    (tmp_path / "dasktune.toml").write_text('[slurm]\ntags = ["Fast", "lab3"]\n')
+    options = options_for(tmp_path, {})
+    assert options.tags == ("Fast", "lab3")
+    assert "export DASKTUNE_TAGS=Fast,lab3" in job_options(options, tmp_path)["job_script_prologue"]
+
+
+@pytest.mark.parametrize("tags", [("a b",), ("a,b",), ("",), "fast", (3,)])
+def test_tags_that_are_no_words_are_refused(tags: Any) -> None:
+    with pytest.raises(ConfigurationError, match="tags must be a list of words"):
+        SlurmOptions(tags=tags)
