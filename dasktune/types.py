@@ -307,6 +307,21 @@ class Predict:
     trial: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assess:
+    """Ask how much the losses of a model vary, for a sampler that searches models apart.
+
+    The priority is computed during the training, and sent to the tuner when it is ready.
+
+    Parameters
+    ----------
+    model
+        The model's number in its forest.
+    """
+
+    model: int
+
+
 @dataclass(frozen=True, slots=True)
 class Finish:
     """End the tuner; its paused trials become pruned.
@@ -318,5 +333,5 @@ class Finish:
     reason: str = field(default="", compare=False)
 
 
-Decision = Register | Extend | Stop | Rank | Predict | Finish
+Decision = Register | Extend | Stop | Rank | Predict | Assess | Finish
 """The decisions of a tuner."""

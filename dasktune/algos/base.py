@@ -8,11 +8,13 @@ A tuner is a state machine. The engine calls it and carries out the decisions it
    its ``reports``. The reports of a trial come in the order of their steps, those of
    different trials in any order;
 4. `Tuner.tell_failure` for a trial that failed and reports no more;
-5. `Tuner.tell_prediction` for a prediction that it asked for with `Predict`, and
+5. `Tuner.tell_prediction` for a prediction that it asked for with `Predict`,
+   `Tuner.tell_priority` for the priority of a model that it asked for with `Assess`, and
    `Tuner.tell_time` when the time `Tuner.due_seconds` has come.
 
 Each returns decisions: `Register` a trial (numbered from 0, in order), `Extend` it to a
-step, `Stop` it, `Rank` it, `Predict` it, `Finish`. A trial that is not extended is paused.
+step, `Stop` it, `Rank` it, `Predict` it, `Assess` a model of its sampler, `Finish`. A trial that
+is not extended is paused.
 
 The same calls in the same order must give the same decisions, so that the event log of a
 study can be replayed: time, randomness and samples come only from the arguments.
@@ -26,6 +28,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar
 
 from dasktune.algos.curves.curve import Prediction, Question
+from dasktune.algos.forest.priority import Priority, PriorityQuestion
 from dasktune.errors import ConfigurationError, InternalError, refuse
 from dasktune.sequences import Sequence
 from dasktune.space import Configuration
@@ -161,6 +164,18 @@ class Tuner(ABC):
         its end. None comes for a trial that was stopped or failed. Questions that are open
         when a run is interrupted are asked again by the next run; for a trial that has ended
         by then, the answer is None.
+        """
+        return []
+
+    def model_question(self, model: int) -> PriorityQuestion:
+        """Return the question for the priority of a model after an `Assess`."""
+        raise InternalError(f"{type(self).__name__} has no models, asked for model {model}")
+
+    def tell_priority(self, model: int, priority: Priority | None) -> list[Decision]:
+        """Return the decisions after the priority of a model, which is None if it failed.
+
+        It may be late: the model may have had further reports. Questions that are open when a
+        run is interrupted are asked again by the next run.
         """
         return []
 

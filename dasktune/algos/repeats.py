@@ -11,10 +11,12 @@ from typing import Final
 
 from dasktune.algos.base import Inputs, Proposal, Tuner
 from dasktune.algos.curves.curve import Prediction, Question
+from dasktune.algos.forest.priority import Priority, PriorityQuestion
 from dasktune.errors import ConfigurationError, unknown
 from dasktune.sequences.values import Arguments
 from dasktune.space import Configuration
 from dasktune.types import (
+    Assess,
     Decision,
     Extend,
     Finish,
@@ -246,6 +248,14 @@ class Repeats(Tuner):
             [] if of in self._ended else self._for_all(self.tuner.tell_prediction(of, prediction))
         )
 
+    def model_question(self, model: int) -> PriorityQuestion:
+        """Return the question of the other tuner about a model."""
+        return self.tuner.model_question(model)
+
+    def tell_priority(self, model: int, priority: Priority | None) -> list[Decision]:
+        """Return the decisions of the other tuner after the priority of a model."""
+        return self._for_all(self.tuner.tell_priority(model, priority))
+
     def take_proposals(self) -> list[Proposal]:
         """Return the proposals of the other tuner in the last call."""
         return self.tuner.take_proposals()
@@ -278,7 +288,7 @@ class Repeats(Tuner):
         """Return the decisions for trials of the other tuner as decisions for their repeats."""
         repeated: list[Decision] = []
         for decision in decisions:
-            if isinstance(decision, Finish):
+            if isinstance(decision, Finish | Assess):
                 repeated.append(decision)
                 continue
             if isinstance(decision, Stop):

@@ -14,6 +14,7 @@ import numpy as np
 
 from dasktune.algos.base import Inputs, Proposal, Tuner, check_horizon
 from dasktune.algos.curves.curve import Predictor
+from dasktune.algos.forest.priority import Priority, PriorityQuestion
 from dasktune.algos.samplers import RandomSource
 from dasktune.algos.sources import source_of
 from dasktune.algos.state import Readers, set_state, state_to_json, to_json, types_of
@@ -21,7 +22,17 @@ from dasktune.errors import ConfigurationError, InternalError
 from dasktune.sequences.values import Arguments
 from dasktune.space import MOST_GRID_POINTS, Configuration, Drawing
 from dasktune.space.define_by_run import AnySpace, Definition, space_of
-from dasktune.types import Decision, Extend, Finish, Register, Report, Sequences, Step, Value
+from dasktune.types import (
+    Assess,
+    Decision,
+    Extend,
+    Finish,
+    Register,
+    Report,
+    Sequences,
+    Step,
+    Value,
+)
 
 CHECKED = 1000
 """Configurations that are drawn and checked before anything runs."""
@@ -255,7 +266,19 @@ class SampledTuner(Tuner):
     def tell(self, report: Report) -> list[Decision]:
         """Return the decisions after a report."""
         self.source.observe(report.trial, report.step, report.losses)
-        return self.on_report(report)
+        decisions = self.on_report(report)
+        due = [Assess(model=model) for model in self.source.due_models()]
+        is_over = any(isinstance(decision, Finish) for decision in decisions)
+        return decisions if is_over else [*decisions, *due]
+
+    def model_question(self, model: int) -> PriorityQuestion:
+        """Return the question of the source about a model."""
+        return self.source.model_question(model)
+
+    def tell_priority(self, model: int, priority: Priority | None) -> list[Decision]:
+        """Give the priority of a model to the source; it counts in later draws."""
+        self.source.learn_priority(model, priority)
+        return []
 
     def tell_failure(self, trial: int) -> list[Decision]:
         """Return the decisions after the failure of a trial."""

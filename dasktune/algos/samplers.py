@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from dasktune.algos.base import Proposal
-from dasktune.errors import ConfigurationError
+from dasktune.algos.forest.priority import Priority, PriorityQuestion
+from dasktune.errors import ConfigurationError, InternalError
 from dasktune.space import Configuration, Drawing, Space
 from dasktune.space.define_by_run import SpaceLike
 from dasktune.types import Step
@@ -56,6 +57,17 @@ class Source(ABC):
 
     def retry(self, trial: int) -> None:
         """Observe that a failed trial is trained again."""
+
+    def due_models(self) -> list[int]:
+        """Return the models whose priority must be computed anew; each is returned once."""
+        return []
+
+    def model_question(self, model: int) -> PriorityQuestion:
+        """Return the question for the priority of a model."""
+        raise InternalError(f"{type(self).__name__} has no models, asked for model {model}")
+
+    def learn_priority(self, model: int, priority: Priority | None) -> None:
+        """Receive the priority of a model; None if its computation failed."""
 
     @abstractmethod
     def identity(self) -> object:

@@ -1,4 +1,4 @@
-"""Predictions on the cluster: workers answer questions beside their stages."""
+"""Predictions and priorities on the cluster: workers answer questions beside their stages."""
 
 from __future__ import annotations
 
@@ -10,13 +10,21 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from dasktune.algos.curves.curve import Prediction, Predictor, Question
-from dasktune.engine.outcome import RunPrediction
+from dasktune.algos.forest.priority import Priority, PriorityQuestion
+from dasktune.engine.outcome import AskOrder, RunAssessment
 from dasktune.engine.timeouts import PREDICTION_RETRY_SECONDS, PREDICTION_SECONDS
 from dasktune.errors import ConfigurationError
 from dasktune.trainer.code import dumps_by_value
+from dasktune.types import Assess
 from dasktune.worker.messages import PredictionAnswer
 
 logger = logging.getLogger(__name__)
+
+Subject = int | Assess
+"""The subject of a question: the number of a trial, or a model."""
+
+Answer = Prediction | Priority
+"""The answer to a question: the prediction of a trial, or the priority of a model."""
 
 MOST_TRIES = 3
 """How many workers are asked the same question, one after the other."""
@@ -39,7 +47,7 @@ class _OpenQuestion:
     when it refused.
     """
 
-    order: RunPrediction
+    order: AskOrder
     question: bytes
     asked: list[str] = field(default_factory=list)
     worker: str | None = None
@@ -59,13 +67,15 @@ class Predictions:
         self._packed: tuple[Predictor, bytes] | None = None
         self._stuck: set[str] = set()
 
-    def add(self, order: RunPrediction) -> None:
+    def add(self, order: AskOrder) -> None:
         """Add a question, for `due` to return."""
         self._count += 1
         self._open[self._count] = _OpenQuestion(order, self._pack(order.question))
 
-    def _pack(self, question: Question) -> bytes:
+    def _pack(self, question: Question | PriorityQuestion) -> bytes:
         """Return a question as `dasktune.worker.plugin` opens it, its predictor by value."""
+        if isinstance(question, PriorityQuestion):
+            return pickle.dumps(question)
         if self._packed is None or self._packed[0] is not question.predictor:
             self._packed = question.predictor, _by_value(question.predictor)
         return pickle.dumps((self._packed[1], question.curve, question.steps, question.seed))
@@ -96,14 +106,14 @@ class Predictions:
 
     def receive(
         self, message: PredictionAnswer, now: float
-    ) -> tuple[int, Prediction | None] | None:
-        """Return the trial and its prediction that follow from an answer, at a time in seconds.
+    ) -> tuple[Subject, Answer | None] | None:
+        """Return the subject and its answer that follow from a message, at a time in seconds.
 
         Returns
         -------
         tuple or None
-            The trial and its prediction, None where it cannot be made; None if another worker
-            will be asked, or the question is not open any more.
+            The trial and its prediction, or the model and its priority, None where it cannot be
+            computed; None if another worker will be asked, or the question is not open any more.
         """
         number, worker, answer = message.number, message.worker, message.answer
         if answer is not None:
@@ -117,12 +127,12 @@ class Predictions:
         del self._open[number]
         if isinstance(answer, Mapping):
             try:
-                return pending.order.trial, Prediction.from_json(answer)
+                return pending.order.subject, pending.order.question.read(answer)
             except (LookupError, TypeError, ValueError) as error:
-                answer = f"its worker sent no prediction: {error!r}"
+                answer = f"its worker sent no answer: {error!r}"
         why = "no worker answers" if answer is None else answer
-        logger.warning("trial %d cannot be predicted: %s", pending.order.trial, why)
-        return pending.order.trial, None
+        logger.warning("%s: %s", pending.order, why)
+        return pending.order.subject, None
 
     def lose(self, worker: str, *, is_blameless: bool) -> None:
         """Ask other workers the questions of a worker that is gone.
@@ -132,12 +142,13 @@ class Predictions:
         self._stuck.discard(worker)
         self._ask_others(worker, is_blameless=is_blameless)
 
-    def overdue(self, now: float) -> list[int]:
-        """Return the trials whose predictions are given up.
+    def overdue(self, now: float) -> list[Subject]:
+        """Return the trials, and models, whose questions are given up.
 
         Other workers are asked the questions that wait behind them.
         """
-        trials, stuck = [], set()
+        given_up: list[Subject] = []
+        stuck: set[str] = set()
         for number, pending in list(self._open.items()):
             why = ""
             if pending.worker is None and len(pending.asked) >= MOST_TRIES:
@@ -147,12 +158,12 @@ class Predictions:
                 stuck.add(pending.worker)
             if why:
                 del self._open[number]
-                logger.warning("trial %d cannot be predicted: %s", pending.order.trial, why)
-                trials.append(pending.order.trial)
+                logger.warning("%s: %s", pending.order, why)
+                given_up.append(pending.order.subject)
         for worker in stuck:
             self._ask_others(worker, is_blameless=True)
         self._stuck |= stuck
-        return trials
+        return given_up
 
     def _ask_others(self, worker: str, *, is_blameless: bool) -> None:
         for pending in self._open.values():
@@ -172,22 +183,24 @@ def _by_value(predictor: Predictor) -> bytes:
 
 
 def answer_or_none(
-    order: RunPrediction, answer: Callable[[Question], Prediction] = Question.answer
-) -> Prediction | None:
-    """Return a prediction; None, and a line of log, if it cannot be made.
+    order: AskOrder, answer: Callable[[Question], Prediction] = Question.answer
+) -> Answer | None:
+    """Return the answer to a question; None, and a line of log, if it cannot be computed.
 
     A predictor that raises ends no study: its tuner goes on without the prediction.
 
     Parameters
     ----------
     order
-        What is to be predicted, of which trial.
+        The question, and what it is about.
     answer
-        Computes it.
+        Computes predictions.
     """
     try:
+        if isinstance(order, RunAssessment):
+            return order.question.answer()
         return answer(order.question)
     except Exception as error:  # noqa: BLE001 - a predictor of the user's may run here
         why = f"{type(error).__name__}: {error}"
-        logger.warning("trial %d cannot be predicted: %s", order.trial, why)
+        logger.warning("%s: %s", order, why)
         return None

@@ -55,7 +55,7 @@ from dasktune.driver.stage_keys import KeysHashed, StageKeys
 from dasktune.driver.waiting import aside_text, unmet_needs, unmet_needs_text
 from dasktune.engine.engine import Engine
 from dasktune.engine.limits import Meter
-from dasktune.engine.outcome import Outcome, RunPrediction
+from dasktune.engine.outcome import Outcome, RunAssessment, RunPrediction
 from dasktune.engine.timeouts import (
     DRAIN_SECONDS,
     LOOK_UP_SECONDS,
@@ -425,11 +425,11 @@ class DaskRunner:
                     self._cluster.messages.control(order.worker, order.attempt, save_at=order.step)
                 case StopStage():
                     self._cluster.messages.control(order.worker, order.attempt, stop_at=order.at)
-                case RunPrediction():
+                case RunPrediction() | RunAssessment():
                     self._predictions.add(order)
         if not self._is_draining:
-            for trial in self._predictions.overdue(now):
-                self._take(self._engine.predicted(trial, None, now))
+            for subject in self._predictions.overdue(now):
+                self._take(self._engine.predicted(subject, None, now))
             for asked in self._predictions.due(self._engine.view.slots, now):
                 self._cluster.messages.predict(asked.worker, asked.number, asked.question)
 

@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from dasktune.algos.base import Inputs, Tuner
 from dasktune.algos.curves.curve import Prediction
+from dasktune.algos.forest.priority import Priority
 from dasktune.engine.event_log import (
     Record,
     call,
@@ -27,7 +28,7 @@ from dasktune.engine.event_log import (
     report_of,
     seconds_of,
 )
-from dasktune.engine.outcome import Order, Outcome, RunPrediction
+from dasktune.engine.outcome import Order, Outcome, RunAssessment, RunPrediction
 from dasktune.engine.session import Session, after_last_snapshot
 from dasktune.engine.trials import Alone, TrialRecord
 from dasktune.errors import ConfigurationError, InternalError, unknown
@@ -36,6 +37,7 @@ from dasktune.graph.events import Deliver, Event, Evicted, FailTrial, Instructio
 from dasktune.graph.view import RunView
 from dasktune.needs import Needs
 from dasktune.types import (
+    Assess,
     Decision,
     Extend,
     Finish,
@@ -129,9 +131,11 @@ class Engine:
 
     @property
     def predicting(self) -> bool:
-        """Whether a prediction is waited for."""
+        """Whether a prediction, or the priority of a model, is waited for."""
         session = self._session
-        return session is not None and not session.finished and bool(session.questions)
+        if session is None or session.finished:
+            return False
+        return bool(session.questions or session.assessed)
 
     @property
     def due(self) -> float | None:
@@ -241,11 +245,32 @@ class Engine:
         self._todo.extend(self._dispatcher.handle(event, now))
         return self._settle(now)
 
-    def predicted(self, number: int, prediction: Prediction | None, now: float) -> Outcome:
-        """Handle the result of a `RunPrediction`; None if the prediction failed."""
-        session, trial = self._session, self.trials[number]
-        if session is not None and trial.tuner == session.place:
-            self._tell_prediction(session, trial.local, prediction, now)
+    def predicted(
+        self, subject: int | Assess, answer: Prediction | Priority | None, now: float
+    ) -> Outcome:
+        """Handle the answer of a `RunPrediction` or `RunAssessment`; None if it failed.
+
+        Parameters
+        ----------
+        subject
+            Its subject: the number of a trial, or a model.
+        answer
+            The prediction of that trial, or the priority of that model.
+        now
+            Seconds since the run began.
+        """
+        session = self._session
+        if session is None:
+            return self._settle(now)
+        match subject, answer:
+            case Assess(), Priority() | None:
+                self._tell_priority(session, subject.model, answer, now)
+            case int(), Prediction() | None:
+                trial = self.trials[subject]
+                if trial.tuner == session.place:
+                    self._tell_prediction(session, trial.local, answer, now)
+            case _:
+                raise InternalError(f"{subject!r} has an answer of another kind, {answer!r}")
         return self._settle(now)
 
     def measured(
@@ -368,6 +393,17 @@ class Engine:
         document = None if prediction is None else prediction.to_json()
         cause = {"kind": "predicted", "trial": local, "prediction": document}
         self._note({**cause, "seconds": self._clock(now)}, decisions)
+        self._apply(session, decisions, now)
+
+    def _tell_priority(
+        self, session: Session, model: int, priority: Priority | None, now: float
+    ) -> None:
+        if model not in session.assessed:
+            return  # the tuner has ended, or is another one
+        session.assessed.discard(model)
+        decisions = session.tuner.tell_priority(model, priority)
+        document = None if priority is None else priority.to_json()
+        self._note({"kind": "assessed", "model": model, "priority": document}, decisions)
         self._apply(session, decisions, now)
 
     def _now_of(self, session: Session, report: Report, now: float) -> Now | None:
@@ -585,6 +621,8 @@ class Engine:
                 self._take_retrained(session, trial, report)
             case "predicted":
                 session.questions.discard(record["trial"])
+            case "assessed":
+                session.assessed.discard(record["model"])
             case _:
                 pass
         session.seconds = max(session.seconds, seconds_of(record))
@@ -616,6 +654,10 @@ class Engine:
                 self._tell_prediction(session, local, None, now)  # it has ended without it
             else:
                 self._orders.append(self._prediction_of(session, local))
+        self._orders += [self._assessment_of(session, model) for model in sorted(session.assessed)]
+
+    def _assessment_of(self, session: Session, model: int) -> RunAssessment:
+        return RunAssessment(model=model, question=session.tuner.model_question(model))
 
     def _prediction_of(self, session: Session, local: int) -> RunPrediction:
         question = session.tuner.question(local)
@@ -705,6 +747,9 @@ class Engine:
             case Predict():
                 self._orders.append(self._prediction_of(session, decision.trial))
                 return []
+            case Assess():
+                self._orders.append(self._assessment_of(session, decision.model))
+                return []
             case Finish():
                 live = [
                     number
@@ -734,6 +779,8 @@ class Engine:
                     session.requests[decision.trial] = ranked
             case Predict():
                 session.questions.add(decision.trial)
+            case Assess():
+                session.assessed.add(decision.model)
             case Stop():
                 session.requests.pop(decision.trial, None)
                 session.questions.discard(decision.trial)
@@ -743,6 +790,7 @@ class Engine:
                 session.finished, session.ending = True, decision.reason
                 session.requests.clear()
                 session.questions.clear()
+                session.assessed.clear()
                 for number in session.numbers.values():
                     self._prune(session, self.trials[number])
             case _:

@@ -14,8 +14,10 @@ from typing import Any
 
 from dasktune.algos.base import Tuner
 from dasktune.algos.curves.curve import Prediction
+from dasktune.algos.forest.priority import Priority
 from dasktune.errors import DasktuneError, InternalError
 from dasktune.types import (
+    Assess,
     Decision,
     Extend,
     Finish,
@@ -35,7 +37,7 @@ Record = Mapping[str, Any]
 
 KINDS = (
     *("tuner", "ask", "tell", "fail", "retry", "widen", "predicted", "time", "clock", "snapshot"),
-    *("retrain", "retrained"),
+    *("retrain", "retrained", "assessed"),
 )
 """``tuner`` begins it, with identity and inputs."""
 
@@ -70,6 +72,8 @@ def describe(decision: Decision) -> dict[str, object]:
             return {"do": "rank", "trial": decision.trial, "priority": decision.priority}
         case Predict():
             return {"do": "predict", "trial": decision.trial}
+        case Assess():
+            return {"do": "assess", "model": decision.model}
         case Finish():
             return {"do": "finish", **({"reason": decision.reason} if decision.reason else {})}
 
@@ -116,6 +120,12 @@ def prediction_of(record: Record) -> Prediction | None:
     return None if document is None else Prediction.from_json(document)
 
 
+def priority_of(record: Record) -> Priority | None:
+    """Return the priority that a record of kind ``assessed`` holds."""
+    document = record["priority"]
+    return None if document is None else Priority.from_json(document)
+
+
 def call(tuner: Tuner, record: Record, objective: Objective) -> list[Decision]:
     """Call a tuner as a record says; return what it decides now."""
     tuner.feed_proposals(record.get("proposals", ()))
@@ -129,6 +139,8 @@ def call(tuner: Tuner, record: Record, objective: Objective) -> list[Decision]:
             return tuner.tell(recorded_report(record, objective))
         case "predicted":
             return tuner.tell_prediction(record["trial"], prediction_of(record))
+        case "assessed":
+            return tuner.tell_priority(record["model"], priority_of(record))
         case "time":
             return tuner.tell_time(record["seconds"])
         case "fail":
@@ -249,6 +261,8 @@ def cause_of(record: Record) -> str:
             return f"the end of training trial {record['trial']} again"
         case "predicted":
             return f"a prediction for trial {record['trial']}"
+        case "assessed":
+            return f"the priority of model {record['model']}"
         case "time":
             return f"the time, {record['seconds']:.6g} s"
         case "ask":
@@ -285,6 +299,8 @@ def _decision_in_words(decision: Mapping[str, Any]) -> str:
             return f"extend trial {trial} to step {until}{on_the_way}{rank}"
         case {"do": "rank", "trial": trial, "priority": priority}:
             return f"rank trial {trial} at {priority:g}"
+        case {"do": "assess", "model": model}:
+            return f"assess model {model}"
         case {"do": done, "trial": trial}:
             return f"{done} trial {trial}"
         case _:

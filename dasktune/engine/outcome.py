@@ -6,10 +6,11 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 
 from dasktune.algos.curves.curve import Question
+from dasktune.algos.forest.priority import PriorityQuestion
 from dasktune.engine.event_log import Record
 from dasktune.engine.trials import TrialRecord
 from dasktune.graph.events import RunStage, SavePoint, StopStage
-from dasktune.types import Report, Step
+from dasktune.types import Assess, Report, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +28,43 @@ class RunPrediction:
     trial: int
     question: Question
 
+    @property
+    def subject(self) -> int:
+        """The trial, for `Engine.predicted`."""
+        return self.trial
 
-Order = RunStage | StopStage | SavePoint | RunPrediction
+    def __str__(self) -> str:
+        return f"trial {self.trial} cannot be predicted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunAssessment:
+    """Compute the priority of a model beside the training, and tell `Engine.predicted` of it.
+
+    Parameters
+    ----------
+    model
+        Its number in the forest of the tuner's sampler.
+    question
+        The losses of its trials.
+    """
+
+    model: int
+    question: PriorityQuestion
+
+    @property
+    def subject(self) -> Assess:
+        """The model, for `Engine.predicted`."""
+        return Assess(model=self.model)
+
+    def __str__(self) -> str:
+        return f"the priority of model {self.model} cannot be computed"
+
+
+AskOrder = RunPrediction | RunAssessment
+"""One question that is answered beside the training; as text: that it has no answer."""
+
+Order = RunStage | StopStage | SavePoint | AskOrder
 """One order that a runner carries out."""
 
 

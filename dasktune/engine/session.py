@@ -11,7 +11,7 @@ from dasktune.algos.base import Tuner
 from dasktune.engine.event_log import Record, describe, extend_of
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError, InternalError
-from dasktune.types import Decision, Extend, Finish, Register, TrialState
+from dasktune.types import Assess, Decision, Extend, Finish, Register, TrialState
 
 
 @dataclass(slots=True)
@@ -19,7 +19,8 @@ class Session:
     """A tuner at work: its place in the study, its trials' numbers and what it asks for.
 
     `questions` are the trials whose prediction it waits for. `retrained` are those that are trained
-    again to the step of their last report: the tuner does not wait for them.
+    again to the step of their last report: the tuner does not wait for them. `assessed` are the
+    models whose priority it waits for.
     """
 
     tuner: Tuner
@@ -28,6 +29,7 @@ class Session:
     requests: dict[int, Extend] = field(default_factory=dict)
     stopped: set[int] = field(default_factory=set)
     questions: set[int] = field(default_factory=set)
+    assessed: set[int] = field(default_factory=set)
     retrained: set[int] = field(default_factory=set)
     finished: bool = False
     ending: str = ""
@@ -46,6 +48,7 @@ class Session:
             **(timed if self.seconds or self.questions else {}),
             **({"ending": self.ending} if self.ending else {}),
             **({"retrained": sorted(self.retrained)} if self.retrained else {}),
+            **({"assessed": sorted(self.assessed)} if self.assessed else {}),
         }
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
@@ -65,6 +68,7 @@ class Session:
                 self.stopped, self.finished = set(stopped), finished
                 self.ending = others.get("ending", "")
                 self.retrained = set(others.get("retrained", ()))
+                self.assessed = set(others.get("assessed", ()))
             case _:
                 raise InternalError(f"not a snapshot of a session: {snapshot!r}")
 
@@ -84,7 +88,7 @@ class Session:
             If it is about a trial that was not registered or has ended, or asks for a step
             that the trial has had or cannot get to.
         """
-        if isinstance(decision, Finish):
+        if isinstance(decision, Finish | Assess):
             return
         known, trial = len(self.numbers), decision.trial
         problem = ""

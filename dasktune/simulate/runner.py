@@ -13,7 +13,7 @@ from dasktune.algos.curves.curve import Prediction, Question
 from dasktune.driver.predictions import answer_or_none
 from dasktune.engine.engine import Engine
 from dasktune.engine.limits import Limits
-from dasktune.engine.outcome import Order, Outcome, RunPrediction
+from dasktune.engine.outcome import AskOrder, Order, Outcome, RunAssessment, RunPrediction
 from dasktune.errors import ConfigurationError, InternalError
 from dasktune.graph.events import (
     Event,
@@ -118,7 +118,7 @@ class SimulatedRunner:
         }
         self.busy_seconds = {worker.kind: 0.0 for worker in self._workers.values()}
         self._due: list[tuple[float, int, Worker, SimulatedJob, Step | None, int]] = []
-        self._answers: list[tuple[float, int, RunPrediction]] = []
+        self._answers: list[tuple[float, int, AskOrder]] = []
         self._durable: list[tuple[float, int, Saved]] = []
         self._count = 0
         self._turn = 0
@@ -219,11 +219,11 @@ class SimulatedRunner:
         self.limit = None if self.engine.finished else self.budget.met(best)
         return self.limit is not None
 
-    def _answer(self, due: tuple[float, int, RunPrediction]) -> None:
+    def _answer(self, due: tuple[float, int, AskOrder]) -> None:
         self.now, _, order = due
         self._turn += 1
         prediction = answer_or_none(order, self._conditions.answer)
-        self._carry_out(self.engine.predicted(order.trial, prediction, self.now))
+        self._carry_out(self.engine.predicted(order.subject, prediction, self.now))
 
     def _cut(self) -> None:
         """End all jobs, saved at their last complete steps, without an event for the tuner."""
@@ -433,7 +433,7 @@ class SimulatedRunner:
             self._obey(order)
 
     def _obey(self, order: Order) -> None:
-        if isinstance(order, RunPrediction):
+        if isinstance(order, RunPrediction | RunAssessment):
             self._count += 1
             at = self.now + self._conditions.prediction_seconds
             heappush(self._answers, (at, self._count, order))

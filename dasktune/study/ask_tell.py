@@ -12,7 +12,7 @@ from dasktune.algos.base import Tuner
 from dasktune.driver.predictions import answer_or_none
 from dasktune.driver.recorder import Recorder
 from dasktune.engine.engine import Engine
-from dasktune.engine.outcome import Outcome, RunPrediction
+from dasktune.engine.outcome import Outcome, RunAssessment, RunPrediction
 from dasktune.errors import ConfigurationError, shown
 from dasktune.graph.plan import Node
 from dasktune.types import Metrics, Sequences, Step, TrialState, Value
@@ -270,9 +270,9 @@ class OwnLoop:
             self._recorder.flush()
             self._on_safe(outcome)
             for order in outcome.orders:
-                if isinstance(order, RunPrediction):
+                if isinstance(order, RunPrediction | RunAssessment):
                     answer = answer_or_none(order)
-                    outcomes.append(self._engine.predicted(order.trial, answer, self._now()))
+                    outcomes.append(self._engine.predicted(order.subject, answer, self._now()))
 
     def _now(self) -> float:
         return time.monotonic() - self._began

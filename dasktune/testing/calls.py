@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from dasktune.algos.base import Proposal, Tuner
 from dasktune.algos.curves.curve import Prediction, Question
-from dasktune.types import Decision, Extend, Finish, Predict, Rank, Register, Report, Stop
+from dasktune.algos.forest.priority import Priority, PriorityQuestion
+from dasktune.types import Assess, Decision, Extend, Finish, Predict, Rank, Register, Report, Stop
 
 _SHOWN = 60
 
@@ -69,6 +70,18 @@ class AnswerCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PriorityCall:
+    """A call of `Tuner.tell_priority` for this model; None if the computation failed."""
+
+    model: int
+    priority: Priority | None
+
+    def __str__(self) -> str:
+        value = "None" if self.priority is None else f"{self.priority.value:g}"
+        return f"tell_priority(model {self.model}, {value})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimeCall:
     """A call of `Tuner.tell_time` at this time."""
 
@@ -78,20 +91,21 @@ class TimeCall:
         return f"tell_time({self.seconds:g})"
 
 
-Cause = AskCall | TellCall | FailCall | WidenCall | AnswerCall | TimeCall
+Cause = AskCall | TellCall | FailCall | WidenCall | AnswerCall | PriorityCall | TimeCall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """One call of a tuner with its decisions and the proposals of its sampler.
 
-    `questions` belong to the trials for which the tuner decided `Predict`.
+    `questions` belong to the trials for which the tuner decided `Predict`, and to the models for
+    which it decided `Assess`, in the order of these decisions.
     """
 
     cause: Cause
     decisions: tuple[Decision, ...]
     proposals: tuple[Proposal, ...] = ()
-    questions: tuple[Question, ...] = ()
+    questions: tuple[Question | PriorityQuestion, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.cause} -> {in_words(self.decisions)}"
@@ -148,6 +162,8 @@ def _in_words(decision: Decision) -> str:
             return f"rank {decision.trial} at {decision.priority:g}"
         case Predict():
             return f"predict {decision.trial}"
+        case Assess():
+            return f"assess model {decision.model}"
         case Finish():
             return "finish"
         case _:
@@ -168,6 +184,8 @@ def perform(tuner: Tuner, cause: Cause, earlier: Iterable[Call]) -> tuple[Decisi
                 return tuple(tuner.widen(cause.trials))
             case AnswerCall():
                 return tuple(tuner.tell_prediction(cause.trial, cause.prediction))
+            case PriorityCall():
+                return tuple(tuner.tell_priority(cause.model, cause.priority))
             case TimeCall():
                 return tuple(tuner.tell_time(cause.seconds))
     except Exception as error:

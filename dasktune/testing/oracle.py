@@ -1,4 +1,4 @@
-"""The predictor's part in a game: checks questions, and answers them in any order."""
+"""The part of predictors and workers in a game: checks and answers questions in any order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from dasktune.algos.curves.curve import (
     Question,
     check_question,
 )
+from dasktune.algos.forest.priority import Priority, PriorityQuestion
 from dasktune.errors import ConfigurationError
+from dasktune.types import Assess, Decision, Predict
 
 Answers = Literal["any", "at once", "last", "never"]
 """When the tuner receives predictions:
@@ -44,24 +46,37 @@ class Oracle:
 
     def __init__(self, seed: int, answers: Answers) -> None:
         self.open: dict[int, Question] = {}
+        self.models: dict[int, PriorityQuestion] = {}
         self._answers = answers
         self._random = np.random.default_rng((seed, 1))
 
-    def next(self, *, is_idle: bool) -> int | None:
-        """Return the trial whose prediction comes now, or None.
+    def next(self, *, is_idle: bool) -> int | Assess | None:
+        """Return the trial whose prediction comes now, or the model whose priority does, or None.
 
         Parameters
         ----------
         is_idle
             Whether no other call can follow.
         """
-        if not self.open or (self._answers == "last" and not is_idle):
+        models = [Assess(model=model) for model in sorted(self.models)]
+        subjects: list[int | Assess] = [*sorted(self.open), *models]
+        if not subjects or (self._answers == "last" and not is_idle):
             return None
         if self._answers == "at once":
-            return next(iter(self.open))
+            return next(iter(self.open), subjects[0])
         if not is_idle and self._random.random() < 0.5:
             return None
-        return sorted(self.open)[self._random.integers(len(self.open))]
+        return subjects[self._random.integers(len(subjects))]
+
+    def question_after(self, decision: Decision) -> Question | PriorityQuestion | None:
+        """Return the open question that a decision has asked, or None."""
+        match decision:
+            case Predict():
+                return self.open.get(decision.trial)
+            case Assess():
+                return self.models.get(decision.model)
+            case _:
+                return None
 
     def asks_anew(self) -> bool:
         """Return whether the tuner repeats its question first, as it does in a new run."""
@@ -69,10 +84,19 @@ class Oracle:
 
     def answer(self, question: Question) -> Prediction | None:
         """Return a prediction, rounded as in the event log, or None if it failed."""
-        is_lost = self._answers == "never" or (
-            self._answers == "any" and self._random.random() < 0.2
+        return None if self._is_lost() else self._prediction(question)
+
+    def assess(self) -> Priority | None:
+        """Return the priority of a model, whatever its losses are, or None if it failed."""
+        if self._is_lost():
+            return None
+        shortest, longest = sorted(self._random.uniform(0.01, 10.0, size=2).tolist())
+        return Priority(shortest=shortest, longest=longest)
+
+    def _is_lost(self) -> bool:
+        return self._answers == "never" or (
+            self._answers == "any" and bool(self._random.random() < 0.2)
         )
-        return None if is_lost else self._prediction(question)
 
     def _prediction(self, question: Question) -> Prediction:
         curve, steps = question.curve, question.steps
@@ -108,7 +132,25 @@ def question_of(tuner: Tuner, trial: int) -> Question | str:
     return question
 
 
-def in_full(question: Question) -> str:
+def model_question_of(tuner: Tuner, model: int) -> PriorityQuestion | str:
+    """Return a tuner's question about a model, or as text the rule that it breaks."""
+    before = json.dumps(tuner.snapshot(), sort_keys=True)
+    try:
+        question: object = tuner.model_question(model)
+    except Exception as error:  # noqa: BLE001 - the tuner is a user's
+        return f"model_question({model}) must return a PriorityQuestion, got {error!r}"
+    if not isinstance(question, PriorityQuestion):
+        return f"model_question({model}) must return a PriorityQuestion, got {question!r}"
+    if not 0 < len(question.points) == len(question.losses):
+        return f"model_question({model}) must have a loss for each point, got {question!r}"
+    if json.dumps(tuner.snapshot(), sort_keys=True) != before:
+        return f"model_question({model}) must leave the state as it was, {before}"
+    return question
+
+
+def in_full(question: Question | PriorityQuestion) -> str:
     """Return a question as text, equal for questions that have the same answer."""
+    if isinstance(question, PriorityQuestion):
+        return repr(question)
     identity = json.dumps(question.predictor.identity(), sort_keys=True)
     return f"{identity}, {question.curve!r}, {question.steps}, {question.seed}"

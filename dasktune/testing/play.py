@@ -16,6 +16,7 @@ import numpy as np
 
 from dasktune.algos.base import Inputs, Tuner
 from dasktune.algos.curves.curve import Question
+from dasktune.algos.forest.priority import PriorityQuestion
 from dasktune.testing.calls import (
     AnswerCall,
     AskCall,
@@ -23,6 +24,7 @@ from dasktune.testing.calls import (
     Cause,
     ConformanceError,
     FailCall,
+    PriorityCall,
     TellCall,
     TimeCall,
     WidenCall,
@@ -30,9 +32,10 @@ from dasktune.testing.calls import (
     in_words,
     perform,
 )
-from dasktune.testing.oracle import Answers, Oracle, in_full, question_of
+from dasktune.testing.oracle import Answers, Oracle, in_full, model_question_of, question_of
 from dasktune.testing.rules import GameTrial, problem_of_decision, problem_of_registration
 from dasktune.types import (
+    Assess,
     Decision,
     Direction,
     Extend,
@@ -166,8 +169,8 @@ class Game:
             self._tell_time()
         elif idle > 0 and not self._nothing_to_ask and self._asks(running):
             self._ask(idle)
-        elif (trial := self._oracle.next(is_idle=not running)) is not None:
-            self._answer(trial)
+        elif (subject := self._oracle.next(is_idle=not running)) is not None:
+            self._answer(subject)
         elif running:
             self._report(self._next(running))
         elif due < math.inf:
@@ -191,12 +194,27 @@ class Game:
                 f"got {self.tuner.due_seconds}"
             )
 
-    def _answer(self, number: int) -> None:
-        """Tell a prediction, sometimes of a repeated question, as after a restart of the run."""
+    def _answer(self, number: int | Assess) -> None:
+        """Tell an answer, sometimes of a repeated question, as after a restart of the run."""
+        if isinstance(number, Assess):
+            self._answer_model(number.model)
+            return
         question, trial = self._oracle.open.pop(number), self.trials[number]
         if self._oracle.asks_anew() and trial.step < trial.registered.max_steps:
             question = self._question(number)
         self._call(AnswerCall(trial=number, prediction=self._oracle.answer(question)))
+
+    def _answer_model(self, model: int) -> None:
+        del self._oracle.models[model]
+        if self._oracle.asks_anew():
+            self._model_question(model)
+        self._call(PriorityCall(model=model, priority=self._oracle.assess()))
+
+    def _model_question(self, model: int) -> PriorityQuestion:
+        question = model_question_of(self.tuner, model)
+        if isinstance(question, str):
+            raise ConformanceError(question, self.calls)
+        return question
 
     def _question(self, trial: int) -> Question:
         question = question_of(self.tuner, trial)
@@ -262,9 +280,8 @@ class Game:
         self.calls.append(call)
         for decision in decisions:
             self._apply(decision)
-        asked = [decision.trial for decision in decisions if isinstance(decision, Predict)]
-        open_questions = self._oracle.open
-        questions = tuple(open_questions[trial] for trial in asked if trial in open_questions)
+        asked = [*map(self._oracle.question_after, decisions)]
+        questions = tuple(question for question in asked if question is not None)
         self.calls[-1] = replace(call, questions=questions)
         return call
 
@@ -290,9 +307,12 @@ class Game:
                 self._oracle.open.pop(decision.trial, None)
             case Predict():
                 self._oracle.open[decision.trial] = self._question(decision.trial)
+            case Assess():
+                self._oracle.models[decision.model] = self._model_question(decision.model)
             case Finish():
                 self.finished = True
                 self._oracle.open.clear()
+                self._oracle.models.clear()
                 for trial in self.trials:
                     trial.coming.clear()
             case Rank():
@@ -317,7 +337,7 @@ class Game:
                 return problem_of_decision(
                     decision, trial, is_asked=trial.number in self._oracle.open
                 )
-            case Finish():
+            case Assess() | Finish():
                 return ""
             case _:
                 return f"a tuner must return decisions, got {decision!r}"
@@ -429,9 +449,13 @@ def replay(
 def _compare_questions(game: Game, number: int, tuner: Tuner, why: str) -> None:
     """Compare a tuner's questions with the recorded questions of a call."""
     call = game.calls[number]
-    asked = [decision.trial for decision in call.decisions if isinstance(decision, Predict)]
-    for trial, expected in zip(asked, call.questions, strict=False):
-        question = question_of(tuner, trial)
+    questions: list[Question | PriorityQuestion | str] = []
+    for decision in call.decisions if call.questions else ():
+        if isinstance(decision, Predict):
+            questions.append(question_of(tuner, decision.trial))
+        elif isinstance(decision, Assess):
+            questions.append(model_question_of(tuner, decision.model))
+    for question, expected in zip(questions, call.questions, strict=False):
         text = question if isinstance(question, str) else in_full(question)
         if text != in_full(expected):
             raise ConformanceError(

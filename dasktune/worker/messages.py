@@ -173,15 +173,15 @@ class LeaveAnnounced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionAnswer:
-    """The answer of a worker to a question about a learning curve.
+    """The answer of a worker to a question about a learning curve, or about a model.
 
     Parameters
     ----------
     worker, number
         Who answers, and the number of the question.
     answer
-        The prediction as JSON; a text says why there is none; None: the worker did not take
-        the question.
+        The prediction, or the priority, as JSON; a text says why there is none; None: the worker
+        did not take the question.
     """
 
     worker: str

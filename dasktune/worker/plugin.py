@@ -252,10 +252,14 @@ def _answer_or_why(question: bytes) -> dict[str, object] | str:
 
 
 def answer_to(question: bytes) -> dict[str, object]:
-    """Return the prediction as JSON for a question that `dasktune.driver.predictions` packed."""
+    """Return the answer as JSON to a question that `dasktune.driver.predictions` packed."""
     from dasktune.algos.curves.curve import Question
+    from dasktune.algos.forest.priority import PriorityQuestion
 
-    packed, curve, steps, seed = pickle.loads(question)
+    unpacked = pickle.loads(question)
+    if isinstance(unpacked, PriorityQuestion):
+        return unpacked.answer().to_json()
+    packed, curve, steps, seed = unpacked
     asked = Question(predictor=_opened(packed), curve=curve, steps=steps, seed=seed)
     return asked.answer().to_json()
 

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from dasktune.algos.curves import Curve, Persistence, Prediction, Question
-from dasktune.driver.predictions import MOST_TRIES, Predictions
-from dasktune.engine.outcome import RunPrediction
+from dasktune.algos.forest.priority import PriorityQuestion
+from dasktune.driver.predictions import MOST_TRIES, Answer, Predictions, Subject
+from dasktune.engine.outcome import RunAssessment, RunPrediction
 from dasktune.engine.timeouts import PREDICTION_RETRY_SECONDS, PREDICTION_SECONDS
 from dasktune.errors import ConfigurationError
+from dasktune.types import Assess
 from dasktune.worker.messages import PredictionAnswer
 from dasktune.worker.plugin import answer_to
 
@@ -47,7 +49,7 @@ class Asked:
 
     def take(
         self, number: int, worker: str, answer: Mapping[str, Any] | str | None, at: float = 0.0
-    ) -> tuple[int, Prediction | None] | None:
+    ) -> tuple[Subject, Answer | None] | None:
         message = PredictionAnswer(worker=worker, number=number, answer=answer)
         return self.predictions.receive(message, at)
 
@@ -225,3 +227,17 @@ def test_a_predictor_that_raises_is_asked_once(caplog: pytest.LogCaptureFixture)
     assert asked.take(1, "a", "ValueError: cloudy") == (5, None)
     assert asked.send("a", "b") == []
     assert "trial 5 cannot be predicted: ValueError: cloudy" in caplog.text
+
+
+def test_a_model_is_asked_about_and_answered_like_a_trial() -> None:
+    asked = Asked()
+    question = PriorityQuestion(
+        points=((0.1,), (0.4,), (0.6,), (0.9,)), losses=(0.1, 0.9, 0.0, 0.4)
+    )
+    asked.predictions.add(RunAssessment(model=3, question=question))
+    asked.send("a")
+    answer = answer_to(asked.questions[0])
+    assert asked.take(1, "a", answer) == (Assess(model=3), question.answer())
+    asked.predictions.add(RunAssessment(model=4, question=question))
+    asked.send("a")
+    assert asked.take(2, "a", {"shortest": 1.0}) == (Assess(model=4), None)

@@ -411,7 +411,7 @@ class Driver:
         order = self.questions.pop(place)
         prediction = None if fails else order.question.answer()
         self.study.tell(f"trial {order.trial} is predicted: {prediction}")
-        self._take(self.engine.predicted(order.trial, prediction, self.study.now))
+        self._take(self.engine.predicted(order.subject, prediction, self.study.now))
 
     # --------------------------------------------------------------------- what else happens
 

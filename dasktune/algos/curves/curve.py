@@ -314,6 +314,11 @@ class Question:
             )
         return Prediction.from_json(prediction.to_json())
 
+    @staticmethod
+    def read(document: Mapping[str, Any]) -> Prediction:
+        """Return the answer that a worker sent as JSON."""
+        return Prediction.from_json(document)
+
 
 def check_question(curve: Curve, steps: tuple[Step, ...]) -> None:
     """Refuse a question that no predictor can answer.

@@ -1,17 +1,25 @@
 """The forest of models: a space with choices between models, split into one tree for each."""
 
-from dasktune.algos.forest.complexity import complexity_of, domain_complexity
-from dasktune.algos.forest.models import Model, ModelSpace, Splitting, models_of
-from dasktune.algos.forest.source import Forest, ForestSource, ModelWeight
+from __future__ import annotations
 
-__all__ = [
-    "Forest",
-    "ForestSource",
-    "Model",
-    "ModelSpace",
-    "ModelWeight",
-    "Splitting",
-    "complexity_of",
-    "domain_complexity",
-    "models_of",
-]
+from dasktune.lazy import import_on_use
+
+_HOMES = {
+    "Forest": "dasktune.algos.forest.source",
+    "ForestSource": "dasktune.algos.forest.source",
+    "Model": "dasktune.algos.forest.models",
+    "ModelSpace": "dasktune.algos.forest.models",
+    "ModelWeight": "dasktune.algos.forest.source",
+    "Priority": "dasktune.algos.forest.priority",
+    "PriorityQuestion": "dasktune.algos.forest.priority",
+    "Splitting": "dasktune.algos.forest.models",
+    "complexity_of": "dasktune.algos.forest.complexity",
+    "domain_complexity": "dasktune.algos.forest.complexity",
+    "models_of": "dasktune.algos.forest.models",
+}
+"""Public names and where they live. The protocol of tuners has priorities, and the source of a
+forest is built on that protocol: so its module is imported when it is first used."""
+
+__all__ = [*sorted(_HOMES)]
+
+__getattr__ = import_on_use(__name__, _HOMES)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
 from dasktune.algos.base import Proposal
+from dasktune.algos.forest import extra
 from dasktune.algos.forest.complexity import complexity_of
 from dasktune.algos.forest.models import (
     MOST_MODELS,
@@ -19,14 +21,25 @@ from dasktune.algos.forest.models import (
     models_of,
     without,
 )
+from dasktune.algos.forest.priority import (
+    LEAST_POINTS,
+    Priority,
+    PriorityQuestion,
+    in_unit_cube,
+    spread,
+    standardised,
+)
 from dasktune.algos.forest.ranks import weights
 from dasktune.algos.samplers import Sampler, Source
 from dasktune.algos.sources import source_of
-from dasktune.errors import ConfigurationError, refuse
+from dasktune.errors import ConfigurationError, InternalError, refuse
 from dasktune.space import Configuration, Drawing, Space
 from dasktune.space.define_by_run import DefinedByRun, SpaceLike
 from dasktune.space.drawing import PointChooser
 from dasktune.types import Step, Value
+
+GROWTH: Final = 1.25
+"""By this factor the losses of a model must grow in number before its next question."""
 
 _STREAM: Final = 0x6D6F64656C
 """Sets the draws of models apart from those of coordinates, which have the same seed."""
@@ -44,6 +57,8 @@ class ModelWeight:
         Its probability to be drawn next.
     complexity
         The size of its search space; see `dasktune.algos.forest.complexity`.
+    priority
+        How much its losses vary; see `dasktune.algos.forest.priority`. None before it is known.
     trials
         The number of its trials so far.
     """
@@ -51,17 +66,19 @@ class ModelWeight:
     name: str
     weight: float
     complexity: float
+    priority: float | None
     trials: int
 
     def __str__(self) -> str:
+        priority = "unknown" if self.priority is None else f"{self.priority:.4g}"
         return (
             f"{self.name}: weight {self.weight:.3f}, complexity {self.complexity:.4g}, "
-            f"{self.trials:,} trials"
+            f"priority {priority}, {self.trials:,} trials"
         )
 
 
 class Forest(Sampler):
-    """A sampler that searches each model of a space on its own, and large ones more often.
+    """A sampler that searches each model of a space on its own, and some more often.
 
     The space is split at its choices between subtrees, and each of the trees is a *model*:
     see `dasktune.algos.forest.models`. A model is drawn first, then a sampler of its own
@@ -73,8 +90,12 @@ class Forest(Sampler):
         Proposes inside a model: any sampler of Optuna, of which each model has a copy. None
         draws at random.
     complexity
-        Whether models with larger search spaces are drawn more often. If not, models take
-        turns, as in a first come, first served search.
+        Whether models with larger search spaces are drawn more often.
+    priority
+        Whether models whose losses vary more are drawn more often, and those of which too little
+        is known. It is computed on the workers beside the training, from the losses at one
+        step, and needs the extra ``forest`` there and here. Models are weighted by their mean
+        rank in both heuristics. Without both, they take turns: first come, first served.
     choices
         The coordinates of the choices that tell models apart, such as ``["kernel"]``. None
         takes all choices with an option that is a domain, and in a space that is defined by
@@ -84,7 +105,8 @@ class Forest(Sampler):
     ------
     ConfigurationError
         If the sampler has a space of its own, such as ``"grid"``. If an argument has another
-        type: all at once. When a tuner gives it a space, as `models_of` does.
+        type: all at once. If `priority` needs scikit-learn, and it is missing. When a tuner gives
+        it a space, as `models_of` does.
 
     References
     ----------
@@ -96,11 +118,11 @@ class Forest(Sampler):
     >>> from dasktune.algos import Random
     >>> from dasktune.space import Branch, Float
     >>> space = Space(kernel=[Branch("rbf", Space(gamma=Float(0.0, 10.0))), "linear"])
-    >>> tuner = Random(space, trials=9, max_steps=3, sampler=Forest())
+    >>> tuner = Random(space, trials=9, max_steps=3, sampler=Forest(priority=False))
     >>> for model in tuner.source.models:
     ...     print(model)
-    kernel=rbf: weight 0.667, complexity 11.9, 0 trials
-    kernel=linear: weight 0.333, complexity 0, 0 trials
+    kernel=rbf: weight 0.667, complexity 11.9, priority unknown, 0 trials
+    kernel=linear: weight 0.333, complexity 0, priority 0, 0 trials
     """
 
     def __init__(
@@ -108,12 +130,16 @@ class Forest(Sampler):
         sampler: object = None,
         *,
         complexity: bool = True,
+        priority: bool = True,
         choices: Iterable[str] | None = None,
     ) -> None:
         names = choices if choices is None or isinstance(choices, str) else tuple(choices)
-        refuse(_problems(sampler, complexity, names))
+        refuse(_problems(sampler, names, complexity=complexity, priority=priority))
+        if priority:
+            extra.require()
         self.sampler = sampler
         self.complexity = complexity
+        self.priority = priority
         self.rule = Splitting(choices=None if names is None else frozenset(names))
 
     def source(self, space: SpaceLike, seed: int) -> ForestSource:
@@ -121,12 +147,15 @@ class Forest(Sampler):
         return ForestSource(space, self, seed)
 
 
-def _problems(sampler: object, complexity: object, choices: object) -> list[str]:
+def _problems(sampler: object, choices: object, **switches: object) -> list[str]:
     problems = []
     if isinstance(sampler, str | Source | Sampler):
         problems.append(f"sampler must be one that any space can be given to, got {sampler!r}")
-    if not isinstance(complexity, bool):
-        problems.append(f"complexity must be True or False, got {complexity!r}")
+    problems += [
+        f"{name} must be True or False, got {value!r}"
+        for name, value in switches.items()
+        if not isinstance(value, bool)
+    ]
     names = () if choices is None else choices
     if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
         problems.append(f"choices must be a list of names, got {choices!r}")
@@ -135,13 +164,77 @@ def _problems(sampler: object, complexity: object, choices: object) -> list[str]
 
 @dataclass(slots=True, kw_only=True)
 class _Tree:
-    """A model with its sampler; `domains` are those of the coordinates seen so far."""
+    """A model with its sampler; `domains` are those of the coordinates seen so far.
+
+    For priorities it keeps the `points` of its trials, and their finite `losses` by step and
+    trial. `asked` is the step of the last question, and the number of losses in it.
+    """
 
     model: Model
     domains: dict[str, Mapping[str, object]]
     source: Source
     complexity: float
     trials: int = 0
+    points: dict[int, Mapping[str, Value]] = field(default_factory=dict)
+    losses: dict[Step, dict[int, float]] = field(default_factory=dict)
+    asked: tuple[Step, int] = (0, 0)
+    measured: Priority | None = None
+
+    @property
+    def priority(self) -> float | None:
+        """The priority, None before it is known; it is 0 where there is nothing to search."""
+        if not self.domains:
+            return 0.0
+        return None if self.measured is None else self.measured.value
+
+    @property
+    def rung(self) -> Step | None:
+        """The largest step with enough finite losses to compare: a rung."""
+        enough = max(LEAST_POINTS, len(self.domains) + 2)
+        return max((step for step, by in self.losses.items() if len(by) >= enough), default=None)
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as JSON, without what follows from its domains."""
+        losses = [
+            [step, [[trial, loss] for trial, loss in by.items()]]
+            for step, by in self.losses.items()
+        ]
+        return {
+            "options": [list(option) for option in self.model.options],
+            "domains": {name: dict(domain) for name, domain in self.domains.items()},
+            "trials": self.trials,
+            "points": [[trial, dict(point)] for trial, point in self.points.items()],
+            "losses": losses,
+            "asked": list(self.asked),
+            "priority": None if self.measured is None else self.measured.to_json(),
+            "source": self.source.snapshot(),
+        }
+
+    def restore(self, document: Mapping[str, Any]) -> None:
+        """Continue with the observations of a document of `to_json`."""
+        self.trials = document["trials"]
+        self.points = dict(document["points"])
+        self.losses = {step: dict(by) for step, by in document["losses"]}
+        step, count = document["asked"]
+        self.asked = step, count
+        priority = document["priority"]
+        self.measured = None if priority is None else Priority.from_json(priority)
+        self.source.restore(document["source"])
+
+    def is_due(self) -> bool:
+        """Return whether its priority is to be computed anew, and note that it is.
+
+        That is so on a higher rung, and when there are a quarter more losses: often at first,
+        and rarely later.
+        """
+        rung = self.rung
+        if rung is None or not self.domains:
+            return False
+        step, count = self.asked
+        if rung == step and len(self.losses[rung]) < GROWTH * count:
+            return False
+        self.asked = rung, len(self.losses[rung])
+        return True
 
 
 class ForestSource(Source):
@@ -173,12 +266,13 @@ class ForestSource(Source):
         self._begin()
         for model, domains in models_of(space, forest.rule).items():
             self._add(model, domains)
-        self.learns = any(tree.source.learns for tree in self._trees)
+        self.learns = forest.priority or any(tree.source.learns for tree in self._trees)
 
     def _begin(self) -> None:
         self._trees: list[_Tree] = []
         self._places: dict[Model, int] = {}
         self._of: dict[int, int] = {}
+        self._due: list[int] = []
         self._known_weights: list[float] | None = None
 
     @property
@@ -189,6 +283,7 @@ class ForestSource(Source):
                 name=str(tree.model),
                 weight=weight,
                 complexity=tree.complexity,
+                priority=tree.priority,
                 trials=tree.trials,
             )
             for tree, weight in zip(self._trees, self._weights(), strict=True)
@@ -197,9 +292,13 @@ class ForestSource(Source):
     def _weights(self) -> list[float]:
         """Return the weights; they are computed when they may have changed."""
         if self._known_weights is None:
-            heuristics = (
-                [[tree.complexity for tree in self._trees]] if self._forest.complexity else []
-            )
+            heuristics = []
+            if self._forest.complexity:
+                heuristics.append([tree.complexity for tree in self._trees])
+            if self._forest.priority:
+                # A model of which too little is known ranks highest: it must be tried first.
+                priorities = [tree.priority for tree in self._trees]
+                heuristics.append([math.inf if p is None else p for p in priorities])
             self._known_weights = weights(len(self._trees), *heuristics)
         return self._known_weights
 
@@ -232,7 +331,7 @@ class ForestSource(Source):
 
     def _drawn(self, trial: int, rng: np.random.Generator) -> int:
         """Return the place of the next model: drawn, or the next in turn."""
-        if not self._forest.complexity:
+        if not self._forest.complexity and not self._forest.priority:
             return trial % len(self._trees)
         places = np.searchsorted(np.cumsum(self._weights()), rng.random(), side="right")
         return min(int(places), len(self._trees) - 1)
@@ -246,6 +345,8 @@ class ForestSource(Source):
         tree = self._trees[self._place_of(model, inner.domains)]
         tree.trials += 1
         self._of[trial] = self._places[model]
+        if self._forest.priority:
+            tree.points[trial] = inner.point
         tree.source.accept(trial, {**proposal, "point": dict(inner.point)})
         return configuration
 
@@ -290,7 +391,13 @@ class ForestSource(Source):
 
     def observe(self, trial: int, step: Step, losses: tuple[float, ...]) -> None:
         """Pass a report on to the sampler of the trial's model."""
-        self._source_of(trial).observe(trial, step, losses)
+        place = self._of[trial]
+        tree = self._trees[place]
+        tree.source.observe(trial, step, losses)
+        if self._forest.priority and math.isfinite(losses[0]):
+            tree.losses.setdefault(step, {})[trial] = losses[0]
+            if tree.is_due():
+                self._due.append(place)
 
     def fail(self, trial: int) -> None:
         """Pass the failure of a trial on to the sampler of its model."""
@@ -303,6 +410,34 @@ class ForestSource(Source):
     def _source_of(self, trial: int) -> Source:
         return self._trees[self._of[trial]].source
 
+    # ------------------------------------------------------------------------ priorities
+
+    def due_models(self) -> list[int]:
+        """Return the models that have had enough new losses since their last question."""
+        due, self._due = self._due, []
+        return due
+
+    def model_question(self, model: int) -> PriorityQuestion:
+        """Return the losses of a model at one rung, and where they were measured."""
+        tree = self._trees[model]
+        rung = tree.rung
+        if rung is None:
+            raise InternalError(f"model {model} has too few losses, {tree.losses}")
+        own = tree.losses[rung]
+        everything = [loss for each in self._trees for loss in each.losses.get(rung, {}).values()]
+        rows = zip(own, standardised(own.values(), everything), strict=True)
+        trials, losses = zip(*spread([*rows]), strict=True)
+        return PriorityQuestion(
+            points=tuple(in_unit_cube(tree.points[trial], tree.domains) for trial in trials),
+            losses=losses,
+            seed=self._seed,
+        )
+
+    def learn_priority(self, model: int, priority: Priority | None) -> None:
+        """Receive the priority of a model; it keeps the one before if there is none."""
+        if priority is not None:
+            self._trees[model].measured, self._known_weights = priority, None
+
     # ------------------------------------------------------------------ identity and state
 
     def identity(self) -> object:
@@ -311,6 +446,7 @@ class ForestSource(Source):
         return {
             "forest": self._trees[0].source.identity(),
             "complexity": self._forest.complexity,
+            "priority": self._forest.priority,
             "choices": None if choices is None else sorted(choices),
         }
 
@@ -318,15 +454,7 @@ class ForestSource(Source):
         """Return the models that have appeared, with the states of their samplers."""
         return {
             "objectives": self._objectives,
-            "models": [
-                {
-                    "options": [list(option) for option in tree.model.options],
-                    "domains": {name: dict(domain) for name, domain in tree.domains.items()},
-                    "trials": tree.trials,
-                    "source": tree.source.snapshot(),
-                }
-                for tree in self._trees
-            ],
+            "models": [tree.to_json() for tree in self._trees],
             "trials": [list(pair) for pair in self._of.items()],
         }
 
@@ -349,9 +477,7 @@ class ForestSource(Source):
     def _restore(self, document: Any) -> None:
         options = tuple((name, label) for name, label in document["options"])
         self._add(Model(options), document["domains"])
-        tree = self._trees[-1]
-        tree.trials = document["trials"]
-        tree.source.restore(document["source"])
+        self._trees[-1].restore(document)
 
 
 def _point_of(proposal: Proposal) -> Mapping[str, Value]:

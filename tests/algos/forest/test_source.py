@@ -128,7 +128,7 @@ def test_restored_and_replayed_forest_goes_on_alike(space: AnySpace, name: str) 
 
 
 def test_models_are_drawn_as_often_as_their_weights() -> None:
-    source = source_of(KERNELS)
+    source = source_of(KERNELS, priority=False)
     drawn = Counter(
         source.accept(trial, source.propose(trial)).params["kernel"] for trial in range(1000)
     )
@@ -139,7 +139,7 @@ def test_models_are_drawn_as_often_as_their_weights() -> None:
 
 
 def test_without_heuristics_models_take_turns() -> None:
-    source = source_of(KERNELS, complexity=False)
+    source = source_of(KERNELS, complexity=False, priority=False)
     kernels = [source.accept(at, source.propose(at)).params["kernel"] for at in range(6)]
     assert kernels == ["linear", "rbf", "poly"] * 2
 
@@ -153,7 +153,7 @@ def test_inside_a_model_draws_are_those_of_its_sampler() -> None:
 
 
 def test_each_sampler_observes_the_trials_of_its_model() -> None:
-    source = source_of(KERNELS, TPESampler(n_startup_trials=2), complexity=False)
+    source = source_of(KERNELS, TPESampler(n_startup_trials=2), complexity=False, priority=False)
     for trial in range(6):
         source.accept(trial, source.propose(trial))
         source.observe(trial, 1, (float(trial),))
@@ -195,7 +195,7 @@ def test_a_new_path_of_a_function_is_a_new_model() -> None:
 
 
 def test_all_models_of_a_function_are_drawn() -> None:
-    source = source_of(BY_RUN, complexity=False)
+    source = source_of(BY_RUN, complexity=False, priority=False)
     for trial in range(200):
         source.accept(trial, source.propose(trial))
     assert sum(model.trials for model in source.models) == 200
@@ -207,7 +207,7 @@ def test_all_models_of_a_function_are_drawn() -> None:
     [
         ({"sampler": "grid"}, "sampler must be one that any space can be given to, got 'grid'"),
         ({"sampler": Forest()}, "sampler must be one that any space can be given to"),
-        ({"complexity": 1}, "complexity must be True or False, got 1"),
+        ({"priority": 1}, "priority must be True or False, got 1"),
         ({"choices": "kernel"}, "choices must be a list of names, got 'kernel'"),
         ({"choices": [1]}, r"choices must be a list of names, got \(1,\)"),
     ],
@@ -227,10 +227,11 @@ def test_the_identity_tells_forests_apart() -> None:
         Forest(),
         Forest(TPESampler()),
         Forest(complexity=False),
+        Forest(priority=False),
         Forest(choices=["kernel"]),
     ]
     identities = [json.dumps(forest.source(KERNELS, 3).identity()) for forest in forests]
-    assert len(set(identities)) == 4
+    assert len(set(identities)) == 5
     assert identities[0] == json.dumps(dt.Forest().source(KERNELS, 9).identity())
 
 
@@ -239,7 +240,9 @@ def test_a_forest_is_simulated_under_asha() -> None:
         offset = {"linear": 0.3, "rbf": 0.2, "poly": 0.1}[values["kernel"]]
         return offset + values["C"] / 100 / step
 
-    tuner = ASHA(KERNELS, trials=40, max_steps=16, seed=1, sampler=Forest(TPESampler()))
+    tuner = ASHA(
+        KERNELS, trials=40, max_steps=16, seed=1, sampler=Forest(TPESampler(), priority=False)
+    )
     result = dt.simulate(tuner, curve, workers=4)
     assert result.summary()["best_value"] < 0.11
     assert sum(model.trials for model in tuner.source.models) == 40  # type: ignore[attr-defined]

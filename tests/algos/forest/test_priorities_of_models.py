@@ -1,0 +1,140 @@
+"""A forest asks for the priorities of its models, and draws by them."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+import dasktune as dt
+from dasktune.algos import ASHA, POP, Random
+from dasktune.algos.forest import extra, priority
+from dasktune.algos.forest.priority import Priority
+from dasktune.algos.forest.source import Forest, ForestSource
+from dasktune.errors import ConfigurationError
+from dasktune.space import Branch, Float, Space
+
+SPACE = Space(
+    kernel=[
+        Branch("steady", Space(a=Float(0.0, 1.0))),
+        Branch("rough", Space(b=Float(0.0, 1.0))),
+        "bare",
+    ]
+)
+
+
+def curve(values: Any, step: int) -> float:
+    """Return a loss that depends on the hyper-parameter of one model only."""
+    if values["kernel"] == "rough":
+        return 1.0 + math.sin(12 * values["b"]) + 0.01 / step
+    return 0.5 + 0.01 * values.get("a", 0.0) + 0.01 / step
+
+
+def source_of(**arguments: Any) -> ForestSource:
+    return Forest(**arguments).source(SPACE, 3)
+
+
+def fill(source: ForestSource, trials: int, *, step: int = 4) -> list[int]:
+    """Accept as many trials of the rough model, and report them; return the models due."""
+    due: list[int] = []
+    first = sum(model.trials for model in source.models)
+    for trial in range(first, first + trials):
+        source.accept(trial, {"point": {"kernel": "rough", "kernel.rough.b": trial / 40}})
+        source.observe(trial, step, (math.sin(trial),))
+        due += source.due_models()
+    return due
+
+
+def test_a_question_is_asked_when_losses_have_grown_by_a_quarter() -> None:
+    source = source_of()
+    counts = []
+    for _ in range(20):
+        if fill(source, 1) == [1]:
+            counts.append(len(source.model_question(1).losses))
+    assert counts == [4, 5, 7, 9, 12, 15, 19]
+
+
+def test_a_question_has_finite_losses_of_one_rung() -> None:
+    source = source_of()
+    fill(source, 6, step=4)
+    source.observe(0, 16, (0.5,))
+    source.accept(6, {"point": {"kernel": "rough", "kernel.rough.b": 0.9}})
+    source.observe(6, 4, (math.inf,))
+    assert len(source.model_question(1).losses) == 6
+    for trial in range(1, 4):
+        source.observe(trial, 16, (0.1,))
+    assert source.due_models() == [1], "there are enough on the higher rung"
+    assert len(source.model_question(1).losses) == 4
+
+
+def test_losses_of_all_models_are_the_measure() -> None:
+    source = source_of()
+    fill(source, 6)
+    alone = max(source.model_question(1).losses)
+    source.accept(6, {"point": {"kernel": "bare"}})
+    source.observe(6, 4, (1000.0,))
+    assert max(source.model_question(1).losses) < alone / 100
+
+
+def test_models_are_weighted_by_both_ranks() -> None:
+    source = source_of()
+    # Unknown priorities rank highest; a model with nothing to search has 0.
+    assert [model.priority for model in source.models] == [None, None, 0.0]
+    assert [model.weight for model in source.models] == pytest.approx([5 / 12, 5 / 12, 2 / 12])
+    source.learn_priority(0, Priority(shortest=1.0, longest=2.0))
+    source.learn_priority(1, Priority(shortest=0.1, longest=2.0))
+    assert [model.priority for model in source.models] == pytest.approx([0.5, 9.5, 0.0])
+    assert [model.weight for model in source.models] == pytest.approx([4.5 / 12, 5.5 / 12, 2 / 12])
+
+
+def test_either_heuristic_can_be_switched_off() -> None:
+    source = source_of(complexity=False)
+    source.learn_priority(0, Priority(shortest=1.0, longest=2.0))
+    assert [model.weight for model in source.models] == pytest.approx([2 / 6, 3 / 6, 1 / 6])
+    assert source_of(complexity=False).learns
+    assert not source_of(priority=False).learns
+
+
+def test_a_failed_question_keeps_the_priority_before() -> None:
+    source = source_of()
+    source.learn_priority(0, Priority(shortest=1.0, longest=2.0))
+    source.learn_priority(0, None)
+    assert source.models[0].priority == 0.5
+
+
+def test_a_restored_forest_asks_the_same() -> None:
+    source = source_of()
+    fill(source, 9)
+    source.learn_priority(1, Priority(shortest=0.1, longest=2.0))
+    again = source_of()
+    again.restore(json.loads(json.dumps(source.snapshot(), allow_nan=False)))
+    assert again.models == source.models
+    assert again.model_question(1) == source.model_question(1)
+    assert again.propose(9) == source.propose(9)
+    assert fill(again, 6) == fill(source, 6)
+
+
+def test_missing_scikit_learn_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extra, "find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match=r"pip install dasktune\[forest\]"):
+        Forest()
+    Forest(priority=False)
+
+
+@pytest.mark.parametrize("tuner", ["random", "asha", "pop"])
+def test_the_model_that_varies_is_searched_more(
+    tuner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(priority, "FITS", 8)  # enough for so clear a difference
+    forest = Forest(complexity=False)
+    made: Any = {
+        "random": lambda: Random(SPACE, trials=30, max_steps=4, sampler=forest),
+        "asha": lambda: ASHA(SPACE, trials=30, max_steps=16, sampler=forest),
+        "pop": lambda: POP(SPACE, trials=30, max_steps=8, every=2, sampler=forest),
+    }[tuner]()
+    dt.simulate(made, curve, workers=3)
+    steady, rough, bare = made.source.models
+    assert max(steady.priority or 0.0, bare.priority) < 0.05 < rough.priority
+    assert rough.weight == 1 / 2
