@@ -318,7 +318,7 @@ class _Decoder:
         }
 
     def value(self, node: Json, depth: int) -> Any:
-        if depth > _MAX_DEPTH:
+        if depth > _MAX_DEPTH + 1:  # numbers lie one below the innermost list
             raise ValueError(f"nested more than {_MAX_DEPTH} deep")
         if type(node) is list:
             return self._items(node, depth)

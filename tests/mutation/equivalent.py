@@ -36,6 +36,10 @@ EQUIVALENT = {
     "dasktune/trainer/fingerprint/data.py _file_digest: status.st_size >= _LARGE -> True": (
         "A small file is read by several threads, too; its digest is the same."
     ),
+    "dasktune/trainer/fingerprint/source.py _read_outside: "
+    "isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) -> True": (
+        "Pieces are made of classes, which come before, and of functions."
+    ),
     "dasktune/trainer/fingerprint/installed.py _is_editable: return False -> return None": (
         "The only caller asks for truth, and None is as false as False."
     ),

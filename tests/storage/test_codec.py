@@ -329,11 +329,20 @@ def test_a_state_that_holds_itself_is_refused():
         encode(state)
 
 
-def test_deep_states_come_back():
-    state = 1.5
-    for _ in range(99):
-        state = {"inner": state}
+OPENED = [lambda inner: [inner], lambda inner: (inner,), lambda inner: {"inner": inner}]
+
+
+@pytest.mark.parametrize("around", OPENED)
+@pytest.mark.parametrize(
+    ("leaf", "levels"), [(1.5, 101), (math.nan, 101), ([], 100), (np.arange(3), 100)]
+)
+def test_state_of_the_deepest_kind_comes_back(around, leaf, levels):
+    state = leaf
+    for _ in range(levels):
+        state = around(state)
     assert bits(round_trip(state)) == bits(state)
+    with pytest.raises(StateError, match="must be nested at most 100 deep"):
+        encode(around(state))
 
 
 def torch_is_needed(snapshot: Snapshot) -> bool:
@@ -515,7 +524,7 @@ def nested(depth):
         {"tuple": 4},
         {},
         {"list": [], "tuple": []},
-        nested(101),
+        nested(102),
         nested(900),
     ],
     ids=lambda node: str(node)[:40],
