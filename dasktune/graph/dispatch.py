@@ -114,7 +114,9 @@ class Dispatcher:
         needs: Needs | None = None,
     ) -> list[Instruction]:
         """Make a trial known up to `max_steps`, without asking for its training."""
-        self.plan.register(trial, sequences, max_steps, seed, is_alone=is_alone, needs=needs)
+        leaf = self.plan.register(trial, sequences, max_steps, seed, is_alone=is_alone, needs=needs)
+        if needs is not None:
+            self.frontier.needs_changed(leaf)
         return self._take()
 
     def separate(self, trial: int, sequences: Sequences, max_steps: Step, seed: int = 0) -> Step:

@@ -3,7 +3,8 @@
 For each node of the plan that matters now, the frontier knows whether its stage must be
 trained, from which step, and how long the longest path through it is. A change walks up
 from the changed node and ends where nothing changes any more. Stages that can start now
-lie in a heap: the tuner's priority first, then the longest path [Hippo 4.3].
+lie in heaps, one for those with equal needs: the tuner's priority first, then the longest path
+[Hippo 4.3].
 
 The *active* nodes are exactly those in `dasktune.graph.tree.build_stage_tree`.
 """
@@ -14,7 +15,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import chain
 
+from dasktune.graph.matching import Wanted
 from dasktune.graph.plan import Node, Place
 from dasktune.graph.tree import StageTree, stage_tree_of
 from dasktune.types import Step
@@ -116,7 +119,7 @@ class Frontier:
     def __init__(self, step_cost: StepCost) -> None:
         self._step_cost = step_cost
         self._work: dict[Node, Work] = {}
-        self._ready: list[Entry] = []
+        self._ready: dict[Wanted, list[Entry]] = {}
         self._deepest_first = False
         self._raised: dict[Node, None] = {}
         self.active_count = 0
@@ -274,7 +277,7 @@ class Frontier:
         for stores that cannot hold many.
         """
         if deepest_first != self._deepest_first:
-            self._deepest_first, self._ready = deepest_first, []
+            self._deepest_first, self._ready = deepest_first, {}
             for node, work in self._work.items():
                 if work.active and is_ready(node):
                     self._make_ready(node, work)
@@ -291,22 +294,46 @@ class Frontier:
         work = self._work.get(node)
         return None if work is None else self._peek(work.heap, needs_ready=False)
 
-    def best_ready(self, may_run: Callable[[Node], bool] = lambda node: True) -> Node | None:
+    def best_ready(
+        self,
+        may_run: Callable[[Node], bool] = lambda node: True,
+        may_meet: Callable[[Wanted], bool] = lambda wanted: True,
+    ) -> Node | None:
         """Return the stage that should start next, if any can.
 
         Parameters
         ----------
         may_run
             Whether a stage may start now: others are passed over.
+        may_meet
+            Whether stages with these needs may start now: all others are left out at once.
         """
-        passed_over = []
-        best = self._peek(self._ready, needs_ready=True)
-        while best is not None and not may_run(best):
-            passed_over.append(heappop(self._ready))
-            best = self._peek(self._ready, needs_ready=True)
+        heads = [self._head(wanted, may_run) for wanted in list(self._ready) if may_meet(wanted)]
+        best = min((head for head in heads if head is not None), default=None)
+        return None if best is None else best[-1]
+
+    def _head(self, wanted: Wanted, may_run: Callable[[Node], bool]) -> Entry | None:
+        """Return the first entry of the ready stages with these needs that may start now."""
+        heap, passed_over = self._ready[wanted], []
+        node = self._peek(heap, needs_ready=True)
+        while node is not None and not (node.needs == wanted and may_run(node)):
+            entry = heappop(heap)
+            if node.needs == wanted:  # others have been sorted anew by `needs_changed`
+                passed_over.append(entry)
+            node = self._peek(heap, needs_ready=True)
+        head = None if node is None else heap[0]
         for entry in passed_over:
-            heappush(self._ready, entry)
-        return best
+            heappush(heap, entry)
+        if not heap:
+            del self._ready[wanted]
+        return head
+
+    def needs_changed(self, node: Node) -> None:
+        """Sort a ready stage anew, and those above it, after other needs have come to its path."""
+        for above in node.up():
+            work = self._work.get(above)
+            if work is not None and work.active and is_ready(above):
+                self._make_ready(above, work)
 
     def best_raised(self, may_run: Callable[[Node], bool]) -> Node | None:
         """Return the stage that should start next of those that raised before, if any can.
@@ -339,7 +366,7 @@ class Frontier:
     def ready(self) -> Iterator[Node]:
         """Yield the stages that could start now, in no order."""
         seen: set[int] = set()
-        for *_, version, node in self._ready:
+        for *_, version, node in chain.from_iterable(self._ready.values()):
             # The version is looked at first: it tells most entries that are out of date.
             if self._work[node].version == version and node.number not in seen and is_ready(node):
                 seen.add(node.number)
@@ -366,7 +393,8 @@ class Frontier:
 
     def _make_ready(self, node: Node, work: Work) -> None:
         priority, then = self._urgency(node, work)
-        heappush(self._ready, (-priority, -then, node.number, work.version, node))
+        entry = (-priority, -then, node.number, work.version, node)
+        heappush(self._ready.setdefault(node.needs, []), entry)
 
     def _refresh(self, node: Node) -> bool:
         """Recompute one node from its children; return whether its parent must be, too."""

@@ -15,7 +15,7 @@ from functools import partial
 from dasktune.graph.attempts import QUEUE_LENGTH, Attempt, DispatchOptions, Slot
 from dasktune.graph.events import RunStage
 from dasktune.graph.frontier import Frontier, start_of
-from dasktune.graph.matching import Matching
+from dasktune.graph.matching import Matching, Wanted
 from dasktune.graph.plan import Node, Place
 from dasktune.graph.speeds import Speeds
 from dasktune.graph.trust import Trust
@@ -70,7 +70,7 @@ class Placing:
             self._take_back(now)
             self._try_last_resort(now)
         while self._idle:
-            node = self._frontier.best_ready(self._may_start)
+            node = self._frontier.best_ready(self._may_start, self._may_meet)
             if node is None:
                 break
             self._launch(node, self._slot_for(node), None, now)
@@ -229,6 +229,10 @@ class Placing:
             if self._may_have_stages(worker) and not self.trust.is_aside(worker):
                 yield slot
 
+    def _may_meet(self, wanted: Wanted) -> bool:
+        """Whether an idle worker meets needs."""
+        return not wanted or any(self.matching.may_run(worker, wanted) for worker in self._idle)
+
     def _may_start(self, node: Node) -> bool:
         """Whether an idle worker may run a stage."""
         return any(self._may_run(node, self.slots[worker]) for worker in self._idle)
@@ -333,7 +337,8 @@ class Placing:
                 self._launch(other, slot, None, now)
 
     def _best_for(self, slot: Slot) -> Node | None:
-        return self._frontier.best_ready(partial(self._may_run, slot=slot))
+        may_meet = partial(self.matching.may_run, slot.worker)
+        return self._frontier.best_ready(partial(self._may_run, slot=slot), may_meet)
 
     def _running_last(self) -> list[Slot]:
         """Return the slots whose last stage runs, and that could be given another."""

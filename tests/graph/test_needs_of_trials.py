@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from hypothesis import given
@@ -23,6 +24,7 @@ from dasktune.graph.events import (
     WorkerLost,
 )
 from dasktune.graph.keys import root_key
+from dasktune.graph.plan import Node
 from dasktune.graph.view import RunView
 from dasktune.needs import NO_NEEDS, Needs
 from dasktune.sequences import Piecewise
@@ -158,6 +160,39 @@ def test_trials_of_a_class_that_is_gone_are_named() -> None:
     assert play.reported == {1}
     play.join("gpu again", {"GPU": 1})
     assert play.reported == {0, 1}
+
+
+def test_waiting_stage_is_seen_when_its_needs_change() -> None:
+    play = Play()
+    play.join("plain", {})
+    play.trial(0, 4, GPU)
+    play.extend(0)
+    assert play.orders == []
+    play.trial(1, 4, NO_NEEDS)
+    play.extend(1)
+    assert play.reported == {1}
+    assert [order.stop for order in play.orders] == [4, 9]
+    play.join("gpu", {"GPU": 1})
+    assert play.reported == {0, 1}
+
+
+def test_stages_for_other_workers_are_not_looked_at() -> None:
+    play = Play()
+    play.join("plain", {})
+    for number in range(50):
+        play.trial(number, 1, GPU)
+        play.extend(number)
+    looked_at: list[Node] = []
+    frontier = play.dispatcher.frontier
+
+    def may_run(node: Node) -> bool:
+        looked_at.append(node)
+        return False
+
+    matching = play.dispatcher._placing.matching
+    assert frontier.best_ready(may_run, partial(matching.may_run, "plain")) is None
+    assert looked_at == []
+    assert len(list(frontier.ready())) == 50
 
 
 def test_idle_worker_beside_stages_for_others_says_so() -> None:
