@@ -49,6 +49,15 @@ def test_the_page_of_the_format_reads_a_checkpoint(
     assert names["document"]["state"] == {"dict": [["weights", {"tensor": 0}], ["epoch", 3]]}
 
 
+def test_the_page_of_the_forest_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (DOCS / "forest.md").read_text()
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(compile(block, "forest.md", "exec"), {})
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) == 4
+    assert shown[0] in page
+
+
 def test_the_page_of_pop_runs() -> None:
     names: dict[str, Any] = {}
     page = (DOCS / "pop.md").read_text()

@@ -29,6 +29,7 @@ from typing import ClassVar
 
 from dasktune.algos.curves.curve import Prediction, Question
 from dasktune.algos.forest.priority import Priority, PriorityQuestion
+from dasktune.algos.forest.ranks import ModelWeight
 from dasktune.errors import ConfigurationError, InternalError, refuse
 from dasktune.sequences import Sequence
 from dasktune.space import Configuration
@@ -151,7 +152,12 @@ class Tuner(ABC):
     def identity(self) -> dict[str, object]:
         """Return class and arguments as JSON: equal for tuners that decide alike."""
 
-    # For tuners that predict learning curves, or decide by time.
+    @property
+    def models(self) -> list[ModelWeight]:
+        """The models of its space, with their weights; empty if its sampler has none."""
+        return []
+
+    # For tuners that predict learning curves, ask for priorities, or decide by time.
 
     def question(self, trial: int) -> Question:
         """Return the question to the predictor after a `Predict` for a trial."""

@@ -12,6 +12,7 @@ from typing import Final
 from dasktune.algos.base import Inputs, Proposal, Tuner
 from dasktune.algos.curves.curve import Prediction, Question
 from dasktune.algos.forest.priority import Priority, PriorityQuestion
+from dasktune.algos.forest.ranks import ModelWeight
 from dasktune.errors import ConfigurationError, unknown
 from dasktune.sequences.values import Arguments
 from dasktune.space import Configuration
@@ -247,6 +248,11 @@ class Repeats(Tuner):
         return (
             [] if of in self._ended else self._for_all(self.tuner.tell_prediction(of, prediction))
         )
+
+    @property
+    def models(self) -> list[ModelWeight]:
+        """The models of the other tuner."""
+        return self.tuner.models
 
     def model_question(self, model: int) -> PriorityQuestion:
         """Return the question of the other tuner about a model."""

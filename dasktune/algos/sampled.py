@@ -15,6 +15,7 @@ import numpy as np
 from dasktune.algos.base import Inputs, Proposal, Tuner, check_horizon
 from dasktune.algos.curves.curve import Predictor
 from dasktune.algos.forest.priority import Priority, PriorityQuestion
+from dasktune.algos.forest.ranks import ModelWeight
 from dasktune.algos.samplers import RandomSource
 from dasktune.algos.sources import source_of
 from dasktune.algos.state import Readers, set_state, state_to_json, to_json, types_of
@@ -270,6 +271,11 @@ class SampledTuner(Tuner):
         due = [Assess(model=model) for model in self.source.due_models()]
         is_over = any(isinstance(decision, Finish) for decision in decisions)
         return decisions if is_over else [*decisions, *due]
+
+    @property
+    def models(self) -> list[ModelWeight]:
+        """The models of its source, with their weights."""
+        return self.source.models
 
     def model_question(self, model: int) -> PriorityQuestion:
         """Return the question of the source about a model."""

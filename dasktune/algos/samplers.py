@@ -9,6 +9,7 @@ import numpy as np
 
 from dasktune.algos.base import Proposal
 from dasktune.algos.forest.priority import Priority, PriorityQuestion
+from dasktune.algos.forest.ranks import ModelWeight
 from dasktune.errors import ConfigurationError, InternalError
 from dasktune.space import Configuration, Drawing, Space
 from dasktune.space.define_by_run import SpaceLike
@@ -57,6 +58,11 @@ class Source(ABC):
 
     def retry(self, trial: int) -> None:
         """Observe that a failed trial is trained again."""
+
+    @property
+    def models(self) -> list[ModelWeight]:
+        """The models that it searches apart, with their weights; empty if it does not."""
+        return []
 
     def due_models(self) -> list[int]:
         """Return the models whose priority must be computed anew; each is returned once."""

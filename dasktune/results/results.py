@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from dasktune.algos.base import Tuner
 from dasktune.algos.curves import Predictor
+from dasktune.algos.forest.ranks import ModelWeight
 from dasktune.driver.audit_notes import differences_of, figures_of
 from dasktune.driver.history import History, TunerPlace
 from dasktune.driver.reuse import KnownStates
@@ -257,6 +258,21 @@ class StudyResults:
         """
         place = self._known_place(tuner)
         return replay(place.tuner, self.history.records_of(place.number), self.objective)
+
+    def models(self, tuner: Tuner) -> list[ModelWeight]:
+        """Return the models of a tuner's space, with their weights after its last record.
+
+        They are those of a `dasktune.Forest`; other samplers have none. Each has its
+        complexity, its priority, and its number of trials.
+
+        Raises
+        ------
+        ConfigurationError
+            If the study has not run this tuner.
+        """
+        place = self._known_place(tuner)
+        replay(place.tuner, self.history.records_of(place.number), self.objective)
+        return place.tuner.models
 
     def log(self, tuner: Tuner) -> list[Record]:
         """Return the event log of a tuner: each call's cause and decisions, in order.

@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from dasktune.algos.base import Tuner
 from dasktune.algos.fixed import SingleTrial
+from dasktune.algos.forest.ranks import lines_of
 from dasktune.algos.stopping import beyond_bounds
 from dasktune.driver.audit_notes import AuditDifferenceError, AuditFailure, figures_of
 from dasktune.driver.history import TunerPlace
@@ -254,6 +255,8 @@ class Optimizer:
             prefix = f"{reason}; " if reason else ""
             line = savings_line(results.summary())
             sys.stderr.write(f"{self._name}: {prefix}{line}\n")
+            models = results.models(tuner) if tuner.models else []
+            sys.stderr.writelines(f"{self._name}: {line}\n" for line in lines_of(models))
 
     def retry_failed(self) -> list[int]:
         """Have the next `optimize` train the failed trials of its tuner again.

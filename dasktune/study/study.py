@@ -178,6 +178,7 @@ class Study:
     optuna_study = _of("results", StudyResults.optuna_study)
     seen = _of("results", StudyResults.seen)
     replay = _of("results", StudyResults.replay)
+    models = _of("results", StudyResults.models)
     log = _of("results", StudyResults.log)
     trial_state = _of("_exports", TrialExports.trial_state)
     export = _of("_exports", TrialExports.export)

@@ -9,7 +9,7 @@ _HOMES = {
     "ForestSource": "dasktune.algos.forest.source",
     "Model": "dasktune.algos.forest.models",
     "ModelSpace": "dasktune.algos.forest.models",
-    "ModelWeight": "dasktune.algos.forest.source",
+    "ModelWeight": "dasktune.algos.forest.ranks",
     "Priority": "dasktune.algos.forest.priority",
     "PriorityQuestion": "dasktune.algos.forest.priority",
     "Splitting": "dasktune.algos.forest.models",

@@ -3,8 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelWeight:
+    """How often a model is drawn, and why.
+
+    Parameters
+    ----------
+    name
+        The options of the model.
+    weight
+        Its probability to be drawn next.
+    complexity
+        The size of its search space; see `dasktune.algos.forest.complexity`.
+    priority
+        How much its losses vary; see `dasktune.algos.forest.priority`. None before it is known.
+    trials
+        The number of its trials so far.
+    """
+
+    name: str
+    weight: float
+    complexity: float
+    priority: float | None
+    trials: int
+
+    def __str__(self) -> str:
+        priority = "unknown" if self.priority is None else f"{self.priority:.4g}"
+        return (
+            f"{self.name}: weight {self.weight:.3f}, complexity {self.complexity:.4g}, "
+            f"priority {priority}, {self.trials:,} trials"
+        )
+
+
+def lines_of(models: Sequence[ModelWeight], most: int = 10) -> list[str]:
+    """Return one line for each model, the largest weight first, and how many are left out."""
+    ordered = sorted(models, key=lambda model: -model.weight)
+    more = len(ordered) - most
+    return [*map(str, ordered[:most]), *([f"and {more:,} models more"] if more > 0 else [])]
 
 
 def ranks(values: Sequence[float]) -> list[float]:

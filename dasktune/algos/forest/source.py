@@ -29,7 +29,7 @@ from dasktune.algos.forest.priority import (
     spread,
     standardised,
 )
-from dasktune.algos.forest.ranks import weights
+from dasktune.algos.forest.ranks import ModelWeight, weights
 from dasktune.algos.samplers import Sampler, Source
 from dasktune.algos.sources import source_of
 from dasktune.errors import ConfigurationError, InternalError, refuse
@@ -43,38 +43,6 @@ GROWTH: Final = 1.25
 
 _STREAM: Final = 0x6D6F64656C
 """Sets the draws of models apart from those of coordinates, which have the same seed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelWeight:
-    """How often a model is drawn, and why.
-
-    Parameters
-    ----------
-    name
-        The options of the model.
-    weight
-        Its probability to be drawn next.
-    complexity
-        The size of its search space; see `dasktune.algos.forest.complexity`.
-    priority
-        How much its losses vary; see `dasktune.algos.forest.priority`. None before it is known.
-    trials
-        The number of its trials so far.
-    """
-
-    name: str
-    weight: float
-    complexity: float
-    priority: float | None
-    trials: int
-
-    def __str__(self) -> str:
-        priority = "unknown" if self.priority is None else f"{self.priority:.4g}"
-        return (
-            f"{self.name}: weight {self.weight:.3f}, complexity {self.complexity:.4g}, "
-            f"priority {priority}, {self.trials:,} trials"
-        )
 
 
 class Forest(Sampler):
