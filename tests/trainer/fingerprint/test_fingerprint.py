@@ -317,3 +317,31 @@ def test_code_parts_are_those_of_the_class_and_its_bases():
     assert "class Adding" in parts
     assert parts == code_parts(Adding)
     assert parts != code_parts(type("Adding", (Adding,), {"train": lambda self: None}))
+
+
+BRANCHES = """
+from dasktune.trainer.base import Trainer
+
+if {condition}:
+    class Net(Trainer):
+        WIDTH = {first}
+
+        def train(self):
+            return self.WIDTH
+else:
+    class Net(Trainer):
+        WIDTH = {second}
+
+        def train(self):
+            return self.WIDTH
+"""
+
+
+@pytest.mark.parametrize("condition", [True, False])
+def test_only_the_class_that_was_defined_counts(digest_of, condition):
+    def digest(first, second):
+        own, other = (first, second) if condition else (second, first)
+        return digest_of(BRANCHES.format(condition=condition, first=own, second=other))
+
+    assert digest("[8][0]", "1") == digest("[8][0]", "2")
+    assert digest("[8][0]", "1") != digest("[8, 9][0]", "1"), "its source, with the same value"
