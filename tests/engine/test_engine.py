@@ -495,6 +495,21 @@ def test_resume_restores_the_last_snapshot_and_later_events(stages: int) -> None
     assert sorted(tuner.seen[1:]) == [[0, 2], [0, 5], [0, 8], [1, 2], [1, 5]]
 
 
+@pytest.mark.parametrize("tuner", [Watching, Halving])
+@pytest.mark.parametrize("stages", range(7))
+def test_resume_asks_for_what_was_asked_for(tuner: type[Tuner], stages: int) -> None:
+    before = Bench(loss)
+    before.begin(tuner())
+    before.run(most=stages)
+    again = Bench(loss, before.trials)
+    again.take(again.engine.resume(tuner(), place=0, records=before.log, now=0.0))
+    asked = [bench.engine._session.requests for bench in (before, again)]  # type: ignore[union-attr]
+    assert asked[0] == asked[1]
+    assert again.dispatcher.wanted.keys() == before.dispatcher.wanted.keys()
+    stopped = {one.number for one in again.trials.values() if one.state is TrialState.PRUNED}
+    assert not stopped & asked[1].keys()
+
+
 @pytest.mark.parametrize("stages", range(7))
 def test_resume_does_not_move_the_next_snapshot(stages: int) -> None:
     whole, before = Bench(loss, snapshot_every=2), Bench(loss, snapshot_every=2)
