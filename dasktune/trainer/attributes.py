@@ -121,7 +121,13 @@ def load_into(item: Any, state: Any) -> None:
     elif isinstance(item, torch.nn.Module):
         _load_module(item, state)
     else:
-        item.load_state_dict(_typed_like(state, item.state_dict()))
+        own = item.state_dict()
+        state = _typed_like(state, own)
+        if isinstance(item, torch.optim.Optimizer):
+            # torch moves the state of the parameters, but not a learning rate in a tensor.
+            groups = zip(state["param_groups"], own["param_groups"], strict=False)
+            state = {**state, "param_groups": [placed_like(*pair) for pair in groups]}
+        item.load_state_dict(state)
 
 
 def revived(saved: Any, current: Any, device: str) -> Any:
@@ -151,6 +157,24 @@ def revived(saved: Any, current: Any, device: str) -> Any:
         old = current if isinstance(current, dict) else {}
         return type(saved)({key: revived(s, old.get(key), device) for key, s in saved.items()})
     return saved
+
+
+def placed_like(saved: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return saved values with each tensor on the device of the trainer's own one."""
+    return {
+        name: value.to(own[name].device)
+        if isinstance(value, torch.Tensor) and isinstance(own.get(name), torch.Tensor)
+        else value
+        for name, value in saved.items()
+    }
+
+
+def is_on_host(value: object) -> bool:
+    """Return whether all tensors of a value are on the CPU."""
+    devices = {
+        item.device.type for _, item in _items("", value, set()) if isinstance(item, torch.Tensor)
+    }
+    return devices == {"cpu"}
 
 
 def detached(value: Any) -> Any:

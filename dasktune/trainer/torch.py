@@ -50,6 +50,10 @@ class TorchTrainer(Trainer):
     **Randomness.** The global generators of Python, NumPy, torch and the CUDA device are
     seeded from `seed` before `build`, are part of the state, and are loaded last.
 
+    **Options of torch.** If `build` changes the default type of numbers, the precision of matrix
+    products, the search for fast convolutions or the use of deterministic algorithms, the next
+    `build` in this process begins without these changes.
+
     **Evaluation.** `evaluate` is called without gradients and with all modules in eval
     mode; modes and all generators are restored afterwards.
 
@@ -99,18 +103,23 @@ class TorchTrainer(Trainer):
     def state_dict(self) -> dict[str, Any]:
         """Return the state of all attributes and of the global generators."""
         own = self._attributes()
-        return {
+        values = {
+            name: attributes.detached(value)
+            for name, value in attributes.values(own).items()
+            if self._is_touched(name, value)
+        }
+        state: dict[str, Any] = {
             "objects": {
                 path: attributes.state_of(item) for path, item in attributes.objects(own).items()
             },
-            "values": {
-                name: attributes.detached(value)
-                for name, value in attributes.values(own).items()
-                if self._is_touched(name, value)
-            },
+            "values": values,
             "others": attributes.others(own, self.harmless_differences),
             "generators": global_states(self.device),
         }
+        if self.device != "cpu":
+            # A state in the store does not say where its tensors were.
+            state["on_host"] = [name for name in values if attributes.is_on_host(values[name])]
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned, in place; generators last.
@@ -131,8 +140,9 @@ class TorchTrainer(Trainer):
         for path, item in items.items():
             attributes.load_into(item, state["objects"][path])
         for name, saved in state["values"].items():
+            device = "cpu" if name in state.get("on_host", ()) else self.device
             current = getattr(self, name, None)
-            setattr(self, name, attributes.revived(saved, current, self.device))
+            setattr(self, name, attributes.revived(saved, current, device))
         if "others" in state:
             self._compare_others(state["others"])
         restore_global(state["generators"], self.device)
@@ -152,11 +162,12 @@ class TorchTrainer(Trainer):
     @contextmanager
     def building(self) -> Iterator[None]:
         """Seed the generators before `build`, and move modules to the device after it."""
-        if self.deterministic:
-            _use_deterministic_algorithms()
-        torch.set_num_threads(self.threads)
-        seed_global(self.seed, self.device)
-        yield
+        with _OPTIONS.changing():
+            if self.deterministic:
+                _use_deterministic_algorithms()
+            torch.set_num_threads(self.threads)
+            seed_global(self.seed, self.device)
+            yield
         self._move_to_device()
         origin = {
             name: ContentStamp.of(value)
@@ -229,6 +240,66 @@ class TorchTrainer(Trainer):
             # Adagrad and others make their state early; loading moves it to the device.
             if isinstance(item, torch.optim.Optimizer) and item.state:
                 item.load_state_dict(item.state_dict())
+
+
+class _Options:
+    """The options of torch in this process that a build has changed.
+
+    They are not those of the next trainer: it would compute other numbers than alone.
+    """
+
+    def __init__(self) -> None:
+        self._changed: dict[str, tuple[Any, Any]] = {}
+        """Value before the last build and after it, by name."""
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Take back what the last build changed, and note what this one changes."""
+        now = self._now()
+        for name, (before, after) in self._changed.items():
+            if now[name] == after and after is not None:
+                self._set(name, before)
+        began = self._now()
+        try:
+            yield
+        finally:
+            ended = self._now()
+            self._changed = {
+                name: (began[name], value) for name, value in ended.items() if value != began[name]
+            }
+
+    def _now(self) -> dict[str, Any]:
+        return {
+            "dtype": torch.get_default_dtype(),
+            "benchmark": torch.backends.cudnn.benchmark,
+            "precision": _precision(),
+            "algorithms": (
+                torch.are_deterministic_algorithms_enabled(),
+                torch.is_deterministic_algorithms_warn_only_enabled(),
+            ),
+        }
+
+    def _set(self, name: str, value: Any) -> None:
+        match name:
+            case "dtype":
+                torch.set_default_dtype(value)
+            case "benchmark":
+                torch.backends.cudnn.benchmark = value
+            case "precision":
+                torch.set_float32_matmul_precision(value)
+            case "algorithms":
+                torch.use_deterministic_algorithms(value[0], warn_only=value[1])
+
+
+_OPTIONS = _Options()
+
+
+def _precision() -> str | None:
+    """Return the precision of matrix products; None if it was set in torch's newer way."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return None
 
 
 def _use_deterministic_algorithms() -> None:

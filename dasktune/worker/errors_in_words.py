@@ -11,8 +11,14 @@ LONGEST_MESSAGE = 500
 LONGEST_TRACEBACK = 20_000
 """Characters that are kept: the last ones of a traceback."""
 
-_SPOILING = ("CUDA error:", "HIP error:", "CUBLAS_STATUS_", "CUDNN_STATUS_")
-"""How torch's messages name errors of a GPU and its libraries."""
+_SPOILING = (
+    *("CUDA error:", "HIP error:", "CUBLAS_STATUS_", "CUDNN_STATUS_"),
+    *("CUDA driver error:", "Triton Error [CUDA]", "CUDA_ERROR_", "cudaError"),
+)
+"""How messages of torch, Triton, JAX, CuPy and Numba name errors of a GPU and its libraries."""
+
+_FULL = ("out of memory", "OUT_OF_MEMORY", "cudaErrorMemoryAllocation", "OutOfMemoryError")
+"""How they name that its memory is full, which leaves the process usable."""
 
 
 def in_words(error: BaseException) -> dict[str, str]:
@@ -48,10 +54,10 @@ def spoils_process(error: BaseException) -> bool:
     """
     cause: BaseException | None = error
     while cause is not None:
-        names = {base.__name__ for base in type(cause).__mro__}
-        if "OutOfMemoryError" not in names and (
-            "AcceleratorError" in names or any(text in str(cause) for text in _SPOILING)
-        ):
+        names = " ".join(base.__name__ for base in type(cause).__mro__)
+        is_full = any(text in f"{names} {cause}" for text in _FULL)
+        is_of_gpu = "AcceleratorError" in names or any(text in str(cause) for text in _SPOILING)
+        if is_of_gpu and not is_full:
             return True
         cause = cause.__cause__ or cause.__context__
     return False

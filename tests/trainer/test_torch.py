@@ -66,8 +66,8 @@ class Net(TorchTrainer):
         return {"loss": nn.functional.cross_entropy(self.model(self.images), self.labels)}
 
 
-def start(trainer_class=Net, seed=0):
-    return TrainerRun.start(trainer_class, HP, config={}, seed=seed)
+def start(trainer_class=Net, seed=0, **values):
+    return TrainerRun.start(trainer_class, HP | values, config={}, seed=seed)
 
 
 def trained(steps, trainer_class=Net):
@@ -463,6 +463,102 @@ def test_modules_move_to_the_gpu_with_their_optimizer(optimizer):
     )
     again.advance(HP)
     assert torch.equal(again.trainer.model[0].weight, run.trainer.model[0].weight)
+
+
+class Optional(TorchTrainer):
+    """Changes options of torch where its hyper-parameter says so."""
+
+    deterministic = False
+
+    def build(self, hp):
+        if hp["changes"]:
+            torch.set_default_dtype(torch.float64)
+            torch.set_float32_matmul_precision("medium")
+            torch.backends.cudnn.benchmark = True
+            torch.use_deterministic_algorithms(True, warn_only=True)
+        self.x = torch.zeros(())
+
+    def setup(self, hp):
+        pass
+
+    def train(self):
+        self.x += torch.rand(())
+
+    def evaluate(self):
+        algorithms = torch.are_deterministic_algorithms_enabled()
+        precise = torch.get_float32_matmul_precision() == "highest"
+        return {
+            "x": self.x,
+            "options": [algorithms, torch.backends.cudnn.benchmark, not precise].count(True),
+        }
+
+
+@pytest.fixture
+def options_of_torch():
+    """Take back the options of torch that a test has changed."""
+    yield
+    start(Optional, changes=False)
+
+
+@pytest.mark.usefixtures("options_of_torch")
+def test_build_begins_without_the_options_of_the_last():
+    alone = run_alone(Optional, {"changes": False}, 2).metrics
+    assert [values["options"] for values in alone.values()] == [0, 0]
+    assert run_alone(Optional, {"changes": True}, 2).metrics[2]["options"] == 3
+    assert run_alone(Optional, {"changes": False}, 2).metrics == alone
+
+
+@pytest.mark.usefixtures("options_of_torch")
+def test_build_after_a_deterministic_one_is_free():
+    start(Net)
+    assert torch.are_deterministic_algorithms_enabled()
+    assert run_alone(Optional, {"changes": False}, 1).metrics[1]["options"] == 0
+
+
+class HostTensor(TorchTrainer):
+    """Holds a tensor on the CPU from its first step on, wherever it trains."""
+
+    def build(self, hp):
+        self.order = None
+
+    def setup(self, hp):
+        pass
+
+    def train(self):
+        self.order = torch.arange(3)
+
+    def evaluate(self):
+        return {}
+
+
+def test_tensor_made_on_the_host_comes_back_there():
+    run = TrainerRun.start(HostTensor, HP, config={}, seed=0, device="meta")
+    run.advance(HP)
+    _, state = saved(run)
+    again = TrainerRun.start(HostTensor, HP, config={}, seed=0, device="meta")
+    again.trainer.load_state_dict(state)
+    assert again.trainer.order.tolist() == [0, 1, 2]
+    del state["on_host"]  # as older versions wrote it
+    again = TrainerRun.start(HostTensor, HP, config={}, seed=0, device="meta")
+    again.trainer.load_state_dict(state)
+    assert again.trainer.order.is_meta
+
+
+def test_tensors_of_an_optimizer_go_where_its_own_are():
+    saved_group = {"lr": torch.tensor(0.1), "betas": (0.9, 0.99), "decay": torch.tensor(0.2)}
+    own = {"lr": torch.tensor(0.3, device="meta"), "betas": (0.9, 0.99), "decay": 0.1}
+    placed = attributes.placed_like(saved_group, own)
+    assert placed["lr"].is_meta
+    assert (placed["betas"], float(placed["decay"])) == ((0.9, 0.99), pytest.approx(0.2))
+
+
+def test_learning_rate_in_a_tensor_is_loaded():
+    def optimizer(rate):
+        return torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=torch.tensor(rate))
+
+    first, second = optimizer(0.5), optimizer(0.1)
+    attributes.load_into(second, attributes.state_of(first))
+    assert float(second.param_groups[0]["lr"]) == 0.5
 
 
 def test_to_device_takes_tensors_arrays_and_containers():
