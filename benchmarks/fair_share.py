@@ -204,21 +204,24 @@ def measure(short: bool) -> list[Figure]:
         cluster = SharedCluster(studies, size)
         cluster.run(seconds, away=(seconds / 3, seconds * 2 / 3))
         shares = [least_share(study, window) for study in studies]
-        busy = np.sum([study.used for study in studies], axis=0)[60:]
+        used, due = (
+            float(np.sum([getattr(study, name)[60:] for study in studies]))
+            for name in ("used", "due")
+        )
         repeated = sum(study.runner.engine.view.steps_repeated for study in studies)
         figures += [
             Figure(
                 name=f"missing from the share of a study, {count} studies on {size} workers",
-                value=1 - min(shares),
+                value=1 - float(min(shares)),
                 at_most=1 - LEAST_SHARE,
                 note=f"worst of all windows of {window} s; each: "
                 + ", ".join(f"{share:.3f}" for share in shares),
             ),
             Figure(
                 name=f"idle share of {size} workers, {count} studies",
-                value=1 - float(busy.mean()) / size,
+                value=1 - used / due,
                 at_most=IDLE,
-                note=f"after the first minute; {repeated:,} steps repeated",
+                note=f"while there is work, after a minute; {repeated:,} steps repeated",
             ),
         ]
     return figures

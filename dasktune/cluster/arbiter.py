@@ -68,7 +68,13 @@ class ArbiterPlugin(SchedulerPlugin):
             self.leave(run)
 
     def claim(
-        self, run: str, client: str, workers: int, weight: float, busy: Collection[str]
+        self,
+        run: str,
+        client: str,
+        workers: int,
+        weight: float,
+        busy: Collection[str],
+        usable: Collection[str] | None,
     ) -> dict[str, object]:
         """Answer a run's claim: see `dasktune.graph.shares.Lending.claim`.
 
@@ -83,7 +89,13 @@ class ArbiterPlugin(SchedulerPlugin):
         except ConfigurationError as error:
             return {"problem": str(error)}
         self._clients[str(run)] = str(client)
-        lent = self._lending.claim(str(run), claim, time.monotonic(), frozenset(map(str, busy)))
+        lent = self._lending.claim(
+            str(run),
+            claim,
+            time.monotonic(),
+            frozenset(map(str, busy)),
+            None if usable is None else frozenset(map(str, usable)),
+        )
         runs = len(self._clients)
         return {"lent": None if runs == 1 else sorted(lent), "runs": runs}
 

@@ -57,7 +57,7 @@ class FairShare:
         self._client, self._lent = client if add_arbiter(client) else None, None
         if self._client is None:
             return
-        self._claim = {"workers": 1, "weight": self._weight, "busy": []}
+        self._claim = {"workers": 1, "weight": self._weight, "busy": [], "usable": None}
         self._ask_once()
         if self._thread is None:
             self._thread = threading.Thread(target=self._go_on, daemon=True)
@@ -84,7 +84,12 @@ class FairShare:
             return
         self._due, self._given_back = now + CLAIM_SECONDS, given_back
         busy = [name for name, slot in self._view.slots.items() if slot.queue]
-        self._claim = {"workers": count_usable(), "weight": self._weight, "busy": busy}
+        self._claim = {
+            "workers": count_usable(),
+            "weight": self._weight,
+            "busy": busy,
+            "usable": [*self._view.slots] or None,  # none are known at first
+        }
         self._wake.set()
 
     def close(self) -> None:

@@ -145,21 +145,34 @@ def _fill(
 class _Borrower:
     """A study: what it claims, its workers in the order in which it got them, those it must return.
 
-    `busy` are those that have a stage now; `short_since` is when its workers became too few.
+    `usable` are those that it can use, of all workers; None for all. `busy` are those that have a
+    stage now; `short_since` is when its workers became too few.
     `owed` is how many worker seconds it got too few, less those that it got too many.
     """
 
     claim: Claim
     workers: dict[str, None] = field(default_factory=dict)
     recalled: dict[str, None] = field(default_factory=dict)
+    usable: frozenset[str] | None = None
     busy: frozenset[str] = frozenset()
     short_since: float | None = None
     owed: float = 0.0
 
-    @property
-    def keeps(self) -> int:
-        """Number of the workers that it need not return."""
-        return len(self.workers) - len(self.recalled)
+    def keeps(self, workers: Mapping[str, None]) -> list[str]:
+        """Return those of some workers that it has and need not return, the first lent first."""
+        return [each for each in self.workers if each in workers and each not in self.recalled]
+
+    def can_use(self, worker: str) -> bool:
+        """Whether stages of the study may run on a worker."""
+        return self.usable is None or worker in self.usable
+
+
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """The workers that the same studies can use, and how many of them each shall have."""
+
+    workers: Mapping[str, None]
+    targets: Mapping[str, int]
 
 
 class Lending:
@@ -194,7 +207,12 @@ class Lending:
         self._settle(now)
 
     def claim(
-        self, study: str, claim: Claim, now: float, busy: frozenset[str] = frozenset()
+        self,
+        study: str,
+        claim: Claim,
+        now: float,
+        busy: frozenset[str] = frozenset(),
+        usable: frozenset[str] | None = None,
     ) -> frozenset[str]:
         """Set what a study asks for; return the workers that it may use now.
 
@@ -208,6 +226,8 @@ class Lending:
             Seconds.
         busy
             The workers on which it has a stage. All others that it shall return are returned.
+        usable
+            The workers that have what its stages need; None for all. It is lent no others.
 
         Returns
         -------
@@ -215,7 +235,9 @@ class Lending:
             It shall save what it trains on others, and call this again when they are not busy.
         """
         borrower = self._studies.setdefault(study, _Borrower(claim))
-        borrower.claim, borrower.busy = claim, busy
+        borrower.claim, borrower.busy, borrower.usable = claim, busy, usable
+        useless = [worker for worker in borrower.workers if not borrower.can_use(worker)]
+        borrower.recalled.update(dict.fromkeys(useless))
         self._take_back(borrower)
         self._settle(now)
         return self.lent(study)
@@ -249,21 +271,21 @@ class Lending:
     def _settle(self, now: float) -> None:
         """Lend what is free, and recall workers for studies that have too few."""
         self._take_turns(now)
-        targets = self._targets()
+        pools = self._pools()
+        for pool in pools:
+            self._keep_again(pool)
+            self._lend_free(pool)
         for name, borrower in self._studies.items():
-            self._keep_again(borrower, targets[name])
-        self._lend_free(targets)
-        short = {
-            name: targets[name] - each.keeps
-            for name, each in self._studies.items()
-            if each.keeps < targets[name]
-        }
-        for name, borrower in self._studies.items():
-            if name not in short or borrower.keeps >= borrower.claim.workers:
+            keeps = [len(borrower.keeps(pool.workers)) for pool in pools]
+            has_too_few = any(
+                pool.targets.get(name, 0) > count for pool, count in zip(pools, keeps, strict=True)
+            )
+            if not has_too_few or sum(keeps) >= borrower.claim.workers:
                 borrower.short_since = None
             elif borrower.short_since is None:
                 borrower.short_since = now
-        self._recall(targets, sum(short.values()), now)
+        for pool in pools:
+            self._recall(pool, now)
 
     def _take_turns(self, now: float) -> None:
         """Note what each study got, and let those go first that got too little."""
@@ -290,44 +312,69 @@ class Lending:
     def _claims(self) -> dict[str, Claim]:
         return {name: each.claim for name, each in self._studies.items()}
 
-    def _targets(self) -> dict[str, int]:
-        """Return how many workers each study shall have: all are lent, be they of use or not."""
-        claims = self._claims()
-        workers = self._workers
-        targets = fair_shares(claims, workers)
-        _fill(targets, dict.fromkeys(claims, math.inf), claims, workers - sum(targets.values()))
-        return targets
+    def _pools(self) -> list[_Pool]:
+        """Return the workers by the studies that can use them, and what each study shall have.
 
-    def _keep_again(self, borrower: _Borrower, target: int) -> None:
-        """Leave workers to a study that were recalled and are no longer to be returned."""
-        while borrower.recalled and borrower.keeps < target:
-            borrower.recalled.popitem()
+        The workers of few studies are shared out first, so that a study with workers of its own
+        gets the fewer of those that others can use, too. In the end all are lent, be they of use
+        or not.
+        """
+        pools: dict[tuple[str, ...], dict[str, None]] = {}
+        lent = [worker for each in self._studies.values() for worker in each.workers]
+        for worker in (*self._free, *lent):
+            users = tuple(name for name, each in self._studies.items() if each.can_use(worker))
+            pools.setdefault(users, {})[worker] = None
+        claims, has = self._claims(), dict.fromkeys(self._studies, 0)
+        targets = {users: dict.fromkeys(users, 0) for users in pools}
+        met = {name: claim.workers for name, claim in claims.items()}
+        for most in (met, dict.fromkeys(claims, math.inf)):
+            for users in sorted(pools, key=len):
+                of_users = {name: claims[name] for name in users}
+                left = len(pools[users]) - sum(targets[users].values())
+                for name in _fill(has, most, of_users, left):
+                    targets[users][name] += 1
+        return [_Pool(pools[users], targets[users]) for users in pools]
 
-    def _lend_free(self, targets: Mapping[str, int]) -> None:
-        has = {name: each.keeps for name, each in self._studies.items()}
-        for name in _fill(has, targets, self._claims(), len(self._free)):
-            worker, _ = self._free.popitem()
+    def _keep_again(self, pool: _Pool) -> None:
+        """Leave workers to studies that were recalled and are no longer to be returned."""
+        for name, target in pool.targets.items():
+            borrower = self._studies[name]
+            missing = target - len(borrower.keeps(pool.workers))
+            recalled = [worker for worker in borrower.recalled if worker in pool.workers]
+            for worker in recalled[: max(0, missing)]:
+                del borrower.recalled[worker]
+
+    def _lend_free(self, pool: _Pool) -> None:
+        has = {name: len(self._studies[name].keeps(pool.workers)) for name in pool.targets}
+        free = [worker for worker in self._free if worker in pool.workers]
+        claims = {name: self._studies[name].claim for name in pool.targets}
+        for name in _fill(has, pool.targets, claims, len(free)):
+            worker = free.pop()
+            del self._free[worker]
             self._studies[name].workers[worker] = None
 
-    def _recall(self, targets: Mapping[str, int], short: int, now: float) -> None:
+    def _recall(self, pool: _Pool, now: float) -> None:
         """Recall workers until those that are on their way back are as many as are missing.
 
         Idle workers come at once. Of those that train, the last lent are recalled first: they have
         trained the shortest time since their last change of hands.
         """
-        coming = len(self._free) + sum(len(each.recalled) for each in self._studies.values())
+        keeps = {name: each.keeps(pool.workers) for name, each in self._studies.items()}
+        excess = {name: len(each) - pool.targets.get(name, 0) for name, each in keeps.items()}
+        recalled = (worker for each in self._studies.values() for worker in each.recalled)
+        coming = sum(worker in pool.workers for worker in (*self._free, *recalled))
+        missing = sum(max(0, -count) for count in excess.values()) - coming
         for busy_too in (False, True):
             if busy_too and not self._is_urgent(now):
                 return
             for name, borrower in self._studies.items():
-                for worker in reversed([*borrower.workers]):
-                    if coming >= short or borrower.keeps <= targets[name]:
-                        break
+                for worker in reversed(keeps[name]):
                     is_kept = worker in borrower.busy and not busy_too
-                    if worker in borrower.recalled or is_kept:
-                        continue
-                    borrower.recalled[worker] = None
-                    coming += 1
+                    if missing <= 0 or excess[name] <= 0:
+                        break
+                    if not is_kept and worker not in borrower.recalled:
+                        borrower.recalled[worker] = None
+                        missing, excess[name] = missing - 1, excess[name] - 1
 
     def _is_urgent(self, now: float) -> bool:
         """Whether a study has had fewer workers than it can use, and than its share, for long."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import Client, LocalCluster, get_worker
+from distributed import Client, LocalCluster, Worker, get_worker
 
 import dasktune as dt
 from dasktune.cluster.arbiter import CLAIM, NAME, ArbiterPlugin
@@ -66,9 +66,9 @@ def client() -> Iterator[Client]:
 class Run:
     """A study that runs in a thread of its own."""
 
-    def __init__(self, name: str, folder: Path, client: Client, *, weight: float = 1.0) -> None:
+    def __init__(self, name: str, folder: Path, client: Client, **options: Any) -> None:
         self.study = dt.create_study(
-            Paced, name=name, storage=folder / name, metric="loss", weight=weight
+            Paced, name=name, storage=folder / name, metric="loss", **options
         )
         self._client = client
         self._thread = threading.Thread(target=self._optimize, args=(name,))
@@ -114,11 +114,26 @@ def test_heavier_study_gets_more_workers(tmp_path: Path, client: Client) -> None
         wait_for_workers_of(light=1, heavy=3)
 
 
+def test_study_gets_only_workers_that_have_what_it_needs(tmp_path: Path, client: Client) -> None:
+    first, *_ = client.scheduler_info()["workers"]
+
+    async def give_a_disk(dask_worker: Worker) -> None:
+        await dask_worker.set_resources(DISK=1)
+
+    client.run(give_a_disk, workers=[first])
+    with (
+        closing(Run("any", tmp_path, client)),
+        closing(Run("disk", tmp_path, client, needs={"DISK": 1})),
+    ):
+        wait_for_workers_of(any=3, disk=1)
+    assert turns.TRAINING[first] == "disk"
+
+
 def test_malformed_claim_is_answered_with_its_problem(client: Client) -> None:
     async def claim() -> object:
         assert client.scheduler is not None
         return await getattr(client.scheduler, CLAIM)(
-            run="run", client=client.id, workers=-1, weight=1.0, busy=[]
+            run="run", client=client.id, workers=-1, weight=1.0, busy=[], usable=None
         )
 
     answer = client.sync(claim)
@@ -129,7 +144,7 @@ def test_workers_of_a_driver_that_is_gone_are_lent_again(client: Client) -> None
     async def claim(own: Client) -> dict[str, object]:
         assert own.scheduler is not None
         answer: dict[str, object] = await getattr(own.scheduler, CLAIM)(
-            run=own.id, client=own.id, workers=9, weight=1.0, busy=[]
+            run=own.id, client=own.id, workers=9, weight=1.0, busy=[], usable=None
         )
         return answer
 

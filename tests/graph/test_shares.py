@@ -75,6 +75,7 @@ class Cluster(RuleBasedStateMachine):
         self.workers: set[str] = set()
         self.held: dict[str, set[str]] = {}
         self.claims: dict[str, Claim] = {}
+        self.usable: dict[str, frozenset[str] | None] = {}
 
     @rule(number=st.integers(0, 7))
     def join(self, number: int) -> None:
@@ -92,6 +93,13 @@ class Cluster(RuleBasedStateMachine):
     def claim(self, study: str, workers: int, weight: float) -> None:
         self.claims[study] = Claim(workers=workers, weight=weight)
         self._ask(study)
+
+    @rule(
+        study=st.sampled_from(NAMES),
+        usable=st.none() | st.frozensets(st.sampled_from([f"w{n}" for n in range(8)])),
+    )
+    def need(self, study: str, usable: frozenset[str] | None) -> None:
+        self.usable[study] = usable
 
     @precondition(lambda self: self.claims)
     @rule(data=st.data())
@@ -113,22 +121,26 @@ class Cluster(RuleBasedStateMachine):
             for study in self.claims:
                 self._ask(study)
             self.now += 100.0
-        lent = {study: len(self.lending.lent(study)) for study in self.claims}
+        lent = {study: self.lending.lent(study) for study in self.claims}
         for poor, claim in self.claims.items():
+            usable = self.usable.get(poor)
+            assert usable is None or lent[poor] <= usable
             for rich, other in self.claims.items():
-                is_met = lent[poor] >= claim.workers
-                if not is_met:
-                    assert lent[rich] <= other.workers  # none has what it cannot use
-                # Studies whose shares differ by less than a worker take turns with it.
-                is_fair = (lent[poor] + 1) / claim.weight >= lent[rich] / other.weight
-                assert is_met or is_fair
+                may_move = any(usable is None or worker in usable for worker in lent[rich])
+                if len(lent[poor]) >= claim.workers or not may_move:
+                    continue
+                assert len(lent[rich]) <= other.workers  # none has what it cannot use
+                if not any(self.usable.values()):
+                    # Studies whose shares differ by less than a worker take turns with it.
+                    lowest = len(lent[poor]) + 1
+                    assert lowest / claim.weight >= len(lent[rich]) / other.weight
 
     def _ask(self, study: str) -> None:
         """Use as many workers as are claimed and lent; what was busy is saved and given up."""
         held = self.held.get(study, set())
         may_use = held & self.lending.lent(study) if held else set()
         busy = frozenset(sorted(may_use)[: self.claims[study].workers])
-        lent = self.lending.claim(study, self.claims[study], self.now, busy)
+        lent = self.lending.claim(study, self.claims[study], self.now, busy, self.usable.get(study))
         self.held[study] = set(lent | busy)
 
     @invariant()
@@ -191,3 +203,22 @@ def test_even_shares_are_within_one_worker_of_whole_ones(
     whole, even = fair_shares(claims, workers), even_shares(claims, workers)
     assert math.isclose(sum(even.values()), sum(whole.values()), abs_tol=1e-9)
     assert all(abs(whole[name] - even[name]) < len(claims) for name in claims)
+
+
+def test_study_with_workers_of_its_own_leaves_the_others() -> None:
+    lending = Lending(patience_seconds=0.0)
+    for worker in ("gpu0", "gpu1", "cpu0", "cpu1"):
+        lending.join(worker, 0.0)
+    claim, gpus = Claim(workers=9), frozenset(["gpu0", "gpu1"])
+    busy = dict.fromkeys("ab", frozenset[str]())
+    for now in range(4):
+        busy["a"] = lending.claim("a", claim, float(now), busy["a"])
+        busy["b"] = lending.claim("b", claim, float(now), busy["b"], usable=gpus)
+    assert busy == {"a": {"cpu0", "cpu1"}, "b": gpus}
+
+
+def test_worker_that_no_study_can_use_is_lent_to_none() -> None:
+    lending = Lending()
+    lending.join("w0", 0.0)
+    lending.join("w1", 0.0)
+    assert lending.claim("a", Claim(workers=9), 0.0, usable=frozenset(["w1"])) == {"w1"}
