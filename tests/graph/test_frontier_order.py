@@ -81,3 +81,15 @@ def test_dismiss_ends_the_order_of_a_crowded_store() -> None:
     dispatcher.handle(StoreCrowded(is_crowded=True), 0.0)
     dispatcher.dismiss()
     assert order_of(dispatcher) == order_of(Dispatcher(root_key("order", 0), PLAIN))
+
+
+def test_order_that_changes_starts_no_stage_that_is_not_waiting() -> None:
+    dispatcher = Dispatcher(root_key("order", 0), PLAIN)
+    for number, one in enumerate(bush()[:2]):
+        dispatcher.register(number, {"lr": one}, 40)
+    dispatcher.extend(0, 40, 0.0, 0.0)
+    (order,) = dispatcher.handle(WorkerJoined(worker="a"), 0.0)[:1]
+    assert isinstance(order, RunStage)
+    told = dispatcher.handle(StoreCrowded(is_crowded=True), 0.0)
+    told += dispatcher.handle(WorkerJoined(worker="b"), 0.0)
+    assert not [each for each in told if isinstance(each, RunStage)], "the first one trains it"
